@@ -23,6 +23,7 @@ from dl4jlegacy.errors import Dl4jError
 __all__ = [
     "PathLike",
     "check_replaceable",
+    "damage_as",
     "errors_as",
     "expand",
     "is_file",
@@ -39,6 +40,7 @@ __all__ = [
 PathLike = str | os.PathLike[str]
 Kind = Literal["file", "folder", "device, pipe or socket"]
 _ELSEWHERE = re.compile(r"(s3|https?):(/|$)", re.IGNORECASE)
+_REASON = 300  # characters of what a parser says that a message shows
 _LONGEST_NAME = 40  # characters of a file's name in that of its temporary file; the system allows 255 bytes
 
 
@@ -49,6 +51,26 @@ def errors_as(kind: type[Dl4jError], what: str, remedy: str = "") -> Iterator[No
         yield
     except OSError as exc:
         raise kind(f"{what}: {exc.strerror or exc}{remedy and '; '}{remedy}") from exc
+
+
+@contextlib.contextmanager
+def damage_as(kind: type[Dl4jError], what: str, remedy: str = "is it whole, and what its name says?") -> Iterator[None]:
+    """Raise ``kind("WHAT: REASON; REMEDY")`` for whatever a parser that is not ours says of the content it is given.
+
+    The parsers of NumPy, pyarrow, h5py, PyYAML and the standard library raise any ``Exception`` for damaged content:
+    their documented errors, a MemoryError for a size that nobody checked, a KeyError, SystemError, TokenError or
+    RecursionError from where nobody looked. So no code of this package belongs inside, except what raises its own
+    errors, which pass.
+    """
+    try:
+        yield
+    except Dl4jError:
+        raise
+    except Exception as exc:
+        reason = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc).strip() or type(exc).__name__
+        if isinstance(exc, MemoryError):
+            reason = f"what it says that it holds needs more memory than there is ({reason})"
+        raise kind(f"{what}: {reason.partition(chr(10))[0][:_REASON]}{remedy and '; '}{remedy}") from exc
 
 
 @contextlib.contextmanager

@@ -2,6 +2,9 @@
 
 A cell is what it would be in a CSV file: null and NaN are gaps, booleans the words true and false, times the words that
 Arrow writes, decimal numbers the nearest float64.
+
+Arrow takes places and lengths from the file as they stand there: every batch is validated before anything of it is
+looked at, or a damaged file would show, or end, what else is in this process's memory.
 """
 
 from __future__ import annotations
@@ -77,8 +80,9 @@ class ArrowFile:
         """
         pending: list[Any] = []
         waiting = 0
-        with _errors(self.name, self._pa):
+        with files.damage_as(DataError, f"cannot read {self.name}"):
             for batch in self._read(list(columns), rows):
+                batch.validate(full=True)
                 pending.append(batch)
                 waiting += len(batch)
                 if waiting >= rows:
@@ -157,16 +161,6 @@ def _is_binary(types: Any, kind: Any) -> bool:
 
 
 @contextlib.contextmanager
-def _errors(name: str, pa: _PyArrow) -> Iterator[None]:
-    """Raise ``DataError`` for what pyarrow says inside."""
-    try:
-        yield
-    except (pa.arrow.ArrowException, OSError) as exc:
-        said = str(exc).partition("\n")[0][:300]
-        raise DataError(f"cannot read {name}: {said}; is it whole, and what its name says?") from exc
-
-
-@contextlib.contextmanager
 def opened_arrow(file: BinaryIO, name: str) -> Iterator[ArrowFile]:
     """Yield a Parquet, Arrow or Feather file, told apart by how it begins, ready to be read; it is closed at the end.
 
@@ -176,7 +170,7 @@ def opened_arrow(file: BinaryIO, name: str) -> Iterator[ArrowFile]:
     with files.errors_as(DataError, f"cannot read {name}"), contextlib.ExitStack() as opened:
         opened.enter_context(file)
         pa = _pyarrow(name)
-        with _errors(name, pa):
+        with files.damage_as(DataError, f"cannot read {name}"):
             start = file.read(6)
             file.seek(0)
             if not start:
@@ -186,7 +180,7 @@ def opened_arrow(file: BinaryIO, name: str) -> Iterator[ArrowFile]:
             is_arrow = start == _ARROW or start[:4] == _STREAM
             native = opened.enter_context(_native(file, pa))
             schema, read, finite = _arrow(native, start, pa) if is_arrow else _parquet(native, pa)
-        names = tuple(schema.names)
+            names = tuple(schema.names)
         for column in names:
             if names.count(column) > 1:
                 raise DataError(

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
+import sys
 import zipfile
-import zlib
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import IO, Any, BinaryIO
@@ -25,6 +26,7 @@ from dl4jlegacy.errors import DataError, counted
 __all__ = ["NumpyFile", "numpy_rows", "opened_numpy", "texts_of"]
 
 _ROWS = 8192
+_MOST_COLUMNS = 1 << 24
 _LABELS = ("y", "label", "labels", "target", "targets")
 _KINDS = "biufUS"
 
@@ -63,15 +65,15 @@ class NumpyFile:
 
     def blocks(self, rows: int) -> Iterator[dict[str, Array]]:
         """Yield the columns, ``(rows,)`` each, so many rows at a time; once. Raises ``DataError``."""
-        with _errors(self.name):
+        with files.damage_as(DataError, f"cannot read {self.name}"):
             for start in range(0, self.rows, rows):
                 count, found = min(rows, self.rows - start), dict[str, Array]()
                 for array in self._arrays:
                     values = array.rows(start, count, self.name)
                     if array.dtype.names:
-                        found |= {field: values[field][:, 0] for field in array.dtype.names}
+                        found |= {field: _texts(values[field][:, 0], self.name) for field in array.dtype.names}
                     else:
-                        found |= dict(zip(array.columns, values.T, strict=True))
+                        found |= dict(zip(array.columns, _texts(values, self.name).T, strict=True))
                 yield {name: found[name] for name in self.names}
 
 
@@ -84,16 +86,18 @@ def opened_numpy(file: BinaryIO, name: str) -> Iterator[NumpyFile]:
     """
     with files.errors_as(DataError, f"cannot read {name}"), contextlib.ExitStack() as opened:
         opened.enter_context(file)
-        with _errors(name):
+        with files.damage_as(DataError, f"cannot read {name}"):
             start = file.read(len(npy.MAGIC_PREFIX))
+            nbytes = file.seek(0, os.SEEK_END)
             file.seek(0)
             if not start:
                 raise DataError(f"{name} is empty; expected arrays of NumPy's, with a row for each example")
             if start == npy.MAGIC_PREFIX:
-                headers: list[_Header] = [("", *_header(file, name), file)]
+                headers: list[_Header] = [("", *_header(file, name, nbytes), file)]
             else:
                 headers = list(_members(opened.enter_context(zipfile.ZipFile(file)), opened, name))
-            yield _file(name, headers)
+            found = _file(name, headers)
+        yield found
 
 
 def numpy_rows(file: BinaryIO, name: str) -> Generator[Row, None, None]:
@@ -110,7 +114,7 @@ def numpy_rows(file: BinaryIO, name: str) -> Generator[Row, None, None]:
 def texts_of(values: Array) -> list[str]:
     """Return the cells of a column as they would stand in a CSV file; truth values are 1 and 0."""
     if values.dtype.kind in "US":
-        return [str(text) for text in values.astype("U").tolist()]
+        return [str(text) for text in values.tolist()]
     if values.dtype.kind == "f":
         return [repr(value) for value in values.astype(np.float64).tolist()]
     return [str(int(value)) for value in values.tolist()]
@@ -120,13 +124,16 @@ _Header = tuple[str, tuple[int, ...], bool, np.dtype[Any], IO[bytes]]
 
 
 def _members(archive: zipfile.ZipFile, opened: contextlib.ExitStack, name: str) -> Iterator[_Header]:
-    for member in archive.namelist():
-        source = opened.enter_context(archive.open(member))
-        yield (member.removesuffix(".npy"), *_header(source, f"{name}, array {member.removesuffix('.npy')!r}"), source)
+    for entry in archive.infolist():
+        array, source = entry.filename.removesuffix(".npy"), opened.enter_context(archive.open(entry))
+        yield array, *_header(source, f"{name}, array {array!r}", entry.file_size), source
 
 
-def _header(source: IO[bytes], where: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return shape, whether it is in Fortran's order, and dtype; raises ``DataError`` for what makes no columns."""
+def _header(source: IO[bytes], where: str, nbytes: int) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return shape, whether it is in Fortran's order, and dtype of what has ``nbytes``, its header counted.
+
+    Raises ``DataError`` for what makes no columns.
+    """
     version = npy.read_magic(source)
     reader = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}.get(version)
     if reader is None:
@@ -138,6 +145,13 @@ def _header(source: IO[bytes], where: str) -> tuple[tuple[int, ...], bool, np.dt
             raise DataError(f"{where} has dtype {kind}; expected numbers or texts, one in each place of an array")
     if not shape:
         raise DataError(f"{where} is a single value; expected an array with a row for each example")
+    if min(shape) < 0 or math.prod(shape[1:]) > _MOST_COLUMNS:
+        raise DataError(
+            f"cannot read {where}: its shape is {shape}; expected at most {_MOST_COLUMNS:,} values a row; is it whole?"
+        )
+    needed = math.prod(shape) * dtype.itemsize
+    if needed > nbytes:
+        raise DataError(f"{where} ends early: {counted(nbytes, 'byte')} of {needed:,}; is it whole?")
     return shape, fortran, dtype
 
 
@@ -181,6 +195,17 @@ def _stored(header: _Header, wide: list[str], name: str) -> _Stored:
     return _Stored(array, columns, shape, dtype, source, whole)
 
 
+def _texts(values: Array, name: str) -> Array:
+    """Return values as they are, texts as such: bytes decoded, and of characters that there are, or ``DataError``."""
+    if values.dtype.kind == "S":
+        return values.astype("U")
+    if values.dtype.kind == "U" and values.dtype.itemsize:
+        codes = np.ascontiguousarray(values).view(np.uint32)
+        if (codes > sys.maxunicode).any():  # NumPy makes a str of it with which Python does not reckon
+            raise DataError(f"cannot read {name}: a text has the character {codes.max():#x}; is it whole?")
+    return values
+
+
 def _read(source: IO[bytes], dtype: np.dtype[Any], count: int, name: str) -> Array:
     content = source.read(count * dtype.itemsize)
     if len(content) < count * dtype.itemsize:
@@ -189,13 +214,3 @@ def _read(source: IO[bytes], dtype: np.dtype[Any], count: int, name: str) -> Arr
         )
     found: Array = np.frombuffer(content, dtype)
     return found
-
-
-@contextlib.contextmanager
-def _errors(name: str) -> Iterator[None]:
-    """Raise ``DataError`` for what NumPy and the archive say inside."""
-    try:
-        yield
-    except (ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError, SyntaxError) as exc:
-        said = str(exc).partition("\n")[0][:300]
-        raise DataError(f"cannot read {name}: {said}; is it whole, and what its name says?") from exc

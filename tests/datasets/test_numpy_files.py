@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,26 @@ def text_inside(path: Path) -> None:
         archive.writestr("notes.txt", "no array")
 
 
+def header(damage: Callable[[bytes], bytes]) -> Callable[[Path], None]:
+    """Return what writes a file whose header is damaged, at the same length."""
+
+    def write(path: Path) -> None:
+        np.save(path, X)
+        content = path.read_bytes()
+        path.write_bytes(content[:10] + damage(content[10:128]).ljust(118)[:118] + content[128:])
+
+    return write
+
+
+def impossible_texts(path: Path) -> None:
+    np.save(path, np.array([(7, "abc"), (8, "def")], [("a", "i4"), ("label", "U3")]))
+    path.write_bytes(path.read_bytes().replace("e".encode("utf-32-le"), b"\xff" * 4))
+
+
+def bytes_that_are_no_text(path: Path) -> None:
+    np.save(path, np.array([(7, b"a"), (8, b"\xff")], [("a", "i4"), ("label", "S1")]))
+
+
 def later_version(path: Path) -> None:
     content = io.BytesIO()
     np.lib.format.write_array(content, np.zeros(3, [("大きさ", "f4"), ("label", "f4")]), version=(3, 0))
@@ -128,6 +149,20 @@ def later_version(path: Path) -> None:
         ("a.npy", lambda path: np.save(path, Y), "only 1 column"),
         ("a.npz", damaged, r"cannot read .*a\.npz"),
         ("a.npz", text_inside, r"cannot read .*a\.npz"),
+        *[
+            ("a.npy", header(damage), r"cannot read .*a\.npy: .*is it whole")
+            for damage in (
+                lambda text: text.replace(b"'shape'", b"'sh\0pe'"),
+                lambda text: text.replace(b"}", b"'"),
+                lambda text: text.replace(b"}", b"}\n  (\n"),
+                lambda text: text.replace(b"<f8", b"\xff\xfe<").replace(b"'descr'", b"(" * 80),
+                lambda text: text.replace(b"<f4", b"<f9"),
+                lambda text: text.replace(b"(60, 6)", b"(60, 9" + b"9" * 30 + b")"),
+                lambda text: text.replace(b"(60", b"(-6"),
+            )
+        ],
+        ("a.npy", impossible_texts, r"cannot read .*a\.npy: .*is it whole"),
+        ("a.npy", bytes_that_are_no_text, r"cannot read .*a\.npy: .*is it whole"),
         ("a.npy", later_version, r"version \(3, 0\)"),
     ],
 )

@@ -7,6 +7,7 @@ import datetime
 import decimal
 import gzip
 import json
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -264,6 +265,50 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str) -> None:
     path.write_bytes(b"FEA1" + bytes(20))
     with pytest.raises(DataError, match="Feather file of version 1"):
         blocks(path)
+
+
+PLACES: dict[str, tuple[Any, bytes, bytes]] = {
+    "offsets": (pa.array(["abc", "defgh"]), struct.pack("<3i", 0, 3, 8), struct.pack("<3i", 0, 3, 408)),
+    "falling offsets": (pa.array(["abc", "defgh"]), struct.pack("<3i", 0, 3, 8), struct.pack("<3i", 0, -9, 8)),
+    "large offsets": (
+        pa.array(["abc", "defgh"], pa.large_string()),
+        struct.pack("<3q", 0, 3, 8),
+        struct.pack("<3q", 0, 3, 408),
+    ),
+    "views": (
+        pa.array(["a", "longer than twelve"], pa.string_view()),
+        struct.pack("<i4sii", 18, b"long", 0, 0),
+        struct.pack("<i4sii", 18, b"long", 0, 400),
+    ),
+    "indices of a dictionary": (
+        pa.array(["abc", "defgh", "abc"]).dictionary_encode(),
+        struct.pack("<3i", 0, 1, 0),
+        struct.pack("<3i", 0, 1, 99),
+    ),
+    "words of a dictionary": (
+        pa.array(["abc", "defgh"]).dictionary_encode(),
+        struct.pack("<3i", 0, 3, 8),
+        struct.pack("<3i", 0, 3, 408),
+    ),
+    "no UTF-8": (pa.array(["abc", "defgh"]), b"abcdefgh", b"abcde\xffgh"),
+    "a column's name that is no UTF-8": (pa.array([1, 2]), b"column", b"colum\xff"),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("kind", [pa.ipc.new_file, pa.ipc.new_stream])
+def test_nothing_beyond_the_memory_of_a_damaged_file_is_read(tmp_path: Path, kind: Any, place: str) -> None:
+    """The places and lengths in a file say where in memory to read."""
+    column, sound, damaged = PLACES[place]
+    table = pa.table({"column": column, "other": [7.5] * len(column)})
+    with kind(str(tmp_path / "t.arrow"), table.schema) as file:
+        file.write_table(table)
+    content = (tmp_path / "t.arrow").read_bytes()
+    assert len(inspect_csv(tmp_path / "t.arrow").columns) == 2 and sound in content
+    (tmp_path / "t.arrow").write_bytes(content.replace(sound, damaged))
+    for read in (inspect_csv, lambda path: blocks(path, [Column("column", "category")])):
+        with pytest.raises(DataError, match=r"cannot read .*t\.arrow: .*is it whole"):
+            read(tmp_path / "t.arrow")
 
 
 def test_a_column_that_is_there_twice_is_named(tmp_path: Path) -> None:
