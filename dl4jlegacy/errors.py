@@ -229,6 +229,10 @@ class CheckpointError(ModelError):
     code = "DL4J-CHECKPOINT"
 
 
+class StorageError(CheckpointError):
+    """The folder of a run cannot be read or written now; the run goes on without it, or waits for it."""
+
+
 class VersionError(Dl4jError):
     """Two parties of one run differ in a version that must agree (package, wire, kernels)."""
 

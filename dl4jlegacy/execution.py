@@ -31,16 +31,15 @@ from dl4jlegacy.errors import (
     UsageError,
     counted,
 )
-from dl4jlegacy.folders import Folder
+from dl4jlegacy.folders import LinesFolder
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.kernels.threads import one_thread
 from dl4jlegacy.nn.listeners import TrainingListener
 from dl4jlegacy.nn.networks import Network, build_network
 from dl4jlegacy.progress import shown
-from dl4jlegacy.run import Run, TrainingData, job_iterator, open_checkpoints, resolve
+from dl4jlegacy.run import Run, TrainingData, folder_of, job_iterator, resolve
 from dl4jlegacy.scaleout import actors, protocol
 from dl4jlegacy.scaleout.aggregate import PARAMS, STATE, JobAggregator
-from dl4jlegacy.scaleout.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.compute import ARITHMETIC, MIXED, RunArithmetic, check_same_arithmetic, host_kernels
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.history import History
@@ -56,6 +55,7 @@ from dl4jlegacy.scaleout.prefetch import prefetched, stop_reading
 from dl4jlegacy.scaleout.protocol.failures import messages
 from dl4jlegacy.scaleout.protocol.watch import ReissueReason
 from dl4jlegacy.scaleout.records import Failure, Head, WorkerRecord
+from dl4jlegacy.scaleout.run_folder import RunFolder
 from dl4jlegacy.scaleout.run_summary import RunSummary
 from dl4jlegacy.scaleout.standing import what_is_kept, where_it_is
 from dl4jlegacy.scaleout.stats import NOT_COLLECTED, MasterStats, TrainingStats
@@ -88,7 +88,7 @@ class _Parts:
     kernels: Kernels  # for work in host memory
     first_model: Callable[[], Result]
     performer: PerformerFactory
-    checkpoints: CheckpointStore | None
+    folder: RunFolder
     outcome: Outcome
     pool: ThreadPoolExecutor
     master: protocol.Master | None = None
@@ -178,16 +178,16 @@ class RunExecution:
         run = conf if isinstance(conf, Run) else resolve(conf, self._iterator, resume=resume)
         conf, kernels = run.conf, host_kernels(run.conf.kernels)
         first, performer = self._first_model_of(conf, kernels), self._performer_of(run)
-        checkpoints = open_checkpoints(run)
+        folder = folder_of(run)
+        folder.check_unused()
         tracker = self._tracker or InMemoryStateTracker()
-        if checkpoints is not None:
-            checkpoints.arithmetic = RunArithmetic(tracker)
-            if run.resumes and (made_with := checkpoints.made_with()):
-                tracker.define_once(ARITHMETIC, made_with)
+        outcome = Outcome(tracker.clock)
+        folder.on_trouble, folder.on_wait, folder.on_failed = outcome.warn, outcome.progressed, self._checkpoint_failed
+        if run.resumes and (made_with := folder.made_with()):
+            tracker.define_once(ARITHMETIC, made_with)
         if run.local_workers:
             check_same_arithmetic(tracker, conf, run.compute)
-        if checkpoints is not None:
-            checkpoints.keep_conf(conf, takes_over=run.resumes and self._monitor is not None)
+        folder.take(RunArithmetic(tracker), takes_over=run.resumes and self._monitor is not None)
         router = find_router(conf)
         if self._aggregator is not None:
             check_servers(router, None)
@@ -202,8 +202,8 @@ class RunExecution:
             kernels=kernels,
             first_model=first,
             performer=performer,
-            checkpoints=checkpoints,
-            outcome=Outcome(tracker.clock),
+            folder=folder,
+            outcome=outcome,
             pool=pool,
         )
         return conf
@@ -260,10 +260,7 @@ class RunExecution:
         carries a note that says where the run stopped and what is kept.
         """
         parts = self._ready()
-        if parts.checkpoints is not None:
-            takes_over = parts.run.resumes and self._monitor is not None
-            parts.checkpoints.keep_conf(parts.run.conf, takes_over=takes_over)
-        begun = parts.checkpoints.newest() if parts.checkpoints is not None else None  # the tracker may not know yet
+        begun = parts.folder.begun()  # the tracker may not know yet
         with one_thread():  # one pool only: the workers' own threads
             parts.started = time.monotonic()
             try:
@@ -273,7 +270,7 @@ class RunExecution:
             except KeyboardInterrupt as interrupt:
                 self._shut_down_after(interrupt)
                 interrupt.add_note(
-                    what_is_kept(parts.run.conf, parts.run.plan, parts.checkpoints, in_grid=self._monitor is not None)
+                    what_is_kept(parts.run.conf, parts.run.plan, parts.folder, in_grid=self._monitor is not None)
                 )
                 raise
             except TrackerLostError as exc:
@@ -287,7 +284,7 @@ class RunExecution:
             head=head,
             model=Result.decode(frame),
             seconds=seconds,
-            examples_here=head.examples - (begun[0].examples if begun is not None else 0),
+            examples_here=head.examples - (begun.examples if begun is not None else 0),
             warnings=(*((MIXED,) if parts.run.conf.mixed_devices else ()), *parts.outcome.warnings),
             devices=parts.run.compute.devices_of(parts.run.local_workers),
             best_model=None if best is None else Result.decode(best),
@@ -336,14 +333,12 @@ class RunExecution:
         name = process_name() if monitor is None else monitor.source
         if monitor is None:  # on a cluster nobody gives a run more epochs once it is done: it is cleared up
             drive(protocol.extend_run(tracker.store, parts.run.plan))
-        folder = storage.open_folder(conf.checkpoint_dir) if conf.checkpoint_dir else None
-        parts.history = History(folder, parts.run.plan, tracker.clock, conf.network_conf)
+        lines = storage.open_lines(conf)
+        parts.history = History(lines, parts.run.plan, tracker.clock, conf.network_conf)
         self._followers.begin(ObservedRun(conf, parts.run.plan, name, tracker, lambda: self._known_workers(parts)))
-        self._stats = self._record_phases(parts, name, folder)
+        self._stats = self._record_phases(parts, name, lines)
         observers = Observers(outcome, self._listeners, self._saver, lambda model: self._observed(parts, model))
-        saver = actors.ModelSavingActor.start(
-            outcome, parts.checkpoints, self._checkpoint_failed, observers.keep, self._phases("saver")
-        )
+        saver = actors.ModelSavingActor.start(outcome, parts.folder, observers.keep, self._phases("saver"))
         phases = self._phases("master" if parts.by_reference else "batch")
         issuer = JobIssuer(tracker, parts.jobs, parts.router, by_reference=parts.by_reference, phases=phases)
         issue, batch = actors.issuing(outcome, issuer)
@@ -355,8 +350,8 @@ class RunExecution:
             issue=issue,
             saver=saver,
             checkpoint_every=conf.checkpoint_every,
-            keeps=parts.checkpoints is not None or self._saver is not None,
-            keeps_states=parts.checkpoints is not None,
+            keeps=parts.folder.keeps or self._saver is not None,
+            keeps_states=parts.folder.keeps,
             monitor=monitor,
             on_version=lambda event: self._new_version(parts, observers, event),
         )
@@ -381,13 +376,13 @@ class RunExecution:
         if monitor is not None:
             monitor.begin(lambda: tell(master, actors.Poll()), outcome.fail)
 
-    def _record_phases(self, parts: _Parts, name: str, folder: Folder | None) -> MasterStats | None:
+    def _record_phases(self, parts: _Parts, name: str, lines: LinesFolder | None) -> MasterStats | None:
         """Return what records the phases of this process, if anybody wants to know of them."""
         conf, clock = parts.run.conf, parts.tracker.clock
         follow = self._followers.phases if self._followers.follow_phases() else None
         if not conf.collect_training_stats:
             return None if follow is None else MasterStats(name, clock, None, None, collects=False, follow=follow)
-        return MasterStats(name, clock, None if self._monitor is None else self._monitor.stats, folder, follow=follow)
+        return MasterStats(name, clock, None if self._monitor is None else self._monitor.stats, lines, follow=follow)
 
     def _phases(self, thread: str) -> Phases:
         return NO_PHASES if self._stats is None else self._stats.recorder.thread(thread)
@@ -420,9 +415,9 @@ class RunExecution:
             start=protocol.RunStart(
                 conf.run,
                 lambda: parts.first_model().encode(),
-                lambda: None if parts.checkpoints is None else parts.checkpoints.newest(),
-                lambda best: None if parts.checkpoints is None else parts.checkpoints.best_model(best),
-                lambda head: None if parts.checkpoints is None else parts.checkpoints.states(head),
+                parts.folder.restore,
+                parts.folder.best_model,
+                parts.folder.states,
                 lambda: monitor is None or monitor.leadership.check_begin(),
             ),
             scoring=msgspec.structs.replace(conf.scoring, stop_if=self._stop_if),
@@ -513,18 +508,20 @@ class RunExecution:
         if known is None:
             return "It had not begun"
         where = f"It was in round {known[0].round} of {parts.run.plan.total_rounds}"
-        if parts.checkpoints is None:
+        if not parts.folder.keeps:
             return f"{where}, and has no folder for checkpoints"
-        if known[0].snapshot is not None and known[0].version not in parts.checkpoints.versions():
-            return f"{where}; the states of its slots were in the tracker, so only an older checkpoint can be used"
         try:
-            if self._monitor is not None:
-                self._monitor.leadership.check()
-            if known[0].version not in parts.checkpoints.versions():
-                parts.checkpoints.save(*known, _best_known(parts, known[0]))
+            if not parts.folder.has(known[0].version):
+                if known[0].snapshot is not None:
+                    return (
+                        f"{where}; the states of its slots were in the tracker, so only an older checkpoint can be used"
+                    )
+                if self._monitor is not None:
+                    self._monitor.leadership.check()
+                parts.folder.save(*known, _best_known(parts, known[0]))
         except Dl4jError as exc:
             return f"{where}. No checkpoint of that was saved: {exc}"
-        return f"{where}, and a checkpoint of that is in {parts.checkpoints.place}"
+        return f"{where}, and a checkpoint of that is in {parts.folder.place}"
 
     def unfinished(self) -> Any:
         """Return the network as this process has it of a run that has not come to its end; None if it has none."""
@@ -570,8 +567,7 @@ class RunExecution:
             if self._stats is not None:
                 self._stats.close()
             self._followers.end()
-            if parts.checkpoints is not None:
-                parts.checkpoints.release()
+            parts.folder.release()
             if self._tracker is None:
                 parts.tracker.shutdown()
         if late:
@@ -588,13 +584,13 @@ def _best_known(parts: _Parts, head: Head) -> Any:
 
 def _save_unfinished(parts: _Parts) -> None:
     """Save where a run is that was given up, failed, or was stopped."""
-    head, checkpoints = parts.tracker.head(), parts.checkpoints
-    if checkpoints is None or head is None or head.status == "done":
+    head = parts.tracker.head()
+    if not parts.folder.keeps or head is None or head.status == "done":
         return
     head = protocol.rewound(head, parts.run.plan) if head.logged else head
-    if head.version in checkpoints.versions():
+    if parts.folder.has(head.version):
         return
     frame = drive(protocol.read_frame(parts.tracker.store, head.model))
     states = drive(protocol.states_of(parts.tracker.store, head))
     if frame is not None and states is not None:
-        checkpoints.save(head, frame, _best_known(parts, head), states)
+        parts.folder.save(head, frame, _best_known(parts, head), states)

@@ -198,7 +198,7 @@ def _check_regular(mode: int, path: PathLike) -> None:
 
 
 @contextlib.contextmanager
-def replacing(path: PathLike, *, private: bool = False) -> Iterator[BinaryIO]:
+def replacing(path: PathLike, *, private: bool = False, writer: str = "") -> Iterator[BinaryIO]:
     """Yield a new file that takes the place of ``path`` at the end, in one step and durably; not if anything is raised.
 
     A reader sees the old file or the new one. A symbolic link stays, what it leads to is replaced. The new file gets
@@ -207,12 +207,13 @@ def replacing(path: PathLike, *, private: bool = False) -> Iterator[BinaryIO]:
     Args:
         path: of the file; its folder must exist.
         private: the new file is for its owner only, whatever the old one was.
+        writer: whose it is, in the name of what a process leaves that is killed meanwhile; "": this process's number.
 
     Raises:
         OSError: it cannot be written, or there is something that is no regular file.
     """
     target = _target(path)
-    aside = _aside(target)
+    aside = _aside(target, writer)
     try:
         descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600 if private else 0o666)
         with os.fdopen(descriptor, "wb") as file:
@@ -224,9 +225,9 @@ def replacing(path: PathLike, *, private: bool = False) -> Iterator[BinaryIO]:
         aside.unlink(missing_ok=True)
 
 
-def write(path: PathLike, content: bytes, *, private: bool = False) -> None:
+def write(path: PathLike, content: bytes, *, private: bool = False, writer: str = "") -> None:
     """Write a file as ``replacing`` does; raises ``OSError``."""
-    with replacing(path, private=private) as file:
+    with replacing(path, private=private, writer=writer) as file:
         file.write(content)
 
 
@@ -265,9 +266,9 @@ def _target(path: PathLike) -> Path:
     return target
 
 
-def _aside(target: Path) -> Path:
-    """Return a new name beside ``target``, with the process's number: others can tell whether it is still alive."""
-    return target.with_name(f".{target.name[:_LONGEST_NAME]}.{os.getpid()}.{uuid.uuid4().hex[:8]}.tmp")
+def _aside(target: Path, writer: str = "") -> Path:
+    """Return a new name beside ``target`` that says who writes there."""
+    return target.with_name(f".{target.name[:_LONGEST_NAME]}.{writer or os.getpid()}.{uuid.uuid4().hex[:8]}.tmp")
 
 
 def _take_owner_and_mode(aside: Path, target: Path) -> None:

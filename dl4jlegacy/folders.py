@@ -8,7 +8,9 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import socket
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from io import FileIO
@@ -18,7 +20,7 @@ from typing import Protocol, runtime_checkable
 from dl4jlegacy import files
 from dl4jlegacy.errors import ConfError
 
-__all__ = ["LOCK", "Folder", "Lines", "LocalFolder", "Mark"]
+__all__ = ["LOCK", "Folder", "Lines", "LinesFolder", "LocalFolder", "Mark"]
 
 LOCK = ".lock"
 """The name of the file, or of the object, that says who uses a folder."""
@@ -40,33 +42,12 @@ class Lines:
     is_all: bool
 
 
-@runtime_checkable
-class Folder(Protocol):
-    """Named contents, each there completely or not at all. Used by one thread at a time.
-
-    All methods raise ``OSError`` with the reason in words, and those of a folder elsewhere also what its service says:
-    ``CloudError``, ``NotAuthorisedError``, ``ConfError``.
-    """
+class LinesFolder(Protocol):
+    """Named lines, to which others are added. Raises as ``Folder``."""
 
     @property
     def place(self) -> str:
         """Where it is, in the form that ``dl4j resume`` accepts."""
-        ...
-
-    def names(self) -> list[str]:
-        """Return the names of what is there, sorted; none if there is no such folder."""
-        ...
-
-    def read(self, name: str) -> bytes:
-        """Return contents; raises ``FileNotFoundError`` if there is nothing of that name."""
-        ...
-
-    def write(self, name: str, content: bytes) -> None:
-        """Write or replace, durably. Whoever has lost the lock writes nothing any more, and ``OSError`` says so."""
-        ...
-
-    def delete(self, name: str) -> None:
-        """Delete; nothing of that name is no error."""
         ...
 
     def append(self, name: str, lines: bytes) -> None:
@@ -84,6 +65,31 @@ class Folder(Protocol):
         """
         ...
 
+
+@runtime_checkable
+class Folder(LinesFolder, Protocol):
+    """Named contents, each there completely or not at all. Used by one thread at a time.
+
+    All methods raise ``OSError`` with the reason in words, and those of a folder elsewhere also what its service says:
+    ``CloudError``, ``NotAuthorisedError``, ``ConfError``.
+    """
+
+    def names(self) -> list[str]:
+        """Return the names of what is there, sorted; none if there is no such folder."""
+        ...
+
+    def read(self, name: str) -> bytes:
+        """Return contents; raises ``FileNotFoundError`` if there is nothing of that name."""
+        ...
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write or replace, durably. Whoever has lost the lock writes nothing any more, and ``OSError`` says so."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Delete; nothing of that name is no error."""
+        ...
+
     def lock(self, owner: str, *, takes_over: bool = False) -> bool:
         """Take the folder until ``release``, or until this process ends; return whether it is taken.
 
@@ -95,6 +101,10 @@ class Folder(Protocol):
 
     def holder(self) -> str:
         """Return who has taken the folder, in words; "" if that is unknown."""
+        ...
+
+    def unfinished(self) -> list[str]:
+        """Return the names of what processes that took the folder for the same owner were killed while writing."""
         ...
 
     def release(self) -> None:
@@ -113,6 +123,7 @@ class LocalFolder:
         with files.errors_as(ConfError, f"folder {path}"):
             self.path = files.expand(path)
         self._lock_file: int | None = None
+        self._owner, self._nonce = "", uuid.uuid4().hex[:8]  # two processes may have the same number, in containers
 
     @property
     def place(self) -> str:
@@ -130,7 +141,7 @@ class LocalFolder:
     def write(self, name: str, content: bytes) -> None:
         """See ``Folder``."""
         self.path.mkdir(parents=True, exist_ok=True)
-        files.write(self.path / name, content)
+        files.write(self.path / name, content, writer=self._owner and f"{self._owner}-{self._nonce}")
 
     def delete(self, name: str) -> None:
         """See ``Folder``."""
@@ -176,9 +187,15 @@ class LocalFolder:
         return Lines(content[:end].splitlines(), {file_name: start + end}, start == 0)
 
     def lock(self, owner: str, *, takes_over: bool = False) -> bool:
-        """See ``Folder``. Nobody can take over from a process that lives; a file system without locks locks nothing."""
+        """See ``Folder``. Nobody can take over from a process that lives; a file system without locks locks nothing.
+
+        The lock of a folder that was deleted meanwhile is none of the one that is in its place.
+        """
+        self._owner = owner
         if self._lock_file is not None:
-            return True
+            if self._is_there(self._lock_file):
+                return True
+            self.release()
         self.path.mkdir(parents=True, exist_ok=True)
         file = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
         try:
@@ -190,6 +207,18 @@ class LocalFolder:
         os.write(file, f"{socket.gethostname()}, pid {os.getpid()}\n".encode())
         self._lock_file = file
         return True
+
+    def _is_there(self, lock_file: int) -> bool:
+        """Return whether the lock is still the one in the folder; raises ``OSError`` if that is unknown."""
+        try:
+            return os.path.samestat(os.fstat(lock_file), os.stat(self.path / LOCK))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def unfinished(self) -> list[str]:
+        """See ``Folder``."""
+        of_owner = re.compile(rf"\..*\.{re.escape(self._owner)}-(?!{self._nonce})[0-9a-f]{{8}}\.[0-9a-f]{{8}}\.tmp")
+        return [name for name in self.names() if self._owner and of_owner.fullmatch(name)]
 
     def holder(self) -> str:
         """See ``Folder``."""

@@ -43,11 +43,12 @@ from dl4jlegacy.scaleout.conf import NETWORK_CLASSES, Conf
 from dl4jlegacy.scaleout.job import BatchIterator, DataSetJobIterator, JobIterator
 from dl4jlegacy.scaleout.parts import find_router
 from dl4jlegacy.scaleout.plan import Plan
+from dl4jlegacy.scaleout.run_folder import RunFolder
 from dl4jlegacy.scaleout.scoring import ValidationConf
 from dl4jlegacy.scaleout.strategies import check_servers
 from dl4jlegacy.scaleout.worker_pool import process_name
 
-__all__ = ["Run", "TrainingData", "job_iterator", "open_checkpoints", "resolve"]
+__all__ = ["Run", "TrainingData", "folder_of", "job_iterator", "resolve"]
 
 TrainingData = DataSetIterator | ListMultiDataSetIterator | JobIterator | ValidatedData
 """The data of a run: batches of examples, with others to validate on or without, or jobs that are no network's."""
@@ -299,23 +300,12 @@ def _whole(data: BatchIterator) -> DataSet | MultiDataSet:
     return whole if isinstance(whole, DataSet | MultiDataSet) else data.batch(0, 0)
 
 
-def open_checkpoints(run: Run) -> CheckpointStore | None:
-    """Return the run's checkpoints; None if it keeps none.
-
-    Raises:
-        CheckpointError: the folder of a new run holds another run's checkpoints.
-    """
-    conf = run.conf
-    if not conf.checkpoint_dir:
-        return None
-    owner = RunIdentity.of(conf)
-    checkpoints = storage.open_checkpoints(conf.checkpoint_dir, keep=conf.checkpoints_kept, owner=owner)
-    if not run.resumes and checkpoints.versions():
-        raise CheckpointError(
-            f"{checkpoints.place} already holds checkpoints of a run; `dl4j resume {checkpoints.place}` goes on with "
-            "it, or choose another --checkpoint-dir"
-        )
-    return checkpoints
+def folder_of(run: Run) -> RunFolder:
+    """Return the run's folder; nothing is done there yet."""
+    conf, store = run.conf, None
+    if conf.checkpoint_dir:
+        store = storage.open_checkpoints(conf.checkpoint_dir, keep=conf.checkpoints_kept, owner=RunIdentity.of(conf))
+    return RunFolder(store, conf, resumes=run.resumes)
 
 
 def _incarnation_to_resume(conf: Conf) -> str:

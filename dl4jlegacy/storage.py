@@ -19,9 +19,11 @@ from dl4jlegacy import files
 from dl4jlegacy.datasets import ExportedDataSetIterator
 from dl4jlegacy.datasets.web import fetch_file, is_web, spoken
 from dl4jlegacy.errors import CheckpointError, ConfError, Dl4jError, ModelError
-from dl4jlegacy.folders import Folder, LocalFolder
+from dl4jlegacy.folders import Folder, LinesFolder, LocalFolder
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore, RunIdentity
+from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.history import HistoryEntry, HistoryFile
+from dl4jlegacy.scaleout.own_folder import OwnFolder
 from dl4jlegacy.scaleout.stats import StatsFile, TrainingStats
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ __all__ = [
     "open_checkpoints",
     "open_exported",
     "open_folder",
+    "open_lines",
     "open_model_output",
     "open_output",
     "read_history",
@@ -113,6 +116,11 @@ def open_folder(path: str) -> Folder:
     from dl4jlegacy.aws.s3_folder import S3Folder
 
     return S3Folder(Location.parse(path))
+
+
+def open_lines(conf: Conf) -> LinesFolder | None:
+    """Return the folder of a run for what is appended there, as long as it is the run's; None if it has none."""
+    return OwnFolder(open_folder(conf.checkpoint_dir), conf.incarnation) if conf.checkpoint_dir else None
 
 
 def open_checkpoints(folder: str, *, keep: int = 3, owner: RunIdentity | None = None) -> CheckpointStore:

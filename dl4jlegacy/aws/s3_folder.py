@@ -166,9 +166,14 @@ class S3Folder:
         return parts
 
     def lock(self, owner: str, *, takes_over: bool = False) -> bool:
-        """See ``Folder``. Waits for a holder that may have been killed, little more than ``SILENT_SECONDS``."""
+        """See ``Folder``. Waits for a holder that may have been killed, little more than ``SILENT_SECONDS``.
+
+        Raises ``OSError`` also if it was taken from this process.
+        """
         if self._lock is not None:
-            return self._lock.is_held
+            if not self._lock.is_held:
+                self._lock.confirm()
+            return True
         with self._session() as aws:
             S3Uploader(aws).ensure_bucket(self._location.bucket)
         self._is_ready = True
@@ -184,6 +189,10 @@ class S3Folder:
         with self._session() as aws:
             found = ConditionalObject(aws, self._location.child(LOCK), self.place).read()
         return "" if found is None else _claim(found).holder
+
+    def unfinished(self) -> list[str]:
+        """See ``Folder``. An object is there completely or not at all."""
+        return []
 
     def release(self) -> None:
         """See ``Folder``."""
@@ -214,6 +223,7 @@ class _Lock:
         self._object = ConditionalObject(self._aws, location, f"the lock {location}")
         self._one = threading.Lock()
         self._held: tuple[Claim, str] | None = None
+        self._mine = Claim("", f"{socket.gethostname()}, pid {os.getpid()}", secrets.token_hex(8))
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="dl4j-s3-lock", daemon=True)
 
@@ -224,7 +234,7 @@ class _Lock:
 
     def take(self, owner: str, *, takes_over: bool) -> bool:
         """See ``Folder.lock``."""
-        mine = Claim(owner, f"{socket.gethostname()}, pid {os.getpid()}", secrets.token_hex(8))
+        mine = self._mine = replace(self._mine, owner=owner)
         seen: Version | None = None
         while not self.is_held:
             found = self._object.read()
@@ -253,16 +263,23 @@ class _Lock:
         )
 
     def confirm(self) -> None:
-        """Write the lock again, also if somebody has deleted it; raises ``OSError`` if another process has it."""
+        """Write the lock again, also if somebody has deleted it, or another run has taken it and given it back.
+
+        Raises ``OSError`` if another process has it.
+        """
         with self._one:
-            held, holder = self._held, ""
+            held = self._held
             if held is not None and self._write(*held):
                 return
-            found = self._object.read()
+            found, claim = self._object.read(), None
             if found is not None:
-                holder = _claim(found).holder
+                claim = _claim(found)
+                was_others = claim.owner not in ("", self._mine.owner) and not claim.holder
+                if was_others and self._write(replace(self._mine, writes=claim.writes), found.etag):
+                    return
             elif held is not None and self._write(held[0], None):
                 return
+        holder = "" if claim is None else claim.holder
         raise OSError(f"another process has taken it meanwhile{holder and f', on {holder}'}")
 
     def _write(self, claim: Claim, etag: str | None) -> bool:
@@ -273,13 +290,14 @@ class _Lock:
 
     def _renew(self) -> None:
         while not self._ended.wait(RENEW_SECONDS):
+            if not self.is_held:
+                continue  # it may be given back
             try:
                 self.confirm()
             except Dl4jError as exc:
                 logger.info("%s could not be renewed: %s", self._place, str(exc))
             except OSError as exc:
-                logger.warning("%s: %s; nothing more is written there", self._place, str(exc))
-                return
+                logger.warning("%s: %s; nothing is written there meanwhile", self._place, str(exc))
 
     def release(self) -> None:
         """Write down that nobody has the folder, if it was this process; and end."""

@@ -35,7 +35,7 @@ from dl4jlegacy.errors import (
     TrackerError,
     VersionError,
 )
-from dl4jlegacy.run import Run, TrainingData, open_checkpoints, resolve
+from dl4jlegacy.run import Run, TrainingData, folder_of, resolve
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.checkpoint import RunIdentity
 from dl4jlegacy.scaleout.compute import ARITHMETIC
@@ -313,7 +313,7 @@ def _leading(
         takes_over=bool(takes_over),
         secret=address.secret,
         bind=options.bind,
-        folder=storage.open_folder(conf.checkpoint_dir) if conf.checkpoint_dir else None,
+        folder=storage.open_lines(conf),
     )
     display = _Display(options.tick, monitor)
     led = LedRun(run, tracker, monitor, display.tick, out)
@@ -563,8 +563,7 @@ def _definitions(run: Run) -> dict[str, Any]:
     """Return the globals of the run that its workers need."""
     plan = msgspec.to_builtins(run.plan)
     defined = {"conf": run.conf.to_json(), "versions": versions(run.conf.kernels), "plan": plan}
-    checkpoints = open_checkpoints(run) if run.resumes else None
-    made_with = {} if checkpoints is None else checkpoints.made_with()
+    made_with = folder_of(run).made_with() if run.resumes else {}
     return {**defined, ARITHMETIC: made_with} if made_with else defined  # before any worker decides
 
 

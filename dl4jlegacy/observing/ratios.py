@@ -16,7 +16,7 @@ import numpy as np
 from dl4jlegacy import storage
 from dl4jlegacy.clock import RUNNING, Clock
 from dl4jlegacy.errors import CheckpointError, Dl4jError
-from dl4jlegacy.folders import Folder
+from dl4jlegacy.folders import LinesFolder
 from dl4jlegacy.nn.parameter_statistics import NamedSpan, named_spans
 from dl4jlegacy.scaleout.aggregate import PARAMS
 from dl4jlegacy.scaleout.history import HistoryEntry, versions_that_count
@@ -51,14 +51,14 @@ class RatiosFile(LinesFile[RatiosEntry]):
 
     NAME = "ratios.jsonl"
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: LinesFolder) -> None:
         super().__init__(folder, self.NAME, RatiosEntry, "the run's ratios of update to parameter")
 
 
 class FollowedRatios:
     """The ratios in a run's folder, read again and again, of which only what was appended is read. For one thread."""
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: LinesFolder) -> None:
         self._file = RatiosFile(folder)
         self._lines: list[RatiosEntry] = []
         self._entries: list[RatiosEntry] = []
@@ -100,10 +100,11 @@ class RatiosObserver(RunObserver):
 
     def begin(self, run: ObservedRun) -> None:
         """See ``RunObserver``."""
-        if not run.conf.checkpoint_dir or run.conf.network_conf is None:
+        folder = storage.open_lines(run.conf)
+        if folder is None or run.conf.network_conf is None:
             return
         self._parameters = named_spans(run.conf.network_conf)
-        self._keeper = LinesKeeper(RatiosFile(storage.open_folder(run.conf.checkpoint_dir)))
+        self._keeper = LinesKeeper(RatiosFile(folder))
         self._closed.clear()
         self._thread = threading.Thread(target=self._run, args=(self._keeper,), name="dl4j-ratios", daemon=True)
         self._thread.start()

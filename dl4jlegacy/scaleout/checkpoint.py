@@ -9,7 +9,8 @@ The best model of a run that is scored is a file of its own, ``best-<version>-<d
 checkpoints that it belongs to: one is good only with it.
 ``conf.json`` in the same folder is the run's ``Conf``. A folder belongs to one run: its process locks it, and the
 manifests name the run's incarnation and a digest of its Conf, so that another run's checkpoints are never taken for its
-own.
+own. Before each checkpoint the run looks whether the folder is its own still: one that was deleted is made again,
+whole; in one that another run has got meanwhile it writes nothing. It deletes only what says that it has written it.
 
 Legacy: ``ModelSaver``, ``DefaultModelSaver`` (kept every version forever, saved ``null`` after the first round) and
 ``S3ModelSaver`` (gave every model a random name and could not load).
@@ -21,9 +22,8 @@ import contextlib
 import hashlib
 import json
 import logging
-import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -34,10 +34,11 @@ import safetensors.numpy
 from dl4jlegacy.datasets import DataSet, DataSetIterator, ListMultiDataSetIterator, MultiDataSet
 from dl4jlegacy.datasets.fingerprint import fingerprint
 from dl4jlegacy.decoding import described
-from dl4jlegacy.errors import CheckpointError, Dl4jError
+from dl4jlegacy.errors import CheckpointError, Dl4jError, StorageError
 from dl4jlegacy.folders import Folder, LocalFolder
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import Result
+from dl4jlegacy.scaleout.own_folder import CONF, Whose, whose
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol import SavedState
 from dl4jlegacy.scaleout.records import Best, Head, Manifest
@@ -49,7 +50,8 @@ __all__ = ["CheckpointStore", "RunIdentity", "check_same_data", "with_fingerprin
 logger = logging.getLogger(__name__)
 
 _NAME = re.compile(r"checkpoint-(\d{8,})\.json")
-_BEST = re.compile(r"best-(\d{8,})-[0-9a-f]{16}\.safetensors")
+_TENSORS = re.compile(r"(?:model|states|best)-(\d{8,})(?:-[0-9a-f]{16})?\.safetensors")
+_RUN = "run"
 _FORMAT = "dl4jlegacy-checkpoint-1"
 
 
@@ -76,6 +78,10 @@ class RunIdentity(msgspec.Struct, frozen=True):
         """Return the identity of the run with this Conf, whose defaults are resolved."""
         return cls(conf.seed, conf.incarnation, conf.digest())
 
+    def mark(self) -> str:
+        """Return the identity as a file of arrays has it; "" of a run without an incarnation."""
+        return f"{self.incarnation} {self.seed} {self.conf_digest}" if self.incarnation else ""
+
 
 class CheckpointStore:
     """The checkpoints of one run in a folder; keeps the newest ``keep``. Used by one thread at a time.
@@ -93,8 +99,10 @@ class CheckpointStore:
         self.folder: Folder = LocalFolder(folder) if isinstance(folder, (str, Path)) else folder
         self.arithmetic: Callable[[], dict[str, str]] = dict
         self._keep, self._owner = keep, owner
-        self._must_lock = False
-        self._cannot_delete = False
+        self._takes_over = self._is_taken = self._cannot_delete = False
+        self._conf: Conf | None = None  # of the run that has taken the folder
+        self._ours: dict[int, frozenset[str]] = {}  # the files of each version, none of another run's
+        self._foreign: set[str] = set()
 
     @property
     def place(self) -> str:
@@ -102,46 +110,76 @@ class CheckpointStore:
         return self.folder.place
 
     def versions(self) -> list[int]:
-        """Return the versions that have a manifest, newest first."""
-        found = (_NAME.fullmatch(name) for name in self.folder.names())
-        return sorted((int(match[1]) for match in found if match), reverse=True)
+        """Return the versions that have a manifest, newest first; raises ``StorageError`` if that is unknown now."""
+        with self._reading():
+            return _versions(self.folder.names())
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as exc:
+            raise StorageError(f"{self.place} cannot be read: {exc.strerror or exc}") from exc
 
     def keep_conf(self, conf: Conf, *, takes_over: bool = False) -> None:
         """Take the folder for a run, and write its Conf beside the checkpoints.
 
-        It is not written again if it is there already: the disk may be full by now.
+        It is not written again if it is there already: the disk may be full by now. If this fails, ``save`` tries it
+        again.
 
         Args:
             conf: the run's.
             takes_over: whether another process, which may be frozen and not dead, had the run before this one.
 
         Raises:
-            CheckpointError: it cannot be written, or the folder is another run's.
+            StorageError: it cannot be written. CheckpointError: the folder is another run's.
         """
-        content = conf.to_json().encode() + b"\n"
+        self._conf, self._takes_over, self._is_taken = conf, takes_over, False
         try:
-            is_locked = self.folder.lock(conf.incarnation, takes_over=takes_over)
-            try:
-                self._take(conf, content, is_locked=is_locked, takes_over=takes_over)
-            except BaseException:
-                self.release()
-                raise
+            self._take(conf)
         except OSError as exc:
             reason = exc.strerror or exc
-            raise CheckpointError(f"{self.place} cannot be written: {reason}; choose another folder") from exc
+            raise StorageError(f"{self.place} cannot be written: {reason}; choose another folder") from exc
+        finally:
+            if not self._is_taken:
+                self.release()
 
-    def _take(self, conf: Conf, content: bytes, *, is_locked: bool, takes_over: bool) -> None:
-        kept = self.kept("incarnation")
-        if not is_locked and not (takes_over and kept == conf.incarnation):
-            raise self._in_use()
-        if kept not in ("", conf.incarnation) and self.versions():
+    def _take(self, conf: Conf) -> None:
+        content, kept = conf.to_json().encode() + b"\n", whose(self.folder)
+        self._lock(conf, kept)
+        if kept is not None and kept.incarnation not in ("", conf.incarnation) and self.versions():
             raise CheckpointError(
-                f"{self.place} holds checkpoints of another run, {self.kept('run')} ({kept}), and not of "
+                f"{self.place} holds checkpoints of another run, {kept.run} ({kept.incarnation}), and not of "
                 f"{conf.run} ({conf.incarnation}); choose another --checkpoint-dir"
             )
-        self._must_lock = not is_locked
-        if "conf.json" not in self.folder.names() or self.folder.read("conf.json") != content:
-            self.folder.write("conf.json", content)
+        if CONF not in self.folder.names() or self.folder.read(CONF) != content:
+            self.folder.write(CONF, content)
+        self._is_taken = True
+
+    def _lock(self, conf: Conf, kept: Whose | None) -> None:
+        """Lock the folder, if this process has not; who takes over from a frozen one may go on without for a while."""
+        is_ours = kept is not None and kept.incarnation == conf.incarnation
+        is_locked = self.folder.lock(conf.incarnation, takes_over=self._takes_over)
+        if not is_locked and not (self._takes_over and is_ours):
+            raise self._in_use()
+        self._takes_over = self._takes_over and not is_locked
+
+    def _make_sure(self) -> None:
+        """Make sure that the folder is this run's still, and whole; raises ``OSError`` and ``CheckpointError``."""
+        conf = self._conf
+        if conf is None:
+            return
+        if not self._is_taken:
+            self._take(conf)
+            return
+        kept = whose(self.folder)
+        if kept is not None and kept.incarnation not in ("", conf.incarnation):
+            raise CheckpointError(f"it is the folder of another run by now, {kept.run} ({kept.incarnation})")
+        self._lock(conf, kept)
+        if kept is None or kept.incarnation != conf.incarnation:
+            self._ours.clear()
+            self.folder.write(CONF, conf.to_json().encode() + b"\n")
+            logger.warning("%s of run %s was gone from %s: it is there again", CONF, conf.run, self.place)
 
     def check_unused(self) -> None:
         """Raise ``CheckpointError`` if another process uses the folder, or it cannot be locked."""
@@ -149,13 +187,13 @@ class CheckpointStore:
             if not self.folder.lock(self.kept("incarnation")):
                 raise self._in_use()
         except OSError as exc:
-            raise CheckpointError(f"{self.place} cannot be written: {exc.strerror or exc}") from exc
+            raise StorageError(f"{self.place} cannot be written: {exc.strerror or exc}") from exc
         self.release()
 
     def kept(self, field: str) -> str:
         """Return a field of the Conf in this folder, as text; "" if it does not say, or there is no Conf."""
         try:
-            kept = msgspec.json.decode(self.folder.read("conf.json"), type=dict[str, Any])
+            kept = msgspec.json.decode(self.folder.read(CONF), type=dict[str, Any])
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             return ""  # an unreadable Conf is reported by whoever reads all of it
         return str(kept.get(field, ""))
@@ -179,12 +217,15 @@ class CheckpointStore:
             CheckpointError: it cannot be written.
         """
         owner, result = self._owner or RunIdentity(), Result.decode(frame)
-        tensors = safetensors.numpy.save(dict(result.arrays))
+        tensors = self._tensors(result.arrays)
         model, manifest = self._files(head.version)
-        kept, files = self._best_of(head, best)
-        of_slots = None
+        kept, of_slots, files = None, None, dict[str, bytes]()
+        if head.best is not None and best is not None:
+            kept, content = self._best_of(head.best, Result.decode(best))
+            files[kept["file"]] = content
         if states:
-            of_slots, content = _encode_states(states, _states_file(head.version))
+            of_slots, arrays = _encode_states(states)
+            of_slots |= _described(_states_file(head.version), content := self._tensors(arrays))
             files[of_slots["file"]] = content
         body = {
             "format": _FORMAT,
@@ -194,55 +235,78 @@ class CheckpointStore:
             "arithmetic": self.arithmetic(),
             "values": dict(result.values),
             "arrays": list(result.arrays),
-            "model": {"file": model, "nbytes": len(tensors), "sha256": hashlib.sha256(tensors).hexdigest()},
+            "model": _described(model, tensors),
             **({} if kept is None else {"best": kept}),
             **({} if of_slots is None else {"states": of_slots}),
         }
         try:
-            if self._must_lock:  # a frozen process had it when this one took over
-                self._must_lock = not self.folder.lock(owner.incarnation)
+            self._make_sure()
+            there = self.folder.names() if kept else []
             for name, content in files.items():
-                self.folder.write(name, content)
+                if not (kept and name == kept["file"] in there):  # of the best model for some versions already
+                    self.folder.write(name, content)
             self.folder.write(model, tensors)
             self.folder.write(manifest, _signed(body))
         except (OSError, Dl4jError) as exc:
             reason = exc.strerror or exc if isinstance(exc, OSError) else exc
-            raise CheckpointError(
+            raise StorageError(
                 f"checkpoint {head.version} could not be written to {self.place}: {reason}; free some "
                 "space or choose another --checkpoint-dir. The older checkpoints are untouched"
             ) from exc
+        self._ours[head.version] = frozenset({manifest, model, *files})
         failure = self._prune(head.version)
         if failure is not None and not self._cannot_delete:  # old ones too many are no reason to end a run
             logger.warning("old checkpoints in %s cannot be deleted: %s", self.place, failure)
         self._cannot_delete = failure is not None
 
-    def _best_of(self, head: Head, best: Buffer | None) -> tuple[dict[str, Any] | None, dict[str, bytes]]:
-        """Return what the manifest says of the best model, and the file to be written for it, if it is not there."""
-        if head.best is None or best is None:
-            return None, {}
-        result = Result.decode(best)
-        tensors = safetensors.numpy.save(dict(result.arrays))
-        digest = hashlib.sha256(tensors).hexdigest()
-        name = f"best-{head.best.version:08d}-{digest[:16]}.safetensors"
-        kept = {"file": name, "nbytes": len(tensors), "sha256": digest}
-        there = name in self.folder.names()
-        return {**kept, "values": dict(result.values), "arrays": list(result.arrays)}, {} if there else {name: tensors}
+    def _tensors(self, arrays: Mapping[str, Any]) -> bytes:
+        """Return the bytes of a file of arrays, which say whose it is."""
+        mark = (self._owner or RunIdentity()).mark()
+        return safetensors.numpy.save(dict(arrays), {_RUN: mark} if mark else None)
+
+    def _best_of(self, best: Best, model: Result) -> tuple[dict[str, Any], bytes]:
+        """Return what the manifest says of the best model, and the contents of its file."""
+        tensors = self._tensors(model.arrays)
+        name = f"best-{best.version:08d}-{hashlib.sha256(tensors).hexdigest()[:16]}.safetensors"
+        return {**_described(name, tensors), "values": dict(model.values), "arrays": list(model.arrays)}, tensors
 
     def best_model(self, best: Best) -> Buffer | None:
-        """Return the best model of a run as the checkpoints have it; None if they have not, or it is damaged."""
+        """Return the best model of a run as the checkpoints have it; None if they have not, or it is damaged.
+
+        Raises:
+            StorageError: that is unknown now.
+        """
+        unread: OSError | None = None
         for version in self.versions():
-            with contextlib.suppress(CheckpointError, OSError, KeyError, TypeError, msgspec.ValidationError):
-                body = _verified(self.folder.read(self._files(version)[1]))
-                self._check_owner(body)
-                if best.is_same(msgspec.convert(body["head"], described(Head)).best):
-                    return self._frame(body["best"], body["best"])
+            try:
+                with contextlib.suppress(
+                    CheckpointError, FileNotFoundError, KeyError, TypeError, msgspec.ValidationError
+                ):
+                    body = self._manifest(version)
+                    if best.is_same(msgspec.convert(body["head"], described(Head)).best):
+                        return self._frame(body["best"], body["best"])
+            except OSError as exc:
+                unread = exc
+        with self._reading():
+            if unread is not None:
+                raise unread
         return None
 
+    def _manifest(self, version: int) -> dict[str, Any]:
+        """Return what a manifest says; raises ``OSError``, and ``CheckpointError``: it is damaged, or another run's."""
+        body = _verified(self.folder.read(self._files(version)[1]))
+        self._check_owner(body)
+        return body
+
     def states(self, head: Head) -> dict[int, SavedState] | None:
-        """Return the states of the slots that belong to a checkpoint's head, by slot; None if they are damaged."""
-        with contextlib.suppress(CheckpointError, OSError, KeyError, TypeError, ValueError):
-            body = _verified(self.folder.read(self._files(head.version)[1]))
-            self._check_owner(body)
+        """Return the states of the slots that belong to a checkpoint's head, by slot; None if they are damaged.
+
+        Raises:
+            StorageError: they cannot be read now.
+        """
+        damaged = (CheckpointError, FileNotFoundError, KeyError, TypeError, ValueError)
+        with self._reading(), contextlib.suppress(*damaged):
+            body = self._manifest(head.version)
             return _decode_states(body["states"]["slots"], self._arrays(body["states"]))
         return None
 
@@ -250,19 +314,21 @@ class CheckpointStore:
         """Return the newest good checkpoint, or None if there is none at all.
 
         Raises:
-            CheckpointError: there are checkpoints, and every one is damaged.
+            CheckpointError: there are checkpoints, and every one is damaged. StorageError: that is unknown now, or they
+                are another run's.
         """
         versions = self.versions()
-        reasons = []
+        reasons = list[CheckpointError]()
         for version in versions:
             try:
                 return self.load(version)
             except CheckpointError as exc:
                 logger.warning("checkpoint %s in %s is passed over: %s", version, self.place, exc)
-                reasons.append(str(exc))
+                reasons.append(exc)
         if not versions:
             return None
-        raise CheckpointError(f"none of the {len(versions)} checkpoints in {self.place} is usable: {reasons[0]}")
+        kind = StorageError if any(isinstance(reason, StorageError) for reason in reasons) else CheckpointError
+        raise kind(f"none of the {len(versions)} checkpoints in {self.place} is usable: {reasons[0]}")
 
     def newest_head(self) -> Head | None:
         """Return the head of the newest good manifest as it was written, its model unread; None if there is none."""
@@ -294,8 +360,7 @@ class CheckpointStore:
         """Return the checkpoint of one version; raises ``CheckpointError`` if it is damaged, another run's, or none."""
         manifest = self._files(version)[1]
         with _as_checkpoint_error(manifest):
-            body = _verified(self.folder.read(manifest))
-            self._check_owner(body)
+            body = self._manifest(version)
             head = msgspec.convert(body["head"], described(Head))
             frame = self._frame(body["model"], body)
             if head.best is not None:
@@ -308,8 +373,7 @@ class CheckpointStore:
         """Return the model of one version, whatever else belongs to it; raises as ``load``."""
         manifest = self._files(version)[1]
         with _as_checkpoint_error(manifest):
-            body = _verified(self.folder.read(manifest))
-            self._check_owner(body)
+            body = self._manifest(version)
             arrays = self._arrays(body["model"])
             return Result(body["values"], {key: arrays[key] for key in body["arrays"]})
 
@@ -333,7 +397,7 @@ class CheckpointStore:
         for name, ours in msgspec.to_builtins(self._owner or RunIdentity()).items():
             theirs = body.get(name)
             if self._owner is not None and theirs and ours and theirs != ours:
-                raise CheckpointError(
+                raise (StorageError if name == "incarnation" else CheckpointError)(
                     f"it is another run's: its {name} is {theirs} and that of this run {ours}; give the run the Conf "
                     "that it began with"
                 )
@@ -356,49 +420,82 @@ class CheckpointStore:
                 failure = failure or exc
         return failure
 
-    def _best_files(self, version: int) -> set[str]:
-        """Return the names of the files of the best model that a checkpoint belongs to; none if it is damaged."""
-        with contextlib.suppress(CheckpointError, OSError, KeyError, TypeError):
-            return {_verified(self.folder.read(self._files(version)[1]))["best"]["file"]}
-        return set()
-
     def _useless(self, newest: int) -> list[str]:
-        """Return the names of the files that are no longer needed."""
-        old = [version for version in self.versions() if version <= newest]
-        kept = {name for version in old[: self._keep] for name in self._files(version)}
-        kept |= {_states_file(version) for version in old[: self._keep]}
-        names, useless = self.folder.names(), []
-        dropped, wanted = set(old[self._keep :]), set[str]()
-        if any(map(_BEST.fullmatch, names)):
-            wanted = set().union(*(self._best_files(version) for version in self.versions() if version not in dropped))
+        """Return the names of the files of this run that are no longer needed; those of manifests first."""
+        names = self.folder.names()
+        versions = _versions(names)
+        ours = [version for version in versions if version <= newest and self._files_of(version)]
+        dropped, useless = ours[self._keep :], list[str]()
+        needed = {name for version in versions if version not in dropped for name in self._files_of(version)}
+        for version in dropped:
+            self._ours.pop(version, None)  # somebody may have written it again
+            useless += sorted(self._files_of(version) - needed)
+        named = needed.union(useless, self._foreign)
         for name in names:
-            ours = _NAME.fullmatch(name) or re.fullmatch(r"(?:model|states)-(\d{8,})\.safetensors", name)
-            stale = re.fullmatch(r"\.(model|checkpoint|best|states)-.*\.tmp", name)
-            best = _BEST.fullmatch(name)
-            if best and name not in wanted and int(best[1]) <= newest:
-                useless.append(name)
-            if (ours and int(ours[1]) <= newest and name not in kept) or (stale and f".{os.getpid()}." not in name):
-                useless.append(name)
-        return useless
+            match = _TENSORS.fullmatch(name)
+            if match and int(match[1]) <= newest and name not in named:  # of a process that was killed
+                useless += [name] if self._is_orphan(name) else []
+        return [*useless, *self.folder.unfinished()]
+
+    def _files_of(self, version: int) -> frozenset[str]:
+        """Return the names of a version's files; none if they are another run's, or the manifest is damaged."""
+        if version not in self._ours:
+            manifest = self._files(version)[1]
+            with contextlib.suppress(CheckpointError, FileNotFoundError, KeyError, TypeError):
+                body = self._manifest(version)
+                files = [body[part]["file"] for part in ("model", "best", "states") if part in body]
+                self._ours[version] = frozenset({manifest, *filter(_TENSORS.fullmatch, files)})
+        return self._ours.get(version, frozenset())
+
+    def _is_orphan(self, name: str) -> bool:
+        """Return whether a file of arrays, which none of this run's manifests names, says that this run wrote it."""
+        try:
+            said = _metadata(self.folder.read(name)).get(_RUN, "")
+        except (FileNotFoundError, ValueError, msgspec.MsgspecError):
+            said = None
+        if said != (self._owner or RunIdentity()).mark():
+            self._foreign.add(name)
+            return False
+        return True
 
 
 @contextlib.contextmanager
 def _as_checkpoint_error(manifest: str) -> Iterator[None]:
     try:
         yield
-    except (OSError, ValueError, KeyError, TypeError, msgspec.ValidationError, safetensors.SafetensorError) as exc:
+    except (ValueError, KeyError, TypeError, msgspec.ValidationError, safetensors.SafetensorError) as exc:
         raise CheckpointError(f"{manifest} cannot be read: {exc}") from exc
+    except FileNotFoundError as exc:
+        raise CheckpointError(f"{manifest} cannot be read: {exc}") from exc
+    except OSError as exc:
+        raise StorageError(f"{manifest} cannot be read: {exc.strerror or exc}") from exc
+
+
+def _versions(names: Iterable[str]) -> list[int]:
+    """Return the versions that have a manifest among names, newest first."""
+    return sorted((int(match[1]) for match in map(_NAME.fullmatch, names) if match), reverse=True)
+
+
+def _described(name: str, tensors: bytes) -> dict[str, Any]:
+    """Return what a manifest says of a file."""
+    return {"file": name, "nbytes": len(tensors), "sha256": hashlib.sha256(tensors).hexdigest()}
+
+
+def _metadata(tensors: bytes) -> dict[str, Any]:
+    """Return what a file of arrays says besides; raises ``ValueError`` if it is none."""
+    header = tensors[8 : 8 + int.from_bytes(tensors[:8], "little")]
+    said = msgspec.json.decode(header, type=dict[str, Any]).get("__metadata__", {})
+    return said if isinstance(said, dict) else {}
 
 
 def _states_file(version: int) -> str:
     return f"states-{version:08d}.safetensors"
 
 
-def _encode_states(states: Mapping[int, SavedState], file: str) -> tuple[dict[str, Any], bytes]:
-    """Return what the manifest says of the states of slots, and the bytes of the file of that name."""
+def _encode_states(states: Mapping[int, SavedState]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what the manifest says of the states of slots, and their arrays."""
     decoded = {slot: Result.decode(saved.frame) for slot, saved in states.items()}
     arrays = {f"{slot}.{name}": array for slot, result in decoded.items() for name, array in result.arrays.items()}
-    tensors = safetensors.numpy.save(arrays)
     slots = {
         str(slot): {
             "number": states[slot].number,
@@ -407,8 +504,7 @@ def _encode_states(states: Mapping[int, SavedState], file: str) -> tuple[dict[st
         }
         for slot, result in decoded.items()
     }
-    digest = hashlib.sha256(tensors).hexdigest()
-    return {"file": file, "nbytes": len(tensors), "sha256": digest, "slots": slots}, tensors
+    return {"slots": slots}, arrays
 
 
 def _decode_states(slots: dict[str, Any], tensors: Mapping[str, Any]) -> dict[int, SavedState]:

@@ -15,7 +15,7 @@ import msgspec
 
 from dl4jlegacy.clock import Clock
 from dl4jlegacy.errors import CheckpointError
-from dl4jlegacy.folders import Folder
+from dl4jlegacy.folders import LinesFolder
 from dl4jlegacy.nn.networks import NetworkConfiguration, learning_rate_at
 from dl4jlegacy.scaleout.lines import LinesFile, LinesKeeper
 from dl4jlegacy.scaleout.plan import PRETRAIN, Plan
@@ -71,7 +71,7 @@ class HistoryFile(LinesFile[HistoryEntry]):
 
     NAME = "history.jsonl"
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: LinesFolder) -> None:
         super().__init__(folder, self.NAME, HistoryEntry, "the run's history")
 
     def read(self) -> list[HistoryEntry]:
@@ -100,7 +100,7 @@ class HistoryFile(LinesFile[HistoryEntry]):
 class FollowedHistory(HistoryFile):
     """A history that is read again and again, of which only what was appended is read. For one thread."""
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: LinesFolder) -> None:
         super().__init__(folder)
         self._lines: list[HistoryEntry] = []
         self._entries: list[HistoryEntry] = []
@@ -164,7 +164,7 @@ class History:
     """
 
     def __init__(
-        self, folder: Folder | None, plan: Plan, clock: Clock, network: NetworkConfiguration | None = None
+        self, folder: LinesFolder | None, plan: Plan, clock: Clock, network: NetworkConfiguration | None = None
     ) -> None:
         self._plan, self._clock, self._network = plan, clock, network
         self._began, self._last, self._version = time.time(), clock.now(), -1

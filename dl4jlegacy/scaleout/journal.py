@@ -21,7 +21,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import msgspec
 
 from dl4jlegacy.errors import CheckpointError, Dl4jError
-from dl4jlegacy.folders import Folder
+from dl4jlegacy.folders import LinesFolder
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.foreign import shortened
 from dl4jlegacy.scaleout.lines import LinesFile
@@ -225,7 +225,7 @@ class JournalFile(LinesFile[JournalEntry]):
 
     NAME = "journal.jsonl"
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: LinesFolder) -> None:
         super().__init__(folder, self.NAME, JournalEntry, "the journal's copy")
         self._written: set[str] | None = None
 
@@ -270,7 +270,7 @@ class JournalFile(LinesFile[JournalEntry]):
 class FollowedJournal(JournalFile):
     """A journal's copy that is read again and again, of which only what was appended is read. For one thread."""
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: LinesFolder) -> None:
         super().__init__(folder)
         self._entries: list[JournalEntry] = []
 

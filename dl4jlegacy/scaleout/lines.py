@@ -16,7 +16,8 @@ import msgspec
 
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import Dl4jError
-from dl4jlegacy.folders import Folder, Mark
+from dl4jlegacy.folders import LinesFolder, Mark
+from dl4jlegacy.scaleout.own_folder import NotYetThereError
 
 __all__ = ["MOST_WAITING", "LinesFile", "LinesKeeper"]
 
@@ -40,14 +41,17 @@ class LinesFile(Generic[R]):
         name: of the file.
         kind: of the records.
         what: what is in it, for messages.
+
+    Attributes:
+        waits: whether records wait until there is such a folder.
     """
 
-    def __init__(self, folder: Folder, name: str, kind: type[R], what: str) -> None:
+    def __init__(self, folder: LinesFolder, name: str, kind: type[R], what: str) -> None:
         self.place = f"{folder.place.rstrip('/')}/{name}"
         self.what = what
         self._folder, self._name, self._kind = folder, name, kind
         self._missing: deque[R] = deque(maxlen=MOST_WAITING)
-        self._failed = False
+        self._failed = self.waits = False
         self._mark: Mark | None = None
 
     def lines(self) -> list[R]:
@@ -87,7 +91,10 @@ class LinesFile(Generic[R]):
                 self._folder.append(self._name, b"".join(msgspec.json.encode(record) + b"\n" for record in new))
                 self.wrote(new)
             self._missing.clear()
-            self._failed = False
+            self._failed = self.waits = False
+        except NotYetThereError:  # they are written once the run has taken its folder, or made it again
+            self.waits = True
+            return False
         except (OSError, Dl4jError) as exc:
             if not self._failed:
                 logger.warning("%s %s cannot be written: %s", self.what, self.place, str(exc))
@@ -141,6 +148,10 @@ class LinesKeeper(Generic[R]):
         self._thread.join(seconds)
         if self._thread.is_alive():
             logger.warning("%s was not written within %.0f s; its last lines are lost", self._file.what, seconds)
+        elif self._file.waits:
+            logger.warning(
+                "%s is not in %s: its folder is gone; its last lines are lost", self._file.what, self._file.place
+            )
 
     def _run(self) -> None:
         is_last = False

@@ -20,7 +20,7 @@ from typing import Any, Protocol, Self
 
 from dl4jlegacy.clock import RUNNING
 from dl4jlegacy.errors import Dl4jError, TrackerClosedError, TrackerError
-from dl4jlegacy.folders import Folder
+from dl4jlegacy.folders import LinesFolder
 from dl4jlegacy.scaleout.compute import ARITHMETIC
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.foreign import shortened
@@ -133,7 +133,7 @@ class ClusterMonitor:
         takes_over: bool,
         secret: bytes | None = None,
         bind: str | None = None,
-        folder: Folder | None = None,
+        folder: LinesFolder | None = None,
     ) -> None:
         self.source, self.leadership, self._takes_over = source, leadership, takes_over
         self._conf, self._tracker, self._definitions = conf, tracker, dict(definitions)

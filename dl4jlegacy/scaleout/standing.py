@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dl4jlegacy.errors import Dl4jError
-from dl4jlegacy.scaleout.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.plan import Plan
+from dl4jlegacy.scaleout.run_folder import RunFolder
 from dl4jlegacy.scaleout.tracker import StateTracker
 
 __all__ = ["what_is_kept", "where_it_is"]
@@ -28,16 +28,20 @@ def where_it_is(tracker: StateTracker, plan: Plan) -> str:
     return "; ".join(said)
 
 
-def what_is_kept(conf: Conf, plan: Plan, checkpoints: CheckpointStore | None, *, in_grid: bool) -> str:
+def what_is_kept(conf: Conf, plan: Plan, folder: RunFolder, *, in_grid: bool) -> str:
     """Return where a run is that was interrupted and shut down, and how it goes on."""
-    run, saved = conf.run, None if checkpoints is None else checkpoints.newest()
+    run = conf.run
     if in_grid:
         return f"run {run} was stopped; it stays in its tracker: setup(conf, resume=True) goes on with it"
-    if checkpoints is None:
+    if not folder.keeps:
         return f"run {run} was stopped; nothing of it is kept: with Conf(checkpoint_dir=...) a run can go on later"
+    try:
+        saved = folder.newest()
+    except Dl4jError as exc:
+        return f"run {run} was stopped; what is kept of it cannot be told now: {exc}"
     if saved is None:
         return f"run {run} was stopped before it began; nothing of it is left"
     return (
-        f"run {run} was stopped; its checkpoint of round {saved[0].round} of {plan.total_rounds} is in "
+        f"run {run} was stopped; its checkpoint of round {saved.round} of {plan.total_rounds} is in "
         f"{conf.checkpoint_dir}: setup(conf, resume=True) goes on from there"
     )

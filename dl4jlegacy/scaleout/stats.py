@@ -30,7 +30,7 @@ from dl4jlegacy import files
 from dl4jlegacy.clock import Clock
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import CheckpointError, Dl4jError, TrackerClosedError
-from dl4jlegacy.folders import Folder
+from dl4jlegacy.folders import LinesFolder
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.lines import MOST_WAITING, LinesFile, LinesKeeper
 from dl4jlegacy.scaleout.phases import PHASES, EventStats, PhaseRecorder
@@ -188,7 +188,7 @@ class StatsFile(LinesFile[EventStats]):
 
     NAME = "stats.jsonl"
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: LinesFolder) -> None:
         super().__init__(folder, self.NAME, EventStats, "the run's statistics")
         self._in = folder
 
@@ -247,7 +247,7 @@ class StatsCollector:
         folder: of the run's checkpoints; None: it has none, and only the newest events are kept, in memory.
     """
 
-    def __init__(self, folder: Folder | None) -> None:
+    def __init__(self, folder: LinesFolder | None) -> None:
         self._lock = threading.Lock()
         self._newest: deque[EventStats] = deque(maxlen=MOST_KEPT)
         self._keeper = None if folder is None else LinesKeeper(StatsFile(folder))
@@ -410,7 +410,7 @@ class MasterStats:
         process: str,
         clock: Clock,
         collector: StatsCollector | None,
-        folder: Folder | None,
+        folder: LinesFolder | None,
         *,
         collects: bool = True,
         follow: Callable[[Sequence[EventStats]], None] | None = None,

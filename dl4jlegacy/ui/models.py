@@ -56,12 +56,9 @@ class FolderModels:
             CheckpointError: the folder cannot be read. CloudError and its like: what AWS says.
         """
         checkpoints = storage.open_checkpoints(self._folder)
-        try:
-            if self._incarnation not in (None, checkpoints.kept("incarnation")):
-                return []
-            versions = checkpoints.versions()
-        except OSError as exc:
-            raise CheckpointError(f"{self._folder} cannot be read: {exc.strerror or exc}") from exc
+        if self._incarnation not in (None, checkpoints.kept("incarnation")):
+            return []
+        versions = checkpoints.versions()
         if versions and versions[0] < version:
             version = -1
         models = []

@@ -42,10 +42,11 @@ def test_the_newest_checkpoint_comes_back_as_it_was_saved(saver):
 
 
 def test_only_the_newest_are_kept_and_nothing_half_written_stays(saver):
-    (saver.folder.path / ".model-00000009.safetensors.1.tmp").write_bytes(b"half")
+    saver.keep_conf(Conf(run="r", seed=7, incarnation="1" * 16))
+    (saver.folder.path / f".model-00000009.safetensors.{'1' * 16}-{'a' * 8}.{'b' * 8}.tmp").write_bytes(b"half")
     saver.save(head(4), frame(4))
     assert saver.versions() == [4, 3, 2]
-    assert len(os.listdir(saver.folder.path)) == 6
+    assert len(os.listdir(saver.folder.path)) == 6 + len(["conf.json", ".lock"])
 
 
 def test_a_manifest_tells_position_and_seed(saver):
@@ -105,7 +106,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_older_ones(tmp_path):
 
 
 def test_who_takes_over_on_a_full_disk_needs_no_room_for_the_conf_that_is_there(tmp_path, monkeypatch):
-    def full(path, content):
+    def full(path, content, **writer):
         raise OSError(28, "No space left on device")
 
     saver = CheckpointStore(tmp_path / "run")

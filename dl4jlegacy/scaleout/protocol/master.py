@@ -8,6 +8,7 @@ from statistics import median
 
 import msgspec
 
+from dl4jlegacy.errors import StorageError
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol.closing import (
     as_a_whole,
@@ -206,7 +207,12 @@ def _has_best(me: Master, head: Head, raw: Buffer, model: Buffer) -> Steps[bool]
     if frame is not None:
         me.best = (best, frame)
         return True
-    frame = me.start.best_model(best)
+    try:
+        frame = me.start.best_model(best)
+    except StorageError as exc:
+        logger.debug("run %s waits for its best model: %s", head.run, exc)
+        yield Wait(me.clock.now() + me.limits.poll)
+        return False
     if frame is None:  # restart from a checkpoint or the first model; later rounds are done again
         logger.warning("the best model, of round %s, was lost; run %s goes on from before it", best.round, head.run)
         me.known = None
@@ -230,8 +236,8 @@ def _has_states(me: Master, head: Head, raw: Buffer) -> Steps[bool]:
     lost: list[SlotState] = []
     if snapshot is not None and me.must_check_states:
         lost = yield from lost_states(me.store, snapshot)
-    me.must_check_states = False
     if snapshot is not None and not lost:
+        me.must_check_states = False
         me.snapshot = head.snapshot.key, snapshot
         return True
     logger.warning(
@@ -256,7 +262,12 @@ def _begin(me: Master, expected: Buffer | None) -> Steps[None]:
         return
     if me.known is not None and not (yield from _can_go_on(me, me.known[0])):
         me.known = None
-    head, frame, best, states = _beginning(me)
+    try:
+        head, frame, best, states = _beginning(me)
+    except StorageError as exc:  # its checkpoints may be read later; it must not begin anew meanwhile
+        logger.debug("run %s waits for its checkpoints: %s", me.start.run, exc)
+        yield Wait(me.clock.now() + me.limits.poll)
+        return
     new = msgspec.structs.replace(head, status="running")
     if not head.logged:
         manifest = yield from write_frame(me.store, me.model_key(head.version), frame)

@@ -39,7 +39,8 @@ class RunStart:
 
     ``first_model()`` returns version 0, a pure function of the Conf. ``restore()`` returns the newest good checkpoint,
     or None if there is none; ``best_model(best)`` the frame of a best model, if the checkpoints have it, and
-    ``states(head)`` the states of the slots that belong to a restored head. ``may_begin()`` returns whether this
+    ``states(head)`` the states of the slots that belong to a restored head; these three raise ``StorageError`` if that
+    is unknown now, and are asked again. ``may_begin()`` returns whether this
     process is the run's master, False if that is unknown now; it raises if it is not, or the run is over.
     """
 
