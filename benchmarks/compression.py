@@ -44,8 +44,9 @@ from dl4jlegacy.nn.updaters import Sgd
 from dl4jlegacy.scaleout.aggregate import PARAMS, aggregate
 from dl4jlegacy.scaleout.codec import entropy_bits, pack, unpack
 from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.first_model import first_model
 from dl4jlegacy.scaleout.job import DataSetJobIterator, Job, Result
-from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer, first_model, perform_in_slot
+from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer, perform_in_slot
 from dl4jlegacy.scaleout.store import Buffer
 from dl4jlegacy.scaleout.strategies import create_router, slot_strategy
 from dl4jlegacy.scaleout.strategies.gradient_sharing import CODES

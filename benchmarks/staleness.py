@@ -34,8 +34,9 @@ from dl4jlegacy.nn.networks import build_network
 from dl4jlegacy.nn.updaters import Sgd
 from dl4jlegacy.scaleout.aggregate import PARAMS, aggregate
 from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.first_model import first_model
 from dl4jlegacy.scaleout.job import DataSetJobIterator, Job, Result
-from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer, first_model
+from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer
 from dl4jlegacy.scaleout.records import Head, Manifest, advance
 from dl4jlegacy.scaleout.store import Buffer
 from dl4jlegacy.scaleout.strategies import Strategy, create_router

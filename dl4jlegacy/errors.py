@@ -11,6 +11,7 @@
   x TrainingError                DL4J-TRAINING    1
     - JobError                   DL4J-JOB         1
     - CaptureError               DL4J-CAPTURE     1
+    - ContractError              DL4J-CONTRACT    1
     - NotFiniteError             DL4J-NOTFINITE   1
     - DeviceMemoryError          DL4J-MEMORY      1
   x WireError                    DL4J-WIRE        1
@@ -41,6 +42,7 @@ __all__ = [
     "CheckpointError",
     "CloudError",
     "ConfError",
+    "ContractError",
     "DataError",
     "DeadlineError",
     "DeviceError",
@@ -150,6 +152,15 @@ class CaptureError(TrainingError):
     """A step cannot become a CUDA graph; the network then runs it launch by launch."""
 
     code = "DL4J-CAPTURE"
+
+
+class ContractError(TrainingError):
+    """A part of somebody's own program (a router, an aggregator, a performer) gave an answer that no run can use.
+
+    The message names class and method, the answer, and what the method is to return (``dl4jlegacy.testing``).
+    """
+
+    code = "DL4J-CONTRACT"
 
 
 class NotFiniteError(TrainingError):

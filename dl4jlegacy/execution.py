@@ -35,13 +35,14 @@ from dl4jlegacy.folders import LinesFolder
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.kernels.threads import one_thread
 from dl4jlegacy.nn.listeners import TrainingListener
-from dl4jlegacy.nn.networks import Network, build_network
+from dl4jlegacy.nn.networks import Network
 from dl4jlegacy.progress import shown
 from dl4jlegacy.run import Run, TrainingData, folder_of, job_iterator, resolve
 from dl4jlegacy.scaleout import actors, protocol
 from dl4jlegacy.scaleout.aggregate import PARAMS, STATE, JobAggregator
 from dl4jlegacy.scaleout.compute import ARITHMETIC, MIXED, RunArithmetic, check_same_arithmetic, host_kernels
 from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.first_model import OTHER_JOBS, first_model_of
 from dl4jlegacy.scaleout.history import History
 from dl4jlegacy.scaleout.issue import JobIssuer
 from dl4jlegacy.scaleout.job import JobIterator, Result
@@ -49,7 +50,7 @@ from dl4jlegacy.scaleout.monitor import ClusterMonitor
 from dl4jlegacy.scaleout.observers import ModelSaver, ObservedRun, Observers, RunObserver, RunObservers
 from dl4jlegacy.scaleout.outcome import End, Outcome, RunStatus, TrainingResult, failure_of
 from dl4jlegacy.scaleout.parts import PerformerFactory, checked, find_router
-from dl4jlegacy.scaleout.perform import begin_with, first_model, trained_network
+from dl4jlegacy.scaleout.perform import trained_network
 from dl4jlegacy.scaleout.phases import NO_PHASES, Phases
 from dl4jlegacy.scaleout.prefetch import prefetched, stop_reading
 from dl4jlegacy.scaleout.protocol.failures import messages
@@ -215,21 +216,9 @@ class RunExecution:
 
     def _first_model_of(self, conf: Conf, kernels: Kernels) -> Callable[[], Result]:
         """Return what makes version 0 of the model."""
-        given = self._first_model
-        if conf.network_conf is None:
-            if not isinstance(given, Result) or self._aggregator is None:
-                raise ConfError("jobs that are no network's need an aggregator and a first_model, which is a Result")
-            return lambda: given
-        network = build_network(conf.network_conf, kernels)
-        if given is not None:
-            begin_with(network, given)
-            return lambda: first_model(network)
-
-        def first() -> Result:
-            network.init()
-            return first_model(network)
-
-        return first
+        if conf.network_conf is None and self._aggregator is None:
+            raise ConfError(OTHER_JOBS)
+        return first_model_of(conf, self._first_model, kernels)
 
     def _performer_of(self, run: Run) -> PerformerFactory:
         """Return what makes the performers of the workers in this process; what others have is not needed here."""

@@ -230,6 +230,10 @@ def job_iterator(conf: Conf, data: TrainingData) -> JobIterator:
     """
     training, validation = _parts(conf, data)
     if not isinstance(training, DataSetIterator | ListMultiDataSetIterator):
+        if not isinstance(getattr(training, "plan", None), Plan) or not callable(getattr(training, "work", None)):
+            raise ConfError(
+                f"{type(training).__name__} is no JobIterator: that has a Plan, as plan, and a method work(slot)"
+            )
         return training
     if conf.network_conf is None:
         raise ConfError("Conf.multi_layer_conf is missing; a run over data sets needs the network to train")

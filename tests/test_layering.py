@@ -52,10 +52,10 @@ scaleout.lines
 scaleout.plan scaleout.secret scaleout.store scaleout.records scaleout.slices scaleout.copies
 scaleout.job scaleout.aggregate scaleout.codec
 scaleout.strategies
-scaleout.scoring
+scaleout.scoring scaleout.contract
 scaleout.envelope
 scaleout.protocol
-scaleout.tracker scaleout.journal scaleout.conf scaleout.perform
+scaleout.tracker scaleout.journal scaleout.conf scaleout.perform scaleout.first_model
 scaleout.checkpoint
 scaleout.hazelcast
 scaleout.zookeeper

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from dl4jlegacy import wire
 from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets import DataSet, DataSetIterator, ListMultiDataSetIterator, MultiDataSet
-from dl4jlegacy.errors import WireError
+from dl4jlegacy.errors import DataError, WireError, counted
 from dl4jlegacy.scaleout.plan import Phase, Plan, SlotPlan, Validation
 from dl4jlegacy.scaleout.store import Buffer
 
@@ -27,6 +27,7 @@ __all__ = [
     "Job",
     "JobIterator",
     "Result",
+    "batch_of",
     "decode_work",
     "encode_work",
 ]
@@ -145,10 +146,28 @@ class DataSetJobIterator:
         )
 
     def work(self, slot: SlotPlan) -> list[DataSet | MultiDataSet]:
-        """Return the slot's batches."""
+        """Return the slot's batches; raises ``DataError`` if one is none, or not of the size that the plan has."""
         if slot.validates and self.validation is not None:
-            return [self.validation.batch(0, index) for index in range(slot.first, slot.last)]
-        return [self.iterator.batch(slot.epoch, index) for index in range(slot.first, slot.last)]
+            return [batch_of(self.validation, 0, index) for index in range(slot.first, slot.last)]
+        return [batch_of(self.iterator, slot.epoch, index) for index in range(slot.first, slot.last)]
+
+
+def batch_of(data: BatchIterator, epoch: int, index: int) -> DataSet | MultiDataSet:
+    """Return a batch of an iterator, which may be somebody's own; raises ``DataError`` unless it has the planned size.
+
+    A run counts examples by its plan, so batches are full but for the last one of an epoch, in each epoch alike.
+    """
+    batch, what = data.batch(epoch, index), f"{type(data).__name__}.batch({epoch}, {index})"
+    if not isinstance(batch, DataSet | MultiDataSet):
+        raise DataError(f"{what} returned {type(batch).__name__}; it must be a DataSet or a MultiDataSet")
+    is_last, size = index == data.total_batches - 1, data.batch_size
+    planned = data.total_examples - size * index if is_last else size
+    if batch.num_examples != planned:
+        raise DataError(
+            f"{what} returned {counted(batch.num_examples, 'example')}, and not {planned}: {data.total_examples} "
+            f"examples in {data.total_batches} batches of {size} are {planned} there, in every epoch"
+        )
+    return batch
 
 
 class CollectionJobIterator:

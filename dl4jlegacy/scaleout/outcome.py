@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from dl4jlegacy.clock import Clock
 from dl4jlegacy.devices import Device
-from dl4jlegacy.errors import DeviceMemoryError, Dl4jError, JobError, NotFiniteError, TrainingError
+from dl4jlegacy.errors import ContractError, DeviceMemoryError, Dl4jError, JobError, NotFiniteError, TrainingError
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.journal import JournalEntry
@@ -157,8 +157,10 @@ def failure_of(head: Head) -> Dl4jError:
     failure = head.failure
     if failure is None:
         return TrainingError(f"run {head.run} was {head.status} in round {head.round}")
+    if failure.code == ContractError.code:
+        return ContractError(f"run {head.run}, round {head.round}: {failure.message}")
     if failure.code == NotFiniteError.code:
-        return NotFiniteError(f"{failure.message} (worker {failure.worker})")
+        return NotFiniteError(failure.message + (f" (worker {failure.worker})" if failure.worker else ""))
     if failure.code == DeviceMemoryError.code:
         return DeviceMemoryError(f"{failure.message} (worker {failure.worker})")
     return JobError(

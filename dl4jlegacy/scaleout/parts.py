@@ -22,6 +22,7 @@ from dl4jlegacy.errors import ConfError, MissingPartError, UsageError, nearest
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.scaleout import strategies
 from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.contract import check_router
 from dl4jlegacy.scaleout.perform import CheckedPerformer, WorkerPerformer
 from dl4jlegacy.scaleout.strategies import WorkRouter
 
@@ -195,6 +196,7 @@ def _router(conf: Conf) -> WorkRouter:
             weighted_average=conf.weighted_average,
         )
     made: WorkRouter = ROUTERS.find(conf.router, f"run {conf.run}" if conf.run else "the run")(conf)
+    check_router(made)
     return made
 
 

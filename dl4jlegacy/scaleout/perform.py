@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from numbers import Real
 from typing import Any, Protocol, cast
-
-import numpy as np
 
 from dl4jlegacy.backend import Array, Scalar, get_array_module, is_on_device, to_host
 from dl4jlegacy.datasets import DataSet, MultiDataSet
-from dl4jlegacy.errors import ConfError, JobError, NotFiniteError, ShapeError
+from dl4jlegacy.errors import ConfError, ContractError, JobError, NotFiniteError
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.batch_evaluation import evaluate_batches
 from dl4jlegacy.nn.listeners import TrainingListener
 from dl4jlegacy.nn.networks import Network, TrainableNetwork, build_network
 from dl4jlegacy.scaleout.aggregate import PARAMS, STATE, result_of
 from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.contract import check_finite, check_settled
 from dl4jlegacy.scaleout.job import Job, Result
 from dl4jlegacy.scaleout.phases import NO_PHASES, Phases
 from dl4jlegacy.scaleout.plan import VALIDATE
@@ -33,8 +32,6 @@ __all__ = [
     "CheckedPerformer",
     "MultiLayerNetworkPerformer",
     "WorkerPerformer",
-    "begin_with",
-    "first_model",
     "perform_in_slot",
     "trained_network",
 ]
@@ -62,11 +59,6 @@ class WorkerPerformer(Protocol):
         ...
 
 
-def first_model(network: TrainableNetwork) -> Result:
-    """Return version 0 of a network's model: a pure function of its configuration."""
-    return Result({}, {PARAMS: to_host(network.params), STATE: to_host(network.updater_state)})
-
-
 def trained_network(conf: Conf, model: Result, kernels: Kernels) -> Any:
     """Return the network of a run with the parameters of one of its models; raises ``ConfError`` if it has none."""
     if conf.network_conf is None:
@@ -76,21 +68,6 @@ def trained_network(conf: Conf, model: Result, kernels: Kernels) -> Any:
     network.set_params(model.arrays[PARAMS])
     network.set_updater_state(model.arrays[STATE])
     return network
-
-
-def begin_with(network: Network, given: Result | Network) -> None:
-    """Give a network of the run the parameters and the updater state of the one that the run is to begin with.
-
-    Raises:
-        ConfError: that is none, or another one.
-    """
-    if isinstance(given, Result):
-        raise ConfError("first_model is a Result, and the run trains a network: give it the network to begin with")
-    try:
-        network.set_params(given.params)
-        network.set_updater_state(given.updater_state)
-    except ShapeError as exc:
-        raise ConfError(f"first_model is no network of the Conf's: {exc}") from exc
 
 
 def perform_in_slot(
@@ -127,7 +104,7 @@ def perform_in_slot(
         return None
     _check_arrays(strategy, f"the result of {type(performer).__name__}", result, {strategy.shares, STATE})
     with phases.phase("WorkerEncode", job.slot[:2]):
-        return strategy.settle(model, state, result, kernels)
+        return check_settled(strategy, strategy.settle(model, state, result, kernels))
 
 
 def _check_arrays(strategy: SlotStrategy, what: str, found: Result, wanted: set[str]) -> None:
@@ -146,12 +123,23 @@ class CheckedPerformer:
     """
 
     def __init__(self, performer: WorkerPerformer) -> None:
+        for method in ("update", "perform"):
+            if not callable(getattr(performer, method, None)):
+                raise ContractError(
+                    f"{type(performer).__name__} has no method {method}; a performer has update(model) and perform(job)"
+                )
         self._performer = performer
 
     @property
     def progress(self) -> int:
         """See ``WorkerPerformer``; a performer that has none is never taken for one that hangs within a job."""
-        return int(getattr(self._performer, "progress", 0))
+        progress: Any = getattr(self._performer, "progress", 0)
+        if not isinstance(progress, int | float):
+            raise ContractError(
+                f"{type(self._performer).__name__}.progress is {progress!r}; it must be a number that grows while a "
+                "job advances"
+            )
+        return int(progress)
 
     def update(self, model: Result) -> None:
         """See ``WorkerPerformer``."""
@@ -165,21 +153,16 @@ class CheckedPerformer:
         name, where = type(self._performer).__name__, f"round {job.slot.round}, slot {job.slot.slot}"
         if not isinstance(result, Result):
             raise JobError(f"{where}: {name}.perform returned {type(result).__name__}, and not a Result")
-        for key, array in result.arrays.items():
-            if not np.isfinite(np.asarray(array)).all():
-                raise NotFiniteError(f"{where}: {name}.perform returned NaN or infinity in array {key!r}")
-        for key, value in result.values.items():
-            if not _is_finite(value):
-                raise NotFiniteError(f"{where}: {name}.perform returned NaN or infinity in value {key!r}")
+        check_finite(f"{where}: {name}.perform", result)
+        score, examples = result.values.get("score"), result.values.get("examples")
+        if score is not None and (isinstance(score, bool) or not isinstance(score, Real)):
+            raise JobError(f"{where}: {name}.perform returned the score {score!r}; it must be a number, or None")
+        if score is not None and (type(examples) is not int or examples < 1):
+            raise JobError(
+                f"{where}: {name}.perform returned a score, and the value 'examples' is {examples!r}; it must be the "
+                "number of examples that the score is the mean of"
+            )
         return result
-
-
-def _is_finite(value: Any) -> bool:
-    if isinstance(value, float):
-        return math.isfinite(value)
-    if isinstance(value, Mapping):
-        return all(map(_is_finite, value.values()))
-    return not isinstance(value, list | tuple) or all(map(_is_finite, value))
 
 
 class MultiLayerNetworkPerformer:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
-from dl4jlegacy.errors import ConfError, NotFiniteError, nearest
+from dl4jlegacy.errors import ConfError, ContractError, NotFiniteError, nearest
 from dl4jlegacy.nn.batch_evaluation import CLASS_METRICS, NUMBER_METRICS
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.records import Best, Failure, Figures, Head, Scores
@@ -130,10 +131,21 @@ class Scoring(msgspec.Struct, frozen=True, kw_only=True):
             after = self._scored(plan, before, after, score, figures)
         reason = self._reason(plan, after, score)
         if not reason and score is not None and self.stop_if is not None:
-            reason = self.stop_if(before.round, score)
+            reason = self._asked(self.stop_if, before.round, score)
         if not reason or after.round >= plan.total_rounds:
             return after
         return msgspec.structs.replace(after, status="done", stopped_by=reason)
+
+    @staticmethod
+    def _asked(stop_if: Callable[[int, float], str], round_: int, score: float) -> str:
+        """Return what a program's own function says; raises ``ContractError`` if that is no text."""
+        said: Any = stop_if(round_, score)
+        if said is not None and not isinstance(said, str):
+            raise ContractError(
+                f"{getattr(stop_if, '__qualname__', type(stop_if).__name__)}, which is stop_if, returned {said!r} "
+                f'in round {round_}; it must be the reason why the run ends, as text, or ""'
+            )
+        return said or ""
 
     def failed(self, head: Head, failure: Failure) -> Head | None:
         """Return the head of a run that stops because of a job's failure; None if it fails."""

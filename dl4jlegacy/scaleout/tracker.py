@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from dl4jlegacy.clock import RUNNING, Clock
-from dl4jlegacy.errors import DeadlineError, NotAuthorisedError, TrackerError
+from dl4jlegacy.errors import DeadlineError, NotAuthorisedError, NotFiniteError, TrackerError
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.plan import Plan
@@ -31,10 +31,13 @@ from dl4jlegacy.scaleout.records import (
     encode_record,
 )
 from dl4jlegacy.scaleout.store import Buffer, MemoryStore, Store
+from dl4jlegacy.strict_json import to_json
 
 __all__ = ["InMemoryStateTracker", "StateTracker", "drive"]
 
 T = TypeVar("T")
+_FOREIGN = object()
+"""In place of a value that no process of the run has written."""
 
 
 def drive(steps: protocol.Steps[T]) -> T:
@@ -47,6 +50,14 @@ def drive(steps: protocol.Steps[T]) -> T:
             return value
         if event is not None:
             raise TrackerError(f"steps without events yielded {event}; drive them with an actor")
+
+
+def _encoded(key: str, value: Any) -> bytes:
+    """Return a global's value as JSON; raises ``NotFiniteError``."""
+    try:
+        return to_json(value, separators=(",", ":"), ensure_ascii=False).encode()
+    except NotFiniteError as exc:
+        raise NotFiniteError(f"global {key!r} cannot be defined: {exc}") from exc
 
 
 class StateTracker:
@@ -134,26 +145,33 @@ class StateTracker:
         return protocol.parse_count(self.store, f"counter/{key}", self._read(f"counter/{key}"))
 
     def define(self, key: str, value: Any) -> None:
-        """Set a global JSON value."""
-        self.store.put(f"global/{key}", msgspec.json.encode(value))
+        """Set a global JSON value; raises ``NotFiniteError`` if there is NaN or infinity in it, which JSON has not."""
+        self.store.put(f"global/{key}", _encoded(key, value))
 
     def define_once(self, key: str, value: Any) -> Any:
-        """Set a global JSON value unless it exists; return the existing or new value."""
-        while not self.store.put_if_absent(f"global/{key}", msgspec.json.encode(value)):
-            found = self.get(key)
-            if found is not None:
+        """Set a global JSON value unless it exists; return the existing or new value. Raises as ``define``."""
+        encoded = _encoded(key, value)
+        while not self.store.put_if_absent(f"global/{key}", encoded):
+            raw = self._read(f"global/{key}")
+            found = _FOREIGN if raw is None else self._decoded(key, raw)
+            if found is not _FOREIGN:
                 return found
-            self.store.delete(f"global/{key}")  # foreign
+            self.store.delete(f"global/{key}")
         return value
 
     def get(self, key: str) -> Any:
         """Return a global value; None if it is not defined."""
         raw = self._read(f"global/{key}")
+        found = None if raw is None else self._decoded(key, raw)
+        return None if found is _FOREIGN else found
+
+    def _decoded(self, key: str, raw: Buffer) -> Any:
+        """Return a global's value; ``_FOREIGN`` if it is none that a process of the run has written."""
         try:
-            return None if raw is None else msgspec.json.decode(raw)
+            return msgspec.json.decode(raw)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
             self.store.foreign.note(f"global/{key}", f"the value of global {key!r} is foreign: {exc}")
-            return None
+            return _FOREIGN
 
     def _read(self, key: str) -> Buffer | None:
         try:

@@ -42,8 +42,9 @@ from dl4jlegacy.nn.training.transfer_learning import TransferLearning
 from dl4jlegacy.nn.updaters import UPDATERS, Adam, Sgd, create_updater
 from dl4jlegacy.nn.zoo import ZOO
 from dl4jlegacy.scaleout.aggregate import PARAMS, STATE
+from dl4jlegacy.scaleout.first_model import first_model
 from dl4jlegacy.scaleout.job import DataSetJobIterator, Job, Result
-from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer, first_model
+from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer
 from dl4jlegacy.scaleout.plan import Phase
 from dl4jlegacy.seeding import Stream
 from tests.nn.graph import test_computation_graph

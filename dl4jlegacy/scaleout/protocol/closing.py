@@ -8,6 +8,7 @@ from statistics import median
 import msgspec
 
 from dl4jlegacy.scaleout.aggregate import ValidationAggregation
+from dl4jlegacy.scaleout.contract import finished
 from dl4jlegacy.scaleout.protocol.events import (
     HEAD_TOPIC,
     STEP,
@@ -126,7 +127,7 @@ def _next_model(
     assert aggregation is not None
     ends_phase = me.plan.ends_phase(head.round, new.round)
     with me.phases.phase("MasterAggregate", at):
-        frame, score = aggregation.finish(ends_phase=ends_phase)
+        frame, score = finished(aggregation, slots.model, ends_phase=ends_phase)
     with me.phases.phase("MasterStoreModel", at):
         new = yield from _stored(me, slots, msgspec.structs.replace(new, score=score), frame, ends_phase=ends_phase)
     return new, frame, None

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from dl4jlegacy.scaleout.contract import open_slots
 from dl4jlegacy.scaleout.plan import SlotPlan
 from dl4jlegacy.scaleout.protocol.events import JOB_TOPIC, STEP, UPDATE_TOPIC, Steps
 from dl4jlegacy.scaleout.protocol.frames import parse_record, read_frames, read_many, replace_many_if_same
@@ -188,7 +189,7 @@ def _fetch_ahead(me: Worker, claims: Sequence[Claim]) -> Steps[None]:
 
 def _search_order(me: Worker) -> list[list[int]]:
     """Return the open slots in blocks, in the order of the search; at least one block, possibly empty."""
-    numbers = [] if me.head is None else [n for n in me.router.open_slots(me.plan, me.head) if n not in me.closed]
+    numbers = [] if me.head is None else [n for n in open_slots(me.router, me.plan, me.head) if n not in me.closed]
     if not numbers:
         return [[]]
     if (home := _home(me, numbers)) is not None:

@@ -8,7 +8,8 @@ from statistics import median
 
 import msgspec
 
-from dl4jlegacy.errors import StorageError
+from dl4jlegacy.errors import ContractError, NotFiniteError, StorageError
+from dl4jlegacy.scaleout.contract import open_slots
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol.closing import (
     as_a_whole,
@@ -107,7 +108,10 @@ def master_steps(me: Master) -> Steps[Head]:
                 continue
             yield NewModel(head, model, last=True, best=me.best_of(head), states=(yield from states_to_save(me, head)))
             return head
-        yield from _work(me, OpenSlots(head, raw, model, me.router.open_slots(plan, head)), is_new=is_mine)
+        try:
+            yield from _work(me, OpenSlots(head, raw, model, open_slots(me.router, plan, head)), is_new=is_mine)
+        except (ContractError, NotFiniteError) as exc:  # whoever takes over would come to the same
+            yield from _fail(me, head, raw, Failure(exc.code, str(exc), "", fatal=True))
 
 
 def _work(me: Master, slots: OpenSlots, *, is_new: bool) -> Steps[None]:
@@ -375,7 +379,7 @@ def reopen(store: Store, plan: Plan, router: WorkRouter) -> Steps[bool]:
     if raw is None or head is None or head.status != "failed":
         return False
     going_on = msgspec.structs.replace(head, status="running", failure=None, set_aside=())
-    keys = [Keys.job(*plan.at(number)) for number in router.open_slots(plan, going_on)]
+    keys = [Keys.job(*plan.at(number)) for number in open_slots(router, plan, going_on)]
     found = yield from read_many(store, keys, clears=True)
     for key, job in zip(keys, found, strict=True):
         record = parse_record(store, key, job, JobRecord)

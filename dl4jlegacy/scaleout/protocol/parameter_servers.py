@@ -25,8 +25,9 @@ from typing import NamedTuple
 import msgspec
 
 from dl4jlegacy.clock import Clock
-from dl4jlegacy.errors import Dl4jError, JobError, WireError
+from dl4jlegacy.errors import Dl4jError, JobError, NotFiniteError, WireError
 from dl4jlegacy.scaleout.aggregate import Aggregation, GroupAggregator, aggregation_tree, check_update
+from dl4jlegacy.scaleout.contract import finished, open_slots
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol.events import JOB_TOPIC, STEP, UPDATE_TOPIC, Limits, Steps, Wait
 from dl4jlegacy.scaleout.protocol.failures import add_failure, is_hopeless
@@ -229,7 +230,7 @@ def _is_worth_trying(me: Master, slots: OpenSlots, job: _FoldJob, record: FoldRe
     if failure.code == MODEL_LOST:
         me.must_reread_model = True
     able = {*me.present(), failure.worker} - set(slots.head.set_aside)
-    if is_hopeless(record.failures, able, me.limits.attempts):
+    if failure.fatal or is_hopeless(record.failures, able, me.limits.attempts):
         slots.failure = failure
     return slots.failure is None
 
@@ -327,7 +328,7 @@ def _fold(me: WorkerMemory, head: Head, fold: _Fold, server: Server) -> Steps[No
     except (Dl4jError, ValueError, TypeError, KeyError) as exc:
         code = exc.code if isinstance(exc, Dl4jError) else type(exc).__name__
         text = f"{fold} of round {head.round} could not be folded: {exc}"
-        yield from _report(me, fold, Failure(code, text, me.name))
+        yield from _report(me, fold, Failure(code, text, me.name, fatal=isinstance(exc, NotFiniteError)))
         return
     if made is None:
         return
@@ -378,8 +379,8 @@ def _folded(me: WorkerMemory, head: Head, fold: _Fold, server: Server) -> Steps[
         if server.clock.now() - extended > server.limits.lease / 4:
             extended = server.clock.now()
             fold = yield from _extended(me, fold)
-    following = advance(head, me.plan, me.router.open_slots(me.plan, head)).round
-    return aggregation.finish(ends_phase=me.plan.ends_phase(head.round, following))
+    following = advance(head, me.plan, open_slots(me.router, me.plan, head)).round
+    return finished(aggregation, model, ends_phase=me.plan.ends_phase(head.round, following))
 
 
 def _slice_of(me: WorkerMemory, head: Head, fold: _Fold) -> Steps[Buffer | None]:

@@ -17,6 +17,7 @@ import msgspec
 from dl4jlegacy.clock import Clock
 from dl4jlegacy.errors import WireError
 from dl4jlegacy.scaleout.aggregate import Aggregation, JobAggregator, ValidationAggregation, check_update
+from dl4jlegacy.scaleout.contract import begun, slots_to_fold, slots_to_fold_ahead
 from dl4jlegacy.scaleout.phases import Phases
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol.events import DROPPED, JOB_TOPIC, STEP, Limits, MoreWork, Steps, Wait
@@ -155,11 +156,11 @@ def watch(me: Watcher, slots: OpenSlots) -> Steps[bool]:
     streams = slots.head.model.chunks > 1 and not is_served
     while (yield from _read_slots(me, slots)):
         done = slots.done()
-        chosen = router.send_work(slots.numbers, done)
+        chosen = slots_to_fold(router, slots.numbers, done)
         if is_served and chosen:
             slots.folded = list(chosen)
             return True
-        ready = chosen or (router.fold_ahead(slots.numbers, done) if streams else [])
+        ready = chosen or (slots_to_fold_ahead(router, slots.numbers, done) if streams else [])
         announced = list(chosen or slots.numbers)
         is_more = ready and (announced != slots.announced or len(ready) > len(slots.folded))
         if is_more and not (yield from _fold(me, slots, ready, announced=announced)):
@@ -401,7 +402,7 @@ def _aggregation(me: Watcher, slots: OpenSlots) -> Aggregation:
     if me.plan.is_validation(slots.head.round):
         return ValidationAggregation(() if me.plan.validation is None else me.plan.validation.label_scales)
     examples = [me.plan.examples_of(number) for number in slots.announced]
-    return me.aggregator.begin(slots.model, version=slots.head.version, examples=examples)
+    return begun(me.aggregator, slots.model, version=slots.head.version, examples=examples)
 
 
 def _groups(slots: OpenSlots, numbers: Sequence[int]) -> list[list[int]]:

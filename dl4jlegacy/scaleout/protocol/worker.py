@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dl4jlegacy.errors import WireError
+from dl4jlegacy.scaleout.contract import open_slots
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol.events import (
     ABANDONED,
@@ -152,7 +153,7 @@ def is_wanted(router: WorkRouter, plan: Plan, head: Head, number: int, record: J
     binds = router_of(router, plan, head).binds_model
     if head.status != "running" or (binds and record.model != head.identity):
         return False
-    return number in router.open_slots(plan, head)
+    return number in open_slots(router, plan, head)
 
 
 def _commit(me: Worker, done: Sequence[Done], head: Head) -> Steps[None]:

@@ -35,6 +35,9 @@ class Aggregator:
     def add(self, updates):
         self.added += [Result.decode(update).values["slot"] for update in updates]
 
+    def finish(self, *, ends_phase):
+        raise AssertionError("watching makes no model")
+
 
 class Grid:
     """A store with the slots of one head, whose updates ``change`` commits and loses at random."""

@@ -28,8 +28,9 @@ from dl4jlegacy.nn.layers.rbm import RBM
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.updaters import AdaGrad
 from dl4jlegacy.scaleout import protocol
+from dl4jlegacy.scaleout.first_model import first_model
 from dl4jlegacy.scaleout.job import DataSetJobIterator, Job, Result, decode_work, encode_work
-from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer, first_model, perform_in_slot
+from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer, perform_in_slot
 from dl4jlegacy.scaleout.plan import Phase
 from dl4jlegacy.scaleout.protocol import closing as closing_module
 from dl4jlegacy.scaleout.protocol import frames, leasing

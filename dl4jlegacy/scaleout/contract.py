@@ -1,0 +1,286 @@
+"""What routers and aggregators answer, checked where it enters a run: before anything durable follows from it.
+
+A router of somebody's own that opens a slot twice, or an aggregator whose score is a word, would make a run that never
+ends, or a head that nobody can read. Each answer is held to the contract (``WorkRouter``, ``JobAggregator``) here, and
+the first breach ends the run by the names of class and method. Whether numbers are finite is checked of every model,
+the rest only of classes of somebody's own: the tests hold this package's to the same contract (``dl4jlegacy.testing``).
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from dl4jlegacy.backend import Array
+from dl4jlegacy.errors import ContractError, NotFiniteError, WireError
+from dl4jlegacy.scaleout.aggregate import PARAMS, STATE, Aggregation, JobAggregator
+from dl4jlegacy.scaleout.job import Result
+from dl4jlegacy.scaleout.plan import Plan
+from dl4jlegacy.scaleout.records import Head, covered
+from dl4jlegacy.scaleout.store import Buffer
+from dl4jlegacy.scaleout.strategies import SlotStrategy, WorkRouter, slot_strategy
+
+__all__ = [
+    "begun",
+    "check_finite",
+    "check_opened",
+    "check_router",
+    "check_settled",
+    "finished",
+    "is_own",
+    "open_slots",
+    "slots_to_fold",
+    "slots_to_fold_ahead",
+]
+
+_SHARES = ("params", "delta")
+_OURS: dict[type, bool] = {}
+
+
+def is_own(part: object) -> bool:
+    """Return whether a part is of a class of somebody's own, and not of this package's."""
+    kind = type(part)
+    if kind not in _OURS:
+        _OURS[kind] = kind.__module__.startswith("dl4jlegacy.")
+    return not _OURS[kind]
+
+
+def check_router(router: WorkRouter) -> None:
+    """Raise ``ContractError`` if a router of somebody's own lacks a method, or describes itself as none can be."""
+    name = type(router).__name__
+    for method in ("open_slots", "send_work", "fold_ahead"):
+        if not callable(getattr(router, method, None)):
+            raise ContractError(f"{name} has no method {method}; a router has open_slots, send_work and fold_ahead")
+    shares, binds = getattr(router, "shares", None), getattr(router, "binds_model", None)
+    if shares not in _SHARES:
+        raise ContractError(f"{name}.shares is {shares!r}; it must be 'params' or 'delta'")
+    if not isinstance(binds, bool):
+        raise ContractError(f"{name}.binds_model is {binds!r}; it must be True or False")
+    if not isinstance(router, SlotStrategy):
+        return
+    if router.is_logged and not binds:
+        raise ContractError(f"{name}.is_logged is true, and its jobs are not bound to a model; one of them must change")
+    if not isinstance(router.state_every, int) or router.state_every < 1:
+        raise ContractError(f"{name}.state_every is {router.state_every!r}; it must be a whole number, 1 at least")
+
+
+def open_slots(router: WorkRouter, plan: Plan, head: Head) -> list[int]:
+    """Return the slots that a router opens under a head; none after the last round, whatever it says.
+
+    Raises:
+        ContractError: the answer is none that ``WorkRouter.open_slots`` may give.
+    """
+    if head.round >= plan.total_rounds:
+        return []
+    answer = router.open_slots(plan, head)
+    if not is_own(router):
+        return answer
+    numbers = _numbers(f"{type(router).__name__}.open_slots", answer)
+    check_opened(router, plan, head, numbers)
+    return numbers
+
+
+def check_opened(router: WorkRouter, plan: Plan, head: Head, numbers: Sequence[int]) -> None:
+    """Raise ``ContractError`` unless a router may open these slots under a head."""
+    what = f"{type(router).__name__}.open_slots"
+    first = head.folded[0][1] if covered(head.folded, 0) else 0
+    if not numbers or numbers[0] > first:
+        raise ContractError(f"{what} has left out slot {first}, {_place(plan, first)}, which is the next to be folded")
+    if numbers[0] < 0 or numbers[-1] >= plan.total_slots:
+        raise ContractError(f"{what} has opened {list(numbers)!r}; the run has the slots 0 to {plan.total_slots - 1}")
+    if folded := [number for number in numbers if covered(head.folded, number)]:
+        raise ContractError(
+            f"{what} has opened slot {folded[0]}, {_place(plan, folded[0])}, again: it is folded into version "
+            f"{head.version} already"
+        )
+    last, validates = plan.at(numbers[-1])[0], plan.is_validation(head.round)
+    if validates and list(numbers) != list(range(first, plan.number(head.round, 0) + plan.slots(head.round))):
+        raise ContractError(f"{what} has opened {list(numbers)!r} in a validation round; it must open all of it")
+    crosses = plan.training_round(last) - plan.training_round(head.round) != last - head.round
+    if not validates and (crosses or plan.is_validation(last) or plan.phase_of(last) != plan.phase_of(head.round)):
+        raise ContractError(
+            f"{what} has opened slot {numbers[-1]}, {_place(plan, numbers[-1])}, beyond the end of a phase or a "
+            f"validation: round {head.round} must be complete before"
+        )
+    if slot_strategy(router, plan, head.round) is not None:
+        _check_chains(what, plan, head, numbers)
+
+
+def _check_chains(what: str, plan: Plan, head: Head, numbers: Sequence[int]) -> None:
+    """Raise ``ContractError`` if a slot that remembers something has another job before the one that is open."""
+    for number in numbers:
+        round_, slot = plan.at(number)
+        before = [r for r in range(head.round, round_) if not plan.is_validation(r) and slot < plan.slots(r)]
+        if late := [r for r in before if not covered(head.folded, plan.number(r, slot))]:
+            raise ContractError(
+                f"{what} has opened {_place(plan, number)}, before round {late[0]} of that slot is folded; a slot that "
+                "remembers something has one open job at a time"
+            )
+
+
+def slots_to_fold(router: WorkRouter, opened: Sequence[int], done: Collection[int]) -> list[int]:
+    """Return the done slots that a router folds now.
+
+    Raises:
+        ContractError: the answer is none that ``WorkRouter.send_work`` may give.
+    """
+    answer = router.send_work(opened, done)
+    if not is_own(router):
+        return answer
+    what = f"{type(router).__name__}.send_work"
+    numbers = _numbers(what, answer)
+    if others := [number for number in numbers if number not in opened]:
+        raise ContractError(f"{what} folds slot {others[0]}, which is not open; open are {list(opened)!r}")
+    if undone := [number for number in numbers if number not in done]:
+        raise ContractError(f"{what} folds slot {undone[0]}, which is not done")
+    if not numbers and all(number in done for number in opened):
+        raise ContractError(f"{what} folds nothing, and all open slots are done: the run would never go on")
+    return numbers
+
+
+def slots_to_fold_ahead(router: WorkRouter, opened: Sequence[int], done: Collection[int]) -> list[int]:
+    """Return the done slots that a router lets be folded while others are not done.
+
+    Raises:
+        ContractError: the answer is none that ``WorkRouter.fold_ahead`` may give.
+    """
+    answer = router.fold_ahead(opened, done)
+    if not is_own(router):
+        return answer
+    what = f"{type(router).__name__}.fold_ahead"
+    numbers = _numbers(what, answer)
+    if numbers != list(opened[: len(numbers)]) or not all(number in done for number in numbers):
+        raise ContractError(f"{what} returned {numbers!r}; it must be the first of {list(opened)!r}, and done")
+    return numbers
+
+
+def _numbers(what: str, answer: Any) -> list[int]:
+    """Return the numbers of slots in an answer; raises ``ContractError`` unless they are that, ascending."""
+    try:
+        numbers = [operator.index(number) for number in answer]
+    except TypeError as exc:
+        raise ContractError(f"{what} returned {answer!r}; it must be a list of the numbers of slots") from exc
+    if twice := [number for number, other in pairwise(sorted(numbers)) if number == other]:
+        raise ContractError(f"{what} has slot {twice[0]} twice in {numbers!r}")
+    if numbers != sorted(numbers):
+        raise ContractError(f"{what} returned {numbers!r}; slots must be in their order")
+    return numbers
+
+
+def _place(plan: Plan, number: int) -> str:
+    round_, slot = plan.at(number)
+    return f"slot {slot} of round {round_}"
+
+
+def begun(aggregator: JobAggregator, model: Buffer, *, version: int, examples: Sequence[int]) -> Aggregation:
+    """Begin to fold updates; raises ``ContractError`` if an aggregator of somebody's own returns no ``Aggregation``."""
+    made = aggregator.begin(model, version=version, examples=examples)
+    if is_own(aggregator) and not (callable(getattr(made, "add", None)) and callable(getattr(made, "finish", None))):
+        raise ContractError(
+            f"{type(aggregator).__name__}.begin returned {type(made).__name__}; it must be an Aggregation, with "
+            "add(updates) and finish(ends_phase=...)"
+        )
+    return made
+
+
+def finished(aggregation: Aggregation, before: Buffer, *, ends_phase: bool) -> tuple[Buffer, float | None]:
+    """Return the next model and its score.
+
+    Args:
+        aggregation: of all updates.
+        before: the model that it began with.
+        ends_phase: as for ``Aggregation.finish``.
+
+    Raises:
+        ContractError: the answer is no model of this run, or no score. NotFiniteError: there is NaN or infinity in it.
+    """
+    what = f"{type(aggregation).__name__}.finish"
+    try:
+        answer: Any = aggregation.finish(ends_phase=ends_phase)
+    except WireError as exc:
+        raise ContractError(f"{what} has made a model that cannot be written: {exc}") from exc
+    if not isinstance(answer, tuple) or len(answer) != 2:
+        raise ContractError(f"{what} returned {type(answer).__name__}; it must be the model's frame and its score")
+    frame, score = answer
+    if score is not None:
+        if isinstance(score, bool) or not isinstance(score, Real):
+            raise ContractError(f"{what} returned the score {score!r}; it must be a number, or None")
+        score = float(score)
+        if not math.isfinite(score):
+            raise NotFiniteError(f"{what} returned the score {score}: the run has diverged")
+    if frame is before:
+        return frame, score
+    try:
+        model = Result.decode(frame)
+    except (WireError, TypeError) as exc:
+        raise ContractError(f"{what} returned no model, but {type(frame).__name__}: {exc}") from exc
+    if is_own(aggregation):
+        _check_like(what, model.arrays, Result.decode(before).arrays)
+        check_finite(what, model)
+    else:  # a sum of finite updates; an updater's state may overflow, which only ends its steps
+        check_finite(what, Result(model.values, {k: v for k, v in model.arrays.items() if k == PARAMS}))
+    return frame, score
+
+
+def _check_like(what: str, arrays: Mapping[str, Array], before: Mapping[str, Array]) -> None:
+    """Raise ``ContractError`` unless what a network is made of is there, in the form that it had before."""
+    for name in (PARAMS, STATE):
+        if name not in before:
+            continue
+        if name not in arrays:
+            raise ContractError(f"{what} returned a model with the arrays {sorted(arrays)}, and no {name}")
+        found, wanted = arrays[name], before[name]
+        if (found.dtype, found.shape) != (wanted.dtype, wanted.shape):
+            raise ContractError(
+                f"{what} returned {name} of the form {found.dtype} {list(found.shape)}; it must be "
+                f"{wanted.dtype} {list(wanted.shape)}"
+            )
+
+
+def check_settled(strategy: SlotStrategy, answer: Any) -> tuple[Result, Result]:
+    """Return the update and the state that a strategy makes of a job.
+
+    Raises:
+        ContractError: it is something else. NotFiniteError: there is NaN or infinity in it.
+    """
+    if not is_own(strategy):
+        settled: tuple[Result, Result] = answer
+        return settled
+    what = f"{type(strategy).__name__}.settle"
+    if not isinstance(answer, tuple) or len(answer) != 2 or not all(isinstance(each, Result) for each in answer):
+        raise ContractError(f"{what} returned {type(answer).__name__}; it must be the update and the state, Results")
+    for each in answer:
+        check_finite(what, each)
+    return answer
+
+
+def check_finite(what: str, result: Result) -> None:
+    """Raise ``NotFiniteError``, naming what a method has returned, if an array or a value in it is not finite."""
+    for name, array in result.arrays.items():
+        if not _is_finite(array):
+            raise NotFiniteError(f"{what} returned NaN or infinity in array {name!r}")
+    for key, value in result.values.items():
+        if not _are_finite(value):
+            raise NotFiniteError(f"{what} returned NaN or infinity in value {key!r}")
+
+
+def _is_finite(array: Array) -> bool:
+    """Return whether all of an array's numbers are finite; looks at each only if their sum is not."""
+    if array.dtype.kind not in "fc":
+        return True
+    with np.errstate(all="ignore"):
+        return bool(np.isfinite(np.sum(array))) or bool(np.isfinite(array).all())
+
+
+def _are_finite(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, Mapping):
+        return all(map(_are_finite, value.values()))
+    return not isinstance(value, list | tuple) or all(map(_are_finite, value))
