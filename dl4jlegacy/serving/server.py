@@ -16,11 +16,11 @@ from typing import Self
 import uvicorn
 
 from dl4jlegacy.clock import RUNNING, SLICE_SECONDS, read_often
+from dl4jlegacy.http_connections import BoundedServer, connection_type, event_loop
 from dl4jlegacy.kernels.threads import one_thread
 from dl4jlegacy.listening import read_token, url_of
 from dl4jlegacy.machine import allow_open_files
 from dl4jlegacy.serving.application import application
-from dl4jlegacy.serving.connections import connection_type, event_loop
 from dl4jlegacy.serving.models import ModelWatcher
 from dl4jlegacy.serving.service import Service
 
@@ -30,7 +30,8 @@ logger = logging.getLogger(__name__)
 
 TOKEN, TOKEN_FILE = "DL4J_SERVE_TOKEN", "DL4J_SERVE_TOKEN_FILE"
 CONNECTIONS = 10_000
-_OTHER_FILES = 200  # that are open beside connections
+_OTHER_FILES = 200  # that are open beside connections; where there may be fewer than twice as many, half of them
+_MOST_UNREAD = 256 << 20
 _KEEP_ALIVE_SECONDS = 75
 _LEAVE_SECONDS = 30.0  # beyond what draining may take
 _SWITCH_SECONDS = 5e-5
@@ -47,7 +48,7 @@ def _possible(connections: int) -> int:
     """Return how many connections there may be, of so many that are wanted."""
     files = allow_open_files(connections + _OTHER_FILES)
     if files < connections + _OTHER_FILES:
-        connections = max(1, files - _OTHER_FILES)
+        connections = max(1, min(connections, max(files - _OTHER_FILES, files // 2)))
         logger.warning(
             "only %s connections are served at a time, since this process may have %s files open; raise the hard limit "
             "(ulimit -Hn)",
@@ -92,8 +93,9 @@ class ModelServer:
         reload_seconds: how often it looks whether models have changed.
         drain_seconds: how long requests that have come may take at the end; what is still computed then is left to end
             with the process.
-        connections: that are open at a time, at most; those beyond are answered with status 503. The process's limit of
-            open files is raised for them as far as it may be, and bounds them.
+        connections: that are open at a time, at most; one beyond takes the place of one on which no request is under
+            way, or is answered with status 503. The process's limit of open files is raised for them as far as it may
+            be, and bounds them.
 
     Attributes:
         url: where it is.
@@ -122,11 +124,10 @@ class ModelServer:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=_possible(connections) + 1,  # uvicorn counts the one that it refuses
             timeout_keep_alive=_KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=max(1, round(drain_seconds)),
         )
-        self._server = uvicorn.Server(config)
+        self._server = BoundedServer(config, _possible(connections), _MOST_UNREAD)
         self._thread = threading.Thread(target=self._run, name="dl4j-serve", daemon=True)
         self._failure: BaseException | None = None
 

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
+from dl4jlegacy.admission import most_connections
 from dl4jlegacy.clock import RUNNING
 from dl4jlegacy.scaleout.journal import JournalEntry
 from dl4jlegacy.ui.endpoints import Endpoint, Panel, Parameter, Refused, Values, json_response, steered
@@ -19,7 +20,7 @@ from dl4jlegacy.ui.view import Away, HistoryPoint, JobView, RunView, View, Worke
 __all__ = ["ENDPOINTS", "log_text", "save_model"]
 
 _LOG_LINES, _EVENTS, _POINTS = 200, 200, 1000
-_MOST_STREAMS = 64
+_MOST_STREAMS = min(64, most_connections("dashboard") // 2)
 _BEAT_SECONDS, _LOOK_SECONDS = 15.0, 1.0
 
 

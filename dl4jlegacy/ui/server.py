@@ -18,7 +18,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from dl4jlegacy.admission import most_connections
 from dl4jlegacy.errors import Dl4jError
+from dl4jlegacy.http_connections import BoundedServer, connection_type
 from dl4jlegacy.listening import read_token, url_of
 from dl4jlegacy.ui import api, legacy, model_api, openapi
 from dl4jlegacy.ui.endpoints import Panel, Refused, route_of
@@ -41,7 +43,7 @@ _TOLD = (*api.ENDPOINTS, *model_api.ENDPOINTS, *legacy.ENDPOINTS)
 ENDPOINTS = (*_TOLD, openapi.endpoint_of(_TOLD))
 """All of them but the page's own files."""
 _LEAVE_SECONDS, _JOIN_SECONDS = 3, 30.0
-_MOST_CONNECTIONS = 256
+_MOST_UNREAD = 32 << 20
 
 
 def application(panel: Panel) -> Starlette:
@@ -93,7 +95,7 @@ class Dashboard:
         config = uvicorn.Config(
             application(panel),
             loop="asyncio",
-            http="h11",
+            http=connection_type(is_fast=False),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -101,10 +103,9 @@ class Dashboard:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=_MOST_CONNECTIONS,
             timeout_graceful_shutdown=_LEAVE_SECONDS,
         )
-        self._server = uvicorn.Server(config)
+        self._server = BoundedServer(config, most_connections("dashboard"), _MOST_UNREAD)
         panel.is_closing = lambda: self._server.should_exit
         self._thread = threading.Thread(target=self._run, name="dl4j-dashboard", daemon=True)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import gc
 import io
@@ -21,13 +20,11 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-import uvicorn
 from openapi_spec_validator import validate
 from PIL import Image
 from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.server import ServerState
 
-from dl4jlegacy import DataSet, ImageRecordReader, NormalizerMinMaxScaler, load_model
+from dl4jlegacy import DataSet, ImageRecordReader, NormalizerMinMaxScaler, http_connections, load_model
 from dl4jlegacy.cli import main
 from dl4jlegacy.clock import Deadline
 from dl4jlegacy.datasets.texts import TextReader
@@ -39,7 +36,6 @@ from dl4jlegacy.nn.batch_evaluation import ROWS
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
 from dl4jlegacy.nn.zoo import char_lstm, mlp
 from dl4jlegacy.prediction import blocks_of, predict_blocks
-from dl4jlegacy.serving import connections
 from dl4jlegacy.serving import predictions as predictions_module
 from dl4jlegacy.serving.answers import Limits
 from dl4jlegacy.serving.models import ServedModel, named_paths
@@ -443,8 +439,8 @@ def test_slow_clients_are_given_up(folder: Path, monkeypatch: pytest.MonkeyPatch
     else:
         monkeypatch.setitem(sys.modules, "uvicorn.protocols.http.httptools_impl", None)
         monkeypatch.setitem(sys.modules, "uvloop", None)
-    assert issubclass(connections.connection_type(), H11Protocol) == (library == "h11")
-    monkeypatch.setattr(connections, "HEADER_SECONDS", 0.2)
+    assert issubclass(http_connections.connection_type(), H11Protocol) == (library == "h11")
+    monkeypatch.setattr(http_connections, "HEADER_SECONDS", 0.2)
     with serving(folder / "plain.zip", body_seconds=0.2) as client:
         answer = raw(client, BEGUN)
         assert answer.startswith(b"HTTP/1.1 408") and b"did not come within 0.2 s" in answer
@@ -509,60 +505,17 @@ def test_requests_beyond_the_queue_are_sent_away_and_the_others_answered(folder:
         assert post(client).status_code == 200
 
 
-def test_connections_beyond_the_limit_are_sent_away(folder: Path) -> None:
+def test_a_connection_beyond_the_limit_takes_the_place_of_an_idle_one_or_is_sent_away(folder: Path, held: Held) -> None:
     with serving(folder / "plain.zip", connections=2) as client, contextlib.ExitStack() as stack:
-        others = [stack.enter_context(httpx.Client(base_url=client.base_url, trust_env=False)) for _ in range(2)]
-        assert [each.get("/health").status_code for each in (client, *others)] == [200, 200, 503]
-        others[0].close()
-        until(lambda: others[1].get("/health").status_code == 200)
-
-
-@pytest.mark.parametrize("library", ["httptools", "h11"])
-def test_who_was_just_answered_counts_no_longer_as_a_connection(monkeypatch: pytest.MonkeyPatch, library: str) -> None:
-    """The loop may read a next request before it comes to the end of the task that answered the last one."""
-    if library == "h11":
-        monkeypatch.setitem(sys.modules, "uvicorn.protocols.http.httptools_impl", None)
-    written = list[bytes]()
-
-    class Transport(asyncio.Transport):
-        def write(self, data: Any) -> None:
-            written.append(bytes(data))
-
-        def is_closing(self) -> bool:
-            return False
-
-        def resume_reading(self) -> None:
-            pass
-
-        def close(self) -> None:
-            pass
-
-    async def answer(scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
-        await send({"type": "http.response.body", "body": b""})
-
-    async def ask(ended: int, going: int) -> bytes:
-        written.clear()
-        kind = connections.connection_type()
-        config = uvicorn.Config(answer, http=kind, lifespan="off", log_config=None, limit_concurrency=3)
-        config.load()
-        state, over = ServerState(), asyncio.Event()
-        over_at_once = asyncio.Event()
-        over_at_once.set()
-        state.tasks.update([asyncio.create_task(over_at_once.wait()) for _ in range(ended)])  # type: ignore[arg-type]
-        if ended:
-            await asyncio.wait(state.tasks)
-        state.tasks.update([asyncio.create_task(over.wait()) for _ in range(going)])  # type: ignore[arg-type]
-        connection = kind(config=config, server_state=state, app_state={})
-        connection.connection_made(Transport())
-        connection.data_received(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
-        over.set()
-        await asyncio.gather(*state.tasks)
-        connection.connection_lost(None)
-        return b"".join(written)
-
-    assert asyncio.run(ask(ended=3, going=2)).startswith(b"HTTP/1.1 200")
-    assert asyncio.run(ask(ended=0, going=3)).startswith(b"HTTP/1.1 503")
+        others = [stack.enter_context(httpx.Client(base_url=client.base_url, trust_env=False)) for _ in range(3)]
+        assert [each.get("/health").status_code for each in (client, *others)] == [200, 200, 200, 200]
+        pool = stack.enter_context(ThreadPoolExecutor(2))
+        waiting = [pool.submit(post, each) for each in others[:2]]
+        until(lambda: client.service.models["plain"].pending == 2)
+        assert others[2].get("/health").status_code == 503
+        held.may_go.set()
+        assert [each.result().status_code for each in waiting] == [200, 200]
+        until(lambda: others[2].get("/health").status_code == 200)
 
 
 def test_requests_that_wait_together_are_computed_together_and_answered_each(folder: Path, held: Held) -> None:
