@@ -14,6 +14,7 @@
     - ContractError              DL4J-CONTRACT    1
     - NotFiniteError             DL4J-NOTFINITE   1
     - DeviceMemoryError          DL4J-MEMORY      1
+    - PoisonJobError             DL4J-POISON     12
   x WireError                    DL4J-WIRE        1
   x TrackerError                 DL4J-TRACKER     4
     - TrackerClosedError         DL4J-CLOSED      4
@@ -56,6 +57,7 @@ __all__ = [
     "NotEnoughWorkersError",
     "NotFiniteError",
     "OutputError",
+    "PoisonJobError",
     "PreflightError",
     "ShapeError",
     "TrackerClosedError",
@@ -173,6 +175,13 @@ class DeviceMemoryError(TrainingError):
     """A GPU's memory is full; the message names layer and buffer, and the batch size that would fit."""
 
     code = "DL4J-MEMORY"
+
+
+class PoisonJobError(TrainingError):
+    """A job kills the processes that compute it, one after the other; the message names it and its workers."""
+
+    code = "DL4J-POISON"
+    exit_status = 12
 
 
 class WireError(Dl4jError):

@@ -414,7 +414,7 @@ class RunExecution:
             phases=self._phases("master"),
             models=parts.models,
             pushes_messages=conf.void_configuration is not None,
-            is_gone=(lambda worker: False) if monitor is None else monitor.is_gone,
+            **({} if monitor is None else monitor.watches()),
             on_progress=parts.outcome.progressed,
             on_set_aside=lambda worker, failures: self._set_aside(parts, worker, failures),
             present=lambda: self._present(parts),
@@ -479,11 +479,9 @@ class RunExecution:
                 raise DeadlineError(
                     f"run {conf.run} was not done after {deadline:.0f} s; {where_it_is(parts.tracker, parts.run.plan)}"
                 )
-            if self._monitor is not None and self._monitor.quorum.waiting is not None:
-                parts.outcome.progressed()  # it has a deadline of its own
             waited, before = parts.tracker.waited_seconds(), waited
-            if waited > before:
-                parts.outcome.progressed()  # so has this
+            waits = self._monitor is not None and self._monitor.quorum.waiting is not None
+            parts.outcome.look(is_excused=waits or waited > before)  # both have deadlines of their own
             if parts.outcome.idle_seconds > stall:
                 raise DeadlineError(
                     f"run {conf.run} has stood still for {parts.outcome.idle_seconds:.0f} s; "

@@ -316,7 +316,7 @@ class ClusterSetup:
         Raises:
             DeadlineError: not in time; says what was missing. NotEnoughWorkersError: instances ended meanwhile.
         """
-        from dl4jlegacy.scaleout.worker_pool import host_of
+        from dl4jlegacy.scaleout.liveness.failure_detector import host_of
 
         reason = "the master was not asked"
         with self._aws.deadline(seconds) as deadline:

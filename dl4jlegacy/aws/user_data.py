@@ -18,7 +18,15 @@ from dataclasses import dataclass
 import yaml
 
 from dl4jlegacy.aws.cluster_spec import MASTER, WITNESS, WORKER, value_of
-from dl4jlegacy.errors import ConfError, DataError, NotAuthorisedError, TrainingError, UsageError, VersionError
+from dl4jlegacy.errors import (
+    ConfError,
+    DataError,
+    NotAuthorisedError,
+    PoisonJobError,
+    TrainingError,
+    UsageError,
+    VersionError,
+)
 
 __all__ = ["MOST_NBYTES", "InstanceConfig", "user_data"]
 
@@ -314,7 +322,7 @@ def _units(instance: InstanceConfig) -> dict[str, str]:
     watch["dl4j-services.service"] = _unit(instance, "Hazelcast and Zookeeper of dl4j", services, after=after)
     if instance.role == WITNESS:
         return watch
-    final = (TrainingError.exit_status, *_FINAL)
+    final = (TrainingError.exit_status, PoisonJobError.exit_status, *_FINAL)
     return {
         **watch,
         "dl4j-master.service": _unit(

@@ -221,6 +221,20 @@ EXPLANATIONS = (
         ),
     ),
     Explanation(
+        "DL4J-POISON",
+        12,
+        "A job kills the processes that compute it: at least three have died of it, none has finished it, and the run "
+        "finished so many others meanwhile that this is no coincidence. The run ends before it costs more workers.",
+        (
+            (
+                "its data crash a library, or need more memory than there is",
+                "the message names its batches: mend them or leave them out, or take smaller batches",
+            ),
+            ("all of its workers are too small", "start larger ones, or fewer threads in each process"),
+            ("a performer of your own has a fault", "mend it; dl4j resume RUN goes on with every job's count at 0"),
+        ),
+    ),
+    Explanation(
         "DL4J-REPLAY",
         None,
         "A job that was done again came to another update than the first time: two workers do not compute alike.",

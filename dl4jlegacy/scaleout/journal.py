@@ -59,6 +59,8 @@ Event = Literal[
     "worker_set_aside",
     "lease_broken",
     "job_failed",
+    "worker_crashed",
+    "job_suspected",
     "backup_issued",
     "paused",
     "went_on",

@@ -43,22 +43,25 @@ from dl4jlegacy.scaleout.liveness.failure_detector import (
     StallDetector,
     process_of,
 )
+from dl4jlegacy.scaleout.liveness.last_master import NOBODY_LISTENS, dead_master
 from dl4jlegacy.scaleout.liveness.quorum import WORKER_TOPIC, Quorum
 from dl4jlegacy.scaleout.liveness.server import LivenessServer
 from dl4jlegacy.scaleout.mesh.messages import Messages
 from dl4jlegacy.scaleout.protocol.failures import messages
+from dl4jlegacy.scaleout.protocol.poison import SUSPECTED
 from dl4jlegacy.scaleout.protocol.watch import ReissueReason
-from dl4jlegacy.scaleout.records import Failure, Head, Keys, WorkerRecord
+from dl4jlegacy.scaleout.records import Crash, Failure, Head, Keys, WorkerRecord
 from dl4jlegacy.scaleout.run_summary import RunSummary, summarize
 from dl4jlegacy.scaleout.stats import StatsCollector
 from dl4jlegacy.scaleout.tracker import StateTracker
 
-__all__ = ["GONE", "LIVENESS", "WAITING", "ClusterMonitor", "Leadership"]
+__all__ = ["GONE", "LEADER", "LIVENESS", "WAITING", "ClusterMonitor", "Leadership"]
 
 logger = logging.getLogger(__name__)
 
-LIVENESS, GONE, WAITING = "liveness", "gone", "waiting"
-"""Globals of the run: the address of its liveness server, processes that are gone and why, what the run waits for."""
+LIVENESS, LEADER, GONE, WAITING = "liveness", "leader", "gone", "waiting"
+"""Globals of the run: the address of its liveness server, the process that it is of, processes that are gone and why,
+what the run waits for."""
 _CHECK_SECONDS = 1.0
 _MISSED_BEATS = 5.0
 _STALE_SECONDS = 60.0
@@ -158,6 +161,8 @@ class ClusterMonitor:
         self._live = 0
         self._reissued: deque[tuple[tuple[int, int], str, ReissueReason]] = deque(maxlen=MOST_ENTRIES)
         self._set_aside: deque[tuple[str, tuple[Failure, ...]]] = deque(maxlen=MOST_ENTRIES)
+        self._crashed: deque[tuple[tuple[int, int], Crash, int]] = deque(maxlen=MOST_ENTRIES)
+        self._dead_master = ""
         self._last_written: dict[tuple[str, ReissueReason], float] = {}
         self._untold: dict[tuple[str, ReissueReason], tuple[tuple[int, int], int]] = {}
         self.reissued: Counter[tuple[str, str]] = Counter()
@@ -179,6 +184,8 @@ class ClusterMonitor:
         self._thread = threading.Thread(target=self._run, name="dl4j-monitor", daemon=True)
 
     def __enter__(self) -> Self:
+        self._dead_master = dead_master(self._tracker.get(LEADER), self._tracker.get(LIVENESS))
+        self._definitions[LEADER] = self.source
         if self._server is not None:
             self._definitions[LIVENESS] = self._server.start().address
         self.journal.watch_refusals()
@@ -246,6 +253,15 @@ class ClusterMonitor:
         self._set_aside.append((worker, failures))
         self._wakeup.set()
 
+    def watches(self) -> dict[str, Any]:
+        """Return what a ``protocol.Master`` is given of this, by the names of its fields."""
+        return {"is_gone": self.is_gone, "death_of": self.death_of, "on_crashed": self.job_crashed}
+
+    def job_crashed(self, slot: tuple[int, int], crash: Crash, count: int) -> None:
+        """Note that a process died while it computed a job, the ``count``-th; called on the master's thread."""
+        self._crashed.append((slot, crash, count))
+        self._wakeup.set()
+
     def gather_stats(self) -> None:
         """Write the statistics that are still in the tracker when the workers have left; called after this was left."""
         if self.stats is not None:
@@ -282,6 +298,7 @@ class ClusterMonitor:
     def end(self) -> None:
         """Write the end of the run into the journal, if the run has ended, and what is not in there yet."""
         self._guarded(self._write_untold)
+        self._guarded(self._write_crashed)
         self._guarded(self._write_end)
 
     def _write_untold(self) -> None:
@@ -311,6 +328,12 @@ class ClusterMonitor:
     def is_gone(self, worker: str) -> bool:
         """Return whether a worker's process is known to be dead or frozen."""
         return self._detector.is_gone(worker)
+
+    def death_of(self, worker: str) -> str:
+        """Return how it is known that a worker's process has died; "": it is not."""
+        if self._dead_master and process_of(worker) == self._dead_master:
+            return NOBODY_LISTENS
+        return self._detector.death_of(worker, time.monotonic())
 
     def news(self) -> tuple[JournalEntry, ...]:
         """Return the journal entries of all processes since the last call."""
@@ -364,6 +387,7 @@ class ClusterMonitor:
             return
         self._write_reissued()
         self._write_set_aside()
+        self._write_crashed()
         self._remove_stale()
         self._restore_globals()
         self.leadership.restore()
@@ -429,6 +453,14 @@ class ClusterMonitor:
         while self._set_aside:
             worker, failures = self._set_aside.popleft()
             self.journal.write("worker_set_aside", worker=worker, jobs_failed=len(failures), errors=messages(failures))
+
+    def _write_crashed(self) -> None:
+        while self._crashed:
+            (round_, slot), crash, count = self._crashed.popleft()
+            at = {"round": round_, "slot": slot}
+            self.journal.write("worker_crashed", process=crash.process, **at, how=crash.how)
+            if count == SUSPECTED:
+                self.journal.write("job_suspected", **at, crashes=count)
 
     def _remove_stale(self) -> None:
         """Remove workers whose processes have been gone for long; a process that was frozen registers again."""

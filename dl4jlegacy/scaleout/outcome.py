@@ -9,13 +9,21 @@ from typing import NamedTuple
 
 from dl4jlegacy.clock import Clock
 from dl4jlegacy.devices import Device
-from dl4jlegacy.errors import ContractError, DeviceMemoryError, Dl4jError, JobError, NotFiniteError, TrainingError
+from dl4jlegacy.errors import (
+    ContractError,
+    DeviceMemoryError,
+    Dl4jError,
+    JobError,
+    NotFiniteError,
+    PoisonJobError,
+    TrainingError,
+)
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.journal import JournalEntry
 from dl4jlegacy.scaleout.liveness.quorum import Waiting
 from dl4jlegacy.scaleout.plan import Plan
-from dl4jlegacy.scaleout.records import Best, Figures, Head, account
+from dl4jlegacy.scaleout.records import POISON, Best, Figures, Head, account
 from dl4jlegacy.scaleout.store import Buffer
 
 __all__ = ["Outcome", "RunStatus", "TrainingResult", "failure_of"]
@@ -103,7 +111,7 @@ class Outcome:
         self._end: End | None = None
         self._error: BaseException | None = None
         self._warnings: tuple[str, ...] = ()
-        self._progress = clock.now()
+        self._progress = self._looked = clock.now()
 
     def end(self, head: Head, frame: Buffer | None, best: Buffer | None = None) -> None:
         """Set the end of the run: its last head, and its last and its best model if they are known."""
@@ -126,6 +134,13 @@ class Outcome:
         """Note that batches were done."""
         with self._lock:
             self._progress = self._clock.now()
+
+    def look(self, *, is_excused: bool) -> None:
+        """Do not count the time since the last look as idle if something else was waited for, with its own deadline."""
+        with self._lock:
+            before, self._looked = self._looked, self._clock.now()
+            if is_excused:
+                self._progress = min(self._looked, self._progress + self._looked - before)
 
     @property
     def idle_seconds(self) -> float:
@@ -163,6 +178,8 @@ def failure_of(head: Head) -> Dl4jError:
         return NotFiniteError(failure.message + (f" (worker {failure.worker})" if failure.worker else ""))
     if failure.code == DeviceMemoryError.code:
         return DeviceMemoryError(f"{failure.message} (worker {failure.worker})")
+    if failure.code == POISON:
+        return PoisonJobError(f"run {head.run}: {failure.message}")
     return JobError(
         f"run {head.run}: a job of round {head.round} failed on every attempt, last on worker {failure.worker}: "
         f"{failure.message}",

@@ -20,8 +20,10 @@ from dl4jlegacy.scaleout.store import Buffer
 __all__ = [
     "HEAD",
     "MODEL_LOST",
+    "POISON",
     "WENT_BACK",
     "Best",
+    "Crash",
     "Failure",
     "Figures",
     "FoldRecord",
@@ -48,6 +50,8 @@ __all__ = [
 HEAD = "head"
 MODEL_LOST = "DL4J-MODEL-LOST"
 """Code of a ``Failure`` that is not the job's own: the worker could not read the model."""
+POISON = "DL4J-POISON"
+"""Code of the ``Failure`` of a job that kills its workers."""
 
 WENT_BACK = (
     "the head of run %s went back from version %d to %d: members of the grid that were cut off from the others hold an "
@@ -91,6 +95,18 @@ class Failure(msgspec.Struct, frozen=True):
     worker: str
     traceback: str = ""
     fatal: bool = False
+
+
+class Crash(msgspec.Struct, frozen=True):
+    """That a process died while it computed a job: which one and where, how that is known, after how many seconds.
+
+    The seconds are the master's, from when it saw that the job was begun; 0: it did not see that.
+    """
+
+    process: str
+    host: str
+    how: str
+    seconds: float = 0.0
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -251,6 +267,10 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     ``home`` is the worker that has the state of the slot in memory; others leave it the job for ``reserved`` seconds.
     ``behind`` is how many earlier jobs of the slot the worker that holds the lease has to do again first.
+
+    ``begun`` are the workers that have begun to compute the job and have not said how that ended, whoever holds the
+    lease by now; quick jobs that nobody has had before go without. ``crashes`` are those of their processes that are
+    known to have died of it, or at it. A job that is done has neither.
     """
 
     state: Literal["ready", "leased", "done", "failed"]
@@ -270,6 +290,8 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     reserved: float = 0.0
     behind: int = 0
     begins: str = ""
+    begun: tuple[str, ...] = ()
+    crashes: tuple[Crash, ...] = ()
 
 
 class FoldRecord(msgspec.Struct, frozen=True, kw_only=True):

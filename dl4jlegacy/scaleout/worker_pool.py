@@ -9,7 +9,6 @@ import contextlib
 import functools
 import logging
 import os
-import re
 import socket
 import threading
 import uuid
@@ -43,7 +42,6 @@ from dl4jlegacy.scaleout.tracker import StateTracker
 __all__ = [
     "Beats",
     "WorkerPool",
-    "host_of",
     "network_performer",
     "performer_of",
     "process_name",
@@ -60,11 +58,6 @@ Beats = list[tuple[float, pykka.ActorRef[Any], Any]]
 def process_name() -> str:
     """Return a name that no other process has ever had: ``<host>-<pid>-<random>``."""
     return f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-
-
-def host_of(process: str) -> str:
-    """Return the host in a name that ``process_name`` returned; any other text is returned as it is."""
-    return re.sub(r"-\d+-[0-9a-f]{8}$", "", process)
 
 
 def performer_of(conf: Conf, listeners: Sequence[TrainingListener] = ()) -> PerformerFactory:

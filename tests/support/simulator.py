@@ -56,6 +56,10 @@ MASTERS, WORKERS = ("m0", "m1"), ("w0", "w1", "w2")
 LIMITS = protocol.Limits(lease=LEASE, poll=POLL, attempts=1_000_000, straggler_least=LEASE / 2)
 
 
+class DiedError(Exception):
+    """A process dies of what it computes."""
+
+
 class SimulatedStore:
     """Linearizable per key, one operation a step; ``lose`` forgets the newest write of one key."""
 
@@ -291,7 +295,8 @@ class World:
             aggregator=work.aggregator(self.router.name),
             start=start,
             limits=self.limits,
-            is_gone=lambda worker: self.rng.random() < TAKEN_FOR_GONE,
+            is_gone=self.is_gone,
+            death_of=self.death_of,
             on_progress=lambda: progressed.append(self.time),
             on_set_aside=lambda worker, failures: self.set_aside.append(worker),
             present=self.present,
@@ -326,8 +331,20 @@ class World:
             if not self.scenario.is_resumed:
                 self.result = (head, b"")
                 return
+            self.look_at_failure(head)
             if (yield from protocol.reopen(self.store, self.work.plan, self.router)):
                 self.resumed += 1
+
+    def is_gone(self, worker: str) -> bool:
+        """Whether a worker is taken for dead or frozen."""
+        return self.rng.random() < TAKEN_FOR_GONE
+
+    def death_of(self, worker: str) -> str:
+        """How it is known that a worker's process has died: nobody looks."""
+        return ""
+
+    def look_at_failure(self, head: Head) -> None:
+        """Somebody reads why the run has failed, before it is resumed."""
 
     def present(self) -> list[str]:
         """Return the workers that are there, and sometimes one that is not any more."""
@@ -403,10 +420,16 @@ class World:
 
 
 def run(
-    work: Work, seed: int, *, losses: bool, router: str = "iterative-reduce", scenario: Scenario = HOSTILE
+    work: Work,
+    seed: int,
+    *,
+    losses: bool,
+    router: str = "iterative-reduce",
+    scenario: Scenario = HOSTILE,
+    kind: type[World] | None = None,
 ) -> World:
     """Run one schedule to its end and return the world; raises AssertionError naming the seed."""
-    world = World(work, router, seed, losses, scenario)
+    world = (kind or World)(work, router, seed, losses, scenario)
     long_logs = mock.patch.object(closing, "LONGEST_REPLAY", scenario.replay)
     groups = mock.patch.object(watch, "GROUP_NBYTES", GROUPS[seed // 2 % len(GROUPS)])
     # Where jobs leave no states, and enough of them are free, several are leased together.
@@ -459,6 +482,8 @@ def _run(world: World) -> World:
             asleep[role] = next(alive[role])
         except StopIteration:
             finished.add(role)
+        except DiedError:
+            alive[role], asleep[role] = world.start(role), 0.0
         assert world.store.operations - before <= 1, f"seed {seed}: {role} took two store operations in one step"
         if world.chains is not None:
             world.chains.look()
@@ -527,13 +552,18 @@ def serial(work: Work, router: str = "iterative-reduce", depth: int = 1) -> tupl
 
 
 def simulate(
-    work: Work, count: int, first: int, router: str = "iterative-reduce", scenario: Scenario = HOSTILE
+    work: Work,
+    count: int,
+    first: int,
+    router: str = "iterative-reduce",
+    scenario: Scenario = HOSTILE,
+    kind: type[World] | None = None,
 ) -> list[World]:
     """Run ``count`` schedules, half of them with losses; synchronous ones must end in the serial run's parameters."""
     known: dict[int, tuple[Head, Any, Any]] = {}
     worlds = []
     for seed in range(first, first + count):
-        world = run(work, seed, losses=seed % 2 == 1, router=router, scenario=scenario)
+        world = run(work, seed, losses=seed % 2 == 1, router=router, scenario=scenario, kind=kind)
         worlds.append(world)
         if world.router.binds_model and world.result is not None:
             depth = getattr(world.router, "aggregation_depth", 1)

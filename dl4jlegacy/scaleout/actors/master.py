@@ -56,7 +56,7 @@ class MasterActor(ProtocolActor):
         self._keeps = keeps
         self._held: protocol.MoreWork | None = None
         self._untold: list[protocol.NewModel] = []
-        self._steps = protocol.master_steps(master)
+        self._steps, self._attempts = protocol.master_steps(master), master.attempts
         self._ended = self._due = self._saving = False
         master.is_to_be_saved = self._is_to_be_saved if keeps_states else lambda head: False  # without checkpoints
 
@@ -85,7 +85,7 @@ class MasterActor(ProtocolActor):
 
     def _issue(self, work: protocol.MoreWork | None) -> None:
         """Ask for jobs to be issued; hold them back while there are too few workers."""
-        if self._monitor is not None and not self._monitor.quorum.is_met():
+        if self._monitor is not None and not self._monitor.quorum.is_met(self._attempts.finished):
             self._held = work
         elif work is not None:
             self._issue_now(work)

@@ -10,21 +10,41 @@ commit counts.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-__all__ = ["Change", "ConnectionState", "FailureDetector", "HeartbeatMonitor", "StallDetector", "process_of"]
+__all__ = [
+    "DEAD_SECONDS",
+    "Change",
+    "ConnectionState",
+    "FailureDetector",
+    "HeartbeatMonitor",
+    "StallDetector",
+    "host_of",
+    "process_of",
+]
 
 ConnectionState = Literal["alive", "silent", "closed", "left"]
 """State of a direct connection: "alive", "silent" (no heartbeats), "closed" (it broke), "left" (it said goodbye)."""
 
 _FORGOTTEN_SECONDS = 3600.0
+DEAD_SECONDS = 2.5
+"""A process whose connection broke has died if it neither connects again nor writes a heartbeat for so long."""
 
 
 def process_of(worker: str) -> str:
     """Return the process of a worker, whose name is ``<process>-<index>``."""
     return worker.rpartition("-")[0]
+
+
+def host_of(process: str) -> str:
+    """Return the host in a name that ``worker_pool.process_name`` returned; any other text is returned as it is."""
+    return re.sub(r"-\d+-[0-9a-f]{8}$", "", process)
+
+
+CONNECTION_CLOSED = "its connection was closed"
 
 
 class StallDetector:
@@ -133,6 +153,17 @@ class FailureDetector:
         """Return whether a worker's process is known to be dead or frozen; False for an unknown worker."""
         signals = self._known.get(process_of(worker))
         return signals is not None and signals.is_gone
+
+    def death_of(self, worker: str, now: float) -> str:
+        """Return how it is known that a worker's process has died; "": it is not.
+
+        When a process ends, its kernel closes its connections; it does not when the process is frozen, and one whose
+        machine or network is gone falls silent. A connection that broke for another reason is made again at once.
+        """
+        signals = self._known.get(process_of(worker))
+        if signals is None or signals.connection != "closed" or signals.changes >= 2:
+            return ""
+        return CONNECTION_CLOSED if now - signals.since >= DEAD_SECONDS else ""
 
     def gone(self) -> list[str]:
         """Return the processes that are gone, sorted."""

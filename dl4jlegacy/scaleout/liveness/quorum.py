@@ -35,7 +35,8 @@ class Quorum:
     Args:
         run: the run's name, for the message.
         needed: with fewer workers than this no new jobs are issued.
-        wait_seconds: how long the run waits for more workers.
+        wait_seconds: how long the run waits for more workers. Several waits count together, unless a job was finished
+            between them, or enough workers were there for as long: those that come and die prolong nothing.
         present: returns the number of workers.
         clock: returns monotonic seconds.
         on_change: called with True when waiting begins and with False when it ends.
@@ -54,23 +55,28 @@ class Quorum:
         self._run, self._needed, self._seconds = run, needed, wait_seconds
         self._present, self._clock, self._on_change = present, clock, on_change
         self._until: float | None = None
+        self._left, self._finished, self._met = wait_seconds, 0, 0.0
         self.waiting: Waiting | None = None
 
-    def is_met(self) -> bool:
-        """Return whether enough workers are present.
+    def is_met(self, finished: int = 0) -> bool:
+        """Return whether enough workers are present; ``finished`` is the number of jobs that are done by now.
 
         Raises:
             NotEnoughWorkersError: there were too few for ``wait_seconds``.
         """
         present, now = self._present(), self._clock()
+        if finished != self._finished:
+            self._finished, self._left = finished, self._seconds
         if present >= self._needed:
             self.waiting = None
             if self._until is not None:
+                self._left, self._met = max(0.0, self._until - now), now
                 self._until = None
                 self._on_change(False)
             return True
         if self._until is None:
-            self._until = now + self._seconds
+            self._left = self._seconds if now - self._met >= self._seconds else self._left
+            self._until = now + self._left
             self._on_change(True)
         self.waiting = Waiting(present, self._needed, max(0.0, self._until - now))
         if now >= self._until:

@@ -1,4 +1,4 @@
-"""How a worker comes to a job and has it until it is done: search, lease, extend, give back.
+"""How a worker comes to a job and has it until it is done: search, lease, begin, extend, give back.
 
 Where many jobs are free and each is done quickly, several are leased together: for one at a time a worker would spend
 most of its time waiting for the store. To everybody else they are jobs of several workers.
@@ -23,12 +23,14 @@ from dl4jlegacy.scaleout.records import HEAD, Head, JobRecord, Keys, encode_reco
 from dl4jlegacy.scaleout.store import Buffer, is_batch_store
 from dl4jlegacy.scaleout.strategies import serving, slot_strategy
 
-__all__ = ["change_lease", "extend_lease", "give_back", "lease_jobs"]
+__all__ = ["begin_computing", "change_lease", "extend_lease", "give_back", "lease_jobs"]
 
 AHEAD_NBYTES = 1 << 20
 """The data of free jobs is fetched together if it has at most this size."""
 FRESH = 0.1
 """Fraction of a poll interval: how long a head stays recent enough to lease another job without reading it again."""
+NOTED = 0.1
+"""Fraction of a poll interval: a job that takes as long is one in whose record it is noted that it was begun."""
 FEW_BLOCKS = 2
 """Up to this many blocks are searched completely. Of more blocks only the last record of each is read, and all records
 once per poll interval."""
@@ -278,16 +280,39 @@ def _holds(record: JobRecord, lease: JobRecord) -> bool:
 
 
 def change_lease(me: Worker, number: int, lease: JobRecord, **changes: Any) -> Steps[bool]:
-    """Change the record if it is still under this lease; return whether it was changed."""
+    """Change the record if it is still under this lease; return whether it was changed.
+
+    The worker computes the job no more, which is noted in any case.
+    """
     key = Keys.job(*me.plan.at(number))
     while True:
         raw = (yield from read_many(me.store, [key]))[0]
         record = parse_record(me.store, key, raw, JobRecord)
-        if raw is None or record is None or not _holds(record, lease):
+        if raw is None or record is None:
             return False
+        holds, begun = _holds(record, lease), tuple(name for name in record.begun if name != me.name)
+        if not holds and begun == record.begun:
+            return False
+        new = msgspec.structs.replace(record, begun=begun, **(changes if holds else {}))
         yield STEP
-        if me.store.replace_if_same(key, raw, encode_record(msgspec.structs.replace(record, **changes))):
-            return True
+        if me.store.replace_if_same(key, raw, encode_record(new)):
+            return holds
+
+
+def begin_computing(me: Worker, claim: Claim) -> Steps[Claim]:
+    """Note in a leased job's record that this worker computes it from now on; return the claim as it is then.
+
+    If its process dies before it has said how that ended, that is an attempt of the job. A quick job that nobody has
+    had before goes without, since that would be most of what it costs; if it kills its worker, the next one will say.
+    """
+    if claim.record.token == 1 and me.took < NOTED * me.limits.poll:
+        return claim
+    record = msgspec.structs.replace(claim.record, begun=(*claim.record.begun, me.name))
+    raw = encode_record(record)
+    yield STEP
+    if not me.store.replace_if_same(me.key(claim), claim.raw, raw):
+        return claim  # lost meanwhile, or given to somebody else: the commit decides
+    return claim._replace(record=record, raw=raw)
 
 
 def give_back(me: Worker, number: int, lease: JobRecord) -> Steps[None]:

@@ -383,8 +383,10 @@ def reopen(store: Store, plan: Plan, router: WorkRouter) -> Steps[bool]:
     found = yield from read_many(store, keys, clears=True)
     for key, job in zip(keys, found, strict=True):
         record = parse_record(store, key, job, JobRecord)
-        if job is not None and record is not None and record.failures and record.state != "done":
-            again = msgspec.structs.replace(record, state="ready", worker="", failure=None, failures=())
+        has_failed = record is not None and (record.failures or record.crashes) and record.state != "done"
+        if job is not None and record is not None and has_failed:
+            fresh = {"failure": None, "failures": (), "begun": (), "crashes": ()}
+            again = msgspec.structs.replace(record, state="ready", worker="", **fresh)
             yield STEP
             store.replace_if_same(key, job, encode_record(again))
     yield STEP

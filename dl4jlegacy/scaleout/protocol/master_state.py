@@ -9,6 +9,7 @@ from dl4jlegacy.clock import Clock
 from dl4jlegacy.scaleout.aggregate import JobAggregator
 from dl4jlegacy.scaleout.phases import NO_PHASES, Phases
 from dl4jlegacy.scaleout.plan import Plan
+from dl4jlegacy.scaleout.protocol.crashes import Attempts
 from dl4jlegacy.scaleout.protocol.events import (
     Limits,
     SavedState,
@@ -18,6 +19,7 @@ from dl4jlegacy.scaleout.protocol.log import KnownLog, SharedModels
 from dl4jlegacy.scaleout.protocol.watch import ReissueReason
 from dl4jlegacy.scaleout.records import (
     Best,
+    Crash,
     Failure,
     Head,
     Keys,
@@ -57,10 +59,12 @@ class Master:
     """The state of a master; ``name`` is unique to this process and run.
 
     ``is_gone(worker)`` returns whether a worker's process is known to be dead or frozen; its jobs are then given to
-    other workers immediately. A wrong answer only means that a job is done twice. ``on_reissued(slot, worker, reason)``
-    is called for each job that is also given to another worker, ``on_progress()`` whenever batches were done, be it of
-    a job that is not done yet, ``on_set_aside(worker, failures)`` for a worker that gets no more jobs; they must only
-    enqueue. ``present()`` returns the names of the workers that are there, as far as that is known.
+    other workers immediately. A wrong answer only means that a job is done twice. ``death_of(worker)`` returns how it
+    is known that the process has died, and did not only fall silent; "": it is not. Crashes of jobs are counted by
+    that, and ``on_crashed(slot, crash, count)`` is called for each. ``on_reissued(slot, worker, reason)`` is called for
+    each job that is also given to another worker, ``on_progress()`` whenever batches were done, be it of a job that is
+    not done yet, ``on_set_aside(worker, failures)`` for a worker that gets no more jobs; they must only enqueue.
+    ``present()`` returns the names of the workers that are there, as far as that is known.
     ``is_to_be_saved(head)`` returns whether a checkpoint of a new version will be written, which needs its states.
     ``models`` are shared with the workers of this process.
     ``folds_network``: whether ``aggregator`` is the router's, which folds a network's updates, and none of one's own.
@@ -81,6 +85,8 @@ class Master:
     models: SharedModels = field(default_factory=SharedModels)
     pushes_messages: bool = False
     is_gone: Callable[[str], bool] = lambda worker: False
+    death_of: Callable[[str], str] = lambda worker: ""
+    on_crashed: Callable[[tuple[int, int], Crash, int], None] = lambda slot, crash, count: None
     on_progress: Callable[[], None] = lambda: None
     on_reissued: Callable[[tuple[int, int], str, ReissueReason], None] = lambda slot, worker, reason: None
     on_set_aside: Callable[[str, tuple[Failure, ...]], None] = lambda worker, failures: None
@@ -111,6 +117,7 @@ class Master:
     closed_keys: list[str] = field(default_factory=list)
     """Keys of closed rounds; each is deleted once the head has moved far enough."""
     swept: int = -SWEEP_VERSIONS
+    attempts: Attempts = field(default_factory=Attempts)
     suspects: Suspects = field(init=False)
 
     def __post_init__(self) -> None:

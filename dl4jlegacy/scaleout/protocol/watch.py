@@ -20,12 +20,21 @@ from dl4jlegacy.scaleout.aggregate import Aggregation, JobAggregator, Validation
 from dl4jlegacy.scaleout.contract import begun, slots_to_fold, slots_to_fold_ahead
 from dl4jlegacy.scaleout.phases import Phases
 from dl4jlegacy.scaleout.plan import Plan
+from dl4jlegacy.scaleout.protocol.crashes import CRASHES, MOST_EXCUSED, Attempts, accusation, is_held_back, note_crashes
 from dl4jlegacy.scaleout.protocol.events import DROPPED, JOB_TOPIC, STEP, Limits, MoreWork, Steps, Wait
 from dl4jlegacy.scaleout.protocol.failures import Suspects, add_failure, is_hopeless
-from dl4jlegacy.scaleout.protocol.frames import delete_many, parse_count, parse_record, read_frames, read_many
+from dl4jlegacy.scaleout.protocol.frames import (
+    delete_many,
+    increment,
+    parse_count,
+    parse_record,
+    read_frames,
+    read_many,
+)
 from dl4jlegacy.scaleout.records import (
     HEAD,
     MODEL_LOST,
+    Crash,
     Failure,
     Head,
     JobRecord,
@@ -127,6 +136,7 @@ class Watcher(Protocol):
     must_reread_model: bool
     snapshot: tuple[str, Snapshot] | None
     suspects: Suspects
+    attempts: Attempts
 
     def present(self) -> Collection[str]:
         """Return the names of the workers that are there and not known to be dead or frozen."""
@@ -138,6 +148,14 @@ class Watcher(Protocol):
 
     def on_progress(self) -> None:
         """Take note that batches were done."""
+        ...
+
+    def death_of(self, worker: str, /) -> str:
+        """Return how it is known that a worker's process has died; "": it is not."""
+        ...
+
+    def on_crashed(self, slot: tuple[int, int], crash: Crash, count: int, /) -> None:
+        """Take note of a crash of a job."""
         ...
 
     def on_reissued(self, slot: tuple[int, int], worker: str, reason: ReissueReason, /) -> None:
@@ -193,6 +211,8 @@ def _read_slots(me: Watcher, slots: OpenSlots) -> Steps[bool]:
         if found[0] != slots.raw:
             return False
         slots.dropped = parse_count(me.store, DROPPED, found[1])
+        for _ in me.attempts.take_dead(me.death_of):
+            yield from increment(me.store, CRASHES)
         slots.missing = []
         for number, raw in zip(numbers, found[2:], strict=True):
             yield from _check_slot(me, slots, number, raw)
@@ -214,12 +234,19 @@ def _check_slot(me: Watcher, slots: OpenSlots, number: int, raw: Buffer | None) 
             yield from delete_many(me.store, [Keys.job(*me.plan.at(number))])
         return
     _note_progress(me, slots, number, record)
+    noted = yield from note_crashes(me, number, record, raw, me.clock.now())
+    if noted is None:
+        return  # another process changed it; read it again next time
+    record, raw = noted
+    if record.crashes and (yield from _accuse(me, slots, number, record)):
+        return
     again = _reissued(me, slots, number, record, raw)
     if again is not None:
         yield STEP
         if not me.store.replace_if_same(Keys.job(*me.plan.at(number)), raw, encode_record(again)):
             return  # another process changed it; read it again next time
         me.store.publish(JOB_TOPIC)
+        me.attempts.lose_lease(record)
         if record.state == "leased" and record.model == again.model:
             me.on_reissued(
                 me.plan.at(number), record.worker, _reissue_reason(me, slots, slots.leases[number], record) or "slow"
@@ -238,11 +265,20 @@ def _check_slot(me: Watcher, slots: OpenSlots, number: int, raw: Buffer | None) 
     slots.records[number] = record
 
 
+def _accuse(me: Watcher, slots: OpenSlots, number: int, record: JobRecord) -> Steps[bool]:
+    """End the run if a job is known to kill its workers; return whether that is so."""
+    done, durations = slots.done(), _durations(me, slots)
+    failure = yield from accusation(me, slots.head, number, record, done=done, durations=durations)
+    slots.failure = failure or slots.failure
+    return failure is not None
+
+
 def _note_progress(me: Watcher, slots: OpenSlots, number: int, record: JobRecord) -> None:
     """Tell the master if batches of a slot were done since its record was last read."""
     token, progress = slots.progress.get(number, (record.token, 0))
     slots.progress[number] = (record.token, record.progress)
-    if record.state == "done" or record.progress > (progress if record.token == token else 0):
+    goes_on = len(record.crashes) < MOST_EXCUSED and record.progress > (progress if record.token == token else 0)
+    if record.state == "done" or goes_on:
         me.on_progress()
 
 
@@ -250,7 +286,7 @@ def _reissued(me: Watcher, slots: OpenSlots, number: int, record: JobRecord, raw
     """Return the record made ready again if its job must be reissued or retried; else None."""
     model = slots.head.identity if router_of(me.router, me.plan, slots.head).binds_model else ""
     if record.model != model:  # a record from before the run was restored
-        return JobRecord(state="ready", model=model, token=record.token, data=record.data)
+        return JobRecord(state="ready", model=model, token=record.token, data=record.data, crashes=record.crashes)
     ready = msgspec.structs.replace(record, state="ready", worker="", failure=None, update=None, saved=None, home="")
     saves = _slot_strategy(me, slots) is not None and me.plan.is_last_until(number, slots.head.keeps)
     if record.state == "done" and saves and (record.saved is None or not _goes_on(me, slots, number, record)):
@@ -258,7 +294,9 @@ def _reissued(me: Watcher, slots: OpenSlots, number: int, record: JobRecord, raw
     if record.state == "ready" and record.home and (me.is_gone(record.home) or record.home not in me.present()):
         return ready  # nobody else has the state of its slot
     if record.state == "leased":
-        return ready if _is_late(me, slots, number, record, raw) else None
+        is_late = _is_late(me, slots, number, record, raw)
+        is_held = is_late and is_held_back(me, number, record, slots.records, me.clock.now())
+        return ready if is_late and not is_held else None
     if record.state != "failed" or record.failure is None:
         return None
     if record.failure.code == MODEL_LOST:

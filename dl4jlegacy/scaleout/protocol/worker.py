@@ -34,7 +34,7 @@ from dl4jlegacy.scaleout.protocol.frames import (
     write_slices,
 )
 from dl4jlegacy.scaleout.protocol.inputs import Claim, HeldState, Lost, Ready, prepare
-from dl4jlegacy.scaleout.protocol.leasing import change_lease, give_back, lease_jobs
+from dl4jlegacy.scaleout.protocol.leasing import begin_computing, change_lease, give_back, lease_jobs
 from dl4jlegacy.scaleout.protocol.parameter_servers import Server, serve
 from dl4jlegacy.scaleout.protocol.worker_state import Worker
 from dl4jlegacy.scaleout.records import (
@@ -132,6 +132,8 @@ def _perform(me: Worker, head: Head, claim: Claim) -> Steps[Any]:
         if result.replayed:
             claim = result.claim._replace(since=me.clock.now())
         begins = result.begins
+        claim = yield from begin_computing(me, claim)
+        record = claim.record
         plan = me.plan.slot(*me.plan.at(number))
         result = yield Perform(plan, record, head.version, result.model, result.data, result.state)
         me.took = me.clock.now() - begun
@@ -222,6 +224,8 @@ def _done_record(me: Worker, record: JobRecord, commit: Commit) -> JobRecord:
         failure=None,
         saved=commit.saved,
         begins=commit.done.begins,
+        begun=(),
+        crashes=(),
     )
 
 

@@ -45,14 +45,16 @@ def test_too_few_count_down_until_more_are_there():
     assert world.told == [True, False]
 
 
-def test_the_countdown_begins_anew_each_time():
+@pytest.mark.parametrize(("finished", "stays", "left"), [(1, 1.0, 60.0), (0, 60.0, 60.0), (0, 1.0, 1.0)])
+def test_the_countdown_begins_anew_after_work_or_a_while_and_else_goes_on(finished, stays, left):
+    """Or workers that one job kills one after the other would keep a run waiting for ever."""
     world = World()
     world.quorum.is_met()
     world.now, world.present = 59.0, 2
     world.quorum.is_met()
-    world.now, world.present = 61.0, 1
-    assert not world.quorum.is_met()
-    assert world.quorum.waiting == Waiting(1, 2, 60.0)
+    world.now, world.present = 59.0 + stays, 1
+    assert not world.quorum.is_met(finished)
+    assert world.quorum.waiting == Waiting(1, 2, left)
 
 
 def test_at_its_end_the_numbers_and_the_remedy_are_named():

@@ -12,6 +12,7 @@ from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.phases import NO_PHASES
 from dl4jlegacy.scaleout.plan import Phase, Plan
 from dl4jlegacy.scaleout.protocol import watch as watch_module
+from dl4jlegacy.scaleout.protocol.crashes import Attempts
 from dl4jlegacy.scaleout.protocol.failures import Suspects
 from dl4jlegacy.scaleout.records import HEAD, Head, JobRecord, Keys, Manifest, decode_record, encode_record
 from dl4jlegacy.scaleout.store import MemoryStore
@@ -89,6 +90,8 @@ def test_whatever_is_lost_while_it_is_folded_each_update_is_folded_once(monkeypa
             must_reread_model=False,
             on_progress=lambda: None,
             suspects=Suspects(3),
+            attempts=Attempts(),
+            death_of=lambda worker: "",
             present=lambda: (),
         )
         for step, _ in enumerate(watch_module.watch(me, grid.slots)):

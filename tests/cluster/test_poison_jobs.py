@@ -1,0 +1,90 @@
+"""Jobs that kill their workers' processes, over Hazelcast and Zookeeper: they are found and named, and no others."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+
+from tests.support.cluster_commands import SHORTER, Cluster, Command, error, same, until
+
+pytestmark = pytest.mark.long
+DIES = """
+import os, signal
+import dl4jlegacy.scaleout.perform as poison_module
+performed_well = poison_module.MultiLayerNetworkPerformer.perform
+def die(job):
+    {how}
+def perform_poison(self, job):
+    if tuple(job.slot[:2]) in {places!r}:
+        die(job)
+    return performed_well(self, job)
+poison_module.MultiLayerNetworkPerformer.perform = perform_poison
+"""
+WAYS = {
+    "exit": "os._exit(3)",
+    "segmentation fault": "os.kill(os.getpid(), signal.SIGSEGV)",
+    "out of memory": "os.kill(os.getpid(), signal.SIGKILL)",
+}
+
+
+def poisoned(how: str, *places: tuple[int, int]) -> str:
+    return DIES.format(how=WAYS[how], places=places)
+
+
+class Pool:
+    """Workers that are started again whenever one has died, as systemd would."""
+
+    def __init__(self, cluster: Cluster, count: int, patch: str = "", flags: tuple[str, ...] = ()) -> None:
+        self._cluster, self._patch, self._flags = cluster, patch, flags
+        self.workers = [self._start() for _ in range(count)]
+        self.died = 0
+
+    def _start(self) -> Command:
+        return self._cluster.worker(*self._flags, patch=self._patch)
+
+    def tend(self) -> None:
+        """Start those again that were killed."""
+        for place, worker in enumerate(self.workers):
+            if worker.process.poll() not in (None, 0, 12):
+                self.died += 1
+                self.workers[place] = self._start()
+
+    def until_over(self, master: Command, seconds: float = 240.0) -> None:
+        def is_over() -> bool:
+            self.tend()
+            return master.process.poll() is not None
+
+        until(is_over, seconds, "the master has ended")
+
+
+@pytest.mark.parametrize("how", list(WAYS))
+def test_a_job_that_kills_its_workers_ends_the_run_and_is_named(cluster: Cluster, how: str) -> None:
+    master = cluster.master("--epochs", SHORTER)
+    pool = Pool(cluster, 2, poisoned(how, (30, 2)))
+    pool.until_over(master)
+    error(master, 12, "DL4J-POISON", "round 30, slot 2", "kills its workers", "none has finished it")
+    assert 3 <= pool.died <= 12
+    assert "job suspected: round 30, slot 2" in cluster.ask("logs").out()
+
+
+def test_workers_that_are_killed_at_random_accuse_no_job(cluster: Cluster) -> None:
+    """Every second or so one of three is killed, whatever it does: the run ends in the same bits."""
+    draw, master, killed = random.Random(5), cluster.master("--epochs", SHORTER), 0
+    pool = Pool(cluster, 3)
+    due = time.monotonic()
+
+    def is_over() -> bool:
+        nonlocal due, killed
+        pool.tend()
+        if time.monotonic() > due and killed < 12:
+            due, worker = time.monotonic() + draw.uniform(0.5, 2.0), draw.choice(pool.workers)
+            killed += "joined" in worker.err()
+            if "joined" in worker.err():
+                worker.process.kill()
+        return master.process.poll() is not None
+
+    until(is_over, 240.0, "the master has ended")
+    same(master, int(SHORTER))
+    assert killed > 3

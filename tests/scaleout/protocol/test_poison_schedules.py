@@ -1,0 +1,90 @@
+"""Simulated runs in which jobs kill their workers: those are accused and no others, and the run ends as ever."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from dl4jlegacy.scaleout.protocol import crashes, poison
+from dl4jlegacy.scaleout.strategies import STRATEGIES
+from tests.scaleout.protocol.test_protocol import CHAINS, network_work
+from tests.support.poisoned_runs import SCENARIOS, PoisonedWorld, simulate
+
+POISONED = [name for name, (jobs, _) in SCENARIOS.items() if jobs]
+KILLED = [name for name, (jobs, _) in SCENARIOS.items() if not jobs]
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Without a word of what the schedules lose."""
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize(("scenario", "count"), [("one-poison-job", 24), ("two-poison-jobs", 16)])
+def test_a_few_schedules_accuse_every_job_that_kills_its_workers_and_no_other(scenario: str, count: int) -> None:
+    worlds = simulate(network_work(), count, 1, scenario)
+    died = [world.died_of_poison / len(world.planned) for world in worlds]
+    assert sum(died) / len(died) < 24, "so many workers it costs to find one"
+
+
+@pytest.mark.parametrize(("scenario", "count"), [("some-kills", 20), ("many-kills", 12), ("long-jobs", 8)])
+def test_a_few_schedules_with_workers_killed_at_random_accuse_no_job(scenario: str, count: int) -> None:
+    worlds = simulate(network_work(), count, 1, scenario)
+    assert sum(world.born for world in worlds) > 10 * count
+
+
+@pytest.mark.parametrize("router", ["hogwild", "gradient-sharing", *CHAINS])
+def test_a_job_that_kills_its_workers_is_accused_whatever_the_strategy(router: str) -> None:
+    simulate(network_work(), 3, 1, "one-poison-job", router)
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("scenario", POISONED)
+def test_1000_schedules_accuse_every_job_that_kills_its_workers_and_no_other(scenario: str) -> None:
+    simulate(network_work(), 334, 1001, scenario)
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("scenario", KILLED)
+def test_1000_schedules_with_workers_killed_at_random_accuse_no_job(scenario: str) -> None:
+    simulate(network_work(), 334, 1001, scenario)
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("scenario", ["two-poison-jobs", "many-kills"])
+@pytest.mark.parametrize("router", [*sorted(STRATEGIES), *CHAINS])
+def test_schedules_of_every_strategy_accuse_those_jobs_and_no_other(router: str, scenario: str) -> None:
+    simulate(network_work(), 20, 1, scenario, router)
+
+
+# --- each breaks one rule, and the simulator must notice ---
+
+
+def test_that_three_crashes_are_enough_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(poison, "CHANCE", 1e9)
+    with pytest.raises(AssertionError, match=r"seed \d+: .* is accused, which is innocent"):
+        simulate(network_work(), 40, 1, "many-kills")
+
+
+def test_a_job_that_nobody_accuses_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PoisonedWorld, "death_of", lambda self, worker: "")
+    monkeypatch.setattr("tests.support.simulator.STEP_LIMIT", 20_000)
+    with pytest.raises(AssertionError, match="seed 1: no progress"):
+        simulate(network_work(), 1, 1, "one-poison-job")
+
+
+def test_a_crash_that_only_the_master_of_then_knows_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store must have it: here each master forgets what it has written."""
+    encode = crashes.encode_record
+
+    def without_crashes(record):
+        return encode(crashes.msgspec.structs.replace(record, crashes=()))
+
+    monkeypatch.setattr(crashes, "encode_record", without_crashes)
+    monkeypatch.setattr("tests.support.simulator.STEP_LIMIT", 20_000)
+    with pytest.raises(AssertionError, match="seed 1: no progress"):
+        simulate(network_work(), 1, 1, "one-poison-job")
