@@ -407,7 +407,7 @@ class RunExecution:
                 parts.folder.restore,
                 parts.folder.best_model,
                 parts.folder.states,
-                lambda: monitor is None or monitor.leadership.check_begin(),
+                *(() if monitor is None else (monitor.leadership.may_begin,)),
             ),
             scoring=msgspec.structs.replace(conf.scoring, stop_if=self._stop_if),
             limits=conf.limits,

@@ -386,7 +386,7 @@ def drain(
 ) -> None:
     """Ask a worker's process to leave a run: it finishes the jobs that it has begun, and leases no other."""
     from dl4jlegacy.cluster.address import closing, find_conf, open_tracker
-    from dl4jlegacy.cluster.registration import drain_worker
+    from dl4jlegacy.cluster.ending import drain_worker
 
     address = cluster_address(zookeeper, id)
     conf = find_conf(address)
@@ -404,7 +404,7 @@ def stop(
 ) -> None:
     """Stop a registered run: its master and workers leave. What a dead master has left behind is cleared up."""
     from dl4jlegacy.cluster.address import closing, find_conf, open_tracker
-    from dl4jlegacy.cluster.registration import stop_run, unregister
+    from dl4jlegacy.cluster.ending import stop_run, unregister
 
     address = cluster_address(zookeeper, id)
     conf = find_conf(address)

@@ -7,8 +7,8 @@ from collections.abc import Generator, Iterable, Iterator
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.cluster.address import ClusterAddress
+from dl4jlegacy.cluster.ending import forget
 from dl4jlegacy.cluster.leadership import LedRun, MasterOptions, leading_new_run
-from dl4jlegacy.cluster.registration import forget
 from dl4jlegacy.datasets import DataSet
 from dl4jlegacy.errors import TrackerError
 from dl4jlegacy.evaluation_run import EvaluationRun

@@ -1,5 +1,4 @@
-"""How a process becomes the master of a run on a cluster, leads it, and leaves it: new, behind another master, or after
-it.
+"""How a process becomes the master of a run on a cluster, leads it, and leaves it: new, or after another master.
 
 Each way is a context manager that yields a ``LedRun``: a run whose ``Conf`` is registered in Zookeeper, so that workers
 find it, and whose tracker and monitor are ready for a ``RunExecution``. At the end the run is cleared up if it is over,
@@ -25,10 +24,10 @@ import msgspec
 from dl4jlegacy import storage
 from dl4jlegacy.clock import Deadline
 from dl4jlegacy.cluster.address import ClusterAddress, check_versions, closing, open_tracker, versions
+from dl4jlegacy.cluster.continuation import check_something_is_left, say_where_it_continues
 from dl4jlegacy.cluster.mesh import joined_mesh
 from dl4jlegacy.cluster.registration import MasterRegistration
 from dl4jlegacy.errors import (
-    CheckpointError,
     ConfError,
     Dl4jError,
     NotAuthorisedError,
@@ -37,7 +36,6 @@ from dl4jlegacy.errors import (
 )
 from dl4jlegacy.run import Run, TrainingData, folder_of, resolve
 from dl4jlegacy.scaleout import protocol
-from dl4jlegacy.scaleout.checkpoint import RunIdentity
 from dl4jlegacy.scaleout.compute import ARITHMETIC
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker, HazelcastStore
@@ -56,20 +54,24 @@ from dl4jlegacy.scaleout.zookeeper import (
 )
 
 __all__ = [
+    "Candidate",
     "LedRun",
     "MasterOptions",
     "check_may_take_over",
+    "check_takes_over",
     "find_run",
-    "leading_after_master",
+    "leading",
     "leading_again",
     "leading_from_checkpoints",
     "leading_new_run",
+    "resolve_registered",
+    "standing",
 ]
 
 logger = logging.getLogger(__name__)
 
 Tick = Callable[[RunStatus], None]
-_SHARE = "give all masters of a run the same folder, on a file system that they share"
+_RESUMED = "by dl4j resume"
 _OUT = "out"
 """The global that names the file for the run's model."""
 _EXPIRY_SECONDS = 2.0  # Zookeeper looks for sessions that have ended about so often
@@ -103,16 +105,17 @@ class MasterOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class _Candidate:
-    """A process that stands for election as a run's master: where, in which session, and in which election."""
+class Candidate:
+    """A process that stands for election as a run's master: where, in which session and election, by which name."""
 
     address: ClusterAddress
     session: ZooKeeperSession
     election: MasterElection
+    process: str
 
 
 @contextlib.contextmanager
-def _candidate(address: ClusterAddress, conf: Conf, *, standby: bool = False) -> Iterator[_Candidate]:
+def standing(address: ClusterAddress, conf: Conf, *, standby: bool = False) -> Iterator[Candidate]:
     """Stand for election: as the only candidate, or behind the present master; resign at the end.
 
     Raises:
@@ -120,14 +123,15 @@ def _candidate(address: ClusterAddress, conf: Conf, *, standby: bool = False) ->
     """
     address.warn_unsigned(conf.run)
     with ZooKeeperSession(address.zookeeper, secret=address.secret, session_seconds=conf.session_seconds) as session:
-        info = {"run": conf.run, "standby": True} if standby else {"run": conf.run}
+        process = process_name()
+        info = {"run": conf.run, "process": process, **({"standby": True} if standby else {})}
         election = MasterElection(session, group=address.id, info=info)
         if standby:
             election.start()
         else:
             election.claim()
         try:
-            yield _Candidate(address, session, election)
+            yield Candidate(address, session, election, process)
         finally:
             election.resign()
 
@@ -168,9 +172,9 @@ def leading_new_run(run: Run, address: ClusterAddress, options: MasterOptions) -
     run = replace(run, conf=run.conf.replace(checkpoint_dir=storage.absolute(run.conf.checkpoint_dir)))
     address.access.check("the tracker", run.conf.state_tracker_connection_string)
     with (
-        _candidate(address, run.conf) as candidate,
+        standing(address, run.conf) as candidate,
         closing(open_tracker(run.conf, address, takes_part=True)) as tracker,
-        _leading(run, candidate, tracker, options) as led,
+        leading(run, candidate, tracker, options) as led,
     ):
         yield led
 
@@ -182,47 +186,6 @@ def check_may_take_over(conf: Conf, address: ClusterAddress) -> None:
         NotAuthorisedError: it is not signed, and beyond loopback.
     """
     address.access.check("the tracker", conf.state_tracker_connection_string)
-
-
-@contextlib.contextmanager
-def leading_after_master(
-    conf: Conf,
-    data: TrainingData,
-    address: ClusterAddress,
-    options: MasterOptions,
-    *,
-    workers: int = 0,
-    on_stand_by: Callable[[], None] = lambda: None,
-) -> Iterator[LedRun | None]:
-    """Wait behind the present master, and lead its run when that dies; None if the run ended without that.
-
-    Args:
-        conf: the run's, as it is registered.
-        data: its training data.
-        address: where.
-        options: of the new master.
-        workers: in this process, once it leads.
-        on_stand_by: called on this thread, once, when this process waits behind a master.
-
-    Raises:
-        CheckpointError: the data here are not those that the run began with; and what ``leading_new_run`` raises.
-        VersionError: this process is not of the master's versions.
-    """
-    check_may_take_over(conf, address)
-    run = _resolve_registered(conf, data, local_workers=workers)  # takes its seconds now, not when the master is gone
-    with (
-        _candidate(address, conf, standby=True) as candidate,
-        closing(open_tracker(conf, address, registered=True, takes_part=True)) as tracker,
-    ):
-        _check_takes_over(conf, tracker)
-        version = _outlives_master(conf, candidate, tracker, on_stand_by)
-        if version is None:
-            yield None
-            return
-        where = _where_it_continues(conf, tracker, version).text
-        logger.warning("the master of run %s is gone; this standby takes over %s", conf.run, where)
-        with _leading(run, candidate, tracker, options, takes_over="as a standby") as led:
-            yield led
 
 
 @contextlib.contextmanager
@@ -244,16 +207,16 @@ def leading_again(
     """
     check_may_take_over(conf, address)
     with (
-        _candidate(address, conf) as candidate,
+        standing(address, conf) as candidate,
         closing(open_tracker(conf, address, registered=True, takes_part=True)) as tracker,
     ):
-        _check_something_is_left(conf, tracker)
-        _check_takes_over(conf, tracker)
-        _say_where_it_continues(conf, tracker)
+        check_something_is_left(conf, tracker)
+        check_takes_over(conf, tracker)
+        say_where_it_continues(conf, tracker)
         if workers is None:
             workers = 0 if _has_workers(candidate, tracker) else conf.workers
-        run = _resolve_registered(conf, data, local_workers=workers)
-        with _leading(run, candidate, tracker, options, takes_over="by dl4j resume") as led:
+        run = resolve_registered(conf, data, local_workers=workers)
+        with leading(run, candidate, tracker, options, takes_over=_RESUMED) as led:
             yield led
 
 
@@ -279,21 +242,21 @@ def leading_from_checkpoints(
     check_may_take_over(conf, address)
     conf = conf.replace(incarnation=conf.incarnation or uuid.uuid4().hex[:16])  # older versions had none
     storage.open_checkpoints(conf.checkpoint_dir).check_unused()
-    with _candidate(address, conf) as candidate, closing(open_tracker(conf, address, takes_part=True)) as tracker:
+    with standing(address, conf) as candidate, closing(open_tracker(conf, address, takes_part=True)) as tracker:
         _check_not_led_elsewhere(conf, candidate, tracker)
-        _check_takes_over(conf, tracker)
+        check_takes_over(conf, tracker)
         if workers is None:
             workers = 0 if _has_workers(candidate, tracker) else conf.workers
         run = resolve(conf, data, local_workers=workers, on_cluster=True, resume=True)
-        _say_where_it_continues(run.conf, tracker)
-        with _leading(run, candidate, tracker, options, takes_over="by dl4j resume") as led:
+        say_where_it_continues(run.conf, tracker)
+        with leading(run, candidate, tracker, options, takes_over=_RESUMED) as led:
             yield led
 
 
 @contextlib.contextmanager
-def _leading(
+def leading(
     run: Run,
-    candidate: _Candidate,
+    candidate: Candidate,
     tracker: HazelcastStateTracker,
     options: MasterOptions,
     *,
@@ -303,11 +266,13 @@ def _leading(
     conf, address = run.conf, candidate.address
     out = _place_of_model(conf, options.out, tracker) if takes_over else storage.absolute(options.out)
     registration = MasterRegistration(conf, address, candidate.session, candidate.election, tracker)
+    if takes_over == _RESUMED:  # whatever ended it before
+        registration.go_on_again()
     registration.claim_name(takes_over=bool(takes_over))
     monitor = ClusterMonitor(
         conf,
         tracker,
-        source=process_name(),
+        source=candidate.process,
         definitions={**_definitions(run), _OUT: out},
         leadership=registration,
         takes_over=bool(takes_over),
@@ -359,127 +324,14 @@ def _place_of_model(conf: Conf, own: str, tracker: HazelcastStateTracker) -> str
     return theirs
 
 
-def _resolve_registered(conf: Conf, data: TrainingData, *, local_workers: int) -> Run:
+def resolve_registered(conf: Conf, data: TrainingData, *, local_workers: int) -> Run:
     """Resolve the Conf of a registered run, for a process that takes it over; the Conf stays as the workers have it."""
     run = resolve(conf, data, local_workers=local_workers, on_cluster=True)
     conf = run.conf.replace(data_fingerprint=conf.data_fingerprint, incarnation=conf.incarnation)
     return replace(run, conf=conf, resumes=bool(conf.checkpoint_dir))
 
 
-def _outlives_master(
-    conf: Conf, candidate: _Candidate, tracker: HazelcastStateTracker, on_stand_by: Callable[[], None]
-) -> int | None:
-    """Wait until this candidate is the master, or the run is over.
-
-    A run is over when it is cleared up, not when its last batch is done: until then its model may not be written.
-
-    Returns:
-        The newest model version that was seen, 0 before the first one; None if there is no run to finish.
-    """
-    host, port = candidate.address.split()
-    registered = ZookeeperConfigurationRetriever(host, port, candidate.address.id, session=candidate.session)
-    stands_by, seen = False, None
-    while not candidate.election.wait(0.5):
-        head = tracker.head()
-        if head is None and _is_cleared_up(conf, registered):
-            return None
-        if head is not None and head.status == "failed":  # it stays for `dl4j resume`
-            return None
-        seen = head or seen
-        if not stands_by:
-            stands_by = True
-            on_stand_by()
-    head = tracker.head()
-    there = registered.find()
-    if head is None and there == conf and seen is not None and drive(protocol.restore_end(tracker.store, seen)):
-        logger.warning("the head of run %s, which is done, was lost with its master; it is there again", conf.run)
-        head = seen
-    if head is None:  # over and cleared up, or lost with its member, or not begun
-        if there != conf:
-            return None
-        return 0 if seen is None else seen.version
-    if head.status == "failed":
-        return None
-    if head.status == "stopped" or (head.status == "done" and there is None):  # its master died while clearing up
-        MasterRegistration(conf, candidate.address, candidate.session, candidate.election, tracker).clear_up()
-        return None
-    if there is not None and there.incarnation != conf.incarnation:
-        raise TrackerError(
-            f"the id of run {conf.run} is that of another run, {there.run}, by now; this standby was none of its"
-        )
-    return head.version
-
-
-@dataclass(frozen=True, slots=True)
-class _Continuation:
-    """From where a run continues, in words, and whether the grid has its model."""
-
-    text: str
-    is_in_grid: bool = False
-
-
-def _where_it_continues(conf: Conf, tracker: HazelcastStateTracker, version: int = 0) -> _Continuation:
-    """Return from where a process that takes a run over continues it.
-
-    Args:
-        conf: the run's.
-        tracker: the run's, which may have lost it.
-        version: the newest model version that this process has seen.
-
-    Raises:
-        CheckpointError: the grid has no model of the run, and the checkpoints that it has kept are not here; it must
-            not begin anew unnoticed.
-    """
-    (head, has_model), folder = _head_in_grid(tracker), conf.checkpoint_dir
-    version = version if head is None else max(version, head.version)
-    store = storage.open_checkpoints(folder, owner=RunIdentity.of(conf)) if folder else None
-    has_kept = store is not None and version >= conf.checkpoint_every
-    if head is not None and has_model:
-        if store is not None and has_kept and not store.versions():
-            logger.warning("none of the checkpoints of run %s is in %s here; %s", conf.run, folder, _SHARE)
-        return _Continuation(f"in round {head.round}", is_in_grid=True)
-    newest = None if store is None else store.newest()
-    if newest is not None:
-        return _Continuation(f"in round {newest[0].round}, from a checkpoint, since the grid does not have it")
-    if has_kept:
-        raise CheckpointError(
-            f"run {conf.run} cannot go on here: it had come to version {version}, the tracker at "
-            f"{conf.state_tracker_connection_string} has no model of it any more, and none of its checkpoints is in "
-            f"{folder} on this machine; {_SHARE}, or continue it where its checkpoints are (dl4j resume)"
-        )
-    if version:
-        return _Continuation("from its beginning, since the grid has lost it and it has kept no checkpoint yet")
-    return _Continuation("before its first round")
-
-
-def _head_in_grid(tracker: HazelcastStateTracker) -> tuple[Head | None, bool]:
-    """Return the head, and whether its model is there: an earlier master that was only cut off may still go on."""
-    head = tracker.head()
-    while head is not None and not drive(protocol.is_model_there(tracker.store, head)):
-        before, head = head, tracker.head()
-        if head == before:
-            return head, False
-    return head, head is not None
-
-
-def _say_where_it_continues(conf: Conf, tracker: HazelcastStateTracker) -> None:
-    """Warn if a run does not continue where the grid has it; raises as ``_where_it_continues``."""
-    continuation = _where_it_continues(conf, tracker)
-    if not continuation.is_in_grid:
-        logger.warning("run %s goes on %s", conf.run, continuation.text)
-
-
-def _is_cleared_up(conf: Conf, registered: ZookeeperConfigurationRetriever) -> bool:
-    """Return whether a run that has no head is not registered any more; False if that cannot be told now."""
-    try:
-        there = registered.find()
-    except (TrackerError, NotAuthorisedError, ConfError, VersionError) as exc:
-        logger.debug("standby of run %s: %s", conf.run, exc)
-        return False
-    return there is None or there.incarnation != conf.incarnation
-
-
-def _check_not_led_elsewhere(conf: Conf, candidate: _Candidate, tracker: HazelcastStateTracker) -> None:
+def _check_not_led_elsewhere(conf: Conf, candidate: Candidate, tracker: HazelcastStateTracker) -> None:
     """Raise ``TrackerError`` if the run has a master under another id in the same grid and Zookeeper."""
     assert isinstance(tracker.store, HazelcastStore)
     names = tracker.store.sibling(protocol.NAMES)
@@ -495,7 +347,7 @@ def _check_not_led_elsewhere(conf: Conf, candidate: _Candidate, tracker: Hazelca
         )
 
 
-def _has_workers(candidate: _Candidate, tracker: HazelcastStateTracker) -> bool:
+def _has_workers(candidate: Candidate, tracker: HazelcastStateTracker) -> bool:
     """Return whether a registered worker lives: one that was killed stays registered until its session ends."""
     session, address = candidate.session, candidate.address
     beats, deadline = tracker.heart_beats(), Deadline(session.session_seconds + _EXPIRY_SECONDS)
@@ -541,18 +393,7 @@ def find_run(address: ClusterAddress, name: str, *, id_given: bool) -> tuple[Clu
     )
 
 
-def _check_something_is_left(conf: Conf, tracker: HazelcastStateTracker) -> None:
-    """Raise ``CheckpointError`` if there is nothing to go on from."""
-    folder = conf.checkpoint_dir
-    if tracker.head() is None and not (folder and storage.open_checkpoints(folder).versions()):
-        kept = f"and none of its checkpoints in {folder}" if folder else "and it kept none"
-        raise CheckpointError(
-            f"run {conf.run} cannot go on: the tracker at {conf.state_tracker_connection_string} has nothing of it "
-            f"any more, {kept}; start its master again (dl4j master)"
-        )
-
-
-def _check_takes_over(conf: Conf, tracker: HazelcastStateTracker) -> None:
+def check_takes_over(conf: Conf, tracker: HazelcastStateTracker) -> None:
     """Raise ``VersionError`` if this process is not of the versions that the run's master has, or had."""
     theirs = tracker.get("versions")
     if isinstance(theirs, dict):

@@ -13,11 +13,11 @@ from dl4jlegacy.cluster.leadership import (
     LedRun,
     MasterOptions,
     check_may_take_over,
-    leading_after_master,
     leading_again,
     leading_from_checkpoints,
     leading_new_run,
 )
+from dl4jlegacy.cluster.standby import leading_after_master
 from dl4jlegacy.errors import ConfError, ModelError
 from dl4jlegacy.run import Run
 from dl4jlegacy.run_data import Data, data_of

@@ -14,11 +14,11 @@ from dl4jlegacy.cluster.address import ClusterAddress
 from dl4jlegacy.cluster.leadership import (
     LedRun,
     MasterOptions,
-    leading_after_master,
     leading_again,
     leading_from_checkpoints,
     leading_new_run,
 )
+from dl4jlegacy.cluster.standby import leading_after_master
 from dl4jlegacy.cluster.worker import run_worker
 from dl4jlegacy.errors import CheckpointError, ConfError, UsageError
 from dl4jlegacy.nn.listeners import TrainingListener

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import msgspec
 
 from dl4jlegacy.cluster.address import MASTER, Access, ClusterAddress, closing, open_tracker, zookeeper_servers
-from dl4jlegacy.cluster.registration import forget
+from dl4jlegacy.cluster.ending import forget
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import ConfError, Dl4jError, NotAuthorisedError, TrackerError, VersionError
 from dl4jlegacy.scaleout import protocol
@@ -329,6 +329,7 @@ def _prune_group(run: FoundRun, access: Access) -> None:
 
 def _remove_from_grid(names: HazelcastStore, run: FoundRun) -> None:
     """Remove what an incarnation of a run has in a grid; what has its name by now stays."""
+    drive(protocol.write_end(names, run.run, run.incarnation, "stopped"))
     drive(protocol.release_name(names, run.run, run.incarnation))
     names.sibling(run.run, run.incarnation).destroy()
     drive(protocol.unlist_run(names, run.run, run.incarnation))

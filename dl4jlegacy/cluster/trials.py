@@ -11,32 +11,34 @@ import contextlib
 import dataclasses
 import logging
 import time
+import uuid
 from collections.abc import Sequence
 from typing import Self
 
 from dl4jlegacy.clock import Deadline
 from dl4jlegacy.cluster.address import ClusterAddress, closing, find_registered, open_tracker
-from dl4jlegacy.cluster.registration import forget
+from dl4jlegacy.cluster.ending import forget
 from dl4jlegacy.errors import ConfError, NotAuthorisedError, TrackerError, VersionError
 from dl4jlegacy.scaleout.zookeeper import (
     MasterElection,
     WorkerRegistration,
     ZookeeperConfigurationRetriever,
+    ZooKeeperSession,
+    find_end,
     is_deserted,
     prune_group,
     registered_workers,
+    write_end,
 )
-from dl4jlegacy.scaleout.zookeeper.membership import ELECTION, TRIALS, group_path, registered_members
+from dl4jlegacy.scaleout.zookeeper.membership import TRIALS, registered_members
 
 __all__ = ["SearchRegistration", "TrialShare", "is_search", "shared_out"]
 
 logger = logging.getLogger(__name__)
 
-_SEARCH = "search"
-"""The field by which a search's candidate differs from a run's."""
+_SEARCH, _INCARNATION = "search", "incarnation"
+"""The fields by which a search's candidate differs from a run's: its name, and by what its end is known."""
 _LOOK_SECONDS = 0.25
-_OVER_SECONDS = 3.0
-"""A search is over if nothing of it has been in Zookeeper for so long, which may lose all and get it back."""
 _AGAIN_SECONDS = 2.0
 """A trial whose run is over is no longer listed after so long."""
 
@@ -55,14 +57,16 @@ class SearchRegistration:
     """
 
     def __init__(self, address: ClusterAddress, study: str) -> None:
-        self._address, self._study = address, study
+        self._address, self._study, self._incarnation = address, study, uuid.uuid4().hex[:16]
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
         with self._stack:
             session = self._stack.enter_context(self._address.session())
-            election = MasterElection(session, group=self._address.id, info={_SEARCH: self._study}).claim()
+            info = {_SEARCH: self._study, _INCARNATION: self._incarnation}
+            election = MasterElection(session, group=self._address.id, info=info).claim()
             self._stack.callback(election.resign)
+            self._stack.callback(self._write_end, session)
             conf = find_registered(self._address)
             if conf is not None:
                 raise TrackerError(
@@ -75,6 +79,10 @@ class SearchRegistration:
 
     def __exit__(self, *exc: object) -> None:
         self._stack.close()
+
+    def _write_end(self, session: ZooKeeperSession) -> None:
+        with contextlib.suppress(TrackerError):  # its workers wait a while, then
+            write_end(session, self._incarnation, "done")
 
     def address_of(self, number: int) -> ClusterAddress:
         """Return where the run of a trial is registered."""
@@ -153,6 +161,7 @@ class TrialShare:
             self._stack.callback(self._prune)
             self._stack.enter_context(WorkerRegistration(self._session, self._name, {}, group=self._address.id))
             self._election = MasterElection(self._session, group=self._address.id)
+            self._incarnation = ""
             self._stack = self._stack.pop_all()
         return self
 
@@ -168,25 +177,25 @@ class TrialShare:
     def next(self, wait_seconds: float) -> ClusterAddress | None:
         """Wait for a trial; return where its run is registered, None once the search is over.
 
-        A search that did not end, but whose process is gone, may go on for so long; so may a Zookeeper that is away.
+        It is over when its process has written that down. One that did not end, but whose process is gone, may go on
+        for so long; so may a Zookeeper that is away, or has lost everything.
         The trial of the last call, whose run is over as a rule, is returned again only if it is still listed a moment
         later.
 
         Raises:
             TrackerError: Zookeeper has not answered for ``wait_seconds``.
         """
-        gone, over, again = Deadline(wait_seconds), Deadline(_OVER_SECONDS), Deadline(_AGAIN_SECONDS)
+        gone, again = Deadline(wait_seconds), Deadline(_AGAIN_SECONDS)
         while True:
             try:
                 trial = self._mine()
                 if trial is not None and (trial != self._last or again.passed()):
                     self._last = trial
                     return dataclasses.replace(self._address, id=trial)
-                if self._election.holder() is not None:
-                    gone, over = Deadline(wait_seconds), Deadline(_OVER_SECONDS)
-                elif self._session.exists(group_path(self._address.id, ELECTION)):
-                    over = Deadline(_OVER_SECONDS)
-                if over.passed():
+                holder = self._election.holder()
+                if holder is not None:
+                    gone, self._incarnation = Deadline(wait_seconds), str(holder.get(_INCARNATION, ""))
+                elif self._incarnation and find_end(self._session, self._incarnation) is not None:
                     return None
                 if gone.passed():
                     logger.warning("search %s has had no process for %g s", self._address.id, wait_seconds)

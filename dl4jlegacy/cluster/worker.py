@@ -24,18 +24,22 @@ from dl4jlegacy.cluster.address import (
     closing,
     defined,
     find_conf,
+    find_registered,
     open_tracker,
     versions,
     warned_once,
 )
+from dl4jlegacy.cluster.ending import DRAIN
 from dl4jlegacy.cluster.mesh import joined_mesh
 from dl4jlegacy.cluster.reached_data import jobs_by_reference
-from dl4jlegacy.cluster.registration import DRAIN, take_back
+from dl4jlegacy.cluster.register import NothingKept, ZookeeperRegister, place_of
+from dl4jlegacy.cluster.registration import destroy
 from dl4jlegacy.cluster.trials import TrialShare, is_search
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import ConfError, JobError, NotAuthorisedError, TrackerError, VersionError
 from dl4jlegacy.kernels.threads import one_thread
 from dl4jlegacy.nn.listeners import TrainingListener
+from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.compute import Compute, check_same_arithmetic, compute_for_worker
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
@@ -53,7 +57,7 @@ from dl4jlegacy.scaleout.records import WENT_BACK, Failure, Head
 from dl4jlegacy.scaleout.stats import sending, to_all
 from dl4jlegacy.scaleout.strategies import WorkRouter
 from dl4jlegacy.scaleout.ticker import Ticker
-from dl4jlegacy.scaleout.tracker import StateTracker
+from dl4jlegacy.scaleout.tracker import StateTracker, drive
 from dl4jlegacy.scaleout.worker_pool import WorkerPool, performer_of, process_name
 from dl4jlegacy.scaleout.zookeeper import (
     MasterElection,
@@ -74,9 +78,6 @@ class _Drained(Exception):  # noqa: N818  # no error
 UNREADABLE = (ConfError, NotAuthorisedError, VersionError)
 """What a Conf raises that is not of the run, or is not signed with its secret."""
 OnEvent = Callable[[str, dict[str, Any]], None]
-_OVER_SECONDS = 3.0
-_FOLLOWED_SECONDS = 10.0
-"""A master whose servers have lost everything registers its run again within this time."""
 _LOOK_SECONDS = 1.0
 _TRIAL_SECONDS = 1.0
 """A run of a search that is over, or has failed, is left after so long: the search has other work."""
@@ -97,7 +98,7 @@ def run_worker(
 ) -> Head | None:
     """Work for the run that is registered, with ``workers`` threads, until it ends.
 
-    Returns its last head; None if the run was cleared up before this process saw its end, and none followed; or if
+    Returns its last head; None if the run had ended before this process saw its end, and none followed; or if
     somebody has asked this process to leave (``registration.drain_worker``), which it does when it has finished and
     committed the jobs that it has begun.
 
@@ -212,22 +213,10 @@ def _work_until_over(
         if head is None and not is_followed:
             return None
         patience = Deadline(wait_seconds)
-        if head is None and not _is_followed(address, min(wait_seconds, _FOLLOWED_SECONDS)):
+        if head is None and find_registered(address) is None:
             logger.warning("run %s was over before this worker saw its end, and no other one has followed", conf.run)
             return None
     return head
-
-
-def _is_followed(address: ClusterAddress, wait_seconds: float) -> bool:
-    """Wait for a run to be registered when the last one is gone; return whether one is."""
-    deadline = Deadline(wait_seconds)
-    with address.session() as session:
-        retriever = ZookeeperConfigurationRetriever(*address.split(), address.id, session=session)
-        while retriever.find() is None:
-            if deadline.passed():
-                return False
-            time.sleep(_LOOK_SECONDS / 4)
-    return True
 
 
 def _goes_on(
@@ -278,9 +267,9 @@ def _work(
     jobs = None if reached is None else prefetched(reached, conf.prefetch_buffer, reads_all=False)
     differs = check_same_arithmetic(tracker, conf, compute)  # after all that, since the first worker decides for all
     outcome, name = Outcome(tracker.clock), process_name()
-    journal, (host, port) = Journal(tracker, name), address.split()
-    registered = ZookeeperConfigurationRetriever(host, port, address.id, session=session)
-    followers = RunObservers(observers, outcome.warn)
+    journal, followers = Journal(tracker, name), RunObservers(observers, outcome.warn)
+    registered = ZookeeperConfigurationRetriever(*address.split(), address.id, session=session)
+    place = place_of(conf, address, tracker, ZookeeperRegister(conf, address, session), kept=NothingKept())
     failed = functools.partial(_job_failed, journal, followers)
     pool = _pool(conf, tracker, compute, outcome, failed, plan=plan, jobs=jobs, router=router, performer=performer)
     journal.watch_refusals()
@@ -295,7 +284,7 @@ def _work(
         joined_mesh(conf, address, session, name) as mesh,
         one_thread(),
     ):
-        master = _MasterWatch(conf, tracker, registered, MasterElection(session, group=address.id), link)
+        master = _MasterWatch(conf, place, tracker, registered, MasterElection(session, group=address.id), link)
         ticker = Ticker(pool.start(name, workers, mesh))
         ticker.start()
         announced = {"differs": differs} if differs else {}
@@ -316,8 +305,8 @@ def _work(
             ticker.stop()
             pool.stop(30.0)
             stop_reading(jobs)
-    if head is None and left != "drained":
-        take_back(conf, tracker, registered)
+    if head is None and left != "drained" and drive(protocol.is_left_behind(place)):
+        destroy(tracker)
     on_event("left", {"run": conf.run, "worker": name, "status": left})
     if left == "drained":
         raise _Drained
@@ -430,16 +419,17 @@ class _MasterWatch:
     def __init__(
         self,
         conf: Conf,
+        place: protocol.RunPlace,
         tracker: StateTracker,
         registered: ZookeeperConfigurationRetriever,
         election: MasterElection,
         link: LivenessClient,
     ) -> None:
-        self._conf, self._tracker, self._registered = conf, tracker, registered
+        self._conf, self._place, self._tracker, self._registered = conf, place, tracker, registered
         self._election, self._link = election, link
         self._version = -1
         self.left = "replaced"
-        """As what the run is left that has not ended: "replaced", "over" if it was cleared up, or "drained"."""
+        """As what the run is left whose head does not say that it has ended: "replaced", "over", or "drained"."""
         self._clock, self._waited = tracker.clock, tracker.waited_seconds()
         self._looked = self._head_seen = self._master_seen = self._clock.now()
 
@@ -465,7 +455,8 @@ class _MasterWatch:
         except (TrackerError, *UNREADABLE) as exc:  # no answer, or a stranger's: the tracker says how it stands
             logger.debug("worker of run %s: %s", conf.run, exc)
             registered = conf
-        if registered is None and missing > _OVER_SECONDS:
+        in_doubt = head is None or (registered is None and head.status == "running")
+        if in_doubt and drive(protocol.find_end(self._place)) in ("done", "stopped"):
             self.left = "over"
             return False
         if registered is not None and registered != conf and self._is_replaced(registered):

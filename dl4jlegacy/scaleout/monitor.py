@@ -47,13 +47,14 @@ from dl4jlegacy.scaleout.liveness.last_master import NOBODY_LISTENS, dead_master
 from dl4jlegacy.scaleout.liveness.quorum import WORKER_TOPIC, Quorum
 from dl4jlegacy.scaleout.liveness.server import LivenessServer
 from dl4jlegacy.scaleout.mesh.messages import Messages
+from dl4jlegacy.scaleout.protocol import Steps
 from dl4jlegacy.scaleout.protocol.failures import messages
 from dl4jlegacy.scaleout.protocol.poison import SUSPECTED
 from dl4jlegacy.scaleout.protocol.watch import ReissueReason
 from dl4jlegacy.scaleout.records import Crash, Failure, Head, Keys, WorkerRecord
 from dl4jlegacy.scaleout.run_summary import RunSummary, summarize
 from dl4jlegacy.scaleout.stats import StatsCollector
-from dl4jlegacy.scaleout.tracker import StateTracker
+from dl4jlegacy.scaleout.tracker import StateTracker, drive
 
 __all__ = ["GONE", "LEADER", "LIVENESS", "WAITING", "ClusterMonitor", "Leadership"]
 
@@ -78,11 +79,11 @@ class Leadership(Protocol):
         """Raise ``TrackerError`` if another process is the master."""
         ...
 
-    def check_begin(self) -> bool:
-        """Return True if this process is the master, False if that cannot be determined now.
+    def may_begin(self) -> Steps[bool]:
+        """Return True if this process may write a head, False if that cannot be determined now.
 
         Raises:
-            TrackerError: another process is the master, or the run is over.
+            TrackerError: another process is the master, or the run has ended.
         """
         ...
 
@@ -106,7 +107,7 @@ class _StallGuard:
             TrackerError: another process is the master, or the run is over.
         """
         self._in_doubt = self._stall.has_stalled(time.monotonic()) or self._in_doubt
-        self._in_doubt = self._in_doubt and not self._leadership.check_begin()
+        self._in_doubt = self._in_doubt and not drive(self._leadership.may_begin())
         return not self._in_doubt or self._tracker.head() is not None
 
 

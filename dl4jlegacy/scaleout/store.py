@@ -39,6 +39,10 @@ class Store(Protocol):
         """Write a value, replacing any other."""
         ...
 
+    def put_for(self, key: str, value: Buffer, seconds: int) -> None:
+        """``put`` a value that goes of its own accord, once so many seconds have passed."""
+        ...
+
     def put_if_absent(self, key: str, value: Buffer) -> bool:
         """Atomically write a value if there is none; return whether it was written."""
         ...
@@ -136,6 +140,10 @@ class MemoryStore:
         with self._lock:
             self._open()
             self._values[key] = value
+
+    def put_for(self, key: str, value: Buffer, seconds: int) -> None:
+        """See ``Store``; what a process keeps goes with it, and no sooner."""
+        self.put(key, value)
 
     def put_if_absent(self, key: str, value: Buffer) -> bool:
         """See ``Store``."""

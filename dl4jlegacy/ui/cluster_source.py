@@ -14,7 +14,7 @@ import msgspec
 
 from dl4jlegacy import storage
 from dl4jlegacy.cluster.address import ClusterAddress, closing, find_conf, open_tracker
-from dl4jlegacy.cluster.registration import drain_worker, stop_run
+from dl4jlegacy.cluster.ending import drain_worker, stop_run
 from dl4jlegacy.errors import Dl4jError, TrackerClosedError, TrackerError, UsageError
 from dl4jlegacy.observing.ratios import RatiosEntry
 from dl4jlegacy.scaleout.conf import Conf

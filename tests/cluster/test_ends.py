@@ -16,7 +16,7 @@ WHERE = {
     "before it evaluates": "import dl4jlegacy.training as module\nmodule.evaluate_network = die\n",
     "before it writes": "import dl4jlegacy.storage as module\nmodule.Output.save_or_keep = die\n",
     "while it writes": "import dl4jlegacy.files as module\nmodule.put_in_place = die\n",
-    "while it clears up": "import dl4jlegacy.cluster.registration as module\nmodule._destroy = die\n",
+    "while it clears up": "import dl4jlegacy.cluster.registration as module\nmodule.destroy = die\n",
 }
 
 

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 
 from dl4jlegacy.cluster.address import find_incarnation
-from dl4jlegacy.cluster.registration import MasterRegistration, RunName
+from dl4jlegacy.cluster.names import RunName
+from dl4jlegacy.cluster.registration import MasterRegistration
 from dl4jlegacy.errors import NotAuthorisedError, TrackerError
-from dl4jlegacy.scaleout.protocol import listed_runs
-from dl4jlegacy.scaleout.records import HEAD, Head, JobRecord, Keys, decode_record, encode_record
-from dl4jlegacy.scaleout.zookeeper import MESH, WorkerRegistration, ZooKeeperConfigurationRegister
+from dl4jlegacy.scaleout.protocol import end_run, find_end, listed_runs, write_end
+from dl4jlegacy.scaleout.records import HEAD, JobRecord, Keys, decode_record, encode_record
+from dl4jlegacy.scaleout.tracker import drive
+from dl4jlegacy.scaleout.zookeeper import (
+    MESH,
+    WorkerRegistration,
+    ZooKeeperConfigurationRegister,
+    ZooKeeperSession,
+    ends,
+    remove_end,
+)
+from dl4jlegacy.scaleout.zookeeper import write_end as write_end_node
 from tests.support.cluster_commands import until
 from tests.support.places import SECRET, Place, head
 
@@ -48,6 +59,9 @@ def test_a_name_is_free_again_when_its_run_is_over_and_not_before(place: Place) 
     with pytest.raises(TrackerError, match=rf"has a run {place.name} already, in round 3; .*dl4j resume"):
         two.claim_name(takes_over=False)
     tracker.store.put(HEAD, head(3, "done"))
+    with pytest.raises(TrackerError, match="has a run"):  # its model may still be written, Zookeeper may have lost it
+        two.claim_name(takes_over=False)
+    drive(end_run(one.place, "done"))
     two.claim_name(takes_over=False)
     assert tracker.store.keys("") == []
     assert find_incarnation(tracker.store, place.name) == second.incarnation
@@ -91,9 +105,9 @@ def test_a_record_that_the_grid_has_lost_or_others_overwrote_is_put_back(place: 
         lambda: names.delete(place.name),
         lambda: place.tracker(place.conf(), b"another").store.sibling("runs").put(place.name, b"junk"),
     ):
-        master.keep_name()
+        drive(master._name.keep())
         spoil()
-        master.keep_name()
+        drive(master._name.keep())
         assert find_incarnation(tracker.store, place.name) == master._conf.incarnation
 
 
@@ -138,13 +152,15 @@ def test_a_woken_master_of_an_earlier_run_removes_nothing_of_the_next_one(place:
     old_election.resign()  # as when its session has ended while it was frozen
     new, _, tracker = place.master(place.conf())
     old._election = FrozenElection(node, old_election.info)
-    old._register._fence = lambda: node
+    old._conf_node._fence = lambda: node
+    old.place.register._election = old._election
     new.claim_name(takes_over=False)
     new.register(takes_over=False)
     tracker.store.put(HEAD, head(1))
     with pytest.raises(TrackerError):
         old.register(takes_over=False)
-    old.clear_up()
+    with pytest.raises(TrackerError, match="is not led by this process any more"):
+        old.clear_up()
     assert place.registered() == new._conf
     assert find_incarnation(tracker.store, place.name) == new._conf.incarnation
     assert tracker.head() is not None
@@ -160,6 +176,9 @@ class FrozenElection:
     def __init__(self, fence: str | None, info: dict) -> None:
         self.fence, self.info = fence, info
 
+    def wait(self, seconds: float) -> bool:
+        return True
+
 
 def test_a_master_that_has_its_id_back_leaves_the_conf_of_a_run_that_came_between(place: Place) -> None:
     old, first, _ = place.master(place.conf())
@@ -172,7 +191,7 @@ def test_a_master_that_has_its_id_back_leaves_the_conf_of_a_run_that_came_betwee
     with pytest.raises(TrackerError, match="has been given to another run, another"):
         again.register(takes_over=True)
     with pytest.raises(TrackerError, match="that of another run, another, by now"):
-        again.check_begin()
+        drive(again.may_begin())
     again.clear_up()
     assert place.registered() == between._conf
 
@@ -193,31 +212,65 @@ def test_a_process_that_was_killed_just_before_the_end_leaves_no_folder_in_zooke
 # --- Zookeeper without its data ---------------------------------------------------------------------------------------
 
 
-def test_a_master_that_stood_still_while_zookeeper_lost_its_data_puts_its_conf_back(
+def test_a_master_that_stood_still_while_the_servers_lost_their_data_puts_its_run_back_unless_it_has_ended(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     master, election, tracker = place.master(place.conf())
     master.register(takes_over=False)
-    tracker.store.put(HEAD, head(4))
-    assert master.check_begin()
+    for found in (head(4), None):  # Zookeeper lost its data; and then the grid, too
+        tracker.store.destroy()
+        if found is not None:
+            tracker.store.put(HEAD, found)
+        place.wipe("a")
+        until(lambda: election.is_leader and election.fence and place.exists(election.fence), what="an election")
+        assert drive(master.may_begin())  # nobody has ended the run
+        master.restore()
+        assert place.registered() == master._conf
+    drive(write_end(tracker.store.sibling("runs"), place.name, master._conf.incarnation, "done"))
     place.wipe("a")
     until(lambda: election.is_leader and election.fence and place.exists(election.fence), what="the next election")
-    assert master.check_begin()  # nobody has ended the run: its head says so
-    master.restore()
-    assert place.registered() == master._conf
-    place.wipe("a")
-    for over in (head(4, "done"), head(4, "stopped"), None):
-        tracker.store.delete(HEAD)
-        if over is not None:
-            tracker.store.put(HEAD, over)
-        until(lambda: election.is_leader, what="the next election")
-        with pytest.raises(TrackerError, match="is not registered any more"):
-            master.check_begin()
-    master.restore()  # no head: somebody else has ended the run
-    assert place.registered() is None
-    monkeypatch.setattr(master, "_ask", lambda question: None)  # nor does Zookeeper answer just now
+    with pytest.raises(TrackerError, match="has ended while this master stood still: it is done"):
+        drive(master.may_begin())
     master.restore()
     assert place.registered() is None
+    master.go_on_again()
+    monkeypatch.setattr(master.place.register, "_ask", lambda question: None)  # Zookeeper does not answer just now
+    master.restore()
+    assert place.registered() is None
+    assert not drive(master.may_begin())
+
+
+def test_an_end_is_known_as_long_as_one_of_the_servers_has_it_and_is_gone_when_somebody_goes_on(place: Place) -> None:
+    conf = place.conf()
+    master, _, tracker = place.master(conf)
+    names, session = tracker.store.sibling("runs"), place.session()
+    for lose in (
+        lambda: remove_end(session, conf.incarnation),
+        lambda: names.delete(f"end/{conf.run}/{conf.incarnation}"),
+    ):
+        drive(end_run(master.place, "stopped"))
+        lose()
+        assert drive(find_end(master.place)) == "stopped"
+        master.go_on_again()
+        assert drive(find_end(master.place)) is None
+    write_end_node(place.session(), conf.incarnation, "done")
+    with closing(ZooKeeperSession(place.servers.zookeeper, secret=b"a stranger's")) as stranger:
+        remove_end(stranger, conf.incarnation)
+        write_end_node(stranger, conf.incarnation, "done")
+    assert drive(find_end(master.place)) is None  # whoever does not know the secret ends nothing
+    remove_end(session, conf.incarnation)
+
+
+def test_only_so_many_ends_are_kept_in_zookeeper(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ends, "ENDED", f"/dl4jlegacy-ended-{place.name}")
+    monkeypatch.setattr(ends, "MOST_ENDS", 3)
+    session = place.session()
+    for number in range(7):
+        write_end_node(session, f"{6 - number}", "done")
+    assert session.children(ends.ENDED) == ["0", "1", "2"]  # the newest three
+    for name in ("0", "1", "2"):
+        remove_end(session, name)
+    session.prune(ends.ENDED)
 
 
 def test_a_master_that_stood_still_after_it_had_looked_puts_nothing_back(
@@ -229,19 +282,18 @@ def test_a_master_that_stood_still_after_it_had_looked_puts_nothing_back(
     master.claim_name(takes_over=False)
     master.register(takes_over=False)
     tracker.store.put(HEAD, head(4))
-    look = tracker.head
+    restore = master.place.register.restore
 
-    def stand_still() -> Head | None:
-        found = look()
+    def stand_still(fence: str) -> None:
         election.resign()
         standby, leads, _ = place.master(conf)
         standby.clear_up()
         leads.resign()
         _, again, _ = place.master(conf)
-        master._election, master._register._fence = again, lambda: again.fence
-        return found
+        master.place.register._election, master._conf_node._fence = again, lambda: again.fence
+        restore(fence)
 
-    monkeypatch.setattr(master._tracker, "head", stand_still)
+    monkeypatch.setattr(master.place.register, "restore", stand_still)
     master.restore()
     assert place.registered() is None
     assert find_incarnation(tracker.store, place.name) == ""
@@ -259,4 +311,4 @@ def test_a_conf_that_another_run_has_registered_since_then_is_not_replaced(place
     master.restore()
     assert place.registered() == other
     with pytest.raises(TrackerError, match="that of another run"):
-        master.check_begin()
+        drive(master.may_begin())

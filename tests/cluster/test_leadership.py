@@ -1,70 +1,237 @@
-"""What a standby makes of what it finds when its master is gone: no server is needed."""
+"""What a standby makes of what it finds when its master is gone, or the servers have lost all: no server is needed."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
-from dl4jlegacy.cluster import leadership
-from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.protocol import write_frame
+from dl4jlegacy.errors import TrackerError
+from dl4jlegacy.scaleout import protocol
+from dl4jlegacy.scaleout.protocol import Registered, write_frame
 from dl4jlegacy.scaleout.records import HEAD, Head, encode_record
-from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, drive
+from dl4jlegacy.scaleout.store import MemoryStore
+from dl4jlegacy.scaleout.tracker import drive
 
-CONF = Conf(run="r")
+
+class Register:
+    """Says what it is told to."""
+
+    process = "me"
+
+    def __init__(self) -> None:
+        self.leads, self.there, self.ended = False, Registered("this", "r"), None
+        self.stepped_back = 0
+
+    def fence(self) -> str | None:
+        return "here" if self.leads else None
+
+    def registered(self) -> Registered:
+        return self.there
+
+    def end(self) -> protocol.End | Literal["unknown"] | None:
+        return self.ended
+
+    def step_back(self, seconds: float) -> None:
+        self.stepped_back, self.leads = self.stepped_back + 1, False
+
+
+class Kept:
+    """A folder that says how the run has ended."""
+
+    end: protocol.End | None = None
+
+    def read(self) -> protocol.End | None:
+        return self.end
+
+
+class Time:
+    """A clock that goes on when somebody waits."""
+
+    seconds = 0.0
+
+    def now(self) -> float:
+        return self.seconds
+
+
+class Waiting:
+    """A standby, and what it waits behind."""
+
+    def __init__(self) -> None:
+        self.store, self.names, self.register, self.kept, self.time = (
+            *(MemoryStore(), MemoryStore(), Register(), Kept(), Time()),
+        )
+        self.told: list[str] = []
+        self.has_checkpoint = False
+        register: Any = self.register
+        kept: Any = self.kept
+        clock: Any = self.time
+        place = protocol.RunPlace("r", "1f", self.store, self.names, register, kept, lambda: iter(()), "the servers")
+        self.me = protocol.StandBy(
+            place, clock, patience=300.0, yields=9.0, has_checkpoint=lambda: self.has_checkpoint, tell=self.told.append
+        )
+        self.steps = protocol.outlive_master(self.me)
+
+    def waits(self, seconds: float = 0.0) -> None:
+        """Let it look, until it waits for the next look, and let time pass."""
+        while next(self.steps) is None:
+            pass
+        self.time.seconds += seconds
+
+    def ends(self) -> protocol.TakeOver:
+        """Let it look once more; return what it makes of it."""
+        with pytest.raises(StopIteration) as stop:
+            self.waits()
+        return stop.value.value
+
+    def put(self, status: Any, *, version: int = 7) -> Head:
+        model = drive(write_frame(self.store, "model/7/x", b"parameters"))
+        found = Head(run="r", version=version, round=3, model=model, status=status)
+        self.store.put(HEAD, encode_record(found))
+        return found
+
+    def lose(self, *, zookeeper: bool = True) -> None:
+        for key in self.store.keys(""):
+            self.store.delete(key)
+        if zookeeper:
+            self.register.there = Registered("nothing")
 
 
 @pytest.fixture
-def tracker() -> InMemoryStateTracker:
-    return InMemoryStateTracker()
-
-
-def takes_over(tracker: InMemoryStateTracker, monkeypatch: pytest.MonkeyPatch, head: Head, lost: bytes | None) -> Any:
-    """Return what a standby finds that sees the head, until it is lost, or written over, and then is elected."""
-    tracker.store.put(HEAD, encode_record(head))
-    answers = iter([False, True])
-
-    def wait(seconds: float) -> bool:
-        if is_elected := next(answers):
-            tracker.store.delete(HEAD)
-            if lost is not None:
-                tracker.store.put(HEAD, lost)
-        return is_elected
-
-    election = SimpleNamespace(wait=wait)
-    address = SimpleNamespace(split=lambda: ("here", 1), id="master")
-    candidate: Any = SimpleNamespace(election=election, address=address, session=None)
-    registered = SimpleNamespace(find=lambda: CONF)
-    monkeypatch.setattr(leadership, "ZookeeperConfigurationRetriever", lambda *given, **more: registered)
-    hazelcast: Any = tracker
-    return leadership._outlives_master(CONF, candidate, hazelcast, lambda: None)
-
-
-def head(tracker: InMemoryStateTracker, status: Any) -> Head:
-    model = drive(write_frame(tracker.store, "model/7/x", b"parameters"))
-    return Head(run="r", version=7, round=3, model=model, status=status)
+def waiting() -> Waiting:
+    return Waiting()
 
 
 @pytest.mark.parametrize("lost", [None, b"junk"])
 def test_the_head_of_a_run_that_is_done_is_put_back_when_it_is_lost_with_its_master(
-    tracker: InMemoryStateTracker, monkeypatch: pytest.MonkeyPatch, lost: bytes | None, caplog
+    waiting: Waiting, lost: bytes | None
 ) -> None:
     """Or its last rounds would have to be done again, by workers that have left."""
-    done = head(tracker, "done")
-    assert takes_over(tracker, monkeypatch, done, lost) == 7
-    assert tracker.head() == done
-    assert "the head of run r, which is done, was lost with its master; it is there again" in caplog.text
+    done = waiting.put("done")
+    waiting.waits()
+    waiting.store.delete(HEAD)
+    if lost is not None:
+        waiting.store.put(HEAD, lost)
+    waiting.register.leads = True
+    assert waiting.ends() == protocol.TakeOver("lead", 7)
+    assert waiting.store.get(HEAD) == encode_record(done)
+    assert waiting.told == ["the head of run r, which is done, was lost with its master; it is there again"]
 
 
+@pytest.mark.parametrize("status", ["running", "done"])
 def test_a_head_is_not_put_back_whose_model_is_lost_too_or_that_others_may_follow(
-    tracker: InMemoryStateTracker, monkeypatch: pytest.MonkeyPatch
+    waiting: Waiting, status: str
 ) -> None:
-    assert takes_over(tracker, monkeypatch, head(tracker, "running"), None) == 7
-    assert tracker.head() is None
-    done = head(tracker, "done")
-    for key in tracker.store.keys("model/"):
-        tracker.store.delete(key)
-    assert takes_over(tracker, monkeypatch, done, None) == 7
-    assert tracker.head() is None
+    waiting.put(status)
+    waiting.waits()
+    waiting.store.delete(HEAD)
+    if status == "done":
+        waiting.lose(zookeeper=False)
+    waiting.register.leads = True
+    assert waiting.ends() == protocol.TakeOver("lead", 7)
+    assert waiting.store.get(HEAD) is None
+
+
+# --- both servers have lost everything -------------------------------------------------------------------------------
+
+
+def test_a_run_that_neither_server_knows_has_not_ended_and_who_has_a_model_goes_first(waiting: Waiting) -> None:
+    waiting.put("running")
+    waiting.waits()
+    waiting.lose()
+    waiting.register.leads = True  # faster than the master, whose session is lost as well
+    waiting.waits(1.0)
+    assert waiting.register.stepped_back == 1
+    assert len(waiting.told) == 1 and "nobody has ended it" in waiting.told[0]
+    waiting.waits(250.0)
+    waiting.put("running", version=8)  # it is back
+    waiting.register.there = Registered("this", "r")
+    waiting.waits(1.0)
+    waiting.lose()
+    waiting.waits(250.0)  # patience begins anew
+    waiting.put("running", version=9)
+    waiting.register.leads = True
+    waiting.register.there = Registered("this", "r")
+    assert waiting.ends() == protocol.TakeOver("lead", 9)
+
+
+def test_a_standby_goes_on_from_the_newest_checkpoint_if_nobody_comes_back_who_has_more(waiting: Waiting) -> None:
+    waiting.put("running")
+    waiting.waits()
+    waiting.lose()
+    waiting.has_checkpoint = True
+    waiting.register.leads = True
+    waiting.waits(9.0)
+    assert waiting.register.stepped_back == 1
+    waiting.register.leads = True
+    assert waiting.ends() == protocol.TakeOver("lead", 7)
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_standby_that_has_nothing_to_put_back_gives_up_and_says_why(waiting: Waiting, leads: bool) -> None:
+    waiting.put("running")
+    waiting.waits()
+    waiting.lose()
+    waiting.waits(299.0)
+    waiting.register.leads = leads
+    waiting.waits(2.0)
+    waiting.register.leads = leads
+    with pytest.raises(TrackerError, match=r"run r cannot go on here: .*nothing of it for 301 s.*no checkpoint"):
+        waiting.waits()
+
+
+@pytest.mark.parametrize("where", ["grid", "zookeeper", "folder"])
+@pytest.mark.parametrize("leads", [True, False])
+def test_the_end_of_a_run_is_one_wherever_it_is_written_down(waiting: Waiting, where: str, leads: bool) -> None:
+    waiting.put("done")
+    waiting.waits()
+    waiting.lose()
+    if where == "grid":
+        drive(protocol.write_end(waiting.names, "r", "1f", "done"))
+    elif where == "zookeeper":
+        waiting.register.ended = "done"
+    else:
+        waiting.kept.end = "done"
+    waiting.register.leads = leads
+    assert waiting.ends() == protocol.TakeOver("clear up" if leads else "ended", end="done")
+
+
+def test_a_standby_waits_while_its_master_clears_up_and_does_that_if_it_dies(waiting: Waiting) -> None:
+    waiting.put("done")
+    waiting.register.ended = "done"
+    waiting.waits(400.0)
+    waiting.register.there = Registered("nothing")
+    waiting.waits(400.0)  # its head is still there
+    waiting.register.leads = True
+    assert waiting.ends() == protocol.TakeOver("clear up", end="done")
+
+
+def test_a_run_that_is_done_and_whose_conf_is_lost_has_a_model_to_write(waiting: Waiting) -> None:
+    waiting.put("done")
+    waiting.register.there = Registered("nothing")
+    waiting.register.leads = True
+    assert waiting.ends() == protocol.TakeOver("lead", 7)
+
+
+def test_a_stopped_run_is_cleared_up_and_a_failed_one_is_left(waiting: Waiting) -> None:
+    waiting.put("stopped")
+    waiting.waits()
+    waiting.register.leads = True
+    assert waiting.ends() == protocol.TakeOver("clear up", end="stopped")
+    failed = Waiting()
+    failed.put("failed")
+    assert failed.ends().what == "failed"
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_an_id_that_another_run_has_got_is_named(waiting: Waiting, leads: bool) -> None:
+    waiting.register.there, waiting.register.leads = Registered("another", "q"), leads
+    with pytest.raises(TrackerError, match="the id of run r is that of another run, q, by now"):
+        waiting.ends()
+
+
+def test_what_is_not_known_is_waited_for(waiting: Waiting) -> None:
+    waiting.register.there, waiting.register.ended, waiting.register.leads = Registered("unknown"), "unknown", True
+    waiting.waits(1000.0)
+    waiting.waits(1000.0)
+    assert not waiting.told and not waiting.register.stepped_back

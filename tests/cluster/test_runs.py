@@ -17,6 +17,7 @@ from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker, HazelcastStore
 from dl4jlegacy.scaleout.protocol import NAMES
 from dl4jlegacy.scaleout.records import HEAD, WorkerRecord
+from dl4jlegacy.scaleout.tracker import drive
 from tests.support.cluster_commands import Cluster, error, until
 from tests.support.places import SECRET, Place, head
 
@@ -208,7 +209,7 @@ def test_a_listing_that_a_stranger_damaged_or_removed_comes_back(place, found):
     for spoil in (lambda: names.delete(key), lambda: stranger.put(key, b"junk"), lambda: names.put(key, b"junk")):
         began = found()["a"].began
         spoil()
-        place.masters[conf.incarnation].keep_name()
+        drive(place.masters[conf.incarnation]._name.keep())
         assert found()["a"].standing == "live" and found()["a"].began == pytest.approx(began, abs=1.0)
 
 

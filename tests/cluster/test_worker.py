@@ -23,7 +23,8 @@ def watching(tracker: InMemoryStateTracker, find: Callable[[], object], *, state
     registered: Any = SimpleNamespace(find=find)
     election: Any = SimpleNamespace(holder=lambda: holder)
     link: Any = SimpleNamespace(state=state)
-    return _MasterWatch(Conf(run="r"), tracker, registered, election, link)
+    place: Any = SimpleNamespace()  # nobody asks for the end of a run that is there
+    return _MasterWatch(Conf(run="r"), place, tracker, registered, election, link)
 
 
 def put_head(tracker: InMemoryStateTracker, version: int) -> None:

@@ -28,7 +28,7 @@ TIMES_OF_DAY = {
     "dl4jlegacy.aws.session": {"time.time"},  # launch times and prices, which Amazon's clock gives
     "dl4jlegacy.cli.runs": {"time.time"},  # how long ago a run began, for people
     "dl4jlegacy.cli.watch": {"time.time"},  # when a run was seen, for people
-    "dl4jlegacy.cluster.registration": {"time.time"},  # when a run began, for people
+    "dl4jlegacy.cluster.names": {"time.time"},  # when a run began, for people
     "dl4jlegacy.doctor.network": {"time.time"},  # whether this machine's clock is that of a server
     "dl4jlegacy.doctor.surroundings": {"time.time"},  # whether it is a time that can be
     "dl4jlegacy.observing.tensorboard": {"time.time"},  # when a point was written; names of files, in their order

@@ -17,6 +17,7 @@ from dl4jlegacy.scaleout.journal import Journal, JournalFile
 from dl4jlegacy.scaleout.liveness.client import LivenessClient
 from dl4jlegacy.scaleout.liveness.quorum import WORKER_TOPIC
 from dl4jlegacy.scaleout.monitor import GONE, LIVENESS, ClusterMonitor
+from dl4jlegacy.scaleout.protocol import STEP, Steps
 from dl4jlegacy.scaleout.records import HEAD, Head, Manifest, WorkerRecord, encode_record
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
 
@@ -33,7 +34,8 @@ class Leadership:
         if self.error is not None:
             raise self.error
 
-    def check_begin(self) -> bool:
+    def may_begin(self) -> Steps[bool]:
+        yield STEP
         self.asked.set()
         self.check()
         return self.answers

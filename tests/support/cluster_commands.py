@@ -25,6 +25,7 @@ from dl4jlegacy.scaleout.protocol import NAMES, listed_runs
 from dl4jlegacy.scaleout.records import Head
 from dl4jlegacy.scaleout.tracker import StateTracker
 from dl4jlegacy.scaleout.zookeeper import ZooKeeperSession
+from dl4jlegacy.scaleout.zookeeper.ends import ENDED
 from dl4jlegacy.services import ServicesState
 from tests.support import REPOSITORY
 from tests.support.progress_lines import without_progress
@@ -231,7 +232,7 @@ class Cluster:
             until(is_there, seconds, f"round {round_}")
 
     def left_over(self) -> list[str]:
-        """Return what of ours is in the grid or in Zookeeper."""
+        """Return what of ours is in the grid or in Zookeeper, but for the records of ends, which stay for a while."""
         return [*self._left_in_grid(), *self._left_in_zookeeper()]
 
     def left_at_end(self) -> list[str]:
@@ -252,7 +253,7 @@ class Cluster:
 
     def _left_in_zookeeper(self) -> list[str]:
         with ZooKeeperSession(self.zookeeper, secret=SECRET.encode()) as session:
-            return list(nodes_below(session, "/"))
+            return [path for path in nodes_below(session, "/") if not path.startswith(ENDED)]
 
     def end(self) -> None:
         """Kill what still runs, and take back what it left, so that the next test finds no run."""

@@ -151,10 +151,10 @@ class HazelcastLink:
         """Request a value; anything but plain bytes comes as an empty view."""
         return self._ask(lambda: self._map.get(key), self.traffic.received)
 
-    def set(self, key: str, head: bytes, value: Buffer) -> Reply[None]:
-        """Request that ``head + value`` be written."""
+    def set(self, key: str, head: bytes, value: Buffer, seconds: int | None = None) -> Reply[None]:
+        """Request that ``head + value`` be written; for so many seconds, or None: for ever."""
         self.traffic.sent(head, value)
-        return self._ask(lambda: self._map.set(key, (head, value)))
+        return self._ask(lambda: self._map.set(key, (head, value), seconds))
 
     def put_if_absent(self, key: str, head: bytes, value: Buffer) -> Reply[bool]:
         """Request that ``head + value`` be written if there is nothing."""

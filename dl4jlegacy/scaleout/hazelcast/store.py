@@ -125,6 +125,11 @@ class HazelcastStore:
         """See ``Store``."""
         self._repeat(lambda: self._set(key, value, partial(self._envelope.head, key, value)), f"write {key!r}")
 
+    def put_for(self, key: str, value: Buffer, seconds: int) -> None:
+        """See ``Store``."""
+        head = self._envelope.head(key, value)
+        self._repeat(lambda: self._link.set(key, head, value, seconds), f"write {key!r}")
+
     def put_if_absent(self, key: str, value: Buffer) -> bool:
         """See ``Store``."""
         return self._conditionally(key, None, value, lambda: self._add(key, value))

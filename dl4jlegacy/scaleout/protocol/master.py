@@ -261,7 +261,7 @@ def _begin(me: Master, expected: Buffer | None) -> Steps[None]:
 
     A master that was frozen until its run had ended, and was cleared up, finds no head either: it must not write one.
     """
-    if not me.start.may_begin():
+    if not (yield from me.start.may_begin()):
         yield Wait(me.clock.now() + me.limits.poll)
         return
     if me.known is not None and not (yield from _can_go_on(me, me.known[0])):

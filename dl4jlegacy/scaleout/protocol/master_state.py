@@ -10,10 +10,7 @@ from dl4jlegacy.scaleout.aggregate import JobAggregator
 from dl4jlegacy.scaleout.phases import NO_PHASES, Phases
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol.crashes import Attempts
-from dl4jlegacy.scaleout.protocol.events import (
-    Limits,
-    SavedState,
-)
+from dl4jlegacy.scaleout.protocol.events import Limits, SavedState, Steps
 from dl4jlegacy.scaleout.protocol.failures import Suspects
 from dl4jlegacy.scaleout.protocol.log import KnownLog, SharedModels
 from dl4jlegacy.scaleout.protocol.watch import ReissueReason
@@ -35,6 +32,12 @@ SWEEP_VERSIONS = 16
 """After this many versions the whole store is searched for keys that other processes left behind."""
 
 
+def _always() -> Steps[bool]:
+    """Return True: nobody else leads the run."""
+    yield from ()
+    return True
+
+
 @dataclass(slots=True)
 class RunStart:
     """How a run starts, or restarts after the store has lost its head or model.
@@ -42,8 +45,8 @@ class RunStart:
     ``first_model()`` returns version 0, a pure function of the Conf. ``restore()`` returns the newest good checkpoint,
     or None if there is none; ``best_model(best)`` the frame of a best model, if the checkpoints have it, and
     ``states(head)`` the states of the slots that belong to a restored head; these three raise ``StorageError`` if that
-    is unknown now, and are asked again. ``may_begin()`` returns whether this
-    process is the run's master, False if that is unknown now; it raises if it is not, or the run is over.
+    is unknown now, and are asked again. ``may_begin()`` returns whether this process may write a head, False if that is
+    unknown now; it raises if it may not (``leading.may_begin``).
     """
 
     run: str
@@ -51,7 +54,7 @@ class RunStart:
     restore: Callable[[], tuple[Head, Buffer] | None]
     best_model: Callable[[Best], Buffer | None] = lambda best: None
     states: Callable[[Head], Mapping[int, SavedState] | None] = lambda head: None
-    may_begin: Callable[[], bool] = lambda: True
+    may_begin: Callable[[], Steps[bool]] = _always
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ from dl4jlegacy.scaleout.zookeeper.configuration import (
     build_path,
 )
 from dl4jlegacy.scaleout.zookeeper.election import MasterElection
+from dl4jlegacy.scaleout.zookeeper.ends import find_end, remove_end, write_end
 from dl4jlegacy.scaleout.zookeeper.membership import (
     MESH,
     MeshMembers,
@@ -29,7 +30,10 @@ __all__ = [
     "ZooKeeperSession",
     "ZookeeperConfigurationRetriever",
     "build_path",
+    "find_end",
     "is_deserted",
     "prune_group",
     "registered_workers",
+    "remove_end",
+    "write_end",
 ]

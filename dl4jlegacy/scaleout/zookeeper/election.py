@@ -18,6 +18,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Self
 
 import msgspec
@@ -68,10 +69,9 @@ class MasterElection:
         self._session = session
         self._group = group
         self._folder = group_path(group, ELECTION)
-        self._nonce = uuid.uuid4().hex[:16]
-        self._member = Member(
-            info={"host": socket.gethostname(), "pid": os.getpid(), **(info or {})}, nonce=self._nonce
-        )
+        self.nonce = uuid.uuid4().hex[:16]
+        """By what others know this candidate: two containers may have one host name, and their processes one pid."""
+        self._member = Member(info={"host": socket.gethostname(), "pid": os.getpid(), **(info or {})}, nonce=self.nonce)
         self._on_elected = on_elected
         self._on_lost = on_lost
         self._changed = threading.Condition()
@@ -144,39 +144,55 @@ class MasterElection:
             if self.wait(seconds):
                 return self
             try:
-                holder = self.holder()
+                leader = self.leader()
             except BaseException:
                 self.resign()
                 raise
-            if holder not in (None, self.info):
+            if leader is not None and leader.nonce != self.nonce:
                 break  # else who led has lost his session a moment ago, and will be back, or this candidate leads soon
         self.resign()
-        if holder in (None, self.info):
+        if leader is None or leader.nonce == self.nonce:
             raise TrackerError(
                 f"this master did not get the id {self._group!r} in Zookeeper at {self._session.address} within "
                 f"{2 * seconds:.0f} s, though no other is known to hold it: the server or this machine is too slow, or "
                 "somebody else wrote there; try again, or give it another id"
             )
-        who = ", ".join(f"{name} {value}" for name, value in sorted(holder.items()))
+        who = ", ".join(f"{name} {value}" for name, value in sorted(leader.info.items()))
         raise TrackerError(
             f"another master holds the id {self._group!r} in Zookeeper at {self._session.address} ({who}); "
             "stop that one, start this one as a standby, or give it another id"
         )
 
+    def leader(self) -> Member | None:
+        """Return the present master's nonce and information; None if there is no candidate."""
+        return next(self._members(), None)
+
     def holder(self) -> Info | None:
         """Return the information about the present master; None if there is no candidate."""
-        return next(self._infos(), None)
+        leader = self.leader()
+        return None if leader is None else leader.info
 
     def standbys(self) -> list[Info]:
         """Return the information about the standbys, the next master first."""
-        return [info for info in list(self._infos())[1:] if info.get("standby")]
+        return [member.info for member in list(self._members())[1:] if member.info.get("standby")]
 
-    def _infos(self) -> Iterator[Info]:
+    def _members(self) -> Iterator[Member]:
         """Yield what is known about the candidates, the present master first."""
         for name in sorted(self._session.children(self._folder) or [], key=_number):
             member = read_member(self._session, f"{self._folder}/{name}")
             if member is not None:
-                yield member.info
+                yield member
+
+    def step_back(self, seconds: float) -> None:
+        """Give up leadership, and let all other candidates go first for so long; then stand again."""
+        self._session.scheduler.run(partial(self._let_go, seconds), self._session.deadline_seconds)
+
+    def _let_go(self, seconds: float) -> None:
+        self._yields_until, self._led_last = time.monotonic() + seconds, False
+        for name in self._session.children(self._folder) or []:
+            if name.startswith(self.nonce):
+                self._session.delete(f"{self._folder}/{name}")
+        self._lose("stepped back")
 
     def resign(self) -> None:
         """Give up leadership and candidacy; the next candidate is notified immediately."""
@@ -235,7 +251,7 @@ class MasterElection:
     def _candidates(self) -> list[str]:
         """Return the candidates' nodes, the leader's first; delete old nodes of this candidate."""
         names = sorted(self._session.children(self._folder, watch=self._again) or [], key=_number)
-        ours = [name for name in names if name.startswith(self._nonce)]
+        ours = [name for name in names if name.startswith(self.nonce)]
         keep = self._names_of_this_session(names)[:1]
         for name in ours:  # from lost sessions, or duplicates of a repeated request
             if name not in keep:
@@ -247,7 +263,7 @@ class MasterElection:
         return [name for name in names if name.startswith(self._prefix())]
 
     def _prefix(self) -> str:
-        return f"{self._nonce}-{self._session.session_id & (2**64 - 1):016x}-"
+        return f"{self.nonce}-{self._session.session_id & (2**64 - 1):016x}-"
 
     def _stand_again(self, others: list[str]) -> None:
         """Stand; if another candidate led last, only after a moment, since it may come back."""
@@ -298,7 +314,7 @@ class MasterElection:
 
     def _withdraw(self) -> None:
         for name in self._session.children(self._folder) or []:
-            if name.startswith(self._nonce):
+            if name.startswith(self.nonce):
                 self._session.delete(f"{self._folder}/{name}")
         self._session.prune(self._folder)
 

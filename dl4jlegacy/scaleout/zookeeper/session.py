@@ -225,6 +225,11 @@ class ZooKeeperSession:
         """Return whether ``path`` exists; ``watch`` as for ``get``, also for a node that does not exist yet."""
         return self._call(path, lambda: self._client.exists_async(path, watch=_watcher(watch))) is not None
 
+    def created(self, path: str) -> int | None:
+        """Return the place of ``path`` in the order in which all nodes were created, whoever may read it, or None."""
+        stat = self._call(path, lambda: self._client.exists_async(path))
+        return None if stat is None else int(stat.czxid)
+
     def children(self, path: str, *, watch: Step | None = None) -> list[str] | None:
         """Return the names under ``path``, sorted; None if it does not exist. ``watch`` as for ``get``."""
         names = self._call(path, lambda: self._client.get_children_async(path, watch=_watcher(watch)), NoNodeError)

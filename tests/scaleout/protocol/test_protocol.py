@@ -720,6 +720,7 @@ def test_a_master_whose_run_was_cleared_up_while_it_stood_still_does_not_begin_i
     work, store, may = network_work(), MemoryStore(), [True]
 
     def may_begin():
+        yield protocol.STEP
         if may[0] is None:
             raise TrackerError("it has ended while this master stood still")
         return may[0]

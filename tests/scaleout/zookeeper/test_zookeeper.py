@@ -38,7 +38,7 @@ from dl4jlegacy.scaleout.zookeeper import (
     registered_workers,
 )
 from dl4jlegacy.scaleout.zookeeper.configuration import FORMAT
-from dl4jlegacy.scaleout.zookeeper.membership import group_path
+from dl4jlegacy.scaleout.zookeeper.membership import Member, group_path
 from dl4jlegacy.scaleout.zookeeper.scheduler import StepScheduler
 from dl4jlegacy.scaleout.zookeeper.session import CLOSE_SECONDS, CONNECT_SECONDS
 from dl4jlegacy.services import Services, ServicesState
@@ -919,11 +919,11 @@ def test_who_holds_the_id_is_told_though_he_had_lost_his_session_a_moment_before
     before = ["what the second one finds first"]
 
     class Second(MasterElection):
-        def holder(self) -> dict[str, Any] | None:
+        def leader(self) -> Member | None:
             if not before:
-                return super().holder()
+                return super().leader()
             before.clear()
-            return self.info if is_itself else None
+            return self._member if is_itself else None
 
     with (
         MasterElection(session, group=group, info={"id": "first"}).claim(DEADLINE),
@@ -939,7 +939,7 @@ def test_a_master_that_does_not_get_an_id_that_nobody_is_known_to_hold_accuses_n
     zookeeper_address: str, session: ZooKeeperSession, group: str
 ) -> None:
     class Second(MasterElection):
-        def holder(self) -> dict[str, Any] | None:
+        def leader(self) -> Member | None:
             return None
 
     with (

@@ -1,0 +1,107 @@
+"""How a standby waits behind the master of a run, and takes the run over when that is gone (layer 5).
+
+Legacy: none; a dead master ended the run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+
+from dl4jlegacy.cluster.address import ClusterAddress, closing, open_tracker
+from dl4jlegacy.cluster.continuation import has_checkpoint, where_it_continues
+from dl4jlegacy.cluster.leadership import (
+    Candidate,
+    LedRun,
+    MasterOptions,
+    check_may_take_over,
+    check_takes_over,
+    leading,
+    resolve_registered,
+    standing,
+)
+from dl4jlegacy.cluster.register import ZookeeperRegister, place_of
+from dl4jlegacy.cluster.registration import MasterRegistration
+from dl4jlegacy.run import TrainingData
+from dl4jlegacy.scaleout import protocol
+from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
+
+__all__ = ["leading_after_master"]
+
+logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 0.5
+_YIELDED_SESSIONS = 3.0
+"""For so many lifetimes of a session a standby lets who led before go first, where the servers have lost everything."""
+
+
+@contextlib.contextmanager
+def leading_after_master(
+    conf: Conf,
+    data: TrainingData,
+    address: ClusterAddress,
+    options: MasterOptions,
+    *,
+    workers: int = 0,
+    on_stand_by: Callable[[], None] = lambda: None,
+) -> Iterator[LedRun | None]:
+    """Wait behind the present master, and lead its run when that dies; None if the run ended without that.
+
+    Args:
+        conf: the run's, as it is registered.
+        data: its training data.
+        address: where.
+        options: of the new master.
+        workers: in this process, once it leads.
+        on_stand_by: called on this thread, once, when this process waits behind a master.
+
+    Raises:
+        CheckpointError: the data here are not those that the run began with; and what ``leading_new_run`` raises.
+        TrackerError: neither server has anything of the run any more, and nobody has put it back.
+        VersionError: this process is not of the master's versions.
+    """
+    check_may_take_over(conf, address)
+    run = resolve_registered(conf, data, local_workers=workers)  # takes its seconds now, not when the master is gone
+    with (
+        standing(address, conf, standby=True) as candidate,
+        closing(open_tracker(conf, address, registered=True, takes_part=True)) as tracker,
+    ):
+        check_takes_over(conf, tracker)
+        found = _outlives_master(conf, candidate, tracker, on_stand_by)
+        if found.what == "clear up":
+            registration = MasterRegistration(conf, address, candidate.session, candidate.election, tracker)
+            registration.clear_up(end=found.end)
+        if found.what != "lead":
+            yield None
+            return
+        where = where_it_continues(conf, tracker, found.version).text
+        logger.warning("the master of run %s is gone; this standby takes over %s", conf.run, where)
+        with leading(run, candidate, tracker, options, takes_over="as a standby") as led:
+            yield led
+
+
+def _outlives_master(
+    conf: Conf, candidate: Candidate, tracker: HazelcastStateTracker, on_stand_by: Callable[[], None]
+) -> protocol.TakeOver:
+    """Wait until this candidate is the master, or the run has ended; see ``protocol.outlive_master``."""
+    register = ZookeeperRegister(conf, candidate.address, candidate.session, candidate.election)
+    waiting = protocol.StandBy(
+        place_of(conf, candidate.address, tracker, register),
+        tracker.clock,
+        patience=conf.worker_wait_seconds,
+        yields=_YIELDED_SESSIONS * candidate.session.session_seconds,
+        has_checkpoint=lambda: has_checkpoint(conf),
+        tell=logger.warning,
+    )
+    steps, stands_by = protocol.outlive_master(waiting), False
+    while True:
+        try:
+            event = next(steps)
+        except StopIteration as stop:
+            found: protocol.TakeOver = stop.value
+            return found
+        if event is not None and not candidate.election.wait(_LOOK_SECONDS) and not stands_by:
+            stands_by = True
+            on_stand_by()

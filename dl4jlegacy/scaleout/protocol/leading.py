@@ -1,0 +1,421 @@
+"""What a master, a standby and a worker make of what the grid and Zookeeper say of their run.
+
+Either server may lose all that it has, and both may: somebody starts them anew, on disks that were not kept. So nothing
+follows from neither knowing a run; it has ended only if its end is written down (``ends``). Who holds the run puts it
+back: the master in office what it knows, a standby the newest checkpoint; the higher version wins (``master``). A
+standby that has neither lets the others go first, waits for them, and gives up.
+
+The steps are driven against Hazelcast and Zookeeper by ``dl4jlegacy.cluster``, and by the simulator of the tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol
+
+import msgspec
+
+from dl4jlegacy.clock import Clock
+from dl4jlegacy.errors import TrackerError
+from dl4jlegacy.scaleout.protocol.ends import End, end_in_grid, withdraw_end, write_end
+from dl4jlegacy.scaleout.protocol.events import STEP, Steps, Wait
+from dl4jlegacy.scaleout.protocol.frames import parse_record, read_many
+from dl4jlegacy.scaleout.protocol.master import restore_end
+from dl4jlegacy.scaleout.records import HEAD, Head
+from dl4jlegacy.scaleout.store import Store
+
+__all__ = [
+    "OFFICE",
+    "Holder",
+    "KeptEnd",
+    "Register",
+    "Registered",
+    "RunPlace",
+    "StandBy",
+    "TakeOver",
+    "check_master",
+    "end_run",
+    "find_end",
+    "go_on_again",
+    "is_left_behind",
+    "may_begin",
+    "outlive_master",
+    "put_back",
+]
+
+OFFICE = "global/master"
+"""Who is the master, by the name of its process: a standby that is elected is that only once it has written this."""
+_LOOK_SECONDS = 0.5
+
+
+class Holder(NamedTuple):
+    """Who has been elected: the name of its process, and what it says of itself."""
+
+    process: str
+    run: str
+    where: str
+    is_standby: bool = False
+
+
+class Registered(NamedTuple):
+    """Whose Conf is registered under a run's id: this run's, another one's (which?), nobody's; or that is not known."""
+
+    kind: Literal["this", "another", "nothing", "unknown"]
+    run: str = ""
+
+
+class Register(Protocol):
+    """What Zookeeper has of a run, for one process. Each call asks it once; if there is no answer it says so, or waits.
+
+    ``process`` is the name of this process.
+    """
+
+    process: str
+
+    def fence(self) -> str | None:
+        """Return by what this process leads, as far as it knows itself; None: it does not."""
+        ...
+
+    def stands(self, fence: str) -> bool:
+        """Return whether what this process led by is still there; True if that is not known."""
+        ...
+
+    def holder(self) -> Holder | None:
+        """Return who has been elected; None: nobody, or that is not known."""
+        ...
+
+    def registered(self) -> Registered:
+        """Return whose Conf is registered."""
+        ...
+
+    def restore(self, fence: str) -> None:
+        """Register the Conf if none is, or one that cannot be read, provided that ``fence`` is still there."""
+        ...
+
+    def end(self) -> End | Literal["unknown"] | None:
+        """Return how the run has ended; None: nobody has written that down."""
+        ...
+
+    def write_end(self, status: End) -> bool:
+        """Write down that the run has ended; return False if this process does not lead it any more."""
+        ...
+
+    def withdraw_end(self) -> None:
+        """Remove what ``write_end`` wrote."""
+        ...
+
+    def step_back(self, seconds: float) -> None:
+        """Let the other candidates go first for so long."""
+        ...
+
+
+class KeptEnd(Protocol):
+    """The record of a run's end in the folder of its checkpoints; a run that has none keeps none."""
+
+    def read(self) -> End | None:
+        """Return how the run has ended, if the folder is here and says so."""
+        ...
+
+    def write(self, status: End) -> None:
+        """Write it down, if the folder is here and can be written."""
+        ...
+
+    def remove(self) -> None:
+        """Remove it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlace:
+    """Where a run is: its store in the grid, the one that all runs share, Zookeeper, and its folder.
+
+    ``keep_name()`` puts the record of its name back if that is lost; ``servers`` says in words where all that is.
+    """
+
+    run: str
+    incarnation: str
+    store: Store
+    names: Store
+    register: Register
+    kept: KeptEnd
+    keep_name: Callable[[], Steps[object]]
+    servers: str = ""
+
+
+def find_end(place: RunPlace) -> Steps[End | Literal["unknown"] | None]:
+    """Return how a run has ended; None if nobody has written down that it has, "unknown" if that cannot be told now."""
+    found = yield from end_in_grid(place.names, place.run, place.incarnation)
+    if found is None:
+        yield STEP
+        found = place.kept.read()
+    if found is not None:
+        return found
+    yield STEP
+    return place.register.end()
+
+
+def end_run(place: RunPlace, status: End) -> Steps[None]:
+    """Write down that a run has ended, before anything of it is removed; raises ``TrackerError`` unless this leads it.
+
+    A process that stood still until somebody went on with the run does not end it.
+    """
+    yield STEP
+    if not place.register.write_end(status):
+        raise TrackerError(f"run {place.run} is not led by this process any more, and is left to whoever leads it")
+    yield from write_end(place.names, place.run, place.incarnation, status)
+    yield STEP
+    place.kept.write(status)
+
+
+def go_on_again(place: RunPlace) -> Steps[None]:
+    """Remove the record of an end: somebody goes on with the run all the same."""
+    yield from withdraw_end(place.names, place.run, place.incarnation)
+    yield STEP
+    place.register.withdraw_end()
+    yield STEP
+    place.kept.remove()
+
+
+def is_left_behind(place: RunPlace) -> Steps[bool]:
+    """Return whether what a run has in the grid was written by a process that had stood still until the run had ended.
+
+    It may be stopped between its last look at the run and a write, and writes when it is woken up. A run that nobody
+    has ended, that is being cleared up, or with which somebody goes on, is left as it is.
+    """
+    if (yield from find_end(place)) not in ("done", "stopped"):
+        return False
+    yield STEP
+    if place.register.registered().kind not in ("nothing", "another"):
+        return False
+    head = yield from _head(place)
+    return head is None or head.status == "running"
+
+
+# --- the master ------------------------------------------------------------------------------------------------------
+
+
+def check_master(place: RunPlace) -> Steps[None]:
+    """Raise ``TrackerError`` if another process is the master; not if Zookeeper does not answer.
+
+    A standby that was elected while the servers had nothing steps back, unless it takes office.
+    """
+    if place.register.fence() is not None:
+        return
+    yield STEP
+    holder = place.register.holder()
+    if holder is None or holder.process == place.register.process:
+        return
+    if holder.is_standby and holder.run == place.run and (yield from _office(place)) != holder.process:
+        return
+    raise TrackerError(
+        f"run {place.run} has another master, {holder.where}: it took over while this one stood still or was cut off, "
+        "and goes on with the run"
+    )
+
+
+def may_begin(place: RunPlace) -> Steps[bool]:
+    """Return whether a master that finds no head, or an older one, may write its own; False if that is not known now.
+
+    Raises:
+        TrackerError: another process is the master, the run has ended, or its id is another run's.
+    """
+    yield from check_master(place)
+    end = yield from find_end(place)
+    if end in ("done", "stopped"):
+        how = "it is done" if end == "done" else "it was stopped"
+        raise TrackerError(f"run {place.run} has ended while this master stood still: {how}")
+    yield STEP
+    there = place.register.registered()
+    if there.kind == "another":
+        raise TrackerError(f"run {place.run} is over: its id is that of another run, {there.run}, by now")
+    return end is None and there.kind != "unknown"
+
+
+def put_back(place: RunPlace) -> Steps[None]:
+    """Register a run again whose registration is gone, or damaged by a stranger, if this process leads it.
+
+    Not if the run has ended while this process stood still: it must not look as if it were under way. It may also end
+    between the question and what follows: then the node is gone by which this process led when it asked.
+    """
+    fence = place.register.fence()
+    if fence is None:
+        return
+    head = yield from _head(place)
+    yield STEP
+    there = place.register.registered()
+    if (head is None or there.kind != "this") and (yield from find_end(place)) is not None:
+        return
+    yield STEP
+    place.register.restore(fence)
+    yield STEP
+    if not place.register.stands(fence):
+        return
+    yield from place.keep_name()
+    if (yield from _office(place)) != place.register.process:
+        yield STEP
+        place.store.put(OFFICE, msgspec.json.encode(place.register.process))
+
+
+# --- a standby -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class StandBy:
+    """A process that waits behind the master of a run.
+
+    Attributes:
+        place: where the run is.
+        clock: of this process.
+        patience: for so many seconds it waits for somebody to put a run back that neither server has.
+        yields: so long it lets who led before go first, who has more than a checkpoint.
+        has_checkpoint: returns whether there is one to go on from.
+        tell: is told, in words, what this process waits for.
+        seen: the newest head of the run that it has seen.
+    """
+
+    place: RunPlace
+    clock: Clock
+    patience: float
+    yields: float
+    has_checkpoint: Callable[[], bool]
+    tell: Callable[[str], None] = lambda text: None
+    seen: Head | None = None
+    _lost_since: float | None = None
+
+    def lost_seconds(self) -> float:
+        """Return for how long neither server has had anything of the run."""
+        if self._lost_since is None:
+            self._lost_since = self.clock.now()
+            self.tell(
+                f"{self.place.servers} have nothing of run {self.place.run}, and nobody has ended it; this standby, "
+                f"which has no model of it, waits up to {self.patience:g} s for who has"
+            )
+        return self.clock.now() - self._lost_since
+
+    def found(self, head: Head | None) -> None:
+        """Note that there is something of the run."""
+        self._lost_since = None
+        if head is not None and (self.seen is None or head.version >= self.seen.version):
+            self.seen = head
+
+
+class TakeOver(NamedTuple):
+    """What is left to do for a standby.
+
+    ``what``: lead the run, from the newest ``version`` that was seen; remove what a dead master has left of a run that
+    has ``ended``; or nothing, since the run has ended, or failed.
+    """
+
+    what: Literal["lead", "clear up", "ended", "failed"]
+    version: int = 0
+    end: End = "done"
+
+
+def outlive_master(me: StandBy) -> Steps[TakeOver]:
+    """Wait until this process is the master, or the run has ended.
+
+    A run has ended when that is written down, not when its last batch is done: until then its model may not be written.
+
+    Raises:
+        TrackerError: the run's id is another run's by now; or neither server has anything of the run, nobody has put it
+            back, and this process has nothing to do so.
+    """
+    place = me.place
+    while True:
+        head = yield from _head(place)
+        leads = place.register.fence() is not None
+        if head is not None:
+            me.found(head)
+            if head.status == "failed":  # it stays for `dl4j resume`
+                return TakeOver("failed")
+        end = None if head is not None and head.status == "running" else (yield from find_end(place))
+        if end in ("done", "stopped") or (head is not None and head.status == "stopped"):
+            found = yield from _ended(me, head, leads=leads, end="stopped" if end is None else end)
+        elif leads:
+            found = yield from _elected(me, head)
+        else:
+            found = yield from _behind(me, head)
+        if found is not None:
+            return found
+        yield Wait(me.clock.now() + _LOOK_SECONDS)
+
+
+def _ended(me: StandBy, head: Head | None, *, leads: bool, end: str) -> Steps[TakeOver | None]:
+    """Return what is left to do for a run that has ended; None while its master clears it up."""
+    how: End = "done" if end == "done" else "stopped"
+    if leads:
+        return TakeOver("clear up", end=how)
+    yield STEP
+    is_there = head is not None or me.place.register.registered().kind in ("this", "unknown")
+    return None if is_there else TakeOver("ended", end=how)
+
+
+def _behind(me: StandBy, head: Head | None) -> Steps[TakeOver | None]:
+    """Look whether there is still a run, whose master somebody else is to be."""
+    if head is not None:
+        return None
+    yield STEP
+    there = me.place.register.registered()
+    if there.kind == "another":
+        raise _replaced(me.place, there)
+    if there.kind == "nothing":
+        _check_patience(me)
+    elif there.kind == "this":
+        me.found(None)
+    return None
+
+
+def _elected(me: StandBy, head: Head | None) -> Steps[TakeOver | None]:
+    """Return how this process goes on as the master; None if it lets others go first."""
+    place, version = me.place, 0 if me.seen is None else me.seen.version
+    yield STEP
+    there = place.register.registered()
+    if there.kind == "another":
+        raise _replaced(place, there)
+    if head is not None:
+        return TakeOver("lead", head.version)
+    if there.kind == "unknown":
+        return None
+    if there.kind == "this":
+        if me.seen is not None and (yield from restore_end(place.store, me.seen)):
+            me.tell(f"the head of run {place.run}, which is done, was lost with its master; it is there again")
+        return TakeOver("lead", version)
+    waited = me.lost_seconds()
+    if waited >= me.yields and me.has_checkpoint():
+        return TakeOver("lead", version)
+    _check_patience(me)
+    yield STEP
+    place.register.step_back(me.yields)
+    return None
+
+
+def _check_patience(me: StandBy) -> None:
+    waited = me.lost_seconds()
+    if waited > me.patience:
+        raise TrackerError(
+            f"run {me.place.run} cannot go on here: {me.place.servers} have had nothing of it for {waited:.0f} s, and "
+            "nobody has put it back; this standby has no model of it, and no checkpoint. Whoever has its folder of "
+            "checkpoints goes on with it (dl4j resume FOLDER); or begin it anew"
+        )
+
+
+def _replaced(place: RunPlace, there: Registered) -> TrackerError:
+    return TrackerError(
+        f"the id of run {place.run} is that of another run, {there.run}, by now; this standby was none of its"
+    )
+
+
+def _head(place: RunPlace) -> Steps[Head | None]:
+    raw = (yield from read_many(place.store, [HEAD]))[0]
+    return parse_record(place.store, HEAD, raw, Head)
+
+
+def _office(place: RunPlace) -> Steps[str | None]:
+    """Return which process has taken office, as the run's store has it."""
+    raw = (yield from read_many(place.store, [OFFICE]))[0]
+    try:
+        found = None if raw is None else msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return found if isinstance(found, str) else None
