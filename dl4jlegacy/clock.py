@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from dl4jlegacy.service_threads import ServiceThread
+
 __all__ = ["RUNNING", "SLICE_SECONDS", "Clock", "Deadline", "RunningClock", "read_often"]
 
 SLICE_SECONDS = 0.2
@@ -66,7 +68,7 @@ def read_often(clock: Clock) -> Iterator[None]:
         while not over.wait(SLICE_SECONDS):
             clock.now()
 
-    thread = threading.Thread(target=read, name="clock", daemon=True)
+    thread = ServiceThread(target=read, name="clock")
     thread.start()
     try:
         yield

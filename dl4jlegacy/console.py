@@ -22,28 +22,16 @@ from rich.console import Console
 from rich.text import Text
 
 from dl4jlegacy.errors import Dl4jError, JobError, OutputError
+from dl4jlegacy.exits import Stopped
 from dl4jlegacy.strict_json import to_json
 
-__all__ = ["EXIT_INTERNAL", "Stopped", "emit", "error_fields", "open_console", "printable", "run_guarded"]
+__all__ = ["EXIT_INTERNAL", "emit", "error_fields", "open_console", "printable", "run_guarded"]
 
 EXIT_INTERNAL = 70
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _NOHUP = (signal.SIGHUP, signal.SIG_IGN)
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _SHOW_CURSOR = b"\x1b[?25h"
-
-
-class Stopped(BaseException):
-    """A signal asked the process to leave; what is running cleans up on the way. ``hint`` says what is kept.
-
-    Not a ``KeyboardInterrupt``, which libraries on the way would turn into something of their own.
-    """
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.name = signal.Signals(number).name
-        self.exit_status = 128 + number
-        self.hint = ""
 
 
 def emit(text: str, end: str = "\n") -> bool:

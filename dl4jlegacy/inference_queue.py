@@ -22,10 +22,12 @@ import numpy as np
 from dl4jlegacy.backend import Array, to_host
 from dl4jlegacy.clock import RUNNING, SLICE_SECONDS, Deadline
 from dl4jlegacy.errors import UsageError
+from dl4jlegacy.exits import exits_as_errors
 from dl4jlegacy.inference import TrainedModel
 from dl4jlegacy.machine import check_threads
 from dl4jlegacy.nn.networks import build_network
 from dl4jlegacy.prediction import Predict, named_rows
+from dl4jlegacy.service_threads import ServiceThread
 
 __all__ = [
     "BATCH_LIMIT",
@@ -164,7 +166,7 @@ class InferenceQueue:
         self._collecting = threading.Lock()  # one worker at a time: two that wait for more would get half each
         self._is_closed = False
         self._threads = [
-            threading.Thread(target=self._work, args=(index,), name=f"dl4j-infer-{name}-{index}", daemon=True)
+            ServiceThread(target=self._work, args=(index,), name=f"dl4j-infer-{name}-{index}")
             for index in range(batching.workers)
         ]
         for thread in self._threads:
@@ -237,12 +239,16 @@ class InferenceQueue:
             finally:
                 self._collecting.release()
             try:
-                if len(batch) > 1:
-                    self._compute_together(batch, index, own)
-                elif batch:
-                    self._compute_alone(batch[0], index, own)
+                with exits_as_errors():
+                    self._compute(batch, index, own)
             except Exception:  # a bug must not end the worker
                 logger.exception("a worker of model %s failed", self._name)
+
+    def _compute(self, batch: list[InferenceRequest], index: int, own: _Rows) -> None:
+        if len(batch) > 1:
+            self._compute_together(batch, index, own)
+        elif batch:
+            self._compute_alone(batch[0], index, own)
 
     def _collected(self) -> list[InferenceRequest]:
         """Return the requests that are computed together next; none if there was none for a while."""
@@ -283,7 +289,8 @@ class InferenceQueue:
         first = batch[0]
         rows = [request.ahead[0] for request in batch]
         try:
-            outputs = self._predicted(first.model, own.joined(rows), index, len(batch))
+            with exits_as_errors():
+                outputs = self._predicted(first.model, own.joined(rows), index, len(batch))
         except Exception:  # noqa: BLE001  # which of them it is because of shows when each is computed by itself
             for request in batch:
                 self._compute_alone(request, index, own)
@@ -295,21 +302,27 @@ class InferenceQueue:
             start = stop
 
     def _compute_alone(self, request: InferenceRequest, index: int, own: _Rows) -> None:
-        outputs: list[Array] = []
-        first = n_in = 0
         try:
-            while request.ahead:
-                block = request.ahead.popleft()
-                n_in = block.shape[1]
-                with named_rows(first):
-                    outputs.append(self._predicted(request.model, own.writable(block), index, 1))
-                first += len(outputs[-1])
-                if not request.is_read:
-                    _read_next(request)
+            with exits_as_errors():
+                outputs, n_in = self._outputs_of(request, index, own)
         except Exception as exc:  # noqa: BLE001  # it is the request's
             request.fail(exc)
             return
         _succeed(request, outputs, n_in)
+
+    def _outputs_of(self, request: InferenceRequest, index: int, own: _Rows) -> tuple[list[Array], int]:
+        """Return the outputs for all rows of a request, and how many inputs a row has."""
+        outputs: list[Array] = []
+        first = n_in = 0
+        while request.ahead:
+            block = request.ahead.popleft()
+            n_in = block.shape[1]
+            with named_rows(first):
+                outputs.append(self._predicted(request.model, own.writable(block), index, 1))
+            first += len(outputs[-1])
+            if not request.is_read:
+                _read_next(request)
+        return outputs, n_in
 
     def _predicted(self, model: ReplicatedModel, rows: Array, index: int, requests: int) -> Array:
         began = RUNNING.now()
@@ -359,9 +372,10 @@ def _read_next(request: InferenceRequest) -> None:
 def _has_read(request: InferenceRequest) -> bool:
     """Read a request's first rows, and look whether there are more; return False if that has failed, which it says."""
     try:
-        _read_next(request)
-        if not request.is_read:
+        with exits_as_errors():
             _read_next(request)
+            if not request.is_read:
+                _read_next(request)
     except Exception as exc:  # noqa: BLE001  # it is the request's
         request.fail(exc)
         return False
@@ -370,7 +384,8 @@ def _has_read(request: InferenceRequest) -> bool:
 
 def _succeed(request: InferenceRequest, outputs: list[Array], n_in: int) -> None:
     try:
-        request.succeed(outputs, n_in)
+        with exits_as_errors():
+            request.succeed(outputs, n_in)
     except Exception as exc:  # noqa: BLE001  # it is the request's
         request.fail(exc)
 

@@ -26,12 +26,14 @@ from dl4jlegacy.datasets.table_files import is_svmlight, is_table
 from dl4jlegacy.datasets.text_files import opened_text
 from dl4jlegacy.datasets.texts import TextReader
 from dl4jlegacy.errors import DataError, NotFiniteError, OutputError
+from dl4jlegacy.exits import exits_as_errors
 from dl4jlegacy.inference import TrainedModel, local_data
 from dl4jlegacy.kernels.threads import one_thread
 from dl4jlegacy.machine import check_threads
 from dl4jlegacy.nn.batch_evaluation import ROWS
 from dl4jlegacy.nn.networks import build_network
 from dl4jlegacy.scaleout.compute import Compute, using_gpu
+from dl4jlegacy.service_threads import ServiceThread
 from dl4jlegacy.strict_json import to_json
 
 __all__ = [
@@ -237,7 +239,7 @@ def _predicted_by_threads(
     free: queue.SimpleQueue[Predict] = queue.SimpleQueue()
     for worker in workers:
         free.put(worker)
-    started: queue.Queue[Future[PredictedRows] | BaseException | None] = queue.Queue(_AHEAD * len(workers))
+    started: queue.Queue[Future[PredictedRows] | Exception | None] = queue.Queue(_AHEAD * len(workers))
     is_wanted = threading.Event()
     is_wanted.set()
 
@@ -250,20 +252,21 @@ def _predicted_by_threads(
 
     def read() -> None:
         try:
-            for first, rows in _numbered(blocks, answers):
-                if not is_wanted.is_set():
-                    return
-                started.put(pool.submit(perform, first, rows))
+            with exits_as_errors():
+                for first, rows in _numbered(blocks, answers):
+                    if not is_wanted.is_set():
+                        return
+                    started.put(pool.submit(perform, first, rows))
             started.put(None)
-        except BaseException as exc:  # noqa: BLE001  # raised again where the results are read
+        except Exception as exc:  # noqa: BLE001  # raised again where the results are read
             started.put(exc)
 
     with ThreadPoolExecutor(len(workers), thread_name_prefix="dl4j-predict") as pool:
         # A daemon, since reading from a pipe may take for ever, and nobody may want it any more.
-        threading.Thread(target=read, name="dl4j-read", daemon=True).start()
+        ServiceThread(target=read, name="dl4j-read").start()
         try:
             while (item := started.get()) is not None:
-                if isinstance(item, BaseException):
+                if isinstance(item, Exception):
                     raise item
                 yield item.result()
         finally:

@@ -20,6 +20,7 @@ from dl4jlegacy import files
 from dl4jlegacy.backend import Array, to_host
 from dl4jlegacy.datasets import DataSet
 from dl4jlegacy.errors import DataError, TrainingError
+from dl4jlegacy.exits import exits_as_errors
 from dl4jlegacy.inference import TrainedModel
 from dl4jlegacy.inference_run import InferencePerformer, InferenceRun
 from dl4jlegacy.nn.batch_evaluation import ROWS
@@ -33,6 +34,7 @@ from dl4jlegacy.scaleout.parts import register_performer
 from dl4jlegacy.scaleout.plan import Phase, Plan, SlotPlan
 from dl4jlegacy.scaleout.store import Buffer
 from dl4jlegacy.scaleout.tracker import StateTracker
+from dl4jlegacy.service_threads import ServiceThread
 
 __all__ = ["PREDICT", "PredictionPerformer", "PredictionRun", "Spool"]
 
@@ -125,7 +127,7 @@ class _Aggregator:
     """
 
     is_wanted: threading.Event
-    outputs: queue.Queue[Array | BaseException | None] = field(default_factory=lambda: queue.Queue(1))
+    outputs: queue.Queue[Array | Exception | None] = field(default_factory=lambda: queue.Queue(1))
     rounds: dict[int, list[Array]] = field(default_factory=dict)
 
     def begin(self, model: Buffer, *, version: int, examples: Sequence[int]) -> Aggregation:
@@ -138,7 +140,7 @@ class _Aggregator:
         for outputs in self.rounds.pop(iteration, []):
             self.put(outputs)
 
-    def put(self, item: Array | BaseException | None) -> None:
+    def put(self, item: Array | Exception | None) -> None:
         """Give something to the reader, as long as there is one."""
         while self.is_wanted.is_set():
             try:
@@ -196,21 +198,22 @@ class PredictionRun(InferenceRun):
         """
 
         def work() -> None:
-            end: BaseException | None = None
+            end: Exception | None = None
             try:
-                lead()
+                with exits_as_errors():
+                    lead()
             except _NobodyReadsError:
                 return
-            except BaseException as exc:  # noqa: BLE001  # raised again where the predictions are read
+            except Exception as exc:  # noqa: BLE001  # raised again where the predictions are read
                 end = exc
             self._outputs.put(end)
 
         self._is_wanted.set()
-        thread, first = threading.Thread(target=work, name="dl4j-predict"), 0
+        thread, first = ServiceThread(target=work, name="dl4j-predict", daemon=False), 0
         thread.start()
         try:
             while (item := self._outputs.outputs.get()) is not None:
-                if isinstance(item, BaseException):
+                if isinstance(item, Exception):
                     raise item
                 outputs = self._model.in_label_units(item)
                 yield PredictedRows(first, self._spool.n_in, outputs, outputs.argmax(axis=1).tolist())

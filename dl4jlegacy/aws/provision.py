@@ -26,6 +26,7 @@ from dl4jlegacy import files
 from dl4jlegacy.aws.cluster_spec import check_key_file
 from dl4jlegacy.clock import Deadline
 from dl4jlegacy.errors import CloudError, ConfError, DeadlineError, NotAuthorisedError
+from dl4jlegacy.service_threads import ServiceThread
 
 __all__ = ["HostProvisioner", "RemoteResult", "new_key"]
 
@@ -281,8 +282,8 @@ class HostProvisioner:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             stop = threading.Event()
             listener.settimeout(0.2)
-            thread = threading.Thread(
-                target=_forward, args=(listener, stop, transport, (host, port)), name=f"tunnel-{host}", daemon=True
+            thread = ServiceThread(
+                target=_forward, args=(listener, stop, transport, (host, port)), name=f"tunnel-{host}"
             )
             thread.start()
             try:
@@ -320,7 +321,7 @@ def _read_to_end(channel: Any, seconds: float, on_line: Callable[[str], None]) -
 
 def _forward(listener: socket.socket, stop: threading.Event, transport: Any, target: tuple[str, int]) -> None:
     """Accept connections until ``stop`` is set, and serve each on its own thread."""
-    threads: list[threading.Thread] = []
+    threads: list[ServiceThread] = []
     while not stop.is_set():
         try:
             connection, peer = listener.accept()
@@ -328,7 +329,7 @@ def _forward(listener: socket.socket, stop: threading.Event, transport: Any, tar
             continue
         except OSError:
             break
-        thread = threading.Thread(target=_pump, args=(connection, peer, stop, transport, target), daemon=True)
+        thread = ServiceThread(target=_pump, name=f"pump-{peer[1]}", args=(connection, peer, stop, transport, target))
         thread.start()
         threads.append(thread)
     for thread in threads:

@@ -32,6 +32,7 @@ from dl4jlegacy.aws.uploader import PART_NBYTES, S3Uploader
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import DataError, Dl4jError
 from dl4jlegacy.folders import LOCK, Lines, Mark
+from dl4jlegacy.service_threads import ServiceThread
 from dl4jlegacy.strict_json import to_json
 
 __all__ = ["RENEW_SECONDS", "SILENT_SECONDS", "Claim", "S3Folder"]
@@ -225,7 +226,7 @@ class _Lock:
         self._held: tuple[Claim, str] | None = None
         self._mine = Claim("", f"{socket.gethostname()}, pid {os.getpid()}", secrets.token_hex(8))
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._renew, name="dl4j-s3-lock", daemon=True)
+        self._thread = ServiceThread(target=self._renew, name="dl4j-s3-lock")
 
     @property
     def is_held(self) -> bool:

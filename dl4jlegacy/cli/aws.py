@@ -14,8 +14,9 @@ import typer
 
 from dl4jlegacy import files
 from dl4jlegacy.cli.options import Format, add_command, number_option
-from dl4jlegacy.console import Stopped, emit, open_console
+from dl4jlegacy.console import emit, open_console
 from dl4jlegacy.errors import CloudError, ConfError, DeadlineError, Dl4jError, UsageError, counted, nearest
+from dl4jlegacy.exits import Stopped
 from dl4jlegacy.strict_json import to_json
 
 if TYPE_CHECKING:

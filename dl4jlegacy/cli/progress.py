@@ -19,8 +19,9 @@ from rich.text import Text
 from dl4jlegacy.cli.next_steps import RunLocation, after_training
 from dl4jlegacy.cli.panel import LABEL_WIDTH, Panel, bar, row
 from dl4jlegacy.cli.run_table import run_table
-from dl4jlegacy.console import Stopped, emit, error_fields, open_console
+from dl4jlegacy.console import emit, error_fields, open_console
 from dl4jlegacy.errors import DeadlineError, DeviceMemoryError, JobError, NotEnoughWorkersError, NotFiniteError, counted
+from dl4jlegacy.exits import Stopped
 from dl4jlegacy.kernels.compilation import kernels_being_compiled
 from dl4jlegacy.progress import Speed, compiling, duration, phase, score, status_line
 from dl4jlegacy.scaleout.compute import use_device

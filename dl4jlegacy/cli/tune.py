@@ -27,8 +27,9 @@ from dl4jlegacy.cli.options import (
     option,
 )
 from dl4jlegacy.cli.values import not_empty, one_of, text_or_json
-from dl4jlegacy.console import Stopped, emit, open_console
+from dl4jlegacy.console import emit, open_console
 from dl4jlegacy.errors import UsageError, counted
+from dl4jlegacy.exits import Stopped
 from dl4jlegacy.strict_json import to_json
 
 if TYPE_CHECKING:

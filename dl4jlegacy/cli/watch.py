@@ -25,7 +25,9 @@ from dl4jlegacy.cli.panel import LABEL_WIDTH, Panel, bar, row
 from dl4jlegacy.clock import RUNNING, SLICE_SECONDS, Clock
 from dl4jlegacy.console import emit, error_fields, printable
 from dl4jlegacy.errors import Dl4jError, TrackerError, counted
+from dl4jlegacy.exits import exits_as_errors
 from dl4jlegacy.progress import Speed, duration
+from dl4jlegacy.service_threads import ServiceThread
 from dl4jlegacy.strict_json import to_json
 
 __all__ = ["Looker", "Seen", "Viewer", "rows", "watch"]
@@ -85,11 +87,11 @@ class Looker:
         self._seen, self._answered = Seen(), clock.now()
         self._asked: float | None = None  # when a look began that is under way
         self._new: deque[Seen] = deque(maxlen=_MOST_NEW)
-        self._fatal: BaseException | None = None
+        self._fatal: Exception | None = None
         self._speed = Speed()
         self._beats: dict[str, tuple[float, float]] = {}
         self._ended: dict[str, Any] | None = None  # the end of a run, which is cleared up after it
-        self._thread = threading.Thread(target=self._run, name="dl4j-watch", daemon=True)
+        self._thread = ServiceThread(target=self._run, name="dl4j-watch")
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -128,11 +130,12 @@ class Looker:
 
     def _run(self) -> None:
         try:
-            while not self._closed.is_set() and not self._seen.is_over:
-                self._look_once()
-                self._news.set()
-                self._closed.wait(self._every)
-        except BaseException as exc:  # noqa: BLE001  # for the caller's thread to raise
+            with exits_as_errors():
+                while not self._closed.is_set() and not self._seen.is_over:
+                    self._look_once()
+                    self._news.set()
+                    self._closed.wait(self._every)
+        except Exception as exc:  # noqa: BLE001  # for the caller's thread to raise
             with self._lock:
                 self._fatal = exc
             self._news.set()

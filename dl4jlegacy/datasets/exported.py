@@ -26,6 +26,7 @@ from dl4jlegacy.datasets.iterator import BatchCursor, DataSetIterator
 from dl4jlegacy.datasets.multi_dataset import ListMultiDataSetIterator
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import DataError, Dl4jError, WireError, counted
+from dl4jlegacy.exits import error_text, exits_as_errors
 from dl4jlegacy.folders import Folder, LocalFolder
 
 __all__ = ["ExportedDataSetIterator", "batches_of", "export", "one_epoch"]
@@ -204,12 +205,13 @@ def _each(batches: Iterable[Any]) -> Iterator[DataSet]:
     index, iterator = 0, None
     while True:
         try:
-            iterator = iter(batches) if iterator is None else iterator
-            item = next(iterator)
+            with exits_as_errors():
+                iterator = iter(batches) if iterator is None else iterator
+                item = next(iterator)
         except StopIteration:
             return
         except Exception as exc:
-            what = str(exc) if isinstance(exc, Dl4jError) else f"{type(exc).__name__}: {exc}"
+            what = str(exc) if isinstance(exc, Dl4jError) else error_text(exc)
             raise DataError(f"the data's iterator failed at batch {index}: {what}") from exc
         yield _as_batch(item, index)
         index += 1

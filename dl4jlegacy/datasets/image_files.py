@@ -25,6 +25,7 @@ from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.splitting import Split
 from dl4jlegacy.errors import ConfError, DataError, counted, how_to_install, nearest
+from dl4jlegacy.exits import exits_as_errors
 from dl4jlegacy.machine import check_memory
 
 __all__ = [
@@ -179,7 +180,7 @@ class ImageRecordReader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     def _image_of(self, path: Path, file: BinaryIO, pillow: _Pillow) -> Array:
         """Return the pixels of an open file; raises ``DataError``."""
         try:
-            with pillow.image.open(file, formats=_NAMES) as image:
+            with exits_as_errors(), pillow.image.open(file, formats=_NAMES) as image:
                 _check(path, image, pillow)
                 return self._pixels(image, pillow)
         except DataError:

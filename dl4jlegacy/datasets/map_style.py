@@ -17,6 +17,7 @@ from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.dataset import DataSet, one_hot
 from dl4jlegacy.datasets.iterator import NumberedDataSetIterator
 from dl4jlegacy.errors import DataError, Dl4jError, nearest
+from dl4jlegacy.exits import error_text, exits_as_errors
 
 __all__ = ["MapDataSetIterator", "gives_examples"]
 
@@ -128,10 +129,10 @@ class MapDataSetIterator(NumberedDataSetIterator):
         """Return examples by their numbers; what the data set raises names them."""
         several = getattr(self.source, "__getitems__", None)
         try:
-            with self._reading:
+            with exits_as_errors(), self._reading:
                 return list(several(numbers)) if callable(several) else [self.source[number] for number in numbers]
         except Exception as exc:
-            what = str(exc) if isinstance(exc, Dl4jError) else f"{type(exc).__name__}: {exc}"
+            what = str(exc) if isinstance(exc, Dl4jError) else error_text(exc)
             asked = ", ".join(map(str, numbers[:8])) + (" ..." if len(numbers) > 8 else "")
             raise DataError(f"{type(self.source).__name__} failed at example {asked}: {what}") from exc
 

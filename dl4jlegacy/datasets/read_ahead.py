@@ -15,6 +15,9 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from dl4jlegacy.exits import exits_as_errors
+from dl4jlegacy.service_threads import ServiceThread
+
 __all__ = ["MOST_BATCHES", "ReadAhead"]
 
 MOST_BATCHES = 16
@@ -34,7 +37,7 @@ class _Reading:
     done: threading.Event = field(default_factory=threading.Event)
     thread: threading.Thread | None = None
     value: Any = None
-    error: BaseException | None = None
+    error: Exception | None = None
     nbytes: int = 0
 
 
@@ -100,7 +103,7 @@ class ReadAhead(Generic[_Key, _Value]):
             del self._readings[key]
         while self._is_worthwhile and self._threads < self._most_threads and (found := self._next()) is not None:
             reading = self._readings[found] = _Reading()
-            thread = threading.Thread(target=self._work, args=(found, reading), name="dl4j-read-ahead", daemon=True)
+            thread = ServiceThread(target=self._work, args=(found, reading), name="dl4j-read-ahead")
             reading.thread = thread
             self._threads += 1
             thread.start()
@@ -119,8 +122,9 @@ class ReadAhead(Generic[_Key, _Value]):
     def _fill(self, key: _Key, reading: _Reading) -> None:
         """Read a value, or keep what that raises."""
         try:
-            reading.value, reading.nbytes = self._timed(key)
-        except BaseException as error:  # noqa: BLE001  # it is raised where the value is asked for
+            with exits_as_errors():
+                reading.value, reading.nbytes = self._timed(key)
+        except Exception as error:  # noqa: BLE001  # it is raised where the value is asked for
             reading.error = error
 
     def _timed(self, key: _Key) -> tuple[_Value, int]:

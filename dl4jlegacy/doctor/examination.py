@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import queue
-import threading
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -16,6 +15,7 @@ from dl4jlegacy.clock import RUNNING, SLICE_SECONDS, Deadline
 from dl4jlegacy.doctor.check import Check, Finding, Result, Settings, failed, of_error, one_line, skipped
 from dl4jlegacy.doctor.mending import mend
 from dl4jlegacy.errors import Dl4jError, counted
+from dl4jlegacy.service_threads import ServiceThread
 
 __all__ = ["examine"]
 
@@ -78,7 +78,7 @@ class _UnderWay:
 
     def _begin(self, check: Check) -> None:
         try:
-            threading.Thread(target=self._look, args=(check,), name=f"doctor {check.name}", daemon=True).start()
+            ServiceThread(target=self._look, args=(check,), name=f"doctor {check.name}").start()
         except RuntimeError as exc:  # the very limit that another check is about
             finding = failed(f"no thread could be started for it: {exc}", "let more threads be started: ulimit -u")
             self._settled.append(self._result(_Answer(check, finding, "", 0.0)))

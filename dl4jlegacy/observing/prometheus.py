@@ -23,12 +23,14 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from dl4jlegacy.clock import RUNNING, Clock
 from dl4jlegacy.errors import ConfError, Dl4jError, UsageError, how_to_install
+from dl4jlegacy.exits import exits_as_errors
 from dl4jlegacy.scaleout.history import HistoryEntry
 from dl4jlegacy.scaleout.observers import ObservedRun, RunObserver
 from dl4jlegacy.scaleout.phases import PHASES, EventStats
 from dl4jlegacy.scaleout.protocol import NewModel
 from dl4jlegacy.scaleout.protocol.watch import ReissueReason
 from dl4jlegacy.scaleout.records import Failure, Figures, Head, WorkerRecord
+from dl4jlegacy.service_threads import ServiceThread
 
 __all__ = ["METRICS", "Metric", "PrometheusObserver"]
 
@@ -193,9 +195,7 @@ class PrometheusObserver(RunObserver):
         )
         self._registry.register(self)
         self._server = _Server.listening(host, port, self._library.make_wsgi_app(self._registry), self.sample)
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(_SAMPLE_SECONDS,), name="dl4j-metrics", daemon=True
-        )
+        self._thread = ServiceThread(target=self._server.serve_forever, args=(_SAMPLE_SECONDS,), name="dl4j-metrics")
         self._thread.start()
 
     @property
@@ -427,7 +427,8 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
     def service_actions(self) -> None:
         """Look at the run; called between requests."""
         try:
-            self._look()
+            with exits_as_errors():
+                self._look()
         except Exception:  # what is served stays as it was
             logger.exception("the metrics' look at the run failed")
 

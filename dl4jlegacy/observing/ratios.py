@@ -25,6 +25,7 @@ from dl4jlegacy.scaleout.lines import LinesFile, LinesKeeper
 from dl4jlegacy.scaleout.observers import ObservedRun, RunObserver
 from dl4jlegacy.scaleout.protocol import NewModel
 from dl4jlegacy.scaleout.store import Buffer
+from dl4jlegacy.service_threads import ServiceThread
 
 __all__ = ["FollowedRatios", "RatiosEntry", "RatiosFile", "RatiosObserver"]
 
@@ -106,7 +107,7 @@ class RatiosObserver(RunObserver):
         self._parameters = named_spans(run.conf.network_conf)
         self._keeper = LinesKeeper(RatiosFile(folder))
         self._closed.clear()
-        self._thread = threading.Thread(target=self._run, args=(self._keeper,), name="dl4j-ratios", daemon=True)
+        self._thread = ServiceThread(target=self._run, args=(self._keeper,), name="dl4j-ratios")
         self._thread.start()
 
     def new_version(self, version: HistoryEntry, event: NewModel) -> None:

@@ -32,6 +32,7 @@ from dl4jlegacy import files
 from dl4jlegacy.backend import Array
 from dl4jlegacy.clock import RUNNING, Clock
 from dl4jlegacy.errors import ConfError, Dl4jError, WireError, how_to_install
+from dl4jlegacy.exits import exits_as_errors
 from dl4jlegacy.nn.multilayer_updater import MultiLayerUpdater
 from dl4jlegacy.nn.networks import NetworkConfiguration
 from dl4jlegacy.nn.parameter_statistics import NamedSpan, Statistics, named_spans, statistics_of
@@ -45,6 +46,7 @@ from dl4jlegacy.scaleout.observers import ObservedRun, RunObserver
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol import NewModel
 from dl4jlegacy.scaleout.store import Buffer
+from dl4jlegacy.service_threads import ServiceThread
 
 __all__ = ["MOST_WAITING", "TensorBoardObserver"]
 
@@ -358,7 +360,7 @@ class _Writer:
         self._missing: deque[tuple[int, bytes]] = deque(maxlen=MOST_WAITING)
         self._has_failed = False
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="dl4j-tensorboard", daemon=True)
+        self._thread = ServiceThread(target=self._run, name="dl4j-tensorboard")
         self._thread.start()
 
     def takes_layers(self) -> bool:
@@ -381,7 +383,8 @@ class _Writer:
         while not is_last:
             is_last = self._closed.wait(_WRITE_SECONDS)
             try:
-                self._write()
+                with exits_as_errors():
+                    self._write()
             except (OSError, Dl4jError) as exc:
                 if not self._has_failed:
                     logger.warning("TensorBoard's events in %s cannot be written: %s", self._file.folder, exc)

@@ -16,8 +16,10 @@ import msgspec
 
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import Dl4jError
+from dl4jlegacy.exits import exits_as_errors
 from dl4jlegacy.folders import LinesFolder, Mark
 from dl4jlegacy.scaleout.own_folder import NotYetThereError
+from dl4jlegacy.service_threads import ServiceThread
 
 __all__ = ["MOST_WAITING", "LinesFile", "LinesKeeper"]
 
@@ -126,7 +128,7 @@ class LinesKeeper(Generic[R]):
         self.added = self.written = 0
         """So many records were added, and so many of these are in the file, or were dropped before they came there."""
         self._news, self._closed = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="dl4j-lines", daemon=True)
+        self._thread = ServiceThread(target=self._run, name="dl4j-lines")
         self._thread.start()
 
     def add(self, records: Sequence[R]) -> int:
@@ -169,7 +171,8 @@ class LinesKeeper(Generic[R]):
             records, added = tuple(self._records), self.added
             self._records.clear()
         try:
-            if self._file.append(records):
-                self.written = added
+            with exits_as_errors():
+                if self._file.append(records):
+                    self.written = added
         except Exception:  # the run continues without the file
             logger.exception("%s failed", self._file.what)

@@ -20,6 +20,7 @@ from typing import Any, Protocol, Self
 
 from dl4jlegacy.clock import RUNNING
 from dl4jlegacy.errors import Dl4jError, TrackerClosedError, TrackerError
+from dl4jlegacy.exits import exits_as_errors
 from dl4jlegacy.folders import LinesFolder
 from dl4jlegacy.scaleout.compute import ARITHMETIC
 from dl4jlegacy.scaleout.conf import Conf
@@ -55,6 +56,7 @@ from dl4jlegacy.scaleout.records import Crash, Failure, Head, Keys, WorkerRecord
 from dl4jlegacy.scaleout.run_summary import RunSummary, summarize
 from dl4jlegacy.scaleout.stats import StatsCollector
 from dl4jlegacy.scaleout.tracker import StateTracker, drive
+from dl4jlegacy.service_threads import ServiceThread
 
 __all__ = ["GONE", "LEADER", "LIVENESS", "WAITING", "ClusterMonitor", "Leadership"]
 
@@ -182,7 +184,7 @@ class ClusterMonitor:
         self._fail: Callable[[BaseException], None] = lambda error: None
         self._wakeup, self._stopped = threading.Event(), threading.Event()
         self._stops: list[Callable[[], None]] = []
-        self._thread = threading.Thread(target=self._run, name="dl4j-monitor", daemon=True)
+        self._thread = ServiceThread(target=self._run, name="dl4j-monitor")
 
     def __enter__(self) -> Self:
         self._dead_master = dead_master(self._tracker.get(LEADER), self._tracker.get(LIVENESS))
@@ -359,7 +361,8 @@ class ClusterMonitor:
     def _guarded(self, step: Callable[[], None]) -> None:
         """Run a step; if it fails, it is repeated a second later."""
         try:
-            step()
+            with exits_as_errors():
+                step()
         except TrackerClosedError:
             self._stopped.set()
         except Dl4jError as exc:

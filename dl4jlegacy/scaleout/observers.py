@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
+from dl4jlegacy.exits import error_text, exits_as_errors
 from dl4jlegacy.nn.listeners import TrainingListener
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.history import HistoryEntry
@@ -91,13 +92,14 @@ class Observers:
 
     def _guarded(self, part: Any, call: Callable[[Any], None]) -> None:
         try:
-            call(part)
+            with exits_as_errors():
+                call(part)
         except Exception as exc:
             name = str(getattr(part, "name", "")) or type(part).__name__  # who passes on to others has their name
             if name not in self._failed:
                 self._failed.add(name)
                 logger.warning("%s failed, and the run goes on without what it does", name, exc_info=True)
-                self._outcome.warn(f"{name} failed, and the run went on: {type(exc).__name__}: {exc}")
+                self._outcome.warn(f"{name} failed, and the run went on: {error_text(exc)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +178,8 @@ class RunObservers(RunObserver):
         """See ``RunObserver``."""
         for observer in self._observers:
             self._begun.append(observer)
-            observer.begin(run)
+            with exits_as_errors():
+                observer.begin(run)
 
     def new_version(self, version: HistoryEntry, event: NewModel) -> None:
         """See ``RunObserver``."""
@@ -206,10 +209,11 @@ class RunObservers(RunObserver):
     def _tell(self, call: Callable[[RunObserver], None]) -> None:
         for observer in self._begun:
             try:
-                call(observer)
+                with exits_as_errors():
+                    call(observer)
             except Exception as exc:
                 name = type(observer).__name__
                 if name not in self._failed:
                     self._failed.add(name)
                     logger.warning("%s failed, and the run goes on without what it does", name, exc_info=True)
-                    self._warn(f"{name} failed, and the run went on: {type(exc).__name__}: {exc}")
+                    self._warn(f"{name} failed, and the run went on: {error_text(exc)}")

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dl4jlegacy.errors import ConfError, MissingPartError, UsageError, nearest
+from dl4jlegacy.exits import error_text, exits_as_errors
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.scaleout import strategies
 from dl4jlegacy.scaleout.conf import Conf
@@ -119,11 +120,12 @@ class PartRegistry:
 
     def _load(self, entry: EntryPoint, wanted_by: str) -> Callable[..., Any]:
         try:
-            factory: Callable[..., Any] = entry.load()
+            with exits_as_errors():
+                factory: Callable[..., Any] = entry.load()
         except Exception as exc:
             raise MissingPartError(
                 f"{wanted_by} needs the {self.kind} {entry.name!r}, and {entry.value} cannot be imported: "
-                f"{type(exc).__name__}: {exc}"
+                f"{error_text(exc)}"
             ) from exc
         if not callable(factory):
             raise MissingPartError(f"{wanted_by} needs the {self.kind} {entry.name!r}, and {entry.value} is none")
@@ -195,14 +197,21 @@ def _router(conf: Conf) -> WorkRouter:
             jobs_per_round=conf.jobs_per_round or conf.workers,
             weighted_average=conf.weighted_average,
         )
-    made: WorkRouter = ROUTERS.find(conf.router, f"run {conf.run}" if conf.run else "the run")(conf)
+    make = ROUTERS.find(conf.router, f"run {conf.run}" if conf.run else "the run")
+    with exits_as_errors():
+        made: WorkRouter = make(conf)
     check_router(made)
     return made
 
 
 def checked(factory: PerformerFactory) -> PerformerFactory:
     """Return what makes the same performers, whose results are checked: they are somebody's own."""
-    return lambda conf, kernels: CheckedPerformer(factory(conf, kernels))
+
+    def make(conf: Conf, kernels: Kernels) -> WorkerPerformer:
+        with exits_as_errors():
+            return CheckedPerformer(factory(conf, kernels))
+
+    return make
 
 
 def import_parts(modules: Iterable[str]) -> None:
@@ -219,10 +228,11 @@ def import_parts(modules: Iterable[str]) -> None:
             sys.path.insert(0, folder)
         was_there = module in sys.modules
         try:
-            importlib.import_module(module)
+            with exits_as_errors():
+                importlib.import_module(module)
         except Exception as exc:
             hint = "; give its name as in an import, without .py" if module.endswith(".py") or "/" in module else ""
-            raise UsageError(f"--use {module}: it cannot be imported: {type(exc).__name__}: {exc}{hint}") from exc
+            raise UsageError(f"--use {module}: it cannot be imported: {error_text(exc)}{hint}") from exc
         if not was_there and [registry.parts for registry in (PERFORMERS, ROUTERS)] == before:
             raise UsageError(
                 f"--use {module}: it registers no part; does it have @register_performer(...) or "

@@ -15,6 +15,7 @@ from typing import Any, Protocol, cast
 from dl4jlegacy.backend import Array, Scalar, get_array_module, is_on_device, to_host
 from dl4jlegacy.datasets import DataSet, MultiDataSet
 from dl4jlegacy.errors import ConfError, ContractError, JobError, NotFiniteError
+from dl4jlegacy.exits import exits_as_errors
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.batch_evaluation import evaluate_batches
 from dl4jlegacy.nn.listeners import TrainingListener
@@ -133,7 +134,8 @@ class CheckedPerformer:
     @property
     def progress(self) -> int:
         """See ``WorkerPerformer``; a performer that has none is never taken for one that hangs within a job."""
-        progress: Any = getattr(self._performer, "progress", 0)
+        with exits_as_errors():
+            progress: Any = getattr(self._performer, "progress", 0)
         if not isinstance(progress, int | float):
             raise ContractError(
                 f"{type(self._performer).__name__}.progress is {progress!r}; it must be a number that grows while a "
@@ -237,7 +239,8 @@ class MultiLayerNetworkPerformer:
     def _tell(self, iteration: int, score: Scalar, examples: int) -> None:
         for number, listener in enumerate(self._listeners):
             try:
-                listener.iteration_done(self._network, iteration, float(score), examples=examples)
+                with exits_as_errors():
+                    listener.iteration_done(self._network, iteration, float(score), examples=examples)
             except Exception:
                 if number not in self._failed:
                     name = type(listener).__name__

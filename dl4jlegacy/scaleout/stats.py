@@ -37,6 +37,7 @@ from dl4jlegacy.scaleout.phases import PHASES, EventStats, PhaseRecorder
 from dl4jlegacy.scaleout.records import Keys, encode_record
 from dl4jlegacy.scaleout.store import Buffer
 from dl4jlegacy.scaleout.tracker import StateTracker, drive
+from dl4jlegacy.service_threads import ServiceThread
 
 __all__ = [
     "NOT_COLLECTED",
@@ -355,7 +356,7 @@ class StatsSender:
     def __init__(self, recorder: PhaseRecorder, send: Callable[[Sequence[EventStats]], None]) -> None:
         self._recorder, self._send = recorder, send
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="dl4j-stats", daemon=True)
+        self._thread = ServiceThread(target=self._run, name="dl4j-stats")
 
     def start(self) -> None:
         """Begin."""

@@ -10,6 +10,7 @@ from typing import Any
 import pykka
 
 from dl4jlegacy.clock import RUNNING, SLICE_SECONDS
+from dl4jlegacy.service_threads import ServiceThread
 
 __all__ = ["Ticker"]
 
@@ -26,7 +27,7 @@ class Ticker:
     def __init__(self, entries: Sequence[tuple[float, pykka.ActorRef[Any], Any]]) -> None:
         self._entries = entries
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="dl4j-ticker", daemon=True)
+        self._thread = ServiceThread(target=self._run, name="dl4j-ticker")
 
     def start(self) -> None:
         """Start ticking."""

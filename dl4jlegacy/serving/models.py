@@ -21,12 +21,14 @@ import numpy as np
 from dl4jlegacy import files, storage
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import CloudError, Dl4jError, DownloadError, ModelError, NotAuthorisedError, UsageError
+from dl4jlegacy.exits import exits_as_errors
 from dl4jlegacy.inference import TrainedModel
 from dl4jlegacy.inference_queue import Batching, InferenceQueue, ReplicatedModel
 from dl4jlegacy.kernels.threads import one_thread
 from dl4jlegacy.nn.input_type import InputTypeRecurrent
 from dl4jlegacy.nn.networks import input_type_of
 from dl4jlegacy.saved_model import load_model
+from dl4jlegacy.service_threads import ServiceThread
 
 __all__ = ["LoadedModel", "ModelWatcher", "ServedModel", "named_paths"]
 
@@ -197,7 +199,7 @@ class ModelWatcher:
 
     def __init__(self, models: Mapping[str, ServedModel], seconds: float) -> None:
         self._models, self._seconds, self._over = models, seconds, threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="dl4j-serve-watch", daemon=True)
+        self._thread = ServiceThread(target=self._watch, name="dl4j-serve-watch")
 
     def _watch(self) -> None:
         for turn in itertools.count(1):
@@ -218,6 +220,7 @@ class ModelWatcher:
 
 def _guarded(reload: Callable[[], bool]) -> None:
     try:
-        reload()
+        with exits_as_errors():
+            reload()
     except Exception:  # a bug must not end the watch: the old models go on
         logger.exception("a model could not be loaded anew")

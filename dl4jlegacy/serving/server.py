@@ -7,7 +7,6 @@ import gc
 import logging
 import socket
 import sys
-import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -16,10 +15,12 @@ from typing import Self
 import uvicorn
 
 from dl4jlegacy.clock import RUNNING, SLICE_SECONDS, read_often
+from dl4jlegacy.exits import exits_as_errors
 from dl4jlegacy.http_connections import BoundedServer, connection_type, event_loop
 from dl4jlegacy.kernels.threads import one_thread
 from dl4jlegacy.listening import read_token, url_of
 from dl4jlegacy.machine import allow_open_files
+from dl4jlegacy.service_threads import ServiceThread
 from dl4jlegacy.serving.application import application
 from dl4jlegacy.serving.models import ModelWatcher
 from dl4jlegacy.serving.service import Service
@@ -128,13 +129,14 @@ class ModelServer:
             timeout_graceful_shutdown=max(1, round(drain_seconds)),
         )
         self._server = BoundedServer(config, _possible(connections), _MOST_UNREAD)
-        self._thread = threading.Thread(target=self._run, name="dl4j-serve", daemon=True)
-        self._failure: BaseException | None = None
+        self._thread = ServiceThread(target=self._run, name="dl4j-serve")
+        self._failure: Exception | None = None
 
     def _run(self) -> None:
         try:
-            self._server.run(sockets=[self._listening])
-        except BaseException as exc:  # noqa: BLE001  # raised again by wait
+            with exits_as_errors():
+                self._server.run(sockets=[self._listening])
+        except Exception as exc:  # noqa: BLE001  # raised again by wait
             self._failure = exc
 
     def wait(self) -> None:

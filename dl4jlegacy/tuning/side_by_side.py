@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
+from dl4jlegacy.exits import exits_as_errors
 from dl4jlegacy.kernels.threads import one_thread
 from dl4jlegacy.scaleout.outcome import RunStatus
 
@@ -59,7 +60,8 @@ def side_by_side(
         [(number, task)] = tasks.items()
         future: Future[T] = Future()
         try:
-            future.set_result(task(tick))
+            with exits_as_errors():
+                future.set_result(task(tick))
         except Exception as exc:  # noqa: BLE001  # whoever takes the result raises it again
             future.set_exception(exc)
         yield number, future

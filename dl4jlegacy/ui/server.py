@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +21,7 @@ from dl4jlegacy.admission import most_connections
 from dl4jlegacy.errors import Dl4jError
 from dl4jlegacy.http_connections import BoundedServer, connection_type
 from dl4jlegacy.listening import read_token, url_of
+from dl4jlegacy.service_threads import ServiceThread
 from dl4jlegacy.ui import api, legacy, model_api, openapi
 from dl4jlegacy.ui.endpoints import Panel, Refused, route_of
 from dl4jlegacy.ui.guard import Guard, Policy
@@ -107,7 +107,7 @@ class Dashboard:
         )
         self._server = BoundedServer(config, most_connections("dashboard"), _MOST_UNREAD)
         panel.is_closing = lambda: self._server.should_exit
-        self._thread = threading.Thread(target=self._run, name="dl4j-dashboard", daemon=True)
+        self._thread = ServiceThread(target=self._run, name="dl4j-dashboard")
 
     def serve(self) -> None:
         """Serve until a signal comes, which then goes the way that it would have gone without this."""

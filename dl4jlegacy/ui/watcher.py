@@ -16,8 +16,10 @@ import msgspec
 
 from dl4jlegacy.clock import RUNNING, Clock, Deadline
 from dl4jlegacy.errors import Dl4jError
+from dl4jlegacy.exits import error_name, exits_as_errors
 from dl4jlegacy.scaleout.history import HistoryEntry
 from dl4jlegacy.scaleout.journal import JournalEntry
+from dl4jlegacy.service_threads import ServiceThread
 from dl4jlegacy.ui.sources import Source
 from dl4jlegacy.ui.view import Away, Marks, Reading, RunView, View
 
@@ -53,7 +55,7 @@ class Watcher:
         self._observer = _Observer(clock)
         self._listeners: tuple[Callable[[], None], ...] = ()
         self._lock, self._closed = threading.Lock(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="dl4j-watcher", daemon=True)
+        self._thread = ServiceThread(target=self._run, name="dl4j-watcher")
 
     def __enter__(self) -> Watcher:
         if self._looks_at_once:
@@ -92,13 +94,14 @@ class Watcher:
         """Read the run once, and make the view of it; what goes wrong is in the view."""
         now = time.time()
         try:
-            reading = self.source.read()
+            with exits_as_errors():
+                reading = self.source.read()
         except Dl4jError as exc:
             self._show(msgspec.structs.replace(self.view, away=self._away(now, exc.code, str(exc))))
             return
         except Exception as exc:  # the page says so, and the next look may go well
             logger.exception("the run cannot be looked at")
-            message = f"this is a bug in dl4jlegacy ({type(exc).__name__}); its traceback is where the dashboard runs"
+            message = f"this is a bug in dl4jlegacy ({error_name(exc)}); its traceback is where the dashboard runs"
             self._show(msgspec.structs.replace(self.view, away=self._away(now, Dl4jError.code, message)))
             return
         self.reading = reading

@@ -18,7 +18,7 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     saved = threading.Event()
     saved.set()
-    new_model, on_receive = MasterActor._new_model, ModelSavingActor.on_receive
+    new_model, receive = MasterActor._new_model, ModelSavingActor.receive
 
     def wait(self: MasterActor, event: NewModel) -> None:
         assert saved.wait(30)
@@ -29,8 +29,8 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
             saved.set()
 
     def save(self: ModelSavingActor, message: SaveModel) -> None:
-        on_receive(self, message)
+        receive(self, message)
         saved.set()
 
     monkeypatch.setattr(MasterActor, "_new_model", wait)
-    monkeypatch.setattr(ModelSavingActor, "on_receive", save)
+    monkeypatch.setattr(ModelSavingActor, "receive", save)

@@ -20,8 +20,8 @@ from typing import Any
 
 import msgspec
 
-from dl4jlegacy.console import Stopped
 from dl4jlegacy.errors import Dl4jError, UsageError
+from dl4jlegacy.exits import Stopped
 from dl4jlegacy.scaleout.strategies import create_router
 from dl4jlegacy.services.jars import fetch_jars, pinned_jars
 from tools.chaos import network

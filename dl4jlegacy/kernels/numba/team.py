@@ -40,6 +40,7 @@ from dl4jlegacy.kernels.numba.handing import (
     serve,
     share_out,
 )
+from dl4jlegacy.service_threads import ServiceThread
 
 __all__ = ["hired", "run_all", "share_vectors"]
 
@@ -102,9 +103,7 @@ class _Team:
             self._turns = max(1, int(_LOOKS * _AWAKE / min(seconds)))
         for number in range(len(self._gates), count):
             gate: SimpleQueue[None] = SimpleQueue()
-            worker = threading.Thread(
-                target=self._work, args=(number, gate), name=f"{threads.NAME}-{number}", daemon=True
-            )
+            worker = ServiceThread(target=self._work, args=(number, gate), name=f"{threads.NAME}-{number}")
             try:
                 worker.start()
             except RuntimeError:  # the process ends, or may have no more threads

@@ -1,4 +1,7 @@
-"""What all actors share: a failure ends the run, and hints wake those that run a role of the protocol."""
+"""What all actors share: a failure ends the run, and hints wake those that run a role of the protocol.
+
+pykka takes what is no ``Exception`` for the wish to stop every actor of the process, and stops them in silence.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Any
 
 import pykka
 
+from dl4jlegacy.exits import exits_as_errors
 from dl4jlegacy.scaleout.actors.messages import Poll
 from dl4jlegacy.scaleout.outcome import Outcome
 from dl4jlegacy.scaleout.tracker import StateTracker
@@ -19,13 +23,42 @@ logger = logging.getLogger(__name__)
 
 
 class Actor(pykka.ThreadingActor):
-    """An actor that ends the run, with its traceback, if one of its messages raises."""
+    """An actor that ends the run, with its traceback, if anything that it does raises: ``sys.exit`` too."""
 
     use_daemon_thread = True  # a forgotten actor must not keep the process alive
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__()
         self._outcome = outcome
+
+    def begin(self) -> None:
+        """Do what comes before the first message."""
+
+    def receive(self, message: Any) -> None:
+        """Do what a message asks for."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """Do what comes after the last message."""
+
+    def on_start(self) -> None:
+        """Begin; what that raises ends the run."""
+        try:
+            with exits_as_errors():
+                self.begin()
+        except Exception as exc:  # of which pykka does not tell ``on_failure``
+            self._outcome.fail(exc)
+            raise
+
+    def on_receive(self, message: Any) -> None:
+        """Do what a message asks for."""
+        with exits_as_errors():
+            self.receive(message)
+
+    def on_stop(self) -> None:
+        """End."""
+        with exits_as_errors():
+            self.end()
 
     def on_failure(
         self,
@@ -47,7 +80,7 @@ class ProtocolActor(Actor):
         self._stops: list[Callable[[], None]] = []
         self._is_hinted = False
 
-    def on_start(self) -> None:
+    def begin(self) -> None:
         """Listen for hints, and run the role for the first time."""
         self._stops = [self._tracker.store.listen(topic, self._hint) for topic in self._topics]
         self._hint()
@@ -61,7 +94,7 @@ class ProtocolActor(Actor):
             except pykka.ActorDeadError:
                 logger.debug("a hint came after %s had stopped", type(self).__name__)
 
-    def on_receive(self, message: Any) -> None:
+    def receive(self, message: Any) -> None:
         """Run the role until it waits."""
         if not isinstance(message, Poll):
             raise TypeError(f"{type(self).__name__} does not know the message {message!r}")
@@ -71,7 +104,7 @@ class ProtocolActor(Actor):
     def _drive(self) -> None:
         raise NotImplementedError
 
-    def on_stop(self) -> None:
+    def end(self) -> None:
         """Stop listening for hints."""
         for stop in self._stops:
             stop()

@@ -45,7 +45,7 @@ class HeartbeatActor(Actor):
         self._seen: dict[str, tuple[Working, int, float]] = {}
         """What each worker did when it was last looked at, its progress, and since when both are the same."""
 
-    def on_receive(self, message: Any) -> None:
+    def receive(self, message: Any) -> None:
         """Send a heartbeat of every worker at every ``Beat``, and immediately of a new one."""
         match message:
             case Joining():

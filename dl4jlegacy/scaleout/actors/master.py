@@ -91,13 +91,13 @@ class MasterActor(ProtocolActor):
             self._issue_now(work)
             self._held = None
 
-    def on_receive(self, message: Any) -> None:
+    def receive(self, message: Any) -> None:
         """Run the role; or note that the saving actor is free."""
         if isinstance(message, Saved):
             self._saving = False
             return
         try:
-            super().on_receive(message)
+            super().receive(message)
         finally:
             self._tell_versions()
 
@@ -130,7 +130,7 @@ class BatchActor(Actor):
         super().__init__(outcome)
         self._issuer = issuer
 
-    def on_receive(self, message: Any) -> None:
+    def receive(self, message: Any) -> None:
         """Issue the jobs that the master asks for."""
         if not isinstance(message, protocol.MoreWork):
             raise TypeError(f"BatchActor does not know the message {message!r}")

@@ -40,7 +40,7 @@ class ModelSavingActor(Actor):
         super().__init__(outcome)
         self._folder, self._keep, self._phases = folder, keep, phases
 
-    def on_receive(self, message: Any) -> None:
+    def receive(self, message: Any) -> None:
         """Save a version; after the last one, end the run."""
         if not isinstance(message, SaveModel):
             raise TypeError(f"ModelSavingActor does not know the message {message!r}")

@@ -11,6 +11,7 @@ from typing import Any
 import pykka
 
 from dl4jlegacy.errors import Dl4jError, JobError, NotFiniteError
+from dl4jlegacy.exits import error_name, error_text, exits_as_errors
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.actors.actor import ProtocolActor
@@ -68,9 +69,9 @@ class WorkerActor(ProtocolActor):
         self._looked = 0.0
         """When the head was last looked at during a job."""
 
-    def on_start(self) -> None:
+    def begin(self) -> None:
         """Listen for hints, and separately for changes of the head, which may make a job useless."""
-        super().on_start()
+        super().begin()
         self._stops.append(self._tracker.store.listen(protocol.HEAD_TOPIC, self._head_changed.set))
 
     def _drive(self) -> None:
@@ -133,27 +134,11 @@ class WorkerActor(ProtocolActor):
         if event.leased is not None and not self._is_wanted(event):
             return protocol.ABANDONED  # one of many jobs that are done again: the one they are for is done elsewhere
         try:
-            plan = self._worker.plan
-            job = Job(
-                event.plan,
-                plan.work_of(event.plan.round),
-                self._work(event),
-                worker_id=self._worker.name,
-                version=event.version,
-                classifies=plan.validation is None or plan.validation.classifies,
-                is_wanted=lambda: self._is_wanted(event),
-            )
-            strategy = slot_strategy(self._worker.router, plan, event.plan.round)
-            model, state = Result.decode(event.model), None if event.state is None else Result.decode(event.state)
-            phases = self._worker.phases
-            results = perform_in_slot(self._performer, strategy, job, model, state, self._kernels, phases)
-            if results is None:
-                return protocol.ABANDONED
-            with phases.phase("WorkerEncode", event.plan[:2]):
-                frames = [result.encode() for result in results]
+            with exits_as_errors():
+                answer = self._answer_of(event)
         except Exception as exc:  # noqa: BLE001  # becomes a Failure that reaches the master
-            code = exc.code if isinstance(exc, Dl4jError) else type(exc).__name__
-            text = f"{exc}" if isinstance(exc, Dl4jError) else f"{type(exc).__name__}: {exc}"
+            code = exc.code if isinstance(exc, Dl4jError) else error_name(exc)
+            text = f"{exc}" if isinstance(exc, Dl4jError) else error_text(exc)
             fatal = isinstance(exc, NotFiniteError)
             trace = "".join(traceback.format_exception(exc))
             level = logging.DEBUG if fatal else logging.WARNING  # a fatal one ends the run with the same words
@@ -162,7 +147,29 @@ class WorkerActor(ProtocolActor):
             self._failures = (*self._failures[-9:], failure)
             self._on_job_failed(event, failure)
             return failure
-        self._done += event.leased is None
+        self._done += answer is not protocol.ABANDONED and event.leased is None
+        return answer
+
+    def _answer_of(self, event: protocol.Perform) -> Any:
+        """Return the update's frame; raises whatever the job does."""
+        plan = self._worker.plan
+        job = Job(
+            event.plan,
+            plan.work_of(event.plan.round),
+            self._work(event),
+            worker_id=self._worker.name,
+            version=event.version,
+            classifies=plan.validation is None or plan.validation.classifies,
+            is_wanted=lambda: self._is_wanted(event),
+        )
+        strategy = slot_strategy(self._worker.router, plan, event.plan.round)
+        model, state = Result.decode(event.model), None if event.state is None else Result.decode(event.state)
+        phases = self._worker.phases
+        results = perform_in_slot(self._performer, strategy, job, model, state, self._kernels, phases)
+        if results is None:
+            return protocol.ABANDONED
+        with phases.phase("WorkerEncode", event.plan[:2]):
+            frames = [result.encode() for result in results]
         return frames[0] if strategy is None else protocol.Performed(*frames)
 
     def _is_wanted(self, event: protocol.Perform) -> bool:
@@ -188,9 +195,9 @@ class WorkerActor(ProtocolActor):
             )
         return self._jobs.work(event.plan)
 
-    def on_stop(self) -> None:
+    def end(self) -> None:
         """Commit a finished job, return an unfinished one, and deregister the worker."""
-        super().on_stop()
+        super().end()
         while not self._ended:
             try:
                 event = self._steps.send(self._take_answer())

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from dl4jlegacy.errors import TrackerError
+from dl4jlegacy.exits import exits_as_errors
 from dl4jlegacy.scaleout.hazelcast.connection import HazelcastClientNotActiveError, open_client
 from dl4jlegacy.scaleout.store import Buffer
 
@@ -197,7 +198,8 @@ class HazelcastLink:
 
         def hear(_: object) -> None:
             try:
-                listener()
+                with exits_as_errors():
+                    listener()
             except Exception:  # it would close the client's connection
                 logger.exception("a listener for hints on %r failed; the hint is lost", topic)
 
@@ -226,12 +228,14 @@ class HazelcastLink:
 
         def pass_on(future: Any) -> None:
             try:
-                reply.set_result(decode(future.result()))
+                with exits_as_errors():
+                    reply.set_result(decode(future.result()))
             except Exception as exc:  # noqa: BLE001  # it is the asker's to see, not the client's thread's
                 reply.set_exception(exc)
 
         try:
-            request().add_done_callback(pass_on)
+            with exits_as_errors():
+                request().add_done_callback(pass_on)
         except Exception as exc:  # noqa: BLE001  # as above: there is no connection yet
             reply.set_exception(exc)
         return reply

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Self
 
 from dl4jlegacy.errors import Dl4jError, NotAuthorisedError
+from dl4jlegacy.exits import exits_as_errors
 from dl4jlegacy.scaleout.liveness.failure_detector import ConnectionState, StallDetector
 from dl4jlegacy.scaleout.liveness.handshake import CHALLENGE_NBYTES, WELCOME_NBYTES, ClientHandshake, Credentials
 from dl4jlegacy.scaleout.liveness.server import (
@@ -29,6 +30,7 @@ from dl4jlegacy.scaleout.liveness.server import (
     Waker,
     parsed_address,
 )
+from dl4jlegacy.service_threads import ServiceThread
 
 __all__ = ["LivenessClient"]
 
@@ -76,7 +78,7 @@ class LivenessClient:
         self._on_change, self._silence = on_change, silence_seconds
         self._waker: Waker
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="dl4j-liveness-client", daemon=True)
+        self._thread = ServiceThread(target=self._run, name="dl4j-liveness-client")
         self._last_logged = ""
         self.state: ConnectionState | None = None
         """State of the connection; None before the first one. May be read on any thread."""
@@ -109,9 +111,10 @@ class LivenessClient:
         while not self._stopping.is_set():
             pause = min(pause * 1.6, _PAUSES[1])
             try:
-                address = self._find_address()
-                if address is not None and self._stay_connected(address):
-                    pause = _PAUSES[0]
+                with exits_as_errors():
+                    address = self._find_address()
+                    if address is not None and self._stay_connected(address):
+                        pause = _PAUSES[0]
             except _Stopped:
                 break
             except NotAuthorisedError as exc:
@@ -225,7 +228,8 @@ class LivenessClient:
     def _change(self, address: str, state: ConnectionState) -> None:
         self.state = state
         try:
-            self._on_change(address, state)
+            with exits_as_errors():
+                self._on_change(address, state)
         except Exception:  # it must not end the thread that sends the heartbeats
             logger.exception("a listener failed when the master at %s became %s", address, state)
 

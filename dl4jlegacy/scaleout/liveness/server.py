@@ -23,8 +23,10 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from dl4jlegacy.errors import ConfError, WireError
+from dl4jlegacy.exits import exits_as_errors
 from dl4jlegacy.scaleout.liveness.failure_detector import ConnectionState, StallDetector
 from dl4jlegacy.scaleout.liveness.handshake import HELLO_NBYTES, Credentials, RefusedError, ServerHandshake
+from dl4jlegacy.service_threads import ServiceThread
 
 __all__ = ["AWAY", "BEAT", "BEAT_SECONDS", "BYE", "LivenessServer", "Peer", "Waker", "parsed_address"]
 
@@ -136,7 +138,7 @@ class LivenessServer:
         self._listens = False
         self._listens_again = 0.0
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="dl4j-liveness", daemon=True)
+        self._thread = ServiceThread(target=self._run, name="dl4j-liveness")
         self._pending: set[_Connection] = set()
         self._connected: dict[str, _Connection] = {}
         self._away: dict[str, float] = {}
@@ -194,25 +196,30 @@ class LivenessServer:
         stall = StallDetector(STALL_SECONDS, grace_seconds=STALL_SECONDS)
         stall.has_stalled(time.monotonic())
         try:
-            while not self._stopping.is_set():
-                self._listen(time.monotonic())
-                for key, _ in self._selector.select(self._pause()):
-                    if isinstance(key.data, _Connection):
-                        if key.data.socket.fileno() >= 0:  # else it was closed while another event was handled
-                            self._read(key.data)
-                    elif key.fileobj is self._listener:
-                        self._accept()
-                now = time.monotonic()
-                self._beat(now)
-                self._expire(now)
-                if not stall.has_stalled(now):
-                    self._find_silent(now)
+            with exits_as_errors():
+                while not self._stopping.is_set():
+                    self._turn(stall)
             for connection in self._connected.values():
                 _say(connection.socket, BYE)
         except Exception:  # the run continues: heartbeats in the tracker show the same, later
             logger.exception("the liveness server at %s failed", self.address)
         finally:
             self._close()
+
+    def _turn(self, stall: StallDetector) -> None:
+        """Wait for workers, until something is due at most, and do that."""
+        self._listen(time.monotonic())
+        for key, _ in self._selector.select(self._pause()):
+            if isinstance(key.data, _Connection):
+                if key.data.socket.fileno() >= 0:  # else it was closed while another event was handled
+                    self._read(key.data)
+            elif key.fileobj is self._listener:
+                self._accept()
+        now = time.monotonic()
+        self._beat(now)
+        self._expire(now)
+        if not stall.has_stalled(now):
+            self._find_silent(now)
 
     def _pause(self) -> float:
         least = PRESSED_SECONDS / 3 if not self._listens else _LOOK_SECONDS
@@ -366,7 +373,8 @@ class LivenessServer:
             self._away.pop(name, None)
         self._peers = peers
         try:
-            self._on_change(process, state)
+            with exits_as_errors():
+                self._on_change(process, state)
         except Exception:  # it must not end the thread that serves all workers
             logger.exception("a listener failed when process %s became %s", process, state)
 

@@ -21,6 +21,7 @@ from typing import NamedTuple, Self
 
 from dl4jlegacy.clock import RUNNING
 from dl4jlegacy.errors import ConfError, WireError
+from dl4jlegacy.exits import exits_as_errors
 from dl4jlegacy.scaleout.liveness.handshake import (
     CHALLENGE_NBYTES,
     HELLO_NBYTES,
@@ -35,6 +36,7 @@ from dl4jlegacy.scaleout.mesh.configuration import VoidConfiguration
 from dl4jlegacy.scaleout.mesh.messages import HISTORY, MessageCache
 from dl4jlegacy.scaleout.mesh.organizer import MeshOrganizer
 from dl4jlegacy.scaleout.mesh.wire import MESSAGES, MessageReader, header
+from dl4jlegacy.service_threads import ServiceThread
 from dl4jlegacy.wire import Frame, digest
 
 __all__ = ["Member", "MeshNode"]
@@ -130,7 +132,7 @@ class MeshNode:
         self._waker: Waker
         self._listener: socket.socket | None = None
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="dl4j-mesh", daemon=True)
+        self._thread = ServiceThread(target=self._run, name="dl4j-mesh")
 
     def __enter__(self) -> Self:
         return self.start()
@@ -201,25 +203,30 @@ class MeshNode:
 
     def _run(self) -> None:
         try:
-            while not self._stopping.is_set():
-                for key, events in self._selector.select(_LOOK_SECONDS):
-                    if isinstance(key.data, _Link):
-                        if key.data in self._links:  # else it was closed while another event was handled
-                            self._handle(key.data, events)
-                    elif key.fileobj is self._listener:
-                        self._accept()
-                    else:
-                        self._waker.clear()
-                now = RUNNING.now()
-                self._take_members()
-                while self._pushes:
-                    self._pass_on(*self._pushes.popleft(), None)
-                self._expire(now)
-                self._follow(now)
+            with exits_as_errors():
+                while not self._stopping.is_set():
+                    self._turn()
         except Exception:  # the run goes on: everything is in the tracker
             logger.exception("the mesh of process %s has failed; it goes on with the tracker alone", self.name)
         finally:
             self._close()
+
+    def _turn(self) -> None:
+        """Wait for connections and for what is to be sent, a moment at most, and do what is due."""
+        for key, events in self._selector.select(_LOOK_SECONDS):
+            if isinstance(key.data, _Link):
+                if key.data in self._links:  # else it was closed while another event was handled
+                    self._handle(key.data, events)
+            elif key.fileobj is self._listener:
+                self._accept()
+            else:
+                self._waker.clear()
+        now = RUNNING.now()
+        self._take_members()
+        while self._pushes:
+            self._pass_on(*self._pushes.popleft(), None)
+        self._expire(now)
+        self._follow(now)
 
     def _close(self) -> None:
         for link in self._links:

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 
 from dl4jlegacy.errors import Dl4jError, TrackerClosedError
+from dl4jlegacy.exits import exits_as_errors
+from dl4jlegacy.service_threads import ServiceThread
 
 __all__ = ["StepScheduler"]
 
@@ -41,7 +43,7 @@ class StepScheduler:
                 return
             self._due[step] = min(due, self._due.get(step, due))
             if self._thread is None:
-                self._thread = threading.Thread(target=self._loop, name=self._name, daemon=True)
+                self._thread = ServiceThread(target=self._loop, name=self._name)
                 self._thread.start()
             self._changed.notify_all()
 
@@ -82,7 +84,8 @@ class StepScheduler:
     def _loop(self) -> None:
         while (step := self._next()) is not None:
             try:
-                step()
+                with exits_as_errors():
+                    step()
                 self._failing.discard(step)
             except TrackerClosedError as exc:  # the session was closed during a step: do not retry
                 logger.debug("%s: %s", self._name, exc)

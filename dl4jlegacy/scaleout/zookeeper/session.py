@@ -40,6 +40,7 @@ from kazoo.security import make_digest_acl
 from dl4jlegacy.clock import Deadline
 from dl4jlegacy.errors import ConfError, Dl4jError, NotAuthorisedError, TrackerClosedError, TrackerError
 from dl4jlegacy.scaleout.zookeeper.scheduler import Step, StepScheduler
+from dl4jlegacy.service_threads import ServiceThread
 
 __all__ = ["Node", "ZooKeeperSession"]
 
@@ -354,7 +355,7 @@ class ZooKeeperSession:
             return
         self._closing.set()
         self.scheduler.stop(self.deadline_seconds)
-        closer = threading.Thread(target=self._stop_client, name="zookeeper-closer", daemon=True)
+        closer = ServiceThread(target=self._stop_client, name="zookeeper-closer")
         closer.start()
         closer.join(CLOSE_SECONDS if self.connected else 0.0)
         self._handler.cut()
