@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Literal, overload
 
+from dl4jlegacy import ownership
 from dl4jlegacy.errors import Dl4jError
 
 __all__ = [
@@ -30,10 +31,15 @@ __all__ = [
     "is_folder",
     "kind_of",
     "names_in",
+    "open_in",
+    "open_lock",
     "open_to_read",
+    "opened_folder",
     "put_in_place",
     "read",
+    "read_descriptor",
     "replacing",
+    "replacing_in",
     "write",
 ]
 
@@ -163,17 +169,20 @@ def read(path: PathLike, *, most: int | None = None) -> bytes | None:
     """Return the contents of a regular file, None if it has more than ``most`` bytes; raises ``OSError``."""
     descriptor, size = _open(path)
     try:
-        if most is not None and size > most:
-            return None
-        content = os.read(descriptor, size + 1)
-        while len(content) != size:  # it has grown or shrunk meanwhile, or is too large for one call
-            more = os.read(descriptor, max(size - len(content), 1 << 20))
-            if not more:
-                break
-            content += more
-        return content
+        return None if most is not None and size > most else read_descriptor(descriptor, size)
     finally:
         os.close(descriptor)
+
+
+def read_descriptor(descriptor: int, size: int) -> bytes:
+    """Return the contents of an open file from its beginning, which are about ``size`` bytes; raises ``OSError``."""
+    content = os.read(descriptor, size + 1)
+    while len(content) != size:  # it has grown or shrunk meanwhile, or is too large for one call
+        more = os.read(descriptor, max(size - len(content), 1 << 20))
+        if not more:
+            break
+        content += more
+    return content
 
 
 def _open(path: PathLike) -> tuple[int, int]:
@@ -194,6 +203,53 @@ def _check_regular(mode: int, path: PathLike) -> None:
         raise OSError(errno.EINVAL, f"it is a {kind}, not a regular file", os.fspath(path))
 
 
+# -- where others may have put something in the way --------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def opened_folder(path: PathLike) -> Iterator[int]:
+    """Open a folder: what is looked at is what is used, whoever renames folders meanwhile. Raises ``OSError``."""
+    with _in_words(path):
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def open_in(folder: int, name: str, flags: int, mode: int = 0o666) -> int:
+    """Open a regular file in an open folder, and no link; return its descriptor.
+
+    Raises:
+        OSError: it is none, or one that somebody else may have put there (``ownership.check_beneath``).
+    """
+    with _in_words(name):
+        try:
+            descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode, dir_fd=folder)
+        except OSError as exc:
+            if exc.errno == errno.ELOOP:
+                raise _is_link(name) from exc
+            raise
+    try:
+        found = os.fstat(descriptor)
+        _check_regular(found.st_mode, name)
+        ownership.check_beneath(found, os.fstat(folder), name)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def open_lock(path: PathLike, mode: int = 0o666) -> int:
+    """Open a file that processes lock, which is made if there is none, and no link; raises as ``open_in``."""
+    with opened_folder(os.path.dirname(path) or os.curdir) as folder:
+        return open_in(folder, os.path.basename(path), os.O_RDWR | os.O_CREAT, mode)
+
+
+def _is_link(path: PathLike) -> OSError:
+    return OSError(errno.ELOOP, "it is a symbolic link, and none is followed there; remove it", os.fspath(path))
+
+
 # -- replacing ---------------------------------------------------------------------------------------------------------
 
 
@@ -201,8 +257,8 @@ def _check_regular(mode: int, path: PathLike) -> None:
 def replacing(path: PathLike, *, private: bool = False, writer: str = "") -> Iterator[BinaryIO]:
     """Yield a new file that takes the place of ``path`` at the end, in one step and durably; not if anything is raised.
 
-    A reader sees the old file or the new one. A symbolic link stays, what it leads to is replaced. The new file gets
-    the old one's mode and, if the system lets us, its owner.
+    A reader sees the old file or the new one. A symbolic link of this user stays, what it leads to is replaced. The new
+    file gets the old one's mode and, if the system lets us, its owner.
 
     Args:
         path: of the file; its folder must exist.
@@ -210,19 +266,37 @@ def replacing(path: PathLike, *, private: bool = False, writer: str = "") -> Ite
         writer: whose it is, in the name of what a process leaves that is killed meanwhile; "": this process's number.
 
     Raises:
-        OSError: it cannot be written, or there is something that is no regular file.
+        OSError: it cannot be written, there is something that is no regular file, or a link of another user.
     """
     target = _target(path)
-    aside = _aside(target, writer)
+    with (
+        opened_folder(target.parent) as folder,
+        replacing_in(folder, target.name, private=private, writer=writer) as file,
+    ):
+        yield file
+
+
+@contextlib.contextmanager
+def replacing_in(folder: int, name: str, *, private: bool = False, writer: str = "") -> Iterator[BinaryIO]:
+    """Yield as ``replacing`` a new file for an open folder, in which ``name`` is no link; raises ``OSError``."""
+    with _in_words(name), contextlib.suppress(FileNotFoundError):
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if stat.S_ISLNK(found.st_mode):
+            raise _is_link(name)
+        _check_regular(found.st_mode, name)
+        ownership.check_beneath(found, os.fstat(folder), name)
+    aside = _aside(name, writer)
     try:
-        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600 if private else 0o666)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        descriptor = os.open(aside, flags, 0o600 if private else 0o666, dir_fd=folder)
         with os.fdopen(descriptor, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        put_in_place(aside, target, private=private)
+        _put_in_place(folder, aside, name, private=private)
     finally:
-        aside.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(aside, dir_fd=folder)
 
 
 def write(path: PathLike, content: bytes, *, private: bool = False, writer: str = "") -> None:
@@ -234,19 +308,21 @@ def write(path: PathLike, content: bytes, *, private: bool = False, writer: str 
 def put_in_place(aside: Path, path: PathLike, *, private: bool = False) -> None:
     """Rename a finished file of the same file system to ``path``, durably; modes and errors as for ``replacing``."""
     target = _target(path)
+    with opened_folder(target.parent) as folder:
+        _put_in_place(folder, str(aside.absolute()), target.name, private=private)
+
+
+def _put_in_place(folder: int, aside: str, name: str, *, private: bool) -> None:
     if not private:
-        _take_owner_and_mode(aside, target)
-    os.replace(aside, target)
-    folder = os.open(target.parent, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)  # without it a power cut may bring the old file back
-    finally:
-        os.close(folder)
+        _take_owner_and_mode(folder, aside, name)
+    os.replace(aside, name, src_dir_fd=folder, dst_dir_fd=folder)
+    os.fsync(folder)  # without it a power cut may bring the old file back
 
 
 def check_replaceable(path: PathLike) -> None:
     """Raise the ``OSError`` that ``replacing`` would raise at its beginning. Permission bits alone do not tell."""
-    aside = _aside(_target(path))
+    target = _target(path)
+    aside = target.with_name(_aside(target.name))
     try:
         aside.touch(exist_ok=False)
     finally:
@@ -254,8 +330,9 @@ def check_replaceable(path: PathLike) -> None:
 
 
 def _target(path: PathLike) -> Path:
-    """Return what is to be replaced: ``path`` with symbolic links followed, if it is a regular file or nothing yet."""
+    """Return what is to be replaced, this user's links followed, if it is a regular file or nothing yet."""
     with _in_words(path):
+        ownership.check_links(_refuse_elsewhere(path))
         target = Path(os.path.realpath(_refuse_elsewhere(path)))
         with contextlib.suppress(FileNotFoundError):
             _check_regular(os.stat(target).st_mode, path)
@@ -266,17 +343,19 @@ def _target(path: PathLike) -> Path:
     return target
 
 
-def _aside(target: Path, writer: str = "") -> Path:
-    """Return a new name beside ``target`` that says who writes there."""
-    return target.with_name(f".{target.name[:_LONGEST_NAME]}.{writer or os.getpid()}.{uuid.uuid4().hex[:8]}.tmp")
+def _aside(name: str, writer: str = "") -> str:
+    """Return a new name beside ``name`` that says who writes there."""
+    return f".{name[:_LONGEST_NAME]}.{writer or os.getpid()}.{uuid.uuid4().hex[:8]}.tmp"
 
 
-def _take_owner_and_mode(aside: Path, target: Path) -> None:
+def _take_owner_and_mode(folder: int, aside: str, name: str) -> None:
     try:
-        old = os.stat(target)
+        old = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
         return
+    if not stat.S_ISREG(old.st_mode):
+        return  # a link that came meanwhile: it goes
     with contextlib.suppress(PermissionError):  # not ours to give away
-        os.chown(aside, old.st_uid, old.st_gid)
+        os.chown(aside, old.st_uid, old.st_gid, dir_fd=folder)
     with contextlib.suppress(PermissionError):  # a file system without modes
-        os.chmod(aside, stat.S_IMODE(old.st_mode))
+        os.chmod(aside, stat.S_IMODE(old.st_mode), dir_fd=folder)

@@ -5,22 +5,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
 import re
 import socket
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from dl4jlegacy import files
+from dl4jlegacy import files, ownership
 from dl4jlegacy.errors import ConfError
 
-__all__ = ["LOCK", "Folder", "Lines", "LinesFolder", "LocalFolder", "Mark"]
+__all__ = ["LOCK", "Folder", "Lines", "LinesFolder", "LocalFolder", "Mark", "check_name"]
 
 LOCK = ".lock"
 """The name of the file, or of the object, that says who uses a folder."""
@@ -112,8 +113,18 @@ class Folder(LinesFolder, Protocol):
         ...
 
 
+def check_name(name: str) -> str:
+    """Return a name that can be one in a folder; raises ``OSError`` for one that leads elsewhere."""
+    if not name or name in (".", "..") or "/" in name:
+        raise OSError(errno.EINVAL, f"{name!r} is no name of a file in this folder", name)
+    return name
+
+
 class LocalFolder:
     """A ``Folder`` of this machine; made when first written to. Its lock ends with the process that holds it.
+
+    Its path may have links of this user; in the folder no link is followed, and no file opened that another user may
+    have put there.
 
     Raises:
         ConfError: the path can be no folder's.
@@ -130,27 +141,49 @@ class LocalFolder:
         """See ``Folder``."""
         return str(self.path)
 
+    @contextlib.contextmanager
+    def _opened(self, *, makes: bool = False) -> Iterator[int]:
+        if makes:
+            self.path.mkdir(parents=True, exist_ok=True)
+        ownership.check_links(self.path)
+        with files.opened_folder(self.path) as folder:
+            ownership.check_folder(os.fstat(folder), self.path)
+            yield folder
+
+    def _open(self, name: str, flags: int) -> int:
+        with self._opened(makes=bool(flags & os.O_CREAT)) as folder:
+            return files.open_in(folder, check_name(name), flags)
+
     def names(self) -> list[str]:
         """See ``Folder``."""
-        return files.names_in(self.path) if files.is_folder(self.path) else []
+        if not files.is_folder(self.path):
+            return []
+        with self._opened() as folder:
+            return sorted(os.listdir(folder))
 
     def read(self, name: str) -> bytes:
         """See ``Folder``."""
-        return files.read(self.path / name)
+        file = self._open(name, os.O_RDONLY)
+        try:
+            return files.read_descriptor(file, os.fstat(file).st_size)
+        finally:
+            os.close(file)
 
     def write(self, name: str, content: bytes) -> None:
         """See ``Folder``."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        files.write(self.path / name, content, writer=self._owner and f"{self._owner}-{self._nonce}")
+        writer = self._owner and f"{self._owner}-{self._nonce}"
+        with self._opened(makes=True) as folder, files.replacing_in(folder, check_name(name), writer=writer) as file:
+            file.write(content)
 
     def delete(self, name: str) -> None:
         """See ``Folder``."""
-        (self.path / name).unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError), self._opened() as folder:
+            os.unlink(check_name(name), dir_fd=folder)
 
     def append(self, name: str, lines: bytes) -> None:
         """See ``Folder``. If the disk is full, nothing is added."""
-        with self._opened_to_append(name) as file:
-            length = file.tell()
+        with FileIO(self._open(name, os.O_RDWR | os.O_CREAT | os.O_APPEND), "ab+") as file:
+            length = file.seek(0, os.SEEK_END)
             if length:
                 file.seek(-1, os.SEEK_END)
                 lines = lines if file.read(1) == b"\n" else b"\n" + lines  # a crash may have truncated the last line
@@ -162,20 +195,13 @@ class LocalFolder:
                 file.truncate(length)  # do not leave half a line
                 raise
 
-    def _opened_to_append(self, name: str) -> FileIO:
-        try:
-            return (self.path / name).open("ab+", buffering=0)
-        except FileNotFoundError:  # the folder is not there yet; usually it is, and is not looked at
-            self.path.mkdir(parents=True, exist_ok=True)
-            return (self.path / name).open("ab+", buffering=0)
-
     def read_lines(self, name: str) -> list[bytes]:
         """See ``Folder``."""
-        return (self.path / name).read_bytes().splitlines()
+        return self.read(name).splitlines()
 
     def read_new_lines(self, name: str, mark: Mark | None) -> Lines:
         """See ``Folder``."""
-        with (self.path / name).open("rb") as file:
+        with FileIO(self._open(name, os.O_RDONLY), "rb") as file:
             found = os.fstat(file.fileno())
             file_name = str(found.st_ino)
             start = (mark or {}).get(file_name, 0)
@@ -196,8 +222,7 @@ class LocalFolder:
             if self._is_there(self._lock_file):
                 return True
             self.release()
-        self.path.mkdir(parents=True, exist_ok=True)
-        file = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        file = self._open(LOCK, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as exc:
@@ -211,7 +236,7 @@ class LocalFolder:
     def _is_there(self, lock_file: int) -> bool:
         """Return whether the lock is still the one in the folder; raises ``OSError`` if that is unknown."""
         try:
-            return os.path.samestat(os.fstat(lock_file), os.stat(self.path / LOCK))
+            return os.path.samestat(os.fstat(lock_file), os.lstat(self.path / LOCK))
         except (FileNotFoundError, NotADirectoryError):
             return False
 

@@ -173,8 +173,10 @@ def find_conf(folder: str) -> bytes | None:
         except FileNotFoundError as exc:
             raise CheckpointError(f"{folder} holds no run: {exc}; give what --checkpoint-dir was") from exc
     with files.errors_as(CheckpointError, f"{folder} cannot be looked into"):
-        path = files.expand(folder) / "conf.json"
-        return files.read(path) if files.is_file(path) else None
+        try:
+            return LocalFolder(folder).read("conf.json")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
 
 @dataclass(frozen=True, slots=True)

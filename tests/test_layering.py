@@ -19,7 +19,7 @@ MODULES = {
 }
 
 ROOMS = """
-clock errors exits service_threads decoding files machine strict_json version seeding backend console
+clock errors exits service_threads decoding ownership files machine strict_json version seeding backend console
 admission folders
 commands devices wire
 kernels.protocol kernels.philox kernels.compilation kernels.elementary kernels.threads kernels.host_memory

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from dl4jlegacy import files
+from dl4jlegacy import files, ownership
 from dl4jlegacy.aws.locations import Location
 from dl4jlegacy.aws.session import ABSENT, Aws, error_code, translate_errors
 from dl4jlegacy.aws.uploader import SHA256
@@ -164,13 +164,16 @@ class S3Downloader:
 
     def _to_file(self, location: Location, head: dict[str, Any], path: Path) -> None:
         """Download into a file aside, which notes the version that it holds the beginning of."""
+        ownership.check_links(path)
         path = Path(os.path.realpath(path))  # a link may lead to another file system
         aside, note = path.with_name(f".{path.name}.part"), path.with_name(f".{path.name}.part.json")
         version = to_json({"etag": head["ETag"], "size": head["ContentLength"]})
         if not (aside.is_file() and note.is_file() and note.read_text(encoding="utf-8") == version):
             aside.unlink(missing_ok=True)
-            note.write_text(version, encoding="utf-8")
-        with aside.open("ab") as file:
+            files.write(note, version.encode())
+        with files.opened_folder(path.parent) as folder:
+            descriptor = files.open_in(folder, aside.name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        with os.fdopen(descriptor, "ab") as file:
             self._fetch(location, head, file.tell(), file.write)
             file.flush()
             os.fsync(file.fileno())

@@ -31,7 +31,7 @@ from dl4jlegacy.aws.session import Aws, translate_errors
 from dl4jlegacy.aws.uploader import PART_NBYTES, S3Uploader
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import DataError, Dl4jError
-from dl4jlegacy.folders import LOCK, Lines, Mark
+from dl4jlegacy.folders import LOCK, Lines, Mark, check_name
 from dl4jlegacy.service_threads import ServiceThread
 from dl4jlegacy.strict_json import to_json
 
@@ -98,7 +98,7 @@ class S3Folder:
 
     def read(self, name: str) -> bytes:
         """See ``Folder``."""
-        target = self._location.child(name)
+        target = self._location.child(check_name(name))
         with self._session() as aws:
             content = S3Downloader(aws).unchecked(target)
         if content is None:
@@ -109,7 +109,7 @@ class S3Folder:
         """See ``Folder``."""
         if self._lock is not None:
             self._lock.confirm()
-        self._put(self._location.child(name), content)
+        self._put(self._location.child(check_name(name)), content)
 
     def _put(self, target: Location, content: bytes) -> None:
         with self._session() as aws:
@@ -127,7 +127,7 @@ class S3Folder:
 
     def delete(self, name: str) -> None:
         """See ``Folder``."""
-        target = self._location.child(name)
+        target = self._location.child(check_name(name))
         with self._session() as aws, translate_errors(str(target)):
             aws.client("s3").delete_object(Bucket=target.bucket, Key=target.key)
 

@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from dl4jlegacy import files
 from dl4jlegacy.kernels import load, threads
 from dl4jlegacy.kernels.compilation import when_missing
 from dl4jlegacy.kernels.protocol import Kernels
@@ -104,7 +105,7 @@ def _end(compiler: subprocess.Popen[bytes]) -> None:
 def _held(path: Path) -> Iterator[bool]:
     """Hold a lock that one process at a time can have; yield whether this one has it."""
     try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        handle = files.open_lock(path)
     except OSError:
         yield False
         return

@@ -22,6 +22,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -332,8 +333,10 @@ class _EventFile:
             self._path = self.folder / self._next_name()
         if not self._has_begun:
             records = self._format.start(first_step) + records
-        with self._path.open("ab", buffering=0) as file:
-            length, written = file.tell(), 0
+        with files.opened_folder(self.folder) as folder:
+            file_number = files.open_in(folder, self._path.name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        with FileIO(file_number, "ab") as file:
+            length, written = file.seek(0, os.SEEK_END), 0
             try:
                 while written < len(records):
                     written += file.write(records[written:])

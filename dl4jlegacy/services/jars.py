@@ -26,7 +26,7 @@ from dl4jlegacy.clock import Deadline
 from dl4jlegacy.commands import run_command
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import TrackerError, how_to_install
-from dl4jlegacy.files import put_in_place
+from dl4jlegacy.files import open_lock, put_in_place
 
 __all__ = ["Jar", "cache_folder", "fetch_jars", "locked", "missing_jars", "pinned_jars"]
 
@@ -97,7 +97,7 @@ def locked(path: Path, seconds: float, why: str) -> Iterator[None]:
         TrackerError: not free within ``seconds``.
     """
     deadline = Deadline(seconds)
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    handle = open_lock(path, 0o600)
     try:
         while True:
             try:

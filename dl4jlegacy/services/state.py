@@ -7,12 +7,14 @@ worked with the servers of before finds those that are started there next.
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
-from dl4jlegacy import files
+from dl4jlegacy import files, ownership
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import TrackerError
 from dl4jlegacy.services.ensemble import Ensemble
@@ -144,20 +146,40 @@ def folder_lock(folder: Path) -> Iterator[None]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        ownership.check_own(folder.stat(), folder)
         with locked(folder / ".lock", 120.0, "another process starts or stops these servers"):
             yield
     except OSError as exc:
-        raise TrackerError(f"the servers' folder {folder} cannot be used: {exc.strerror or exc}") from exc
+        raise TrackerError(
+            f"the servers' folder {folder} cannot be used: {exc.strerror or exc}; give another --folder"
+        ) from exc
 
 
 def read_state(folder: Path) -> ServicesState | None:
-    """Return what a folder keeps, None if no servers were ever started there; raises ``TrackerError``."""
+    """Return what a folder keeps, None if no servers were ever started there.
+
+    It says what is executed, and which processes are ended: nobody else may have written it.
+
+    Raises:
+        TrackerError: it cannot be read, or is another user's, or others may write there.
+    """
     path = folder / _STATE
     try:
-        return msgspec.json.decode(path.read_bytes(), type=described(ServicesState))
-    except FileNotFoundError:
+        with files.opened_folder(folder) as opened:
+            ownership.check_own(os.fstat(opened), folder)
+            file = files.open_in(opened, _STATE, os.O_RDONLY)
+        try:
+            found = os.fstat(file)
+            ownership.check_own(found, path)
+            content = files.read_descriptor(file, found.st_size)
+        finally:
+            os.close(file)
+        return msgspec.json.decode(content, type=described(ServicesState))
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (msgspec.DecodeError, UnicodeDecodeError, OSError) as exc:
+        if isinstance(exc, OSError) and exc.errno == errno.EPERM:
+            raise TrackerError(f"the servers of {folder} are left alone: {exc.filename}: {exc.strerror}") from exc
         raise TrackerError(f"{path} cannot be read: {exc}; look for servers with ps, stop them, delete it") from exc
 
 

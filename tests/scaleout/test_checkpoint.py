@@ -106,13 +106,13 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_older_ones(tmp_path):
 
 
 def test_who_takes_over_on_a_full_disk_needs_no_room_for_the_conf_that_is_there(tmp_path, monkeypatch):
-    def full(path, content, **writer):
+    def full(folder, name, content):
         raise OSError(28, "No space left on device")
 
     saver = CheckpointStore(tmp_path / "run")
     conf = Conf(run="r")
     saver.keep_conf(conf)
-    monkeypatch.setattr("dl4jlegacy.files.write", full)
+    monkeypatch.setattr("dl4jlegacy.folders.LocalFolder.write", full)
     saver.keep_conf(conf)
     with pytest.raises(CheckpointError, match="No space left on device; choose another folder"):
         saver.keep_conf(conf.replace(seed=1))

@@ -31,6 +31,7 @@ from numba.core import caching
 from numba.core.registry import cpu_target
 from numba.core.runtime.nrt import rtsys
 
+from dl4jlegacy import files, ownership
 from dl4jlegacy.clock import Deadline
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.compilation import report_compilation, report_missing
@@ -82,6 +83,15 @@ def cache_folder() -> Path | None:
         return Path(_FunctionCache(cache_folder).cache_path)
     except RuntimeError:  # "no locator available": neither beside the sources nor in the user's cache
         return None
+
+
+@functools.cache
+def _check_cache_folder() -> None:
+    """Raise ``ConfError`` if others may put code into Numba's cache, which is executed without a look at it."""
+    folder = cache_folder()
+    with files.errors_as(ConfError, f"the folder of compiled kernels, {folder}", "or set NUMBA_CACHE_DIR to another"):
+        if folder is not None:
+            ownership.check_code(folder, Path(__file__).parent)
 
 
 def has_wide_registers() -> bool:
@@ -137,6 +147,7 @@ def compile_cached(signature: tuple[Any, ...], function: Callable[..., Any], cal
 
     Its ``callers``: "Python"; "C", at an address that its ``library`` knows; or "kernels", see ``address_of``.
     """
+    _check_cache_folder()
     options = OPTIONS | _WITHOUT[callers]
     function.__qualname__ = f"{function.__name__}_{_SOURCES}"  # names the files in the cache
     if _needed is not None:
@@ -271,7 +282,7 @@ def sole_compiler(folder: Path, name: str, seconds: float = PATIENCE_SECONDS) ->
 def _lock_file(folder: Path) -> Iterator[int | None]:
     """Open the file whose bytes are locked, which closing it ends; None where it cannot be written."""
     try:
-        handle = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        handle = files.open_lock(folder / LOCK_FILE)
     except OSError:  # or its disk is full: the cache's files will fail likewise
         yield None
         return
