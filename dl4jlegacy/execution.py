@@ -416,6 +416,8 @@ class RunExecution:
             pushes_messages=conf.void_configuration is not None,
             **({} if monitor is None else monitor.watches()),
             on_progress=parts.outcome.progressed,
+            sets_poison_aside=conf.poison_jobs == "set-aside",
+            on_job_set_aside=lambda slot, failure: self._job_set_aside(parts, slot, failure),
             on_set_aside=lambda worker, failures: self._set_aside(parts, worker, failures),
             present=lambda: self._present(parts),
             on_reissued=self._reissued,
@@ -437,6 +439,12 @@ class RunExecution:
         self._followers.job_reissued(reason)
         if self._monitor is not None:
             self._monitor.job_reissued(slot, worker, reason)
+
+    def _job_set_aside(self, parts: _Parts, slot: tuple[int, int], failure: Failure) -> None:
+        """Say that the run goes on without a job; called on the master's thread."""
+        parts.outcome.warn(f"round {slot[0]}, slot {slot[1]} was set aside: {failure.message}")
+        if self._monitor is not None:
+            self._monitor.job_set_aside(slot, failure)
 
     def _set_aside(self, parts: _Parts, worker: str, failures: tuple[Failure, ...]) -> None:
         """Say that the run goes on without a worker; called on the master's thread."""

@@ -53,7 +53,7 @@ from dl4jlegacy.scaleout.monitor import ClusterMonitor
 from dl4jlegacy.scaleout.observers import RunObserver
 from dl4jlegacy.scaleout.outcome import RunStatus, TrainingResult
 from dl4jlegacy.scaleout.perform import trained_network
-from dl4jlegacy.scaleout.records import Head
+from dl4jlegacy.scaleout.records import Head, batches_set_aside
 from dl4jlegacy.scaleout.tracker import StateTracker
 
 __all__ = [
@@ -508,6 +508,7 @@ def _fields(
         "batches": head.batches,
         "batches_lost": result.batches_lost,
         "batches_duplicated": result.batches_duplicated,
+        "batches_set_aside": batches_set_aside(head, result.plan),
         "updates_dropped": head.updates_dropped,
         "seconds": round(result.seconds, 3),
         "examples_per_second": round(result.examples_per_second, 1),

@@ -114,6 +114,17 @@ def test_a_master_that_was_stopped_does_not_give_up_its_run(machine: Machine) ->
     assert outcome.idle_seconds <= GAP_SECONDS
 
 
+def test_a_wait_for_workers_is_no_standstill_and_does_not_end_one(machine: Machine) -> None:
+    """Or workers that come and die in turn would keep a run from being given up."""
+    outcome = Outcome(machine.clock)
+    for is_excused in (False, True, False, True):
+        machine.runs(50.0)
+        outcome.look(is_excused=is_excused)
+    assert outcome.idle_seconds == pytest.approx(100.0)
+    outcome.progressed()
+    assert outcome.idle_seconds == 0.0
+
+
 def test_a_master_that_was_stopped_does_not_miss_its_workers(machine: Machine) -> None:
     quorum = Quorum("r", needed=1, wait_seconds=300.0, present=lambda: 0, clock=machine.clock.now)
     assert not quorum.is_met()

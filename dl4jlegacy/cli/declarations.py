@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from dl4jlegacy.cli.completion import completed
-from dl4jlegacy.cli.values import not_empty, whole_number
+from dl4jlegacy.cli.values import not_empty, one_of, whole_number
 
-__all__ = ["count_option", "number_option", "option", "text_option", "variable_of"]
+__all__ = ["PoisonJobs", "count_option", "number_option", "option", "text_option", "variable_of"]
 
 
 def option(
@@ -62,6 +62,16 @@ def variable_of(flag: str) -> str:
 def text_option(flag: str, metavar: str, help: str, read: Callable[[str, str], Any] | None = not_empty) -> Any:
     """Return the declaration of an option that a variable of the environment stands in for, as for ``option``."""
     return option(flag, metavar=metavar, help=help, read=read, variable=variable_of(flag))
+
+
+def _what_becomes(label: str, text: str) -> str:
+    return one_of(label, text, ("fail", "set-aside"))
+
+
+PoisonJobs = Annotated[
+    str | None,
+    text_option("--poison-jobs", "fail|set-aside", "What becomes of a job that kills workers (fail).", _what_becomes),
+]
 
 
 def count_option(flag: str, help: str, *, least: int = 1) -> Any:

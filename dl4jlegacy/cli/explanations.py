@@ -230,6 +230,7 @@ EXPLANATIONS = (
                 "its data crash a library, or need more memory than there is",
                 "the message names its batches: mend them or leave them out, or take smaller batches",
             ),
+            ("its batches do not matter", "dl4j resume RUN --poison-jobs set-aside goes on without them"),
             ("all of its workers are too small", "start larger ones, or fewer threads in each process"),
             ("a performer of your own has a fault", "mend it; dl4j resume RUN goes on with every job's count at 0"),
         ),

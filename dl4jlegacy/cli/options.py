@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 import typer
 
 from dl4jlegacy.cli import completion
+from dl4jlegacy.cli.declarations import PoisonJobs, number_option, option, variable_of
 from dl4jlegacy.cli.declarations import count_option as _number
-from dl4jlegacy.cli.declarations import number_option, option, variable_of
 from dl4jlegacy.cli.declarations import text_option as _text
 from dl4jlegacy.cli.values import (
     class_weights,
@@ -354,6 +354,7 @@ class TrainOptions:
     id: Id = None
     bind: Bind = "127.0.0.1"
     min_workers: MinWorkers = None
+    poison_jobs: PoisonJobs = None
     worker_wait: WorkerWait = None
     tracker_wait: TrackerWait = None
     lease: Lease = None
@@ -405,6 +406,7 @@ class TrainOptions:
             *("model", "dataset", "data_dir", "workers", "jobs_per_round", "batch_size", "epochs", "pretrain_epochs"),
             *("averaging_frequency", "warm_start", "warm_start_jobs", "router", "router_args", "seed", "run", "device"),
             *("checkpoint_dir", "checkpoint_every", "min_workers", "precision", "device_memory_limit", "class_weights"),
+            "poison_jobs",
         )
         given = _given(self, names)
         for name in ("mixed_devices", "data_by_reference", "collect_training_stats", "stratify"):
@@ -452,6 +454,7 @@ class ResumeOptions:
     id: Id = None
     bind: Bind = "127.0.0.1"
     min_workers: MinWorkers = None
+    poison_jobs: PoisonJobs = None
     worker_wait: WorkerWait = None
     tracker_wait: TrackerWait = None
     lease: Lease = None
@@ -469,7 +472,7 @@ class ResumeOptions:
         """Return the fields of the run's Conf that are to be changed."""
         from dl4jlegacy import storage
 
-        changes = _given(self, ("workers", "min_workers", "device", "device_memory_limit"))
+        changes = _given(self, ("workers", "min_workers", "poison_jobs", "device", "device_memory_limit"))
         if self.data_dir is not None:
             changes["data_dir"] = storage.absolute(self.data_dir)  # whoever takes over next may be in another folder
         if self.mixed_devices:

@@ -93,6 +93,7 @@ class Report(_Evaluated, kw_only=True):
     batches: int
     batches_lost: int
     batches_duplicated: int
+    batches_set_aside: int
     updates_dropped: int
     seconds: float
     examples_per_second: float

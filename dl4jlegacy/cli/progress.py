@@ -280,7 +280,8 @@ def _report_text(report: Report) -> str:
         f"run       {fields['run']}: {fields['model'] or 'network'} on {fields['dataset']}, "
         f"{counted(fields['workers'], 'worker')}, {counted(fields['rounds'], 'round')}",
         f"examples  {fields['examples']:,} in {fields['seconds']:.1f} s ({fields['examples_per_second']:,.0f}/s)",
-        f"batches   {fields['batches']:,}, lost {fields['batches_lost']}, duplicated {fields['batches_duplicated']}",
+        f"batches   {fields['batches']:,}, lost {fields['batches_lost']}, duplicated {fields['batches_duplicated']}"
+        + (f", set aside {fields['batches_set_aside']}" if fields["batches_set_aside"] else ""),
         *_scored(fields),
         *(
             [f"r2        {fields['r2']:.4f}, mse {fields['mse']:.6g}, mae {fields['mae']:.6g}"]

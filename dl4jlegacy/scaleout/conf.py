@@ -59,7 +59,7 @@ FREE_FIELDS = frozenset(
         ),
         *("checkpoint_dir", "checkpoint_every", "checkpoints_kept", "state_tracker_connection_string", "cluster_name"),
         *("limits", "heartbeat_seconds", "stuck_seconds", "min_workers", "worker_wait_seconds"),
-        *("tracker_wait_seconds", "session_seconds", "void_configuration"),
+        *("tracker_wait_seconds", "session_seconds", "void_configuration", "poison_jobs"),
         *("kernels", "device", "device_memory_limit", "collect_training_stats", "prefetch_buffer"),
         "epochs",  # a run may be given more of them at its end
     }
@@ -67,6 +67,8 @@ FREE_FIELDS = frozenset(
 """Fields of a ``Conf`` that say where and how a run is computed, and may change while it is under way."""
 FREE_ROUTER_ARGS = frozenset({"parameter_servers"})
 """Likewise, in ``router_args``: the package's own strategies end in the same bits with any."""
+POISON_JOBS = ("fail", "set-aside")
+"""What ``Conf.poison_jobs`` may be."""
 NETWORK_CLASSES: Mapping[str, type[MultiLayerNetwork]] = {
     clazz.__name__: clazz for clazz in (MultiLayerNetwork, DBN, StackedDenoisingAutoEncoder)
 }
@@ -130,6 +132,8 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         tracker_wait_seconds: for how long the processes of a run wait for a tracker that does not answer any more.
         session_seconds: how long Zookeeper waits for a process that it does not hear of before it counts as gone, and a
             standby takes over from a master; Zookeeper has bounds of its own (4 to 40 s, unless it is told others).
+        poison_jobs: what becomes of a job that kills the processes of its workers: ``"fail"``, the run ends (exit code
+            12), or ``"set-aside"``, it goes on without that job's batches, if its strategy keeps no states of slots.
         kernels: the implementation that all workers of the run use, ``cupy`` on GPUs; resolved at ``setup``.
         device: what the workers of the master's process compute on, one of ``devices.CHOICES``; "": what ``kernels``
             says. Workers elsewhere choose for themselves, of the kind that ``kernels`` says.
@@ -198,6 +202,7 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     worker_wait_seconds: float = 300.0
     tracker_wait_seconds: float = 300.0
     session_seconds: float = 3.0
+    poison_jobs: str = "fail"
     kernels: str = ""
     device: str = ""
     precision: str = "float32"
@@ -227,6 +232,8 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         for name in ("heartbeat_seconds", "stuck_seconds", *seconds):
             if not 0 < getattr(self, name) <= MOST_SECONDS:
                 raise ConfError(f"Conf.{name} is {getattr(self, name)}; it must be positive, and at most 1e9")
+        if self.poison_jobs not in POISON_JOBS:
+            raise ConfError(f"Conf.poison_jobs is {self.poison_jobs!r}{nearest(self.poison_jobs, POISON_JOBS)}")
         if self.multi_layer_conf is not None and self.computation_graph_conf is not None:
             raise ConfError("Conf has multi_layer_conf and computation_graph_conf; a run trains one network")
         places = ("dataset", "data_dir", "checkpoint_dir", "export_directory")

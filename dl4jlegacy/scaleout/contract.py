@@ -71,19 +71,20 @@ def check_router(router: WorkRouter) -> None:
 
 
 def open_slots(router: WorkRouter, plan: Plan, head: Head) -> list[int]:
-    """Return the slots that a router opens under a head; none after the last round, whatever it says.
+    """Return the slots that a router opens under a head, without those that are set aside.
+
+    None after the last round, whatever it says.
 
     Raises:
         ContractError: the answer is none that ``WorkRouter.open_slots`` may give.
     """
     if head.round >= plan.total_rounds:
         return []
-    answer = router.open_slots(plan, head)
-    if not is_own(router):
-        return answer
-    numbers = _numbers(f"{type(router).__name__}.open_slots", answer)
-    check_opened(router, plan, head, numbers)
-    return numbers
+    numbers = router.open_slots(plan, head)
+    if is_own(router):
+        numbers = _numbers(f"{type(router).__name__}.open_slots", numbers)
+        check_opened(router, plan, head, numbers)
+    return [n for n in numbers if not covered(head.jobs_set_aside, n)] if head.jobs_set_aside else numbers
 
 
 def check_opened(router: WorkRouter, plan: Plan, head: Head, numbers: Sequence[int]) -> None:

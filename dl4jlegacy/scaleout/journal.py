@@ -61,6 +61,7 @@ Event = Literal[
     "job_failed",
     "worker_crashed",
     "job_suspected",
+    "job_set_aside",
     "backup_issued",
     "paused",
     "went_on",

@@ -165,6 +165,7 @@ class ClusterMonitor:
         self._reissued: deque[tuple[tuple[int, int], str, ReissueReason]] = deque(maxlen=MOST_ENTRIES)
         self._set_aside: deque[tuple[str, tuple[Failure, ...]]] = deque(maxlen=MOST_ENTRIES)
         self._crashed: deque[tuple[tuple[int, int], Crash, int]] = deque(maxlen=MOST_ENTRIES)
+        self._without: deque[tuple[tuple[int, int], Failure]] = deque(maxlen=MOST_ENTRIES)
         self._dead_master = ""
         self._last_written: dict[tuple[str, ReissueReason], float] = {}
         self._untold: dict[tuple[str, ReissueReason], tuple[tuple[int, int], int]] = {}
@@ -254,6 +255,11 @@ class ClusterMonitor:
     def worker_set_aside(self, worker: str, failures: tuple[Failure, ...]) -> None:
         """Note that a worker gets no more jobs; called on the master's thread."""
         self._set_aside.append((worker, failures))
+        self._wakeup.set()
+
+    def job_set_aside(self, slot: tuple[int, int], failure: Failure) -> None:
+        """Note that the run goes on without a job; called on the master's thread."""
+        self._without.append((slot, failure))
         self._wakeup.set()
 
     def watches(self) -> dict[str, Any]:
@@ -464,7 +470,16 @@ class ClusterMonitor:
             at = {"round": round_, "slot": slot}
             self.journal.write("worker_crashed", process=crash.process, **at, how=crash.how)
             if count == SUSPECTED:
+                logger.warning(
+                    "the job of round %d, slot %d is suspected of killing its workers: %d have died of it",
+                    *at.values(),
+                    count,
+                )
                 self.journal.write("job_suspected", **at, crashes=count)
+
+        while self._without:
+            (round_, slot), failure = self._without.popleft()
+            self.journal.write("job_set_aside", round=round_, slot=slot, message=failure.message)
 
     def _remove_stale(self) -> None:
         """Remove workers whose processes have been gone for long; a process that was frozen registers again."""

@@ -40,6 +40,7 @@ __all__ = [
     "WorkerRecord",
     "account",
     "advance",
+    "batches_set_aside",
     "covered",
     "decode_record",
     "encode_record",
@@ -228,6 +229,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     failure: Failure | None = None
     set_aside: tuple[str, ...] = ()
     """Workers that get no more jobs, because they failed where others did not."""
+    jobs_set_aside: tuple[tuple[int, int], ...] = ()
+    """Slots that are folded without an update, because their jobs kill their workers; as ``folded``."""
     best: Best | None = None
     scores: Scores | None = None
     seconds: float = 0.0
@@ -466,8 +469,13 @@ def covered(folded: tuple[tuple[int, int], ...], number: int) -> bool:
 
 
 def advance(head: Head, plan: Plan, numbers: Iterable[int], **changes: Any) -> Head:
-    """Return the head after ``numbers`` were folded, with the counts that the plan has for them."""
+    """Return the head after ``numbers`` were folded, with the counts that the plan has for them.
+
+    Jobs that are set aside count for nothing, and keep no round open.
+    """
     folded, batches, examples = head.folded, head.batches, head.examples
+    for aside in (n for first, last in head.jobs_set_aside for n in range(first, last)):
+        folded = fold_number(folded, aside)
     for number in numbers:
         folded = fold_number(folded, number)
         batches += plan.batches_of(number)
@@ -482,11 +490,18 @@ def advance(head: Head, plan: Plan, numbers: Iterable[int], **changes: Any) -> H
 def account(head: Head, plan: Plan) -> tuple[int, int]:
     """Return (batches lost, batches duplicated) of a finished run by comparing the head with the plan.
 
-    What a run that was stopped early had not come to is not lost: only the rounds before its last must be complete.
+    What a run that was stopped early had not come to is not lost: only the rounds before its last must be complete. Nor
+    are the batches of jobs that were set aside (``batches_set_aside``).
     """
+    counted = head.batches + batches_set_aside(head, plan)
     distinct = sum(plan.batches_of(n) for first, last in head.folded for n in range(first, last))
     if not head.stopped_by:
-        return plan.total_batches - distinct, head.batches - distinct
+        return plan.total_batches - distinct, counted - distinct
     end = plan.number(head.round, 0)
     lost = sum(plan.batches_of(n) for n in range(end) if not covered(head.folded, n))
-    return lost, head.batches - distinct
+    return lost, counted - distinct
+
+
+def batches_set_aside(head: Head, plan: Plan) -> int:
+    """Return how many batches are not in the model because their jobs kill their workers."""
+    return sum(plan.batches_of(n) for first, last in head.jobs_set_aside for n in range(first, last))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import random
+import signal
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
-from tests.support.cluster_commands import SHORTER, Cluster, Command, error, same, until
+from tests.support.cluster_commands import SHORTER, Cluster, Command, embedded, error, same, until
 
 pytestmark = pytest.mark.long
 DIES = """
@@ -62,11 +66,30 @@ class Pool:
 @pytest.mark.parametrize("how", list(WAYS))
 def test_a_job_that_kills_its_workers_ends_the_run_and_is_named(cluster: Cluster, how: str) -> None:
     master = cluster.master("--epochs", SHORTER)
-    pool = Pool(cluster, 2, poisoned(how, (30, 2)))
+    threads = ("--workers", "2") if how == "segmentation fault" else ()
+    pool = Pool(cluster, 2, poisoned(how, (30, 2)), threads)
     pool.until_over(master)
+    assert "round 30, slot 2 is suspected" in master.err()
     error(master, 12, "DL4J-POISON", "round 30, slot 2", "kills its workers", "none has finished it")
     assert 3 <= pool.died <= 12
     assert "job suspected: round 30, slot 2" in cluster.ask("logs").out()
+
+
+def test_two_such_jobs_are_set_aside_and_can_be_performed_alone(cluster: Cluster, tmp_path: Path) -> None:
+    """The bits are those of a run without them; where they are mended, the command finds nothing wrong."""
+    folder = str(tmp_path / "checkpoints")
+    master = cluster.master("--epochs", SHORTER, "--poison-jobs", "set-aside", "--checkpoint-dir", folder)
+    pool = Pool(cluster, 2, poisoned("exit", (30, 2), (50, 0)))
+    pool.until_over(master)
+    assert master.wait() == 0, master.err()
+    report = json.loads(master.out())
+    assert (report["batches_set_aside"], report["batches_lost"], report["batches_duplicated"]) == (2, 0, 0)
+    assert report["batches"] == embedded(int(SHORTER))["batches"] - 2
+    program = [sys.executable, "-m", "dl4jlegacy.cli.one_job"]
+    alone = cluster.start(folder, "30/2", program=program)
+    assert alone.wait() == 0 and "it is done: 16 examples" in alone.out()
+    dying = cluster.start(folder, "30/2", program=program, patch=poisoned("segmentation fault", (30, 2)))
+    assert dying.wait() == -signal.SIGSEGV and "Segmentation fault" in dying.err()
 
 
 def test_workers_that_are_killed_at_random_accuse_no_job(cluster: Cluster) -> None:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 
 from dl4jlegacy.scaleout import protocol
-from dl4jlegacy.scaleout.records import POISON, Head
+from dl4jlegacy.scaleout.records import POISON, Failure, Head
 from tests.support import simulator
 from tests.support.scenarios import HOSTILE, Scenario
 from tests.support.simulator import LEASE, WORKERS, DiedError, Work, World
@@ -31,19 +31,22 @@ LOST_MACHINES = 0.2
 
 _CALM = dataclasses.replace(HOSTILE, is_resumed=True, hostility=0.25)
 SCENARIOS = {
-    "one-poison-job": (1, _CALM),
-    "two-poison-jobs": (2, _CALM),
-    "poison-and-kills": (1, dataclasses.replace(_CALM, hostility=1.0)),
-    "some-kills": (0, dataclasses.replace(_CALM, hostility=1.0)),
-    "many-kills": (0, dataclasses.replace(_CALM, hostility=4.0)),
-    "long-jobs": (0, dataclasses.replace(_CALM, hostility=1.0, batches=40)),
+    "one-poison-job": (1, False, _CALM),
+    "two-poison-jobs": (2, False, _CALM),
+    "poison-and-kills": (1, False, dataclasses.replace(_CALM, hostility=1.0)),
+    "one-set-aside": (1, True, _CALM),
+    "two-set-aside": (2, True, _CALM),
+    "some-kills": (0, False, dataclasses.replace(_CALM, hostility=1.0)),
+    "many-kills": (0, False, dataclasses.replace(_CALM, hostility=4.0)),
+    "long-jobs": (0, True, dataclasses.replace(_CALM, hostility=1.0, batches=40)),
 }
-"""How many jobs are poison, and what happens besides: how often somebody kills a process, and how long jobs are."""
+"""How many jobs are poison, whether they are set aside, and what happens besides: how often somebody kills a process,
+and how long jobs are."""
 
 
-def poisoned(count: int) -> type[World]:
-    """Return a world with so many poison jobs."""
-    return {0: PoisonedWorld, 1: OnePoisonJob, 2: TwoPoisonJobs}[count]
+def poisoned(count: int, sets_aside: bool) -> type[World]:
+    """Return a world with so many poison jobs, which are set aside or end the run."""
+    return type("Poisoned", (PoisonedWorld,), {"poison_jobs": count, "sets_poison_aside": sets_aside})
 
 
 class PoisonedWorld(World):
@@ -84,29 +87,27 @@ class PoisonedWorld(World):
     def look_at_failure(self, head: Head) -> None:
         """Mend the job that is accused; nothing else may have ended the run."""
         assert head.failure is not None and head.failure.code == POISON, f"seed {self.seed}: {head.failure}"
-        found = re.search(r"round (\d+), slot (\d+) ", head.failure.message)
-        assert found is not None, f"seed {self.seed}: {head.failure.message}"
+        self._accuse(head.failure)
+
+    def note_set_aside(self, slot: tuple[int, int], failure: Failure) -> None:
+        self._accuse(failure)
+
+    def _accuse(self, failure: Failure) -> None:
+        found = re.search(r"round (\d+), slot (\d+) ", failure.message)
+        assert found is not None, f"seed {self.seed}: {failure.message}"
         job = int(found[1]), int(found[2])
-        assert job in self.planned, f"seed {self.seed}: {job} is accused, which is innocent: {head.failure.message}"
+        assert job in self.planned, f"seed {self.seed}: {job} is accused, which is innocent: {failure.message}"
         self.accused += [job] if job in self.poison else []
         self.poison.discard(job)
-
-
-class OnePoisonJob(PoisonedWorld):
-    poison_jobs = 1
-
-
-class TwoPoisonJobs(PoisonedWorld):
-    poison_jobs = 2
 
 
 def simulate(
     work: Work, count: int, first: int, scenario: str, router: str = "iterative-reduce"
 ) -> list[PoisonedWorld]:
     """Run schedules; every poison job must be accused, and no other, and each run end like the serial one."""
-    jobs, hostile = SCENARIOS[scenario]
+    jobs, sets_aside, hostile = SCENARIOS[scenario]
     worlds: list[PoisonedWorld] = []
-    for world in simulator.simulate(work, count, first, router, hostile, poisoned(jobs)):
+    for world in simulator.simulate(work, count, first, router, hostile, poisoned(jobs, sets_aside)):
         assert isinstance(world, PoisonedWorld)
         assert not world.poison, f"seed {world.seed}: {world.poison} was never accused"
         assert sorted(world.accused) == sorted(world.planned), f"seed {world.seed}: accused {world.accused}"

@@ -33,7 +33,7 @@ from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.plan import Plan, SlotPlan
 from dl4jlegacy.scaleout.protocol import closing, frames, leasing, watch
 from dl4jlegacy.scaleout.protocol.frames import keys_of
-from dl4jlegacy.scaleout.records import HEAD, Best, Failure, Head, Manifest, account, advance, decode_record
+from dl4jlegacy.scaleout.records import HEAD, Best, Failure, Head, Manifest, account, advance, covered, decode_record
 from dl4jlegacy.scaleout.scoring import Scoring
 from dl4jlegacy.scaleout.strategies import SlotStrategy, Strategy, WorkRouter, create_router
 from tests.support.chain_observer import ChainObserver
@@ -208,6 +208,8 @@ def garbled(done: Any, rng: random.Random) -> Any:
 
 
 class World:
+    sets_poison_aside = False
+
     def __init__(self, work: Work, router: str, seed: int, losses: bool, scenario: Scenario = HOSTILE) -> None:
         self.work, self.losses, self.seed, self.scenario = work, losses, seed, scenario
         self.rng = random.Random(seed)
@@ -297,6 +299,8 @@ class World:
             limits=self.limits,
             is_gone=self.is_gone,
             death_of=self.death_of,
+            sets_poison_aside=self.sets_poison_aside,
+            on_job_set_aside=self.note_set_aside,
             on_progress=lambda: progressed.append(self.time),
             on_set_aside=lambda worker, failures: self.set_aside.append(worker),
             present=self.present,
@@ -342,6 +346,9 @@ class World:
     def death_of(self, worker: str) -> str:
         """How it is known that a worker's process has died: nobody looks."""
         return ""
+
+    def note_set_aside(self, slot: tuple[int, int], failure: Failure) -> None:
+        """A master goes on without a job."""
 
     def look_at_failure(self, head: Head) -> None:
         """Somebody reads why the run has failed, before it is resumed."""
@@ -497,7 +504,8 @@ def check(world: World, seed: int, peak: int) -> None:
     assert head is not None and head.status == "done", f"seed {seed}: ended as {head}"
     assert account(head, plan) == (0, 0), f"seed {seed}: lost, duplicated = {account(head, plan)}"
     trained = range(plan.number(head.round, 0) if head.stopped_by else plan.total_slots)
-    planned = sum(map(plan.batches_of, trained)), sum(map(plan.examples_of, trained))
+    folded = [number for number in trained if not covered(head.jobs_set_aside, number)]
+    planned = sum(map(plan.batches_of, folded)), sum(map(plan.examples_of, folded))
     assert (head.batches, head.examples) == planned, f"seed {seed}: {head}"
     assert bool(head.stopped_by) == (head.round < plan.total_rounds), f"seed {seed}: {head}"
     sick = {world.names.get(world.scenario.sick)}
@@ -523,16 +531,22 @@ def fold(aggregator: Any, model: Any, updates: list[Any], depth: int, *, version
     return aggregate(aggregator, model, updates, version=version, ends_phase=ends_phase)
 
 
-def serial(work: Work, router: str = "iterative-reduce", depth: int = 1) -> tuple[Head, Any, Any]:
-    """Return the last head, the last and the best model of a run without a store, a clock or a second process."""
+def serial(
+    work: Work, router: str = "iterative-reduce", depth: int = 1, aside: tuple[tuple[int, int], ...] = ()
+) -> tuple[Head, Any, Any]:
+    """Return the last head, the last and the best model of a run without a store, a clock or a second process.
+
+    The numbers ``aside`` are left out, as ``Head.jobs_set_aside``.
+    """
     plan, aggregator = work.plan, work.aggregator(router)
     strategy = create_router(router, jobs_per_round=plan.jobs_per_round)
     model, best = work.first_model(), None
-    head = Head(run="run", version=0, round=0, model=Manifest("", 0, 0))
+    head = Head(run="run", version=0, round=0, model=Manifest("", 0, 0), jobs_set_aside=aside)
     states: dict[int, bytes] = {}
     while head.round < plan.total_rounds and not head.stopped_by:
         round_, figures, score = head.round, None, head.score
-        slots = [plan.slot(round_, slot) for slot in range(plan.slots(round_))]
+        numbered = [(slot, plan.number(round_, slot)) for slot in range(plan.slots(round_))]
+        slots = [plan.slot(round_, slot) for slot, number in numbered if not covered(aside, number)]
         done = [work.perform(slot, round_, model, work.load(slot), strategy, states.get(slot.slot)) for slot in slots]
         updates = [each.update if isinstance(each, protocol.Performed) else each for each in done]
         left = zip(slots, done, strict=True)
@@ -560,15 +574,16 @@ def simulate(
     kind: type[World] | None = None,
 ) -> list[World]:
     """Run ``count`` schedules, half of them with losses; synchronous ones must end in the serial run's parameters."""
-    known: dict[int, tuple[Head, Any, Any]] = {}
+    known: dict[Any, tuple[Head, Any, Any]] = {}
     worlds = []
     for seed in range(first, first + count):
         world = run(work, seed, losses=seed % 2 == 1, router=router, scenario=scenario, kind=kind)
         worlds.append(world)
         if world.router.binds_model and world.result is not None:
             depth = getattr(world.router, "aggregation_depth", 1)
-            known[depth] = known.get(depth) or serial(work, router, depth)
-            check_same(world, seed, *known[depth])
+            like = depth, world.result[0].jobs_set_aside
+            known[like] = known.get(like) or serial(work, router, *like)
+            check_same(world, seed, *known[like])
     return worlds
 
 

@@ -161,23 +161,31 @@ def is_held_back(me: CrashWatcher, number: int, record: JobRecord, others: Mappi
 
 
 def accusation(
-    me: CrashWatcher, head: Head, number: int, record: JobRecord, *, done: Collection[int], durations: Sequence[float]
+    me: CrashWatcher,
+    head: Head,
+    number: int,
+    record: JobRecord,
+    *,
+    records: Mapping[int, JobRecord],
+    durations: Sequence[float],
 ) -> Steps[Failure | None]:
     """Return what is to be said of a job that kills its workers; None if that is not certain, or it is tried now."""
     is_tried = record.state == "leased" and not me.is_gone(record.worker)
     if len(record.crashes) <= SUSPECTED or is_tried:
         return None
     deaths = parse_count(me.store, CRASHES, (yield from read_many(me.store, [CRASHES]))[0])
-    folded = sum(last - first for first, last in head.folded)
+    finished = sum(last - first for first, last in head.folded)
+    finished += sum(other.state == "done" for other in records.values())
     typical = sorted(durations)[len(durations) // 2] if durations else 0.0
-    counts = Counts(folded + len(set(done)), deaths, typical)
+    suspects = max((len(other.crashes) for key, other in records.items() if key != number), default=0)
+    counts = Counts(finished, deaths, typical, suspects if suspects >= SUSPECTED else 0)
     hosts = {host_of(process_of(worker) or worker) for worker in me.present() if not me.is_gone(worker)}
     if not is_poison(record.crashes, counts, jobs=me.plan.total_slots, hosts=hosts):
         return None
-    return Failure(POISON, _text(me.plan, number, record, counts), record.crashes[-1].process, fatal=True)
+    return Failure(POISON, _text(head.run, me.plan, number, record, counts), record.crashes[-1].process, fatal=True)
 
 
-def _text(plan: Plan, number: int, record: JobRecord, counts: Counts) -> str:
+def _text(run: str, plan: Plan, number: int, record: JobRecord, counts: Counts) -> str:
     """Return which job it is, who died of it, why that is no coincidence, and what to do."""
     round_, slot = plan.at(number)
     at, crashes = plan.slot(round_, slot), record.crashes
@@ -190,5 +198,7 @@ def _text(plan: Plan, number: int, record: JobRecord, counts: Counts) -> str:
         f"{plan.examples_of(number)} examples) kills its workers: {len(crashes)} processes died while they computed "
         f"it, and none has finished it, while the run finished {counts.finished} other jobs; the odds of that are "
         f"{odds:.1g} for a job that is not to blame. They were: {shown}{more}. Their exit codes are known where they "
-        "were started. Mend or leave out the data of the job, then resume the run"
+        f"were started. `python -m dl4jlegacy.cli.one_job {run} {round_}/{slot} --zookeeper HOST:PORT`, or with the "
+        "folder of its checkpoints instead of the name, performs it alone and changes nothing. Mend or leave out its "
+        "data and resume the run, or resume it with --poison-jobs set-aside"
     )

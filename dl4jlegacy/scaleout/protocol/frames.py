@@ -322,14 +322,14 @@ def keys_of(manifest: Manifest) -> list[str]:
 
 
 def increment(store: Store, key: str, by: int = 1) -> Steps[None]:
-    """Add to a counter by compare-and-set."""
+    """Add to a counter by compare-and-set; it never falls below 0."""
     while True:
         raw = (yield from read_many(store, [key], clears=True))[0]
         yield STEP
         if raw is None:
-            if store.put_if_absent(key, str(by).encode()):
+            if store.put_if_absent(key, str(max(0, by)).encode()):
                 return
-        elif store.replace_if_same(key, raw, str(parse_count(store, key, raw) + by).encode()):
+        elif store.replace_if_same(key, raw, str(max(0, parse_count(store, key, raw) + by)).encode()):
             return
 
 

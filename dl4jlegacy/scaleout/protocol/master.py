@@ -19,6 +19,7 @@ from dl4jlegacy.scaleout.protocol.closing import (
     with_keeps,
     with_new_snapshot,
 )
+from dl4jlegacy.scaleout.protocol.crashes import CRASHES
 from dl4jlegacy.scaleout.protocol.events import (
     HEAD_TOPIC,
     STEP,
@@ -30,6 +31,7 @@ from dl4jlegacy.scaleout.protocol.events import (
 )
 from dl4jlegacy.scaleout.protocol.frames import (
     delete_many,
+    increment,
     keys_of,
     parse_record,
     read_frame,
@@ -65,6 +67,7 @@ from dl4jlegacy.scaleout.records import (
     Manifest,
     SlotState,
     encode_record,
+    fold_number,
 )
 from dl4jlegacy.scaleout.store import Buffer, Store
 from dl4jlegacy.scaleout.strategies import WorkRouter, router_of, serving
@@ -131,7 +134,9 @@ def _work(me: Master, slots: OpenSlots, *, is_new: bool) -> Steps[None]:
         if folded is not None or not is_served:
             yield from close_round(me, slots, folded)
     if slots.failure is not None:
-        yield from _fail(me, head, slots.raw, slots.failure)
+        yield from _fail(me, head, slots.raw, slots.failure, accused=slots.accused)
+    elif slots.poison is not None:
+        yield from _set_job_aside(me, slots, *slots.poison)
     elif slots.sick:
         yield from _set_aside(me, slots)
 
@@ -347,14 +352,15 @@ def _tidy(me: Master, head: Head, *, knows_all: bool) -> Steps[None]:
             yield from rewrite_frame(me.store, head.best.model, best)
 
 
-def _fail(me: Master, head: Head, raw: Buffer, failure: Failure) -> Steps[None]:
-    """End the run with a job's failure."""
+def _fail(me: Master, head: Head, raw: Buffer, failure: Failure, *, accused: int = 0) -> Steps[None]:
+    """End the run with a job's failure; so many crashes were that job's, and say nothing of others."""
     failed = msgspec.structs.replace(head, status="failed", failure=failure)
     stopped = me.scoring.failed(head, failure)
     if stopped is not None and me.known is not None:
         failed = yield from as_a_whole(me, stopped, me.known[1])
     yield STEP
-    me.store.replace_if_same(HEAD, raw, encode_record(failed))
+    if me.store.replace_if_same(HEAD, raw, encode_record(failed)) and accused:
+        yield from increment(me.store, CRASHES, -accused)
     me.store.publish(HEAD_TOPIC)
 
 
@@ -366,6 +372,18 @@ def _set_aside(me: Master, slots: OpenSlots) -> Steps[None]:
     if me.store.replace_if_same(HEAD, slots.raw, encode_record(head)):
         me.known = (head, slots.model)
         me.on_set_aside(slots.sick, me.suspects.pop(slots.sick))
+    me.store.publish(HEAD_TOPIC)
+
+
+def _set_job_aside(me: Master, slots: OpenSlots, number: int, failure: Failure) -> Steps[None]:
+    """Have the run go on without the job of a slot."""
+    aside = fold_number(slots.head.jobs_set_aside, number)
+    head = msgspec.structs.replace(slots.head, jobs_set_aside=aside)
+    yield STEP
+    if me.store.replace_if_same(HEAD, slots.raw, encode_record(head)):
+        me.known = (head, slots.model)
+        me.on_job_set_aside(me.plan.at(number), failure)
+        yield from increment(me.store, CRASHES, -slots.accused)
     me.store.publish(HEAD_TOPIC)
 
 

@@ -64,9 +64,11 @@ class Master:
     ``is_gone(worker)`` returns whether a worker's process is known to be dead or frozen; its jobs are then given to
     other workers immediately. A wrong answer only means that a job is done twice. ``death_of(worker)`` returns how it
     is known that the process has died, and did not only fall silent; "": it is not. Crashes of jobs are counted by
-    that, and ``on_crashed(slot, crash, count)`` is called for each. ``on_reissued(slot, worker, reason)`` is called for
-    each job that is also given to another worker, ``on_progress()`` whenever batches were done, be it of a job that is
-    not done yet, ``on_set_aside(worker, failures)`` for a worker that gets no more jobs; they must only enqueue.
+    that, and ``on_crashed(slot, crash, count)`` is called for each. A job that kills its workers ends the run; with
+    ``sets_poison_aside``, if the strategy can do without it, ``on_job_set_aside(slot, why)`` is called instead.
+    ``on_reissued(slot, worker, reason)`` is called for each job that is also given to another worker,
+    ``on_progress()`` whenever batches were done, be it of a job that is not done yet, ``on_set_aside(worker,
+    failures)`` for a worker that gets no more jobs; they must only enqueue.
     ``present()`` returns the names of the workers that are there, as far as that is known.
     ``is_to_be_saved(head)`` returns whether a checkpoint of a new version will be written, which needs its states.
     ``models`` are shared with the workers of this process.
@@ -90,11 +92,13 @@ class Master:
     is_gone: Callable[[str], bool] = lambda worker: False
     death_of: Callable[[str], str] = lambda worker: ""
     on_crashed: Callable[[tuple[int, int], Crash, int], None] = lambda slot, crash, count: None
+    on_job_set_aside: Callable[[tuple[int, int], Failure], None] = lambda slot, failure: None
     on_progress: Callable[[], None] = lambda: None
     on_reissued: Callable[[tuple[int, int], str, ReissueReason], None] = lambda slot, worker, reason: None
     on_set_aside: Callable[[str, tuple[Failure, ...]], None] = lambda worker, failures: None
     present: Callable[[], Collection[str]] = lambda: ()
     is_to_be_saved: Callable[[Head], bool] = lambda head: True
+    sets_poison_aside: bool = False
     scoring: Scoring = field(default_factory=Scoring)
     written: int = 0
     durations: dict[bool, list[float]] = field(default_factory=dict)

@@ -5,7 +5,8 @@ reasons of its own (preemption, an operator, a machine that was short of memory 
 only if that would be too much of a coincidence. If crashes come from outside, or happen to any job alike, each attempt
 is as likely to end so as any other one of the same length: of all attempts in the run, those of one job are a random
 sample. ``chance`` is the probability that the sample has as many crashes as this job has had (hypergeometric, so that
-no rate of crashes need be known), and ``is_poison`` compares it, for as many jobs as the run has, with ``CHANCE``.
+no rate of crashes need be known), and ``is_poison`` compares it, for as many jobs as the run has, with ``CHANCE``. The
+crashes of a second poison job would hide those of the first: it is left out, at the price of as many pairs of jobs.
 """
 
 from __future__ import annotations
@@ -29,24 +30,25 @@ CHANCE = 1e-5
 class Counts(NamedTuple):
     """What is known of the jobs of a run: how many were finished, how many crashes they had, how long one takes.
 
-    The crashes are those of all jobs. ``typical`` is in seconds; 0: not known.
+    The crashes are those of all jobs, ``suspects`` those of one other job that is suspected. ``typical`` is in seconds;
+    0: not known.
     """
 
     finished: int
     deaths: int
     typical: float = 0.0
+    suspects: int = 0
 
 
 def chance(crashes: Sequence[Crash], counts: Counts) -> float:
     """Return how likely it is that an innocent job, which nobody has finished, has had these crashes, or more.
 
-    An attempt that took longer than is typical counts for as many attempts.
+    If it was computed for longer than so many attempts take, it counts for as many attempts as that would be.
     """
-    finished, deaths, typical = counts
-    count = len(crashes)
-    sample = sum(max(1, math.ceil(crash.seconds / typical)) if typical > 0 else 1 for crash in crashes)
-    total = max(deaths, count)
-    attempts = finished + (total - count) + sample
+    count, typical = len(crashes), counts.typical
+    longer = math.ceil(math.fsum(crash.seconds for crash in crashes) / typical) if typical > 0 else 0
+    sample, total = max(count, longer), max(counts.deaths, count)
+    attempts = counts.finished + (total - count) + sample
     most = min(total, sample)
     ways = [_log_comb(total, n) + _log_comb(attempts - total, sample - n) for n in range(count, most + 1)]
     every = _log_comb(attempts, sample)
@@ -66,7 +68,8 @@ def is_poison(crashes: Sequence[Crash], counts: Counts, *, jobs: int, hosts: Col
     Args:
         crashes: of the job.
         counts: of the run.
-        jobs: how many jobs the run has: each of them might have been the one that was killed so often by chance.
+        jobs: how many jobs the run has: each of them might have been the one that was killed so often by chance. That
+            one other job is to blame for its own crashes, so that they say nothing of this one, may be true of as many.
         hosts: of the workers that are there; if all crashes were on one host, and there are others, it may be the host.
     """
     if len({crash.process for crash in crashes}) < LEAST_CRASHES:
@@ -74,4 +77,7 @@ def is_poison(crashes: Sequence[Crash], counts: Counts, *, jobs: int, hosts: Col
     seen = {crash.host for crash in crashes}
     if len(seen) == 1 and not set(hosts) <= seen:
         return False
-    return jobs * chance(crashes, counts) <= CHANCE
+    if jobs * chance(crashes, counts) <= CHANCE:
+        return True
+    without = counts._replace(deaths=counts.deaths - counts.suspects)
+    return counts.suspects > 0 and jobs**2 * chance(crashes, without) <= CHANCE

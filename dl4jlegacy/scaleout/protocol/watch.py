@@ -17,7 +17,7 @@ import msgspec
 from dl4jlegacy.clock import Clock
 from dl4jlegacy.errors import WireError
 from dl4jlegacy.scaleout.aggregate import Aggregation, JobAggregator, ValidationAggregation, check_update
-from dl4jlegacy.scaleout.contract import begun, slots_to_fold, slots_to_fold_ahead
+from dl4jlegacy.scaleout.contract import begun, open_slots, slots_to_fold, slots_to_fold_ahead
 from dl4jlegacy.scaleout.phases import Phases
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol.crashes import CRASHES, MOST_EXCUSED, Attempts, accusation, is_held_back, note_crashes
@@ -42,6 +42,7 @@ from dl4jlegacy.scaleout.records import (
     Manifest,
     Snapshot,
     encode_record,
+    fold_number,
 )
 from dl4jlegacy.scaleout.store import Buffer, Store
 from dl4jlegacy.scaleout.strategies import SlotStrategy, WorkRouter, router_of, serving, slot_strategy
@@ -108,6 +109,10 @@ class OpenSlots:
     """The updates of the folded slots, if the next version is one of a log."""
     aggregation: Aggregation | None = None
     failure: Failure | None = None
+    poison: tuple[int, Failure] | None = None
+    """A job that is to be set aside, and why."""
+    accused: int = 0
+    """How many crashes the job has had that ends the run, or is to be set aside: they say nothing of others."""
     sick: str = ""
     """A worker that is to be set aside."""
     dropped: int = 0
@@ -137,6 +142,7 @@ class Watcher(Protocol):
     snapshot: tuple[str, Snapshot] | None
     suspects: Suspects
     attempts: Attempts
+    sets_poison_aside: bool
 
     def present(self) -> Collection[str]:
         """Return the names of the workers that are there and not known to be dead or frozen."""
@@ -175,6 +181,9 @@ def watch(me: Watcher, slots: OpenSlots) -> Steps[bool]:
     while (yield from _read_slots(me, slots)):
         done = slots.done()
         chosen = slots_to_fold(router, slots.numbers, done)
+        if not slots.numbers:  # all that was open is set aside, and nobody waits for one another
+            slots.aggregation = _aggregation(me, slots)
+            return True
         if is_served and chosen:
             slots.folded = list(chosen)
             return True
@@ -216,7 +225,7 @@ def _read_slots(me: Watcher, slots: OpenSlots) -> Steps[bool]:
         slots.missing = []
         for number, raw in zip(numbers, found[2:], strict=True):
             yield from _check_slot(me, slots, number, raw)
-        if slots.failure is not None or slots.sick or me.must_reread_model:
+        if slots.failure is not None or slots.poison is not None or slots.sick or me.must_reread_model:
             return False
         done = slots.done()
         if len(numbers) == len(undone) or not all(number in done for number in numbers):
@@ -266,11 +275,23 @@ def _check_slot(me: Watcher, slots: OpenSlots, number: int, raw: Buffer | None) 
 
 
 def _accuse(me: Watcher, slots: OpenSlots, number: int, record: JobRecord) -> Steps[bool]:
-    """End the run if a job is known to kill its workers; return whether that is so."""
-    done, durations = slots.done(), _durations(me, slots)
-    failure = yield from accusation(me, slots.head, number, record, done=done, durations=durations)
-    slots.failure = failure or slots.failure
+    """End the run if a job is known to kill its workers, or set the job aside; return whether that is so."""
+    records, durations = slots.records, _durations(me, slots)
+    failure = yield from accusation(me, slots.head, number, record, records=records, durations=durations)
+    slots.accused = 0 if failure is None else len(record.crashes)
+    if failure is not None and me.sets_poison_aside and _can_do_without(me, slots.head, number):
+        slots.poison = number, failure
+    else:
+        slots.failure = failure or slots.failure
     return failure is not None
+
+
+def _can_do_without(me: Watcher, head: Head, number: int) -> bool:
+    """Return whether a job can be set aside: its slot remembers nothing, and something is left to be folded."""
+    if slot_strategy(me.router, me.plan, head.round) is not None:
+        return False
+    without = msgspec.structs.replace(head, jobs_set_aside=fold_number(head.jobs_set_aside, number))
+    return bool(open_slots(me.router, me.plan, without)) or not router_of(me.router, me.plan, head).binds_model
 
 
 def _note_progress(me: Watcher, slots: OpenSlots, number: int, record: JobRecord) -> None:

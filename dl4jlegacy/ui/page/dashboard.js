@@ -10,8 +10,8 @@ const LOG_LINES = 200;
 const CURVES_MILLISECONDS = 2000; // between two looks at the whole history
 const KINDS = ["", " two", " three", " four"]; // of the lines of a chart, as the style sheet has them
 const FAULTS = new Set([
-  "worker_gone", "worker_set_aside", "lease_broken", "job_failed", "backup_issued", "paused", "checkpoint_failed",
-  "frame_refused", "master_took_over",
+  "worker_gone", "worker_set_aside", "worker_crashed", "job_suspected", "job_set_aside", "lease_broken", "job_failed",
+  "backup_issued", "paused", "checkpoint_failed", "frame_refused", "master_took_over",
 ]);
 
 const shown = { view: null, at: 0, history: [], historyMark: "", historyAt: -CURVES_MILLISECONDS, eventsMark: "", logMark: "", kind: "" };

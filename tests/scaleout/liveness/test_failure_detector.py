@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from dl4jlegacy.scaleout.liveness.failure_detector import Change, FailureDetector, HeartbeatMonitor, process_of
+import pytest
+
+from dl4jlegacy.scaleout.liveness.failure_detector import (
+    DEAD_SECONDS,
+    Change,
+    FailureDetector,
+    HeartbeatMonitor,
+    process_of,
+)
 
 A, B = "host-a-1-0f", "host-b-2-1e"
 
@@ -100,3 +108,24 @@ def test_who_left_and_has_no_record_any_more_is_forgotten_in_the_end():
     detector.update_heartbeats({}, 4000.0)
     assert detector.gone() == []
     assert not detector._known
+
+
+@pytest.mark.parametrize("state", ["silent", "left", "alive"])
+def test_a_process_whose_connection_was_not_closed_has_not_died_as_far_as_anybody_knows(state):
+    detector = FailureDetector()
+    detector.update_connection("p", "alive", 0.0)
+    detector.update_connection("p", state, 1.0)
+    assert not detector.death_of("p-0", 1e6) and not detector.death_of("stranger-0", 1e6)
+
+
+def test_a_process_whose_connection_was_closed_has_died_if_it_does_not_come_back_nor_writes_heartbeats():
+    detector = FailureDetector()
+    for process in ("dead", "cut-off", "back"):
+        detector.update_connection(process, "alive", 0.0)
+        detector.update_connection(process, "closed", 1.0)
+    detector.update_connection("back", "alive", 1.5)
+    for beat in (1.0, 2.0, 3.0):
+        detector.update_heartbeats({"cut-off-0": beat}, beat)
+    assert not detector.death_of("dead-0", 1.0 + DEAD_SECONDS / 2)
+    assert detector.death_of("dead-0", 1.0 + DEAD_SECONDS)
+    assert not detector.death_of("cut-off-0", 1e6) and not detector.death_of("back-0", 1e6)

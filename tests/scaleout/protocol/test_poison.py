@@ -72,3 +72,15 @@ def test_random_kills_accuse_no_job(rate: float) -> None:
                 count, deaths = count + 1, deaths + 1
                 accused += count >= LEAST_CRASHES and is_poison(crashes(count), Counts(finished, deaths), jobs=jobs)
     assert accused == 0 and CHANCE <= 1e-5
+
+
+@pytest.mark.parametrize("finished", [24, 200])
+def test_the_crashes_of_one_poison_job_do_not_hide_another(finished: int) -> None:
+    """Of two that die alike each is found although the other's crashes are as many."""
+    count = needed(finished, 400)
+
+    def is_found(suspects: int) -> bool:
+        more = [Counts(finished, 2 * n, suspects=n if suspects else 0) for n in range(count, 4 * count)]
+        return any(is_poison(crashes(counts.deaths // 2), counts, jobs=400) for counts in more)
+
+    assert is_found(1) and (finished > 100 or not is_found(0))
