@@ -76,7 +76,7 @@ class _Console(Console):
 
 
 class _Log(logging.Handler):
-    """Log records as one line of text, or of JSON."""
+    """Log records as one line of text, or of JSON; one of an exception has its traceback, too."""
 
     def __init__(self, console: Console, *, as_json: bool) -> None:
         super().__init__()
@@ -84,7 +84,9 @@ class _Log(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         level, message = record.levelname.lower(), record.getMessage()
-        line = to_json({"event": "log", "level": level, "message": message}) if self._json else f"{level}: {message}"
+        trace = "".join(traceback.format_exception(*record.exc_info)).rstrip() if record.exc_info else ""
+        fields = {"event": "log", "level": level, "message": message, **({"traceback": trace} if trace else {})}
+        line = to_json(fields) if self._json else f"{level}: {message}{trace and chr(10)}{trace}"
         self._console.print(Text(printable(line)), soft_wrap=True)
 
 

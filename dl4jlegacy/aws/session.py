@@ -81,6 +81,7 @@ _QUOTA = {
     *("TooManyBuckets", "ResourceLimitExceeded", "ParameterLimitExceeded"),
 }
 _INVALID = re.compile(r"Invalid|Malformed|Unsupported|ValidationError|ValidationException|NotFound|NoSuch|Missing")
+_MOST_ATTEMPTS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +179,14 @@ def _legacy_credentials(environ: Mapping[str, str]) -> dict[str, str]:
     return found if given else {}
 
 
+def _attempts_of(environ: Mapping[str, str], default: int) -> int:
+    """Return how often a request is sent at most by ``AWS_MAX_ATTEMPTS``, or by default."""
+    given = environ.get("AWS_MAX_ATTEMPTS", "").strip()
+    if given and not (given.isascii() and given.isdecimal() and 0 < int(given) < _MOST_ATTEMPTS):
+        raise ConfError(f"AWS_MAX_ATTEMPTS is {given[:40]!r}; give a whole number of at least 1, or unset it")
+    return int(given) if given else default
+
+
 class Aws:
     """The clients of one region, made when first used, closed with ``close``. Thread-safe.
 
@@ -213,7 +222,7 @@ class Aws:
             known = self._session.get_available_regions("ec2")
         if self.region not in known and not self.region.startswith(("us-gov-", "cn-", "us-iso")):
             raise ConfError(f"there is no AWS region {self.region!r}{nearest(self.region, known)}")
-        self._attempts = min(attempts, int(environ.get("AWS_MAX_ATTEMPTS") or attempts))
+        self._attempts = min(attempts, _attempts_of(environ, attempts))
         self._silent_seconds = silent_seconds
         self._lock = threading.Lock()
         self._clients: dict[tuple[str, str], Any] = {}
@@ -236,6 +245,7 @@ class Aws:
             return self._clients[key]
 
     def _new_client(self, service: str, region: str) -> Any:
+        from botocore import exceptions as boto
         from botocore.config import Config
 
         config = Config(
@@ -245,7 +255,15 @@ class Aws:
             user_agent_extra="dl4jlegacy",
         )
         with translate_errors(f"a client of {service} in {region}"):
-            return self._session.client(service, region_name=region, config=config)
+            try:
+                return self._session.client(service, region_name=region, config=config)
+            except (boto.NoCredentialsError, boto.PartialCredentialsError, boto.CredentialRetrievalError):
+                raise
+            except (ValueError, boto.BotoCoreError) as exc:  # nothing is asked of AWS yet
+                raise ConfError(
+                    f"a client of {service} in {region}: {_one_line(exc)}; look at the variables AWS_..., and at AWS's "
+                    "configuration file: AWS_ENDPOINT_URL is an address such as https://host:port"
+                ) from exc
 
     def close(self) -> None:
         """Close every connection."""

@@ -60,14 +60,10 @@ def _pyarrow(name: str) -> _PyArrow:
 
 @dataclass(frozen=True, slots=True)
 class ArrowFile:
-    """An open file: the names of its columns, and its batches of rows.
-
-    ``finite`` are columns of numbers of which it says itself that none is infinite.
-    """
+    """An open file: the names of its columns, and its batches of rows."""
 
     name: str
     names: tuple[str, ...]
-    finite: frozenset[str]
     _schema: Any
     _read: Any
     _pa: _PyArrow
@@ -179,14 +175,14 @@ def opened_arrow(file: BinaryIO, name: str) -> Iterator[ArrowFile]:
                 raise DataError(f"{name} is a Feather file of version 1; write it anew, by version 2 or as Parquet")
             is_arrow = start == _ARROW or start[:4] == _STREAM
             native = opened.enter_context(_native(file, pa))
-            schema, read, finite = _arrow(native, start, pa) if is_arrow else _parquet(native, pa)
+            schema, read = _arrow(native, start, pa) if is_arrow else _parquet(native, pa)
             names = tuple(schema.names)
         for column in names:
             if names.count(column) > 1:
                 raise DataError(
                     f"{name}: column {column!r} is there {names.count(column)} times; name each differently"
                 )
-        yield ArrowFile(name, names, finite, schema, read, pa)
+        yield ArrowFile(name, names, schema, read, pa)
 
 
 def _native(file: BinaryIO, pa: _PyArrow) -> Any:
@@ -201,34 +197,17 @@ def _native(file: BinaryIO, pa: _PyArrow) -> Any:
     return contextlib.nullcontext(file)
 
 
-def _parquet(file: Any, pa: _PyArrow) -> tuple[Any, Any, frozenset[str]]:
+def _parquet(file: Any, pa: _PyArrow) -> tuple[Any, Any]:
     source = pa.parquet.ParquetFile(file, buffer_size=_BUFFER, pre_buffer=False)
 
     def read(columns: list[str], rows: int) -> Iterator[Any]:
         batches: Iterator[Any] = source.iter_batches(batch_size=rows, columns=columns)
         return batches
 
-    return source.schema_arrow, read, _finite(source.metadata)
+    return source.schema_arrow, read
 
 
-def _finite(metadata: Any) -> frozenset[str]:
-    """Return the columns whose extremes, which a Parquet file has for each of its groups of rows, are finite."""
-    columns = {metadata.schema.column(index).path: index for index in range(metadata.num_columns)}
-    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-
-    def is_finite(index: int) -> bool:
-        if metadata.schema.column(index).physical_type not in ("FLOAT", "DOUBLE"):
-            return False
-        known = (group.column(index).statistics for group in groups)
-        return all(
-            said is not None and said.has_min_max and math.isfinite(said.min) and math.isfinite(said.max)
-            for said in known
-        )
-
-    return frozenset(name for name, index in columns.items() if is_finite(index))
-
-
-def _arrow(file: Any, start: bytes, pa: _PyArrow) -> tuple[Any, Any, frozenset[str]]:
+def _arrow(file: Any, start: bytes, pa: _PyArrow) -> tuple[Any, Any]:
     if start == _ARROW:
         source = pa.arrow.ipc.open_file(file)
         count = source.num_record_batches
@@ -240,7 +219,7 @@ def _arrow(file: Any, start: bytes, pa: _PyArrow) -> tuple[Any, Any, frozenset[s
         for batch in found:
             yield batch.select(columns)
 
-    return source.schema, read, frozenset()
+    return source.schema, read
 
 
 def arrow_rows(file: BinaryIO, name: str) -> Generator[Row, None, None]:

@@ -258,8 +258,6 @@ def _arrow_cells(
     values = source.numbers(batch, column.name)
     if values is None:
         return _numbers(source.texts(batch, column.name), table, column.name, missing | {""})
-    if column.name in source.finite and not numbers_missing:
-        return values
     return _checked(values, table, column.name, numbers_missing)
 
 

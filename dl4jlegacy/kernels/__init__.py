@@ -31,6 +31,10 @@ def _load(name: str) -> Kernels:
     if name != "numba":
         raise ConfError(f"unknown kernels {name!r}{nearest(name, (*_CPU, 'cupy'))}")
     try:
+        from numba import config
+
+        if getattr(config, "DISABLE_JIT", 0):
+            raise VersionError("kernels 'numba' cannot be used: NUMBA_DISABLE_JIT forbids to compile them; unset it")
         from dl4jlegacy.kernels.numba import kernels as numba_kernels
     except ImportError as exc:  # missing, or a Numba that does not fit this NumPy or Python
         raise VersionError(
@@ -87,7 +91,7 @@ def load_for_host() -> Kernels:
 
 
 def _best() -> Kernels:
-    """Return the compiled kernels where Numba can be imported, else NumPy's."""
+    """Return the compiled kernels where Numba can be imported and compiles, else NumPy's."""
     if find_spec("numba") is None:
         return _load("numpy")
     try:

@@ -30,6 +30,7 @@ __all__ = ["PRETRAIN", "VALIDATE", "Phase", "Plan", "SlotPlan", "Validation"]
 
 PRETRAIN, VALIDATE = "pretrain", "validate"
 _KEPT = 1 << 13
+_MOST_VALIDATIONS = 1_000_000
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
@@ -267,8 +268,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         after: list[int] = []
         for phase, (start, end) in zip(self.phases, pairwise(self._first_rounds), strict=True):
             if phase.kind != PRETRAIN and phase.epochs > 0:
-                begins, every = start + (self.validation.every or self._first_epoch.rounds), self.validation.every
-                after += [*range(begins, end, every or self._epoch.rounds), end]
+                begins = start + (self.validation.every or self._first_epoch.rounds)
+                every = self.validation.every or self._epoch.rounds
+                if (end - begins) // every > _MOST_VALIDATIONS:
+                    raise ConfError(
+                        f"{phase.epochs:,} epochs have {(end - begins) // every + 1:,} validations, and a run at most "
+                        f"{_MOST_VALIDATIONS:,}; give fewer epochs, or a validation after more rounds"
+                    )
+                after += [*range(begins, end, every), end]
         return tuple(after)
 
     @cached_property

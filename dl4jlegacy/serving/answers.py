@@ -22,7 +22,7 @@ from dl4jlegacy import files
 from dl4jlegacy.backend import Array
 from dl4jlegacy.clock import Deadline
 from dl4jlegacy.decoding import described
-from dl4jlegacy.errors import Dl4jError, NotFiniteError, OutputError, ShapeError, counted
+from dl4jlegacy.errors import DataError, Dl4jError, NotFiniteError, OutputError, ShapeError, counted
 from dl4jlegacy.inference import TrainedModel
 from dl4jlegacy.nn.batch_evaluation import ROWS
 from dl4jlegacy.prediction import Form, PredictedRows, blocks_of, images_of, sequences_of, texts_of
@@ -325,11 +325,12 @@ def _header_of(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], int
     """Return shape, order, type and length of the header of a ``.npy`` file; clients send the same again and again."""
     file = io.BytesIO(header)
     try:
-        version = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, in_columns, dtype = read(file)
-    except (ValueError, EOFError, OSError, SyntaxError, TypeError) as exc:
-        raise RefusedError(400, f"the body is no .npy file: {exc}") from exc
+        with files.damage_as(DataError, "the body is no .npy file", ""):
+            version = np.lib.format.read_magic(file)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, in_columns, dtype = read(file)
+    except DataError as exc:
+        raise RefusedError(400, str(exc)) from exc
     return shape, in_columns, dtype, file.tell()
 
 

@@ -84,7 +84,9 @@ def _rest(service: Service) -> Starlette:
         Route("/predict", predictions, methods=["POST"]),
     ]
     handlers: dict[Any, Any] = {RefusedError: _refused, HTTPException: _not_there}
-    return Starlette(routes=routes, exception_handlers=handlers)
+    app = Starlette(routes=routes, exception_handlers=handlers)
+    app.router.redirect_slashes = False  # it would lead to wherever the header Host says
+    return app
 
 
 def _json(content: dict[str, Any]) -> Response:

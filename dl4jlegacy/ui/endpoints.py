@@ -5,6 +5,7 @@ The server's routes, the reading of parameters and the OpenAPI document are made
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -34,6 +35,8 @@ __all__ = [
     "route_of",
     "steered",
 ]
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -147,6 +150,9 @@ def route_of(endpoint: Endpoint, panel: Panel) -> Route:
             return await endpoint.handler(panel, _values(endpoint, request))
         except Refused as refused:
             return refused.response()
+        except Exception:  # Starlette would raise it again, and uvicorn say nothing of it
+            logger.exception("a request failed, which is a bug in dl4jlegacy")
+            return Refused(500, "this is a bug in dl4jlegacy; its log says more", Dl4jError.code).response()
 
     return Route(endpoint.path, answer, methods=[endpoint.method])
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Annotated, Any, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -119,6 +119,29 @@ def _if_there(read: Callable[[], list[T]]) -> list[T]:
         raise
 
 
+_Count = Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)]
+
+
+class _Images(msgspec.Struct, frozen=True):
+    height: _Count | None = None
+    width: _Count | None = None
+    channels: _Count | None = None
+
+
+class _Looked(msgspec.Struct, frozen=True):
+    """What is looked at of a run's Conf; the rest may be of another version than this one."""
+
+    run: str = ""
+    incarnation: str = ""
+    checkpoint_dir: str | None = None
+    batch_size: _Count | None = None
+    validation: dict[str, Any] | None = None
+    early_stopping: dict[str, Any] | None = None
+    images: _Images | None = None
+    multi_layer_conf: dict[str, Any] | None = None
+    computation_graph_conf: dict[str, Any] | None = None
+
+
 class RunFiles:
     """What a run keeps in the folder of its checkpoints, as far as it is there.
 
@@ -180,7 +203,10 @@ class RunFiles:
     def _read_conf(self) -> dict[str, Any]:
         place = self._folder.place
         try:
-            return msgspec.json.decode(self._folder.read("conf.json"), type=dict[str, Any])
+            content = self._folder.read("conf.json")
+            msgspec.json.decode(content, type=described(_Looked))
+            found: dict[str, Any] = msgspec.json.decode(content)
+            return found
         except FileNotFoundError as exc:
             raise CheckpointError(
                 f"{place} holds no run: it has no conf.json; give what --checkpoint-dir was, or --zookeeper"

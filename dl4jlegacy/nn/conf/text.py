@@ -51,7 +51,7 @@ def decode_json(text: str | bytes, kind: type[T]) -> T:
     Raises:
         ConfError: no JSON, an unknown field, a wrong type, a value out of range.
     """
-    return _decode(text, kind, "JSON", json.loads, strict=True)
+    return _decode(text, kind, "JSON", _json, strict=True)
 
 
 def decode_yaml(text: str | bytes, kind: type[T]) -> T:
@@ -70,13 +70,44 @@ def top_level_keys(text: str) -> frozenset[str]:
 
 
 def load_yaml(text: str | bytes) -> Any:
-    """Parse YAML; raises ``YAMLError``, also for brackets that are nested so deep that parsing them takes minutes."""
+    """Parse YAML; raises ``YAMLError``, also for brackets that are nested so deep that parsing them takes minutes.
+
+    What holds itself (``a: &a [*a]``), what aliases make many times larger than the text, and a date that there is not
+    are such errors, too.
+    """
     depth = 0
     for bracket in _BRACKET.findall(text if isinstance(text, str) else text.decode(errors="replace")):
         depth += 1 if bracket in "[{" else -1
         if depth > _MOST_NESTED:
             raise yaml.YAMLError(f"brackets are nested more than {_MOST_NESTED} deep")
-    return yaml.safe_load(text)
+    try:
+        found = yaml.safe_load(text)
+        _check_bounds(found, len(text))
+    except yaml.YAMLError:
+        raise
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as exc:  # its constructors raise any
+        raise yaml.YAMLError(f"a value cannot be read: {exc}") from exc
+    return found
+
+
+def _check_bounds(tree: Any, text_length: int) -> None:
+    """Raise ``ValueError`` for a tree that is nested too deep, as what holds itself is, or has more than its text."""
+    most, waiting, count = text_length + _MOST_NESTED, [(tree, 0)], 0
+    while waiting:
+        value, depth = waiting.pop()
+        parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple, set)) else ()
+        count += len(parts)
+        if depth > _MOST_NESTED:
+            raise ValueError(f"it is nested more than {_MOST_NESTED} deep, or holds itself")
+        if count > most:
+            raise ValueError("its aliases make it larger than its text; write out what they stand for")
+        waiting += ((part, depth + 1) for part in parts if isinstance(part, (dict, list, tuple, set)))
+
+
+def _json(text: str | bytes) -> Any:
+    found = json.loads(text)
+    _check_bounds(found, len(text))
+    return found
 
 
 def _decode(text: str | bytes, kind: type[T], language: str, parse: Callable[[Any], Any], *, strict: bool) -> T:

@@ -13,7 +13,6 @@ import json
 import os
 import re
 import zipfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -39,10 +38,10 @@ _PARTS: Final = ("vars", "cell/vars", "layer/vars", "forward_layer/cell/vars", "
 
 def is_keras(path: str | os.PathLike[str]) -> bool:
     """Return whether a file is one of Keras, by what is in it; False for one that cannot be read."""
-    with contextlib.suppress(OSError, zipfile.BadZipFile), files.open_to_read(files.expand(path)) as file:
+    with contextlib.suppress(OSError, ModelError), files.open_to_read(files.expand(path)) as file:
         if file.read(len(_HDF5)) == _HDF5:
             return True
-        with zipfile.ZipFile(file) as archive:
+        with files.damage_as(ModelError, str(path)), zipfile.ZipFile(file) as archive:
             return {_CONFIG, _METADATA} <= set(archive.namelist())
     return False
 
@@ -96,7 +95,7 @@ def opened(path: str | os.PathLike[str]) -> Iterator[KerasFile]:
         raise ModelError(f"{path} is no file of Keras, neither HDF5 nor a .keras zip ({exc})") from exc
     except Dl4jError as exc:
         raise ModelError(f"file of Keras {path} is unusable: {exc}") from exc
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, zlib.error) as exc:
+    except Exception as exc:  # h5py and zipfile raise whatever they like for damaged files
         raise ModelError(f"file of Keras {path} cannot be read ({type(exc).__name__}: {exc}); save it again") from exc
 
 

@@ -1,0 +1,1 @@
+"""Content of strangers: mutated files, requests and variables are answered by name, whatever they hold."""
