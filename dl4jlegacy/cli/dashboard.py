@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated
 
@@ -53,18 +54,26 @@ def dashboard(
     """Show a run as a page in the browser, live, until Ctrl-C: curves, workers, events, and a button that stops it."""
     _check_installed()
     from dl4jlegacy.listening import bind
+    from dl4jlegacy.scaleout.secret import has_secret
     from dl4jlegacy.ui.endpoints import Panel
-    from dl4jlegacy.ui.server import Dashboard, policy_for
+    from dl4jlegacy.ui.server import Dashboard, policy_for, told
     from dl4jlegacy.ui.watcher import Watcher
 
-    policy = policy_for(host, os.environ)
+    policy = policy_for(host, os.environ, is_signed=has_secret(os.environ))
     source = _source(folder, zookeeper, id, tracker, cluster_name)
     with bind(host, port, "the dashboard") as listening, Watcher(source) as watcher:
         shown = Dashboard(Panel(watcher=watcher, policy=policy), listening)
         found = watcher.view.run
-        text = f"run {found.run if found else '?'} is shown at {shown.url} (Ctrl-C ends this)"
-        emit(to_json({"url": shown.url, "run": found.run if found else None}) if format == "json" else text)
-        shown.serve()
+        with told(shown.url, policy, os.environ, sys.stdout) as (url, token_file):
+            text = f"run {found.run if found else '?'} is shown at {url} (Ctrl-C ends this){_token_in(token_file)}"
+            fields = {"url": url, "run": found.run if found else None, "token_file": token_file}
+            emit(to_json(fields) if format == "json" else text)
+            shown.serve()
+
+
+def _token_in(file: str | None) -> str:
+    """Return where the token is, for people."""
+    return f"; its token is in {file}" if file else ""
 
 
 def _source(
@@ -106,11 +115,12 @@ def in_browser(options: ObservedTrainOptions, source: Callable[[], Source]) -> I
         return
     _check_installed()
     from dl4jlegacy.listening import bind
+    from dl4jlegacy.scaleout.secret import has_secret
     from dl4jlegacy.ui.endpoints import Panel
-    from dl4jlegacy.ui.server import PORT, Dashboard, policy_for
+    from dl4jlegacy.ui.server import PORT, Dashboard, policy_for, told
     from dl4jlegacy.ui.watcher import Watcher
 
-    host, policy = "127.0.0.1", policy_for("127.0.0.1", os.environ)
+    host, policy = "127.0.0.1", policy_for("127.0.0.1", os.environ, is_signed=has_secret(os.environ))
     try:
         listening = bind(host, whole_number(_PORT, os.environ.get(_PORT, str(PORT)), 0), "the dashboard")
     except UsageError:
@@ -119,10 +129,11 @@ def in_browser(options: ObservedTrainOptions, source: Callable[[], Source]) -> I
         listening,
         Watcher(source(), looks_at_once=False) as watcher,
         Dashboard(Panel(watcher=watcher, policy=policy), listening) as shown,
+        told(shown.url, policy, os.environ, sys.stderr) as (url, token_file),
     ):
         json_lines = options.log_format == "json"
-        text = f"the run is shown at {shown.url}, until it ends"
-        line = to_json({"event": "dashboard", "url": shown.url}) if json_lines else text
+        text = f"the run is shown at {url}, until it ends{_token_in(token_file)}"
+        line = to_json({"event": "dashboard", "url": url, "token_file": token_file}) if json_lines else text
         open_console(json_lines=json_lines).print(line, markup=False, highlight=False, soft_wrap=True)
         yield
 

@@ -482,10 +482,11 @@ class ListedRuns(Output):
 
 
 class Shown(Output):
-    """Where the page of a run is; which run is null until it is known."""
+    """Where the page of a run is, and the file of its token, unless the address has it or it was given."""
 
     url: str
     run: str | None
+    token_file: str | None = None
 
 
 class Examined(Output):

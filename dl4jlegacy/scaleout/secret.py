@@ -23,6 +23,7 @@ __all__ = [
     "SECRET_FILE",
     "allows_unsigned",
     "beyond_loopback",
+    "has_secret",
     "read_secret",
 ]
 
@@ -57,6 +58,11 @@ def read_secret(environ: Mapping[str, str], file: Path | None = None) -> bytes |
         return _checked(_read(named), f"the secret's file {named}")
     given = environ.get(SECRET)
     return None if given is None else _checked(given.encode(errors="surrogateescape"), SECRET)
+
+
+def has_secret(environ: Mapping[str, str]) -> bool:
+    """Return whether an environment has a secret, or the name of its file, be it valid or not."""
+    return SECRET in environ or SECRET_FILE in environ
 
 
 def allows_unsigned(environ: Mapping[str, str]) -> bool:

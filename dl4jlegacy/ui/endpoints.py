@@ -86,7 +86,7 @@ class Panel:
 
     Attributes:
         watcher: looks at the run.
-        policy: what is demanded of requests; it has the page's token.
+        policy: what is demanded of requests; it has the dashboard's token.
         folder: where a model is saved.
         is_closing: tells whether the server is about to end.
         steering: held while a run is steered or a model is saved: one at a time.

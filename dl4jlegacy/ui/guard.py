@@ -1,14 +1,12 @@
 """Who may ask the dashboard: a middleware before everything else, and the decision as a pure function.
 
-On this machine's loopback everybody may look, as everybody there may look at the run's own files and servers. A page of
-somebody else's that is open in the same browser must not: hence the check of ``Host`` (a name of theirs may lead to
-this machine, "DNS rebinding") and, for what changes something, of ``Origin`` and a token that only our page has.
+Whoever changes something brings the dashboard's token, and so does whoever looks at a run with a secret, or from beyond
+this machine. No browser sends it by itself, so a page of somebody else's in the same browser can do nothing; nor can it
+look, since a name of theirs that leads to this machine ("DNS rebinding") is refused.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hmac
 import ipaddress
 import secrets
@@ -21,9 +19,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dl4jlegacy.strict_json import to_json
 
-__all__ = ["TOKEN_HEADER", "Guard", "Policy", "Refusal", "refusal"]
+__all__ = ["Guard", "Policy", "Refusal", "refusal"]
 
-TOKEN_HEADER = "x-dl4j-token"
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 _SECURITY_HEADERS = {
     "content-security-policy": (
@@ -43,15 +40,17 @@ class Policy:
     """What is demanded.
 
     Attributes:
-        token: of those who look and steer; None: whoever reaches the server may look.
-        page_token: what our page proves itself with; made anew by every server.
+        token: of those who change something.
+        is_open: whether those without it may look.
         names: by which this server may be called, besides ``localhost`` and addresses: no stranger can make an address
             his own.
+        files: the paths of the page itself, which everybody may have: it tells nothing of a run.
     """
 
-    token: str | None = field(default=None, repr=False)
-    page_token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
+    is_open: bool = True
     names: tuple[str, ...] = field(default_factory=lambda: (socket.gethostname(),))
+    files: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +61,11 @@ class Refusal:
     message: str
 
 
-def refusal(method: str, headers: Mapping[str, str], policy: Policy) -> Refusal | None:
+def refusal(method: str, path: str, headers: Mapping[str, str], policy: Policy) -> Refusal | None:
     """Return why a request is refused; None: it is not.
 
     Args:
-        method: of the request.
+        method, path: of the request.
         headers: its headers, by their names in small letters.
         policy: what is demanded.
     """
@@ -75,24 +74,16 @@ def refusal(method: str, headers: Mapping[str, str], policy: Policy) -> Refusal 
         return Refusal(
             421, f"this server is not {host[:100]!r}: call it localhost, or by an address or the name of its machine"
         )
-    is_bearer = _is_same(_bearer(headers.get("authorization", "")), policy.token)
-    if policy.token is not None and not is_bearer and not _is_same(_basic(headers), policy.token):
-        return Refusal(401, "give the token of this dashboard: as a password, or as 'Authorization: Bearer TOKEN'")
-    if method in _SAFE_METHODS or is_bearer:
+    if method in _SAFE_METHODS and (policy.is_open or path in policy.files):
         return None
-    origin = headers.get("origin", "")
-    if origin.partition("://")[2].casefold() != host.casefold() or headers.get("sec-fetch-site") not in (
-        None,
-        "same-origin",
-    ):
-        return Refusal(
-            403,
-            "what changes a run is taken from this dashboard's own page only (the header Origin), or with "
-            "'Authorization: Bearer TOKEN' (docs/dashboard.md)",
-        )
-    if not _is_same(headers.get(TOKEN_HEADER), policy.page_token):
-        return Refusal(403, f"the header {TOKEN_HEADER} has not this page's token: load the page again")
-    return None
+    scheme, _, given = headers.get("authorization", "").partition(" ")
+    if scheme.casefold() == "bearer" and hmac.compare_digest(given.strip().encode(), policy.token.encode()):
+        return None
+    return Refusal(
+        401,
+        "give the token of this dashboard, as 'Authorization: Bearer TOKEN': it is in the link that the dashboard has "
+        "printed, or in the file that it has named (docs/dashboard.md)",
+    )
 
 
 def _is_ours(host: str, names: tuple[str, ...]) -> bool:
@@ -105,26 +96,6 @@ def _is_ours(host: str, names: tuple[str, ...]) -> bool:
         return name.casefold().rstrip(".") in ("localhost", *(each.casefold() for each in names))
 
 
-def _bearer(authorization: str) -> str | None:
-    scheme, _, token = authorization.partition(" ")
-    return token.strip() if scheme.casefold() == "bearer" else None
-
-
-def _basic(headers: Mapping[str, str]) -> str | None:
-    """Return the password that a browser has asked for."""
-    scheme, _, given = headers.get("authorization", "").partition(" ")
-    if scheme.casefold() != "basic":
-        return None
-    try:
-        return base64.b64decode(given, validate=True).decode().partition(":")[2]
-    except (binascii.Error, ValueError):
-        return None
-
-
-def _is_same(given: str | None, token: str | None) -> bool:
-    return given is not None and token is not None and hmac.compare_digest(given.encode(), token.encode())
-
-
 class Guard:
     """ASGI middleware: refuses what ``refusal`` says, and sets the headers that keep browsers from harm."""
 
@@ -135,7 +106,7 @@ class Guard:
         """Handle a request; see ASGI."""
         if scope["type"] != "http":
             return
-        found = refusal(scope["method"], Headers(scope=scope), self._policy)
+        found = refusal(scope["method"], scope["path"], Headers(scope=scope), self._policy)
         if found is not None:
             await _refuse(found, send)
             return
@@ -152,7 +123,7 @@ async def _refuse(found: Refusal, send: Send) -> None:
     body = to_json({"error": {"code": "DL4J-AUTH", "message": found.message}}).encode()
     headers = {**_SECURITY_HEADERS, "content-type": "application/json", "content-length": str(len(body))}
     if found.status == 401:
-        headers["www-authenticate"] = 'Basic realm="dl4j dashboard", charset="UTF-8"'
+        headers["www-authenticate"] = "Bearer"
     raw = [(name.encode(), value.encode()) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": found.status, "headers": raw})
     await send({"type": "http.response.body", "body": body})

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 from dl4jlegacy.ui.endpoints import Endpoint, Panel, Parameter, Values, json_response
-from dl4jlegacy.ui.guard import TOKEN_HEADER
 from dl4jlegacy.version import __version__
 
 __all__ = ["document", "endpoint_of"]
@@ -22,7 +21,7 @@ _COMMON = {
 _DESCRIPTION = (
     "What is known of a run of dl4jlegacy, read from its history and its tracker. Everything is answered from the last "
     "look at the run; `read_at` says when that was, and `away` why there was none since. What changes the run needs "
-    f"the header Origin and the page's token in {TOKEN_HEADER}, or 'Authorization: Bearer' with the dashboard's own."
+    "'Authorization: Bearer' with the dashboard's token, and so does everything where the run has a secret."
 )
 
 
@@ -71,7 +70,6 @@ def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
         "components": {
             "schemas": {**components, _ERROR: error},
             "securitySchemes": {
-                "page": {"type": "apiKey", "in": "header", "name": TOKEN_HEADER},
                 "bearer": {"type": "http", "scheme": "bearer"},
             },
         },
@@ -95,8 +93,7 @@ def _schema(shape: Any, schemas: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def _operation(endpoint: Endpoint, schema: dict[str, Any]) -> dict[str, Any]:
     changes = endpoint.method != "GET"
-    answers = {**_COMMON, **({403: "without the page's token, or from another origin"} if changes else {})}
-    answers |= endpoint.answers
+    answers = {**_COMMON, **endpoint.answers}
     responses = {
         str(status): {
             "description": text,
@@ -116,7 +113,7 @@ def _operation(endpoint: Endpoint, schema: dict[str, Any]) -> dict[str, Any]:
         "responses": responses,
     }
     if changes:
-        operation["security"] = [{"page": []}, {"bearer": []}]
+        operation["security"] = [{"bearer": []}]
     return operation
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import secrets
 import socket
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TextIO
 
 import uvicorn
 from starlette.applications import Starlette
@@ -26,7 +29,7 @@ from dl4jlegacy.ui import api, legacy, model_api, openapi
 from dl4jlegacy.ui.endpoints import Panel, Refused, route_of
 from dl4jlegacy.ui.guard import Guard, Policy
 
-__all__ = ["ENDPOINTS", "PORT", "TOKEN", "TOKEN_FILE", "Dashboard", "application", "policy_for"]
+__all__ = ["ENDPOINTS", "PORT", "TOKEN", "TOKEN_FILE", "Dashboard", "application", "policy_for", "told"]
 
 PORT = 9000
 """As of Deeplearning4j's own training UI."""
@@ -48,7 +51,7 @@ _MOST_UNREAD = 32 << 20
 
 def application(panel: Panel) -> Starlette:
     """Return the ASGI application of a dashboard."""
-    pages = [Route(path, _file(name, kind, panel.policy), methods=["GET"]) for path, (name, kind) in _FILES.items()]
+    pages = [Route(path, _file(name, kind), methods=["GET"]) for path, (name, kind) in _FILES.items()]
     app = Starlette(
         routes=[*pages, *(route_of(endpoint, panel) for endpoint in ENDPOINTS)],
         middleware=[Middleware(Guard, policy=panel.policy)],
@@ -58,8 +61,8 @@ def application(panel: Panel) -> Starlette:
     return app
 
 
-def _file(name: str, kind: str, policy: Policy) -> Callable[[Request], Response]:
-    content = (_PAGE / name).read_text(encoding="utf-8").replace("{{page_token}}", policy.page_token)
+def _file(name: str, kind: str) -> Callable[[Request], Response]:
+    content = (_PAGE / name).read_text(encoding="utf-8")
     return lambda request: Response(content, media_type=kind)
 
 
@@ -72,11 +75,41 @@ async def _refused(request: Request, exc: Exception) -> Response:
 # -- where, and for whom -----------------------------------------------------------------------------------------------
 
 
-def policy_for(host: str, environ: Mapping[str, str]) -> Policy:
-    """Return what is demanded of those who come to a host; raises as ``read_token`` does."""
-    token = read_token(host, environ, (TOKEN, TOKEN_FILE), risk="read and stop the run")
+def policy_for(host: str, environ: Mapping[str, str], *, is_signed: bool) -> Policy:
+    """Return what is demanded of those who come to a host; raises as ``read_token`` does.
+
+    Args:
+        host: where the dashboard listens.
+        environ: may hold its token, or the name of the token's file; else one is made.
+        is_signed: whether the run has a secret: what those who do not know it may not see.
+    """
+    given = read_token(host, environ, (TOKEN, TOKEN_FILE), risk="read and stop the run")
     names = dict.fromkeys((socket.gethostname(), socket.getfqdn(), host))
-    return Policy(token=token, names=tuple(name for name in names if name))
+    return Policy(
+        token=given or secrets.token_urlsafe(32),
+        is_open=given is None and not is_signed,
+        names=tuple(name for name in names if name),
+        files=frozenset(_FILES),
+    )
+
+
+@contextlib.contextmanager
+def told(url: str, policy: Policy, environ: Mapping[str, str], stream: TextIO) -> Iterator[tuple[str, str | None]]:
+    """Yield the address of a dashboard as it is told on a stream, and the path of a file that holds its token.
+
+    On a terminal the address has the token, behind a #, which no browser sends on. Elsewhere, as in a log, it has not,
+    and a file that this user alone can read holds it until the body ends. A token of the environment is told nowhere.
+    """
+    if TOKEN in environ or TOKEN_FILE in environ:
+        yield url, None
+    elif stream.isatty():
+        yield f"{url}#token={policy.token}", None
+    else:
+        with tempfile.TemporaryDirectory(prefix="dl4j-dashboard-") as folder:  # of mode 0700
+            file = os.open(path := os.path.join(folder, "token"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with open(file, "w", encoding="ascii") as kept:
+                kept.write(f"{policy.token}\n")
+            yield url, path
 
 
 class Dashboard:

@@ -15,9 +15,8 @@ from dl4jlegacy.cluster.address import ClusterAddress
 from dl4jlegacy.errors import TrackerError
 from dl4jlegacy.services import Services, ServicesState
 from dl4jlegacy.ui.cluster_source import ClusterSource
-from dl4jlegacy.ui.guard import TOKEN_HEADER
 from tests.support.cluster_commands import LONG, SECRET, SHORTER, Cluster, freeze, same, until
-from tests.support.dashboards import served
+from tests.support.dashboards import bearer, served
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
@@ -62,7 +61,7 @@ def test_a_killed_worker_and_a_replaced_master_are_seen_and_the_run_is_stopped_f
         until(lambda: get("run")["run"]["round"] > before + 3)
         until(lambda: get("run")["away"] is None and get("run")["notices"] == [])
 
-        own = {TOKEN_HEADER: panel.policy.page_token, "origin": str(client.base_url).rstrip("/")}
+        own = bearer(panel)
         assert "run r1: stopped in round" in client.post("/api/v1/stop", headers=own).json()["status"]
         until(lambda: get("run")["run"]["state"] == "stopped")
         resumed.wait()
@@ -89,7 +88,7 @@ def test_a_run_that_takes_the_id_is_followed_and_the_one_that_ends_stays_in_view
 
         until(lambda: model().get("before") is not None)  # without checkpoints, from the grid
         assert model()["before"] < model()["version"] and max(model()["ratios"][-1]["ratios"].values()) > 0
-        own = {TOKEN_HEADER: panel.policy.page_token, "origin": str(client.base_url).rstrip("/")}
+        own = bearer(panel)
         refused = client.post("/api/v1/evaluate", headers=own)
         assert refused.status_code == 409 and "it keeps none" in refused.json()["error"]["message"]
         cluster.ask("stop")
@@ -131,7 +130,8 @@ def test_a_master_shows_its_own_run_from_before_it_is_registered(cluster: Cluste
     master = cluster.master("--epochs", LONG, "--run", "r1", "--ui", "--log-format", "json")
     master.says('"dashboard"')
     (said,) = [json.loads(line) for line in master.err().splitlines() if '"dashboard"' in line]
-    with httpx.Client(base_url=said["url"], timeout=60) as client:
+    own = {"authorization": f"Bearer {Path(said['token_file']).read_text().strip()}"}
+    with httpx.Client(base_url=said["url"], timeout=60, headers=own) as client:
         cluster.worker()
         until(lambda: (client.get("/api/v1/run").json()["run"] or {}).get("round", 0) > 3)
         found = client.get("/api/v1/run").json()

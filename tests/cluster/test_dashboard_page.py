@@ -32,7 +32,8 @@ def dashboard_of(cluster: Cluster) -> tuple[Command, str]:
     """Start the command that shows the run; return it and its address."""
     command = cluster.start("dashboard", "--zookeeper", cluster.zookeeper, "--port", "0", "--format", "json")
     until(lambda: command.out().endswith("\n") or command.process.poll() is not None)
-    return command, json.loads(command.out())["url"]
+    said = json.loads(command.out())
+    return command, f"{said['url']}#token={Path(said['token_file']).read_text().strip()}"
 
 
 def keep_screenshots(browser: Browser, folder: Path, name: str, element: str, height: int | None = None) -> None:

@@ -9,9 +9,8 @@ import pytest
 from dl4jlegacy.cluster.address import ClusterAddress
 from dl4jlegacy.errors import UsageError
 from dl4jlegacy.ui.cluster_source import ClusterSource
-from dl4jlegacy.ui.guard import TOKEN_HEADER
 from tests.support.cluster_commands import LONG, SECRET, SHORTER, Cluster, same, until
-from tests.support.dashboards import served
+from tests.support.dashboards import bearer, served
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
@@ -37,7 +36,7 @@ def test_a_worker_that_is_drained_finishes_its_job_and_leaves(cluster: Cluster) 
     stays, leaves = cluster.worker(), cluster.worker("--workers", "2")
     cluster.wait_for_round(10)
     with served(source_of(cluster)) as (client, panel):
-        own = {TOKEN_HEADER: panel.policy.page_token, "origin": str(client.base_url).rstrip("/")}
+        own = bearer(panel)
 
         def workers(pid: int) -> list[dict]:
             return [each for each in client.get("/api/v1/workers").json()["workers"] if each["pid"] == pid]

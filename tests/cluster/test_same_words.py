@@ -16,7 +16,7 @@ from dl4jlegacy.services import ServicesState
 from dl4jlegacy.ui.cluster_source import ClusterSource
 from tests.support.browser import Browser, shows
 from tests.support.cluster_commands import LONG, RUN, SECRET, Cluster, freeze, until
-from tests.support.dashboards import served
+from tests.support.dashboards import link_to, served
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
@@ -72,8 +72,8 @@ def test_of_a_worker_that_was_killed(cluster: Cluster, browser: Browser) -> None
     killed = cluster.worker()
     cluster.wait_for_round(3)
     until(lambda: len(cluster.status()["workers"]) == 2)
-    with served(source_of(cluster)) as (client, _):
-        browser.open(str(client.base_url))
+    with served(source_of(cluster)) as (client, panel):
+        browser.open(link_to(client, panel))
         killed.process.send_signal(signal.SIGKILL)
         shows(browser, "document.querySelector('#workers tr.gone')")
         until(lambda: client.get("/api/v1/events?event=worker_gone").json()["events"])
@@ -99,8 +99,8 @@ def test_of_a_disk_that_is_full(cluster: Cluster, browser: Browser, tmp_path: Pa
     )
     cluster.worker()
     cluster.wait_for_round(3)
-    with served(source_of(cluster)) as (client, _):
-        browser.open(str(client.base_url))
+    with served(source_of(cluster)) as (client, panel):
+        browser.open(link_to(client, panel))
         flag.touch()
         until(lambda: client.get("/api/v1/events?event=checkpoint_failed").json()["events"])
         flag.unlink()
@@ -116,8 +116,8 @@ def test_of_a_tracker_that_does_not_answer(on_own: Cluster, servers: ServicesSta
     master = on_own.master("--epochs", LONG, "--run", "r1")
     on_own.worker()
     on_own.wait_for_round(4)
-    with served(source_of(on_own)) as (client, _):
-        browser.open(str(client.base_url))
+    with served(source_of(on_own)) as (client, panel):
+        browser.open(link_to(client, panel))
         freeze(servers.pids["hazelcast-1"])
         until(lambda: client.get("/api/v1/run").json()["away"], 60.0)
         away = client.get("/api/v1/run").json()["away"]

@@ -117,10 +117,10 @@ class Browser:
         return found
 
     def open(self, url: str) -> None:
-        """Go to a page, and wait until it is loaded."""
+        """Go to a page, and wait until it is loaded; it may take what stands behind # out of its address."""
         self.call("Page.navigate", url=url)
-        end = time.monotonic() + _SECONDS
-        while not self.value(f"document.readyState === 'complete' && location.href.startsWith({json.dumps(url)})"):
+        end, place = time.monotonic() + _SECONDS, json.dumps(url.partition("#")[0])
+        while not self.value(f"document.readyState === 'complete' && location.href.startsWith({place})"):
             assert time.monotonic() < end, f"{url} is not loaded"
 
     def value(self, script: str) -> Any:

@@ -41,7 +41,7 @@ from dl4jlegacy.ui.sources import Source, TrackerState
 from dl4jlegacy.ui.view import Reading
 from dl4jlegacy.ui.watcher import Watcher
 
-__all__ = ["HOSTILE", "KeptRun", "TrackedRun", "history", "served"]
+__all__ = ["HOSTILE", "KeptRun", "TrackedRun", "bearer", "history", "link_to", "served"]
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&;\u202e\u0000"
 """A text that would be markup if it were not shown as what it is."""
@@ -181,6 +181,16 @@ def served(source: Source, policy: Policy | None = None, folder: str = ".") -> I
         panel = Panel(watcher=watcher, policy=policy or Policy(), folder=folder)
         with Dashboard(panel, listening) as dashboard, httpx.Client(base_url=dashboard.url, timeout=30) as client:
             yield client, panel
+
+
+def bearer(panel: Panel) -> dict[str, str]:
+    """The header of whoever has the token of a dashboard."""
+    return {"authorization": f"Bearer {panel.policy.token}"}
+
+
+def link_to(client: httpx.Client, panel: Panel) -> str:
+    """The link to a dashboard's page, as a terminal shows it."""
+    return f"{client.base_url}#token={panel.policy.token}"
 
 
 def error_body(message: str, code: str = "DL4J-USAGE") -> str:

@@ -18,15 +18,14 @@ import pytest
 
 from dl4jlegacy.errors import CheckpointError, ConfError, NotAuthorisedError, UsageError
 from dl4jlegacy.listening import bind, url_of
-from dl4jlegacy.ui.endpoints import Panel
-from dl4jlegacy.ui.guard import TOKEN_HEADER, Policy, refusal
+from dl4jlegacy.ui.guard import Policy, refusal
 from dl4jlegacy.ui.server import TOKEN, TOKEN_FILE, policy_for
 from dl4jlegacy.ui.sources import FolderSource, LocalSource, Silence
 from dl4jlegacy.ui.view import history_points
 from dl4jlegacy.ui.watcher import Watcher, rest_after
 from tests.support import REPOSITORY
 from tests.support.cluster_commands import until
-from tests.support.dashboards import HOSTILE, KeptRun, TrackedRun, history, served
+from tests.support.dashboards import HOSTILE, KeptRun, TrackedRun, bearer, history, served
 
 
 @pytest.fixture
@@ -41,11 +40,6 @@ def views(client: httpx.Client) -> Iterator[dict[str, Any]]:
         for line in answer.iter_lines():
             if line.startswith("data: "):
                 yield json.loads(line.removeprefix("data: "))
-
-
-def changes_with(panel: Panel, client: httpx.Client) -> dict[str, str]:
-    """The headers that the page sends with what changes a run."""
-    return {TOKEN_HEADER: panel.policy.page_token, "origin": str(client.base_url).rstrip("/")}
 
 
 # --- what is told -----------------------------------------------------------------------------------------------------
@@ -251,24 +245,25 @@ def test_damaged_lines_and_numbers_that_are_none_are_left_out(kept: KeptRun) -> 
 # --- what can be done -------------------------------------------------------------------------------------------------
 
 
-def test_a_run_is_stopped_and_its_model_saved_by_the_page_only(tmp_path: Path) -> None:
+def test_a_run_is_stopped_and_its_model_saved_with_the_token_only(tmp_path: Path) -> None:
     source = TrackedRun()
     source.set_head(3)
     with served(source, folder=str(tmp_path)) as (client, panel):
-        own = changes_with(panel, client)
+        own = bearer(panel)
+        token = panel.policy.token
         for headers in (
             {},
-            {"origin": own["origin"]},
-            {TOKEN_HEADER: own[TOKEN_HEADER]},
-            {**own, TOKEN_HEADER: "x"},
-            {**own, "origin": "http://evil.example"},
-            {**own, "origin": "null"},
-            {**own, "sec-fetch-site": "cross-site"},
-            {"authorization": f"Bearer {own[TOKEN_HEADER]}"},
+            {"origin": str(client.base_url).rstrip("/"), "x-dl4j-token": token},
+            {"cookie": f"token={token}"},
+            {"authorization": f"Basic {base64.b64encode(f'anybody:{token}'.encode()).decode()}"},
+            {"authorization": f"Bearer {token}x"},
+            {"authorization": f"Bearer {token[:-1]}"},
+            {"authorization": "Bearer"},
+            {"authorization": token},
         ):
             for path in ("stop", "save", "evaluate"):
                 refused = client.post(f"/api/v1/{path}", headers=headers)
-                assert refused.status_code == 403 and refused.json()["error"]["code"] == "DL4J-AUTH", headers
+                assert refused.status_code == 401 and refused.json()["error"]["code"] == "DL4J-AUTH", headers
         assert (source.stops, source.saved) == (0, [])
         assert client.post("/api/v1/save", headers=own).json() == {"status": f"saved in {tmp_path}/r1-round-3.zip"}
         assert client.post("/api/v1/stop", headers=own).json() == {"status": "run r1: stopped"}
@@ -279,9 +274,9 @@ def test_a_run_is_stopped_and_its_model_saved_by_the_page_only(tmp_path: Path) -
 
 def test_what_cannot_be_done_is_answered_with_the_reason(kept: KeptRun) -> None:
     with served(FolderSource(str(kept.path))) as (client, panel):
-        refused = client.post("/api/v1/stop", headers=changes_with(panel, client))
+        refused = client.post("/api/v1/stop", headers=bearer(panel))
         assert refused.status_code == 409 and "press Ctrl-C" in refused.json()["error"]["message"]
-        refused = client.post("/api/v1/save", headers=changes_with(panel, client))
+        refused = client.post("/api/v1/save", headers=bearer(panel))
         assert (refused.status_code, refused.json()["error"]["code"]) == (409, "DL4J-CHECKPOINT")
 
 
@@ -296,7 +291,7 @@ def test_one_thing_is_done_at_a_time() -> None:
 
     source.save = save  # type: ignore[method-assign]
     with served(source) as (client, panel):
-        own, answers = changes_with(panel, client), list[int]()
+        own, answers = bearer(panel), list[int]()
         first = threading.Thread(target=lambda: answers.append(client.post("/api/v1/save", headers=own).status_code))
         first.start()
         assert begun.wait(30)
@@ -315,57 +310,48 @@ def test_one_thing_is_done_at_a_time() -> None:
     "host", ["localhost", "localhost:9000", "LOCALHOST:80", "127.0.0.1:1", "[::1]:9000", "box:9000"]
 )
 def test_the_server_is_called_by_addresses_and_names_of_its_machine(host: str) -> None:
-    assert refusal("GET", {"host": host}, Policy(names=("box",))) is None
+    assert refusal("GET", "/", {"host": host}, Policy(names=("box",))) is None
 
 
 @pytest.mark.parametrize(
     "host", ["", "evil.example", "evil.example:9000", "localhost.evil.example", "127.0.0.1.evil.example"]
 )
 def test_a_name_of_somebody_else_that_leads_here_is_refused(host: str) -> None:
-    found = refusal("GET", {"host": host}, Policy(names=("box",)))
+    found = refusal("GET", "/", {"host": host}, Policy(names=("box",)))
     assert found is not None and found.status == 421
 
 
 def test_where_a_token_is_demanded_nothing_is_told_without_it() -> None:
-    policy = Policy(token="sesame-open", names=())
-    basic = base64.b64encode(b"anybody:sesame-open").decode()
-    with served(TrackedRun(), policy) as (client, panel):
-        for path in ("/", "/dashboard.js", "/api/v1/model", "/api/v1/run", "/api/v1/stream", "/nothing"):
-            refused = client.get(path)
-            assert refused.status_code == 401 and refused.headers["www-authenticate"].startswith("Basic ")
-        wrong = (
-            "Bearer x",
-            "Bearer",
-            "Basic x",
-            "Basic !",
-            f"Basic {base64.b64encode(b'sesame-open').decode()}",
-            "Bearer ä",
-        )
-        for given in wrong:
-            assert client.get("/", headers={"authorization": given.encode("latin-1")}).status_code == 401, given
-        for given in ("Bearer sesame-open", f"Basic {basic}"):
-            assert client.get("/api/v1/run", headers={"authorization": given}).status_code == 200
-        assert client.post("/api/v1/stop", headers={"authorization": f"Basic {basic}"}).status_code == 403
-        own = {"authorization": f"Basic {basic}", **changes_with(panel, client)}
-        assert client.post("/api/v1/save", headers=own).status_code == 200
-        assert client.post("/api/v1/stop", headers={"authorization": "Bearer sesame-open"}).status_code == 200
+    page = frozenset({"/", "/dashboard.js"})
+    with served(TrackedRun(), Policy(token="sesame-open", is_open=False, names=(), files=page)) as (client, panel):
+        for path in ("/api/v1/model", "/api/v1/run", "/api/v1/stream", "/statetracker/jobs", "/nothing"):
+            for given in (None, "Bearer x", "Bearer", "Basic x", "Bearer sesame-ope", "Bearer ä", "sesame-open"):
+                refused = client.get(path, headers={"authorization": given.encode("latin-1")} if given else {})
+                assert refused.status_code == 401 and refused.headers["www-authenticate"] == "Bearer", (path, given)
+                assert "sesame" not in refused.text
+        assert "r1" not in client.get("/").text + client.get("/dashboard.js").text
+        assert client.get("/api/v1/run", headers=bearer(panel)).json()["run"]["run"] == "r1"
+        assert client.post("/api/v1/stop").status_code == 401
+        assert client.post("/api/v1/stop", headers=bearer(panel)).status_code == 200
 
 
 def test_beyond_loopback_there_is_a_token_or_no_server(tmp_path: Path) -> None:
     for host in ("0.0.0.0", "192.0.2.1", "::", "box"):
         with pytest.raises(NotAuthorisedError, match=rf"--host {host} .* {TOKEN_FILE}"):
-            policy_for(host, {})
+            policy_for(host, {}, is_signed=False)
     for host in ("127.0.0.1", "localhost", "::1"):
-        assert policy_for(host, {}).token is None
+        policies = [policy_for(host, {}, is_signed=is_signed) for is_signed in (False, True)]
+        assert [policy.is_open for policy in policies] == [True, False]
+        assert all(len(policy.token) > 30 for policy in policies) and policies[0].token != policies[1].token
     file = tmp_path / "token"
     file.write_text("a-long-token-of-mine\n")
     file.chmod(0o600)
     for environ in ({TOKEN: "a-long-token-of-mine"}, {TOKEN_FILE: str(file)}):
-        policy = policy_for("0.0.0.0", environ)
-        assert policy.token == "a-long-token-of-mine" and policy.token not in repr(policy)
+        policy = policy_for("0.0.0.0", environ, is_signed=False)
+        assert policy.token == "a-long-token-of-mine" and policy.token not in repr(policy) and not policy.is_open
     for environ in ({TOKEN: ""}, {TOKEN_FILE: ""}, {TOKEN_FILE: str(tmp_path / "nothing")}):
         with pytest.raises(ConfError, match=TOKEN):
-            policy_for("127.0.0.1", environ)
+            policy_for("127.0.0.1", environ, is_signed=False)
 
 
 def test_the_page_runs_no_script_of_others_and_no_markup_of_a_run(kept: KeptRun) -> None:
@@ -375,7 +361,7 @@ def test_the_page_runs_no_script_of_others_and_no_markup_of_a_run(kept: KeptRun)
         policy = page.headers["content-security-policy"]
         assert "default-src 'none'" in policy and "script-src 'self';" in policy and "unsafe" not in policy
         assert page.headers["x-content-type-options"] == "nosniff"
-        assert page.text.count(panel.policy.page_token) == 1
+        assert panel.policy.token not in page.text + client.get("/dashboard.js").text
         for path in ("/dashboard.js", "/model.js", "/dashboard.css", "/favicon.svg"):
             text = client.get(path).text
             assert "innerHTML" not in text and "insertAdjacentHTML" not in text
@@ -494,16 +480,18 @@ def test_a_training_shows_itself_and_is_stopped_from_its_page(tmp_path: Path) ->
         try:
             until(lambda: '"dashboard"' in log.read_text() or process.poll() is not None)
             (said,) = [json.loads(line) for line in log.read_text().splitlines() if '"dashboard"' in line]
+            token = Path(said["token_file"]).read_text().strip()
+            own = {"authorization": f"Bearer {token}"}
             with httpx.Client(base_url=said["url"], timeout=30) as client:
                 until(lambda: (client.get("/api/v1/run").json()["run"] or {}).get("round", 0) > 3)
                 workers = client.get("/api/v1/workers").json()["workers"]
                 assert [worker["pid"] for worker in workers] == [process.pid] * 2
                 assert client.get("/api/v1/history").json()["is_observed"]
-                token = client.get("/").text.partition('dl4j-token" content="')[2].partition('"')[0]
-                own = {TOKEN_HEADER: token, "origin": said["url"].rstrip("/")}
+                assert client.post("/api/v1/stop").status_code == 401
                 assert ": stopped in round" in client.post("/api/v1/stop", headers=own).json()["status"]
             assert process.wait(60) == 1
-            assert "was stopped in round" in log.read_text()
+            assert "was stopped in round" in log.read_text() and token not in log.read_text()
+            assert not Path(said["token_file"]).parent.exists()
         finally:
             process.kill()
 

@@ -10,18 +10,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import httpx
 import jsonschema
 import openapi_spec_validator
 import pytest
 
 from dl4jlegacy.errors import TrackerError
 from dl4jlegacy.ui import legacy
-from dl4jlegacy.ui.endpoints import Panel
-from dl4jlegacy.ui.guard import TOKEN_HEADER
 from dl4jlegacy.ui.server import ENDPOINTS
 from dl4jlegacy.ui.sources import FolderSource
-from tests.support.dashboards import HOSTILE, KeptRun, TrackedRun, history, served
+from tests.support.dashboards import HOSTILE, KeptRun, TrackedRun, bearer, history, served
 
 HOSTILE_VALUES = [
     *(
@@ -86,10 +83,6 @@ def full_run() -> TrackedRun:
     return source
 
 
-def own(panel: Panel, client: httpx.Client) -> dict[str, str]:
-    return {TOKEN_HEADER: panel.policy.page_token, "origin": str(client.base_url).rstrip("/")}
-
-
 # --- the original's routes --------------------------------------------------------------------------------------------
 
 
@@ -122,13 +115,13 @@ def test_they_answer_from_the_run(tmp_path: Path) -> None:
         assert "softmax" in get("printmodel")["model"] or "output" in get("printmodel")["model"]
         serialized = client.get("/statetracker/model.ser")
         assert serialized.status_code == 410 and "dl4j export" in serialized.json()["error"]["message"]
-        changed = client.post("/statetracker/minibatch/64", headers=own(panel, client))
+        changed = client.post("/statetracker/minibatch/64", headers=bearer(panel))
         assert changed.status_code == 409 and "--batch-size 64" in changed.json()["error"]["message"]
         assert get("minibatch") == {"minibatch": 25}
-        saved = client.put("/statetracker/save", headers=own(panel, client)).json()
+        saved = client.put("/statetracker/save", headers=bearer(panel)).json()
         assert saved == {"status": "saved", "message": f"saved in {tmp_path}/r1-round-3.zip"}
         for method, path in (("POST", "minibatch/64"), ("PUT", "save")):
-            assert client.request(method, f"/statetracker/{path}").status_code == 403
+            assert client.request(method, f"/statetracker/{path}").status_code == 401
         source.set_gone(host="killed")
         panel.watcher.look()
         assert (get("workers"), get("workers/num")) == ([], 0)
@@ -171,7 +164,7 @@ def test_answers_have_the_shape_that_the_document_says(kind: str, tmp_path: Path
         for each in ENDPOINTS:
             if each.media != "application/json" or each.path == "/api/v1/stop":
                 continue
-            answer = client.request(each.method, each.path.replace("{num}", "5"), headers=own(panel, client))
+            answer = client.request(each.method, each.path.replace("{num}", "5"), headers=bearer(panel))
             responses = document["paths"][each.path][each.method.lower()]["responses"]
             assert str(answer.status_code) in responses, (each.path, answer.status_code, answer.text)
             schema = responses[str(answer.status_code)]["content"]["application/json"]["schema"]
@@ -206,7 +199,7 @@ def test_no_parameter_of_the_interface_makes_the_server_fail(is_away: bool, tmp_
         document = client.get("/api/v1/openapi.json").json()
         statuses = set()
         for method, url in requests_of(document)[:: 6 if is_away else 1]:
-            with client.stream(method.upper(), url, headers=own(panel, client), timeout=10) as answer:
+            with client.stream(method.upper(), url, headers=bearer(panel), timeout=10) as answer:
                 statuses.add(answer.status_code)
                 assert answer.status_code < 500, (method, url, answer.read())
                 if answer.status_code >= 400:
@@ -220,7 +213,7 @@ def test_no_header_body_or_method_makes_the_server_fail() -> None:
     with served(full_run()) as (client, panel):
         headers = [
             {name: value}
-            for name in ("host", "origin", "authorization", TOKEN_HEADER, "cookie", "content-type", "accept", "range")
+            for name in ("host", "origin", "authorization", "cookie", "content-type", "accept", "range")
             for value in (
                 "",
                 "x",
@@ -241,7 +234,7 @@ def test_no_header_body_or_method_makes_the_server_fail() -> None:
         for body in (b"", b"{", b"\x00" * 100_000):
             for endpoint in ENDPOINTS:
                 if endpoint.method != "GET" and "stop" not in endpoint.path:
-                    answer = client.request(endpoint.method, endpoint.path, content=body, headers=own(panel, client))
+                    answer = client.request(endpoint.method, endpoint.path, content=body, headers=bearer(panel))
                     assert answer.status_code < 500
 
 
@@ -296,7 +289,7 @@ def test_a_name_of_a_run_cannot_lead_out_of_the_folder(tmp_path: Path) -> None:
             from msgspec.structs import replace
 
             panel.watcher.view = replace(panel.watcher.view, run=replace(reading.run, run=name))
-            client.post("/api/v1/save", headers=own(panel, client))
+            client.post("/api/v1/save", headers=bearer(panel))
         assert source.saved
         for out in source.saved:
             assert Path(out).resolve().parent == tmp_path.resolve() and not Path(out).name.startswith("."), out
@@ -310,7 +303,7 @@ def test_an_error_of_the_run_is_an_answer_with_its_code() -> None:
 
     source.stop = fails  # type: ignore[method-assign]
     with served(source) as (client, panel):
-        answer = client.post("/api/v1/stop", headers=own(panel, client))
+        answer = client.post("/api/v1/stop", headers=bearer(panel))
         assert (answer.status_code, answer.json()["error"]) == (
             409,
             {"code": "DL4J-TRACKER", "message": "the grid is away"},

@@ -24,7 +24,6 @@ from dl4jlegacy.scaleout.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
 from dl4jlegacy.ui.evaluation import evaluate_newest
-from dl4jlegacy.ui.guard import TOKEN_HEADER
 from dl4jlegacy.ui.model_api import thinned
 from dl4jlegacy.ui.model_view import ImageView, filters_of, network_view, parameter_views, shape_of_images
 from dl4jlegacy.ui.model_watcher import ModelWatcher
@@ -32,7 +31,7 @@ from dl4jlegacy.ui.models import FolderModels, Model, network_of, newest_of
 from dl4jlegacy.ui.sources import FolderSource
 from dl4jlegacy.ui.watcher import Watcher
 from tests.nn.test_summary import every_vertex
-from tests.support.dashboards import TrackedRun, served
+from tests.support.dashboards import TrackedRun, bearer, served
 
 
 class Now:
@@ -271,7 +270,7 @@ def test_an_evaluation_is_what_the_command_says(tmp_path: Path, capsys: pytest.C
     assert not ended.value.code
     report = msgspec.json.decode(capsys.readouterr().out)
     with served(FolderSource(str(folder))) as (client, panel):
-        own = {TOKEN_HEADER: panel.policy.page_token, "origin": str(client.base_url).rstrip("/")}
+        own = bearer(panel)
         assert client.get("/api/v1/evaluation").json() == {"evaluation": None}
         found = client.post("/api/v1/evaluate", headers=own).json()["evaluation"]
         assert client.get("/api/v1/evaluation").json()["evaluation"] == found
@@ -308,6 +307,6 @@ def test_without_its_data_a_run_is_not_evaluated(tmp_path: Path) -> None:
     conf = msgspec.json.decode((folder / "conf.json").read_bytes())
     (folder / "conf.json").write_bytes(msgspec.json.encode({**conf, "dataset": str(tmp_path / "gone.csv")}))
     with served(FolderSource(str(folder))) as (client, panel):
-        own = {TOKEN_HEADER: panel.policy.page_token, "origin": str(client.base_url).rstrip("/")}
+        own = bearer(panel)
         refused = client.post("/api/v1/evaluate", headers=own)
     assert refused.status_code == 409 and "gone.csv" in refused.json()["error"]["message"]

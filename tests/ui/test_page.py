@@ -9,7 +9,7 @@ import pytest
 
 from dl4jlegacy.ui.sources import FolderSource
 from tests.support.browser import Browser, shows, text_of
-from tests.support.dashboards import HOSTILE, KeptRun, TrackedRun, history, served
+from tests.support.dashboards import HOSTILE, KeptRun, TrackedRun, history, link_to, served
 from tests.ui.test_model import trained
 
 pytestmark = pytest.mark.long
@@ -17,7 +17,8 @@ pytestmark = pytest.mark.long
 WIDTHS = (1200, 360)
 COUNT_STREAMS = """
     window.streams = 0;
-    window.EventSource = class extends EventSource { constructor(url) { super(url); window.streams += 1; } };
+    const asked = window.fetch;
+    window.fetch = (path, options) => { window.streams += path === "api/v1/stream"; return asked(path, options); };
 """
 
 
@@ -34,8 +35,8 @@ def busy_run() -> TrackedRun:
 
 def test_the_page_follows_a_run_and_asks_nobody_but_its_server(browser: Browser) -> None:
     source = busy_run()
-    with served(source) as (client, _):
-        browser.open(str(client.base_url))
+    with served(source) as (client, panel):
+        browser.open(link_to(client, panel))
         curve = "document.querySelector('#chart-score path')?.getAttribute('d')"
         shows(browser, curve)
         before = browser.value(curve)
@@ -66,9 +67,9 @@ def test_the_page_follows_a_run_and_asks_nobody_but_its_server(browser: Browser)
 
 def test_a_view_that_comes_before_a_script_is_not_asked_for(browser: Browser) -> None:
     browser.call("Page.addScriptToEvaluateOnNewDocument", source=COUNT_STREAMS)
-    with served(busy_run()) as (client, _):
+    with served(busy_run()) as (client, panel):
         browser.call("Fetch.enable", patterns=[{"urlPattern": "*/model.js"}])
-        browser.call("Page.navigate", url=str(client.base_url))
+        browser.call("Page.navigate", url=link_to(client, panel))
         shows(browser, "typeof show === 'function'")  # the script before it has run
         held = next(each for each in browser.events if each.get("method") == "Fetch.requestPaused")
         assert browser.value("streams") == 0
@@ -83,8 +84,8 @@ def test_the_network_is_drawn_and_its_parameters_are_looked_at_when_they_are_ope
 ) -> None:
     folder = tmp_path / "run"
     trained(folder)
-    with served(FolderSource(str(folder))) as (client, _):
-        browser.open(str(client.base_url))
+    with served(FolderSource(str(folder))) as (client, panel):
+        browser.open(link_to(client, panel))
         shows(browser, "document.querySelectorAll('#network-drawing rect').length === 4")
         assert browser.value("document.querySelectorAll('#network-drawing .arrow').length") == 3
         assert "parameters, " in text_of(browser, "network-note")
@@ -114,8 +115,8 @@ def test_what_a_run_says_of_itself_is_text(browser: Browser, tmp_path: Path) -> 
     source.set_head(25, stopped_by=HOSTILE)
     source.set_worker(0, host=HOSTILE, device=HOSTILE)
     source.fail_job(25, 1, HOSTILE)
-    with served(source) as (client, _):
-        browser.open(str(client.base_url))
+    with served(source) as (client, panel):
+        browser.open(link_to(client, panel))
         shows(browser, "document.querySelector('#events details pre')?.textContent.includes('onerror')")
         shows(browser, "document.getElementById('log').textContent.includes('onerror')")
         for where in ("workers", "jobs", "alerts"):
@@ -127,8 +128,8 @@ def test_what_a_run_says_of_itself_is_text(browser: Browser, tmp_path: Path) -> 
 def test_everything_is_reached_by_keyboard_and_stop_asks_first(browser: Browser) -> None:
     source = busy_run()
     source.fail_job(25, 1, "RuntimeError: x")
-    with served(source) as (client, _):
-        browser.open(str(client.base_url))
+    with served(source) as (client, panel):
+        browser.open(link_to(client, panel))
         shows(browser, "!document.getElementById('stop').hidden && document.querySelector('#events summary')")
         reached = []
         for _ in range(40):
@@ -172,8 +173,8 @@ def test_everything_is_reached_by_keyboard_and_stop_asks_first(browser: Browser)
 
 def test_a_worker_is_drained_by_keyboard_while_its_row_changes(browser: Browser) -> None:
     source = busy_run()
-    with served(source) as (client, _):
-        browser.open(str(client.base_url))
+    with served(source) as (client, panel):
+        browser.open(link_to(client, panel))
         shows(browser, "document.querySelectorAll('#workers button').length === 2")
         browser.value("document.querySelectorAll('#workers button')[1].focus()")
         source.set_worker(1, state="working", job="25/1", jobs_done=27)
@@ -193,8 +194,8 @@ def test_a_worker_is_drained_by_keyboard_while_its_row_changes(browser: Browser)
 def test_a_refusal_is_shown_in_the_words_of_the_command_line(browser: Browser, tmp_path: Path) -> None:
     kept = KeptRun(tmp_path / "run", dataset="iris")
     kept.write(history(12))
-    with served(FolderSource(str(kept.path)), folder=str(tmp_path)) as (client, _):
-        browser.open(str(client.base_url))
+    with served(FolderSource(str(kept.path)), folder=str(tmp_path)) as (client, panel):
+        browser.open(link_to(client, panel))
         shows(browser, "!document.getElementById('save').hidden")
         browser.value("document.getElementById('save').click(), document.getElementById('ask-yes').click()")
         shows(browser, "document.getElementById('result').innerText.length > 5")
@@ -220,10 +221,10 @@ def test_an_accessibility_check_finds_nothing_serious(browser: Browser, width: i
     source = busy_run()
     source.fail_job(25, 1, "RuntimeError: x")
     source.set_gone(host="killed")
-    with served(source) as (client, _):
+    with served(source) as (client, panel):
         browser.resize(width, 800)
         browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
-        browser.open(str(client.base_url))
+        browser.open(link_to(client, panel))
         shows(
             browser,
             "document.querySelectorAll('#charts figure').length === 4 && document.querySelector('#events summary')",
@@ -238,8 +239,8 @@ def test_an_accessibility_check_finds_nothing_serious(browser: Browser, width: i
 
 def test_the_server_that_ends_is_missed_and_found_again(browser: Browser) -> None:
     source = busy_run()
-    with served(source) as (client, _):
-        browser.open(str(client.base_url))
+    with served(source) as (client, panel):
+        browser.open(link_to(client, panel))
         shows(browser, "document.querySelectorAll('#charts figure').length === 4")
     shows(browser, "document.getElementById('state').innerText.includes('does not answer')")
     assert "Run r1" in text_of(browser, "run-name")

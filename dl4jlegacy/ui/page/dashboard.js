@@ -3,7 +3,8 @@
 // page as text, never as markup.
 
 const byId = (id) => document.getElementById(id);
-const TOKEN = document.querySelector('meta[name="dl4j-token"]').content;
+const TOKEN = takenToken();
+const HEADERS = TOKEN ? { accept: "application/json", authorization: `Bearer ${TOKEN}` } : { accept: "application/json" };
 const MOST_POINTS = 300;
 const MOST_EVENTS = 300;
 const LOG_LINES = 200;
@@ -15,6 +16,31 @@ const FAULTS = new Set([
 ]);
 
 const shown = { view: null, at: 0, history: [], historyMark: "", historyAt: -CURVES_MILLISECONDS, eventsMark: "", logMark: "", kind: "" };
+
+// --- the token, which the link to this page has behind its #, where no server sees it ---------------------------------
+
+function takenToken() {
+  const given = new URLSearchParams(location.hash.slice(1)).get("token");
+  if (given) keepToken(given);
+  return sessionStorage.getItem("dl4j-token") || "";
+}
+
+function keepToken(token) {
+  sessionStorage.setItem("dl4j-token", token);
+  history.replaceState(null, "", location.pathname);
+}
+
+function demandToken() {
+  setText("state", "the token of this dashboard is demanded");
+  byId("token-form").hidden = false;
+}
+
+addEventListener("hashchange", () => { if (takenToken() !== TOKEN) location.reload(); });
+byId("token-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  keepToken(byId("token").value.trim());
+  location.reload();
+});
 
 // --- small things ---------------------------------------------------------------------------------------------------
 
@@ -54,7 +80,7 @@ function clock(seconds) {
 }
 
 async function ask(path) {
-  const answer = await fetch(path, { headers: { accept: "application/json" }, credentials: "same-origin" });
+  const answer = await fetch(path, { headers: HEADERS });
   if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
   return answer;
 }
@@ -72,8 +98,8 @@ function showState(view) {
   if (view.away) words = `${words} (not reached now)`;
   setText("state", words);
   state.classList.toggle("bad", Boolean(view.away) || (run !== null && run.state === "failed"));
-  byId("stop").hidden = !view.can.includes("stop") || !run || !["running", "not begun"].includes(run.state);
-  byId("save").hidden = !view.can.includes("save") || !run || run.version === 0;
+  byId("stop").hidden = !TOKEN || !view.can.includes("stop") || !run || !["running", "not begun"].includes(run.state);
+  byId("save").hidden = !TOKEN || !view.can.includes("save") || !run || run.version === 0;
 }
 
 function showAlerts(view) {
@@ -191,7 +217,7 @@ function showWorkers(view) {
       [count(worker.staleness), "number"], [figure(worker.examples_per_second, 0), "number"],
       [worker.device || worker.kernels || "–"], ["–"],
     ], worker.gone ? "gone" : "");
-    if (view.can.includes("drain") && !worker.gone && worker.state && view.run.state === "running") made.lastChild.replaceChildren(drainButton(worker));
+    if (TOKEN && view.can.includes("drain") && !worker.gone && worker.state && view.run.state === "running") made.lastChild.replaceChildren(drainButton(worker));
     return made;
   }));
 }
@@ -436,14 +462,31 @@ function show(view) {
 
 // --- the stream -----------------------------------------------------------------------------------------------------
 
-function follow() {
-  const stream = new EventSource("api/v1/stream");
-  stream.addEventListener("view", (event) => show(JSON.parse(event.data)));
-  stream.addEventListener("error", () => {
-    setText("state", "the dashboard does not answer; trying again");
-    byId("state").classList.add("bad");
-    if (stream.readyState === EventSource.CLOSED) setTimeout(follow, 3000);
-  });
+async function follow() { // an EventSource could not send the token
+  try {
+    const answer = await fetch("api/v1/stream", { headers: HEADERS });
+    if (answer.status === 401) return demandToken();
+    if (!answer.ok) throw new Error(`it answers ${answer.status}`);
+    byId("token-form").hidden = true;
+    await showAll(answer.body.pipeThrough(new TextDecoderStream()).getReader());
+  } catch (error) {
+    console.warn(error);
+  }
+  setText("state", "the dashboard does not answer; trying again");
+  byId("state").classList.add("bad");
+  setTimeout(follow, 3000);
+}
+
+async function showAll(stream) {
+  let rest = "";
+  for (;;) {
+    const { value, done } = await stream.read();
+    if (done) return;
+    const events = (rest + value).split("\n\n");
+    rest = events.pop();
+    const views = events.filter((event) => event.startsWith("event: view\n"));
+    if (views.length) show(JSON.parse(views.at(-1).slice("event: view\ndata: ".length)));
+  }
 }
 
 // --- what one can do ------------------------------------------------------------------------------------------------
@@ -470,7 +513,7 @@ async function act(button, path) {
   result.hidden = false;
   result.textContent = "…";
   try {
-    const answer = await fetch(path, { method: "POST", headers: { "x-dl4j-token": TOKEN }, credentials: "same-origin" });
+    const answer = await fetch(path, { method: "POST", headers: HEADERS });
     const said = await answer.json();
     result.textContent = answer.ok ? said.status : `${said.error.message} [${said.error.code}]`;
   } catch (error) {

@@ -6,7 +6,7 @@ const MODEL_MILLISECONDS = 2000; // between two looks at the parameters
 const model = { run: "", network: "", found: null, version: -1, at: -MODEL_MILLISECONDS, isAsking: false, isEvaluationAsked: false };
 
 async function answerOf(path, options = {}) {
-  const answer = await fetch(path, { headers: { accept: "application/json" }, credentials: "same-origin", ...options });
+  const answer = await fetch(path, { headers: HEADERS, ...options });
   const said = await answer.json();
   if (!answer.ok) throw new Error(`${said.error.message} [${said.error.code}]`);
   return said;
@@ -21,7 +21,7 @@ function showModel(view) {
     showEvaluation(null);
   }
   if (!view.run) return;
-  byId("evaluate").hidden = !view.can.includes("evaluate");
+  byId("evaluate").hidden = !TOKEN || !view.can.includes("evaluate");
   if (view.can.includes("evaluate")) byId("evaluation-section").hidden = false;
   if (!model.network) fetchNetwork();
   if (!model.isEvaluationAsked) fetchEvaluation();
@@ -248,7 +248,7 @@ byId("evaluate").addEventListener("click", async (event) => {
   event.target.disabled = true;
   setText("evaluation-note", "It is being evaluated …");
   try {
-    showEvaluation((await answerOf("api/v1/evaluate", { method: "POST", headers: { "x-dl4j-token": TOKEN } })).evaluation);
+    showEvaluation((await answerOf("api/v1/evaluate", { method: "POST" })).evaluation);
   } catch (error) {
     setText("evaluation-note", `It cannot be evaluated: ${error.message}`);
   } finally {
