@@ -455,8 +455,7 @@ class _MasterWatch:
         except (TrackerError, *UNREADABLE) as exc:  # no answer, or a stranger's: the tracker says how it stands
             logger.debug("worker of run %s: %s", conf.run, exc)
             registered = conf
-        in_doubt = head is None or (registered is None and head.status == "running")
-        if in_doubt and drive(protocol.find_end(self._place)) in ("done", "stopped"):
+        if (head is None or registered is None) and drive(protocol.is_over(self._place, head)):
             self.left = "over"
             return False
         if registered is not None and registered != conf and self._is_replaced(registered):

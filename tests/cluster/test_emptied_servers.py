@@ -2,37 +2,39 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import os
-import shutil
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from dl4jlegacy.services import Services, ServicesState
-from tests.support.cluster_commands import SHORTER, Cluster, Command, same
+from tests.support import REPOSITORY
+from tests.support.cluster_commands import COMMAND, RUN, SHORTER, Cluster, Command, error, same, until
+from tests.support.cluster_fixtures import HEAP
 
 pytestmark = pytest.mark.cluster
 
+STRATEGIES = ["iterative-reduce", "gradient-sharing", "hogwild"]
 
-def end_servers(servers: ServicesState, *, keeps: bool) -> None:
-    """End both servers, as a power cut does; with ``keeps`` Zookeeper has what is on its disk when it is started."""
-    for name in ("hazelcast-1", "zookeeper"):
-        os.kill(servers.pids[name], signal.SIGKILL)
+
+def start_servers_anew(servers: ServicesState, *, keeps: bool) -> None:
+    """Start both servers anew: with ``keeps`` after a power cut, so that Zookeeper has its disk; else by hand."""
+    folder = Path(servers.folder)
     if not keeps:
-        shutil.rmtree(Path(servers.folder) / "zookeeper-data")
-
-
-def start_servers(servers: ServicesState) -> ServicesState:
-    """Start both servers again under their names and ports."""
-    for name in ("zookeeper", "hazelcast-1"):
-        servers = Services.restart(name, Path(servers.folder))
-    return servers
-
-
-def empty_servers(servers: ServicesState, *, keeps: bool = False) -> ServicesState:
-    end_servers(servers, keeps=keeps)
-    return start_servers(servers)
+        Services.down(folder)
+        Services.up(folder=folder, heap=HEAP)
+        return
+    names = ("hazelcast-1", "zookeeper")
+    running = Services.status(folder)
+    assert running is not None
+    for name in names:
+        os.kill(running.pids[name], signal.SIGKILL)
+    for name in names:
+        Services.restart(name, folder)
 
 
 def stand_by(cluster: Cluster) -> Command:
@@ -41,16 +43,95 @@ def stand_by(cluster: Cluster) -> Command:
     return standby
 
 
-def test_a_run_goes_on_when_both_servers_are_started_anew_with_nothing(servers: ServicesState, on_own: Cluster) -> None:
+@functools.cache
+def in_one_process(router: str) -> dict:
+    """Return what a run comes to that nothing happens to."""
+    command = [*COMMAND, "train", *RUN, "--router", router, "--epochs", SHORTER, "--format", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True, cwd=REPOSITORY)
+    return json.loads(done.stdout)
+
+
+def ends(master: Command, others: list[Command], router: str) -> None:
+    """Assert that a run ends as if nothing had happened, for everybody."""
+    assert master.wait(300) == 0, master.err()
+    report, expected = json.loads(master.out()), in_one_process(router)
+    assert (report["batches_lost"], report["batches_duplicated"]) == (0, 0)
+    assert report["examples"] == expected["examples"]
+    if router != "hogwild":
+        assert report["params_sha256"] == expected["params_sha256"]
+    for process in others:
+        assert process.wait() == 0, process.err()
+
+
+@pytest.mark.parametrize("has_standby", [True, pytest.param(False, marks=pytest.mark.long)])
+def test_a_run_goes_on_when_both_servers_are_started_anew_with_nothing(
+    servers: ServicesState, on_own: Cluster, has_standby: bool
+) -> None:
     on_own.hold(3)
     master = on_own.master("--epochs", SHORTER, "--run", "r")
-    workers = [on_own.worker(), on_own.worker()]
-    standby = stand_by(on_own)
+    others = [on_own.worker(), on_own.worker(), *([stand_by(on_own)] if has_standby else [])]
     on_own.wait_for_round(3)
-    empty_servers(servers)
+    start_servers_anew(servers, keeps=False)
     on_own.hold_in(6)
     on_own.let_go()
-    same(master, int(SHORTER))
-    for process in (*workers, standby):
-        assert process.wait() == 0, process.err()
+    ends(master, others, "iterative-reduce")
     assert on_own.left_over() == []
+
+
+@pytest.mark.long
+@pytest.mark.release
+@pytest.mark.parametrize("has_standby", [True, False])
+@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize("router", STRATEGIES)
+def test_a_run_goes_on_when_both_servers_are_started_anew_three_times(
+    servers: ServicesState, on_own: Cluster, tmp_path: Path, router: str, keeps: bool, has_standby: bool
+) -> None:
+    on_own.hold(3)
+    flags = ("--router", router, "--checkpoint-dir", str(tmp_path / "run"), "--checkpoint-every", "1")
+    master = on_own.master("--epochs", SHORTER, "--run", "r", *flags)
+    others = [on_own.worker(), on_own.worker(), *([stand_by(on_own)] if has_standby else [])]
+    for round_ in (3, 6, 9):
+        on_own.hold_in(round_)
+        start_servers_anew(servers, keeps=keeps)
+    on_own.let_go()
+    ends(master, others, router)
+    assert on_own.left_over() == []
+
+
+@pytest.mark.long
+def test_a_standby_goes_on_from_the_newest_checkpoint_when_master_and_servers_are_gone(
+    servers: ServicesState, on_own: Cluster, tmp_path: Path
+) -> None:
+    on_own.hold(3)
+    folder = tmp_path / "run"
+    flags = ("--checkpoint-dir", str(folder), "--checkpoint-every", "1")
+    master = on_own.master("--epochs", SHORTER, "--run", "r", *flags)
+    worker, standby = on_own.worker(), stand_by(on_own)
+    on_own.wait_for_round(3)
+    until(lambda: list(folder.glob("checkpoint-*.json")), what="a checkpoint")
+    master.process.kill()
+    master.wait()
+    start_servers_anew(servers, keeps=False)
+    standby.says("from a checkpoint, since the grid does not have it")
+    on_own.let_go()
+    same(standby, int(SHORTER))
+    assert worker.wait() == 0, worker.err()
+
+
+@pytest.mark.long
+def test_a_standby_without_model_and_checkpoint_says_why_it_gives_up_and_never_that_the_run_is_done(
+    servers: ServicesState, on_own: Cluster
+) -> None:
+    on_own.hold(3)
+    master = on_own.master("--epochs", SHORTER, "--run", "r", "--worker-wait", "20")
+    worker, standby = on_own.worker(), stand_by(on_own)
+    on_own.wait_for_round(3)
+    master.process.kill()
+    master.wait()
+    start_servers_anew(servers, keeps=False)
+    said = error(
+        standby, 4, "run r cannot go on here", "have had nothing of it for", "no model of it, and no checkpoint"
+    )
+    assert "nobody has ended it" in said
+    assert "done" not in standby.out()
+    error(worker, 4, "run r has")

@@ -17,7 +17,7 @@ import math
 import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
@@ -86,6 +86,10 @@ class SimulatedStore:
     def put(self, key: str, value: Any) -> None:
         self.operations += 1
         self._write(key, value)
+
+    def put_for(self, key: str, value: Any, seconds: int) -> None:
+        """A schedule is over sooner than that."""
+        self.put(key, value)
 
     def put_if_absent(self, key: str, value: Any) -> bool:
         self.operations += 1
@@ -437,7 +441,15 @@ def run(
 ) -> World:
     """Run one schedule to its end and return the world; raises AssertionError naming the seed."""
     world = (kind or World)(work, router, seed, losses, scenario)
-    long_logs = mock.patch.object(closing, "LONGEST_REPLAY", scenario.replay)
+    with as_seeded(world):
+        return _run(world)
+
+
+@contextmanager
+def as_seeded(world: World) -> Iterator[None]:
+    """Let the protocol be as the seed of a world has it: how much at once, and what is small."""
+    seed = world.seed
+    long_logs = mock.patch.object(closing, "LONGEST_REPLAY", world.scenario.replay)
     groups = mock.patch.object(watch, "GROUP_NBYTES", GROUPS[seed // 2 % len(GROUPS)])
     # Where jobs leave no states, and enough of them are free, several are leased together.
     few = 0 if seed % 2 and not isinstance(world.router, SlotStrategy) else leasing.FEW_BLOCKS
@@ -446,7 +458,7 @@ def run(
     small = mock.patch.object(frames, "SMALL_NBYTES", frames.SMALL_NBYTES if seed % 8 in (2, 3, 6) else 0)
     watching = nullcontext() if world.chains is None else world.chains.watching()
     with groups, long_logs, few_blocks, small, watching, world.machines.shown():
-        return _run(world)
+        yield
 
 
 def _run(world: World) -> World:

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import resource
+import shutil
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -261,6 +262,21 @@ def _kill_members(test_bed: TestBed, fault: Fault) -> ActiveFault:
     return ActiveFault(recover)
 
 
+def _empty_servers(test_bed: TestBed, fault: Fault) -> ActiveFault:
+    """Kill all members and Zookeeper at once; they begin again without any data, but for what Zookeeper has kept."""
+    names = test_bed.server_names()
+    for name in names:
+        os.kill(_server_pid(test_bed, name), signal.SIGKILL)
+
+    def recover() -> None:
+        if fault.target == "lost":
+            shutil.rmtree(test_bed.services_folder / "zookeeper-data")
+        for name in names:
+            Services.restart(name, test_bed.services_folder)
+
+    return ActiveFault(recover)
+
+
 def _expire_session(test_bed: TestBed, fault: Fault) -> ActiveFault:
     if fault.target != "master":
         _expire_node_session(test_bed, test_bed.registration(test_bed.processes[fault.target]))
@@ -450,6 +466,7 @@ _INJECTORS: dict[str, Callable[[TestBed, Fault], ActiveFault]] = {
     "zookeeper-freeze": _freeze_server,
     "grid-empty": _empty_grid,
     "members-kill": _kill_members,
+    "servers-empty": _empty_servers,
     "session-expiry": _expire_session,
     "partition": _cut_link,
     "packet-loss": _lose_packets,

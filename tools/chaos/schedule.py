@@ -19,7 +19,8 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
         number: from 1.
         kind: one of ``KINDS``.
         target: a process (``worker-2``), ``master`` (the one that leads then), a server, a kind of record, or ``all``;
-            with a full disk also ``takeover``: the master is killed meanwhile, and another one has to take over.
+            with a full disk also ``takeover``: the master is killed meanwhile, and another one has to take over; with
+            emptied servers whether Zookeeper's data are ``kept`` or ``lost``.
         after_rounds: how many rounds after the run had recovered from the fault before.
         seconds: how long it lasts; 0 if it is over at once.
         parts: the two faults of an overlapping one.
@@ -65,6 +66,7 @@ _DRAWN = {
     "zookeeper-freeze": _Kind(("zookeeper",), (3.0, 20.0)),
     "grid-empty": _Kind(("map",)),
     "members-kill": _Kind(("all",)),
+    "servers-empty": _Kind(("kept", "lost"), (0.5, 2.0)),
     "clock-step": _Kind((_WORKER, "master"), (3.0, 8.0)),
     "member-partition": _Kind(("hazelcast-3",), (20.0, 30.0)),  # after 15 s they consider each other gone
     "overlapping": _Kind(("a process and a server",)),

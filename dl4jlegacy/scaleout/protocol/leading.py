@@ -39,6 +39,7 @@ __all__ = [
     "find_end",
     "go_on_again",
     "is_left_behind",
+    "is_over",
     "may_begin",
     "outlive_master",
     "put_back",
@@ -190,6 +191,17 @@ def is_left_behind(place: RunPlace) -> Steps[bool]:
         return False
     head = yield from _head(place)
     return head is None or head.status == "running"
+
+
+def is_over(place: RunPlace, head: Head | None) -> Steps[bool]:
+    """Return whether a run has ended for a worker that sees this head, or none; one that says so tells by itself."""
+    if head is not None and head.status != "running":
+        return False
+    if head is not None:
+        yield STEP
+        if place.register.registered().kind != "nothing":
+            return False
+    return (yield from find_end(place)) in ("done", "stopped")
 
 
 # --- the master ------------------------------------------------------------------------------------------------------

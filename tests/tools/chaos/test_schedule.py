@@ -41,9 +41,9 @@ def test_a_seed_gives_the_same_faults_always_and_everywhere() -> None:
 
 
 def test_every_kind_comes_before_any_has_come_too_often() -> None:
-    faults = draw_faults(5, 320, KINDS, 4)
-    assert [fault.number for fault in faults] == list(range(1, 321))
-    assert {fault.kind for fault in faults[:29]} == set(KINDS)
+    faults = draw_faults(5, 330, KINDS, 4)
+    assert [fault.number for fault in faults] == list(range(1, 331))
+    assert {fault.kind for fault in faults[:30]} == set(KINDS)
     counts = {kind: sum(fault.kind == kind for fault in faults) for kind in KINDS}
     assert min(counts.values()) >= 11
     assert {fault.kind for fault in draw_faults(5, 50, ("worker-kill", "full-disk"), 4)} == {"worker-kill", "full-disk"}
