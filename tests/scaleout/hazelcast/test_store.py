@@ -530,3 +530,50 @@ def test_the_death_of_one_of_two_members_loses_no_value_and_changes_no_outcome(o
     assert [bytes(value).decode() for value in stores[0].get_many(keys)] == [key.split("/")[1] for key in keys]
     for store in stores:
         store.close()
+
+
+# -- what a stranger at a member's port can do (docs/security.md) --------------------------------------------------
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("secret", [SECRET, None], ids=["signed", "unsigned"])
+def test_who_reaches_a_members_port_reads_what_runs_keep_there(open_store, secret):
+    store, stranger = open_store(secret=secret), open_store(secret=None)
+    store.put("model/1/m/0", b"weights of a model")
+    assert bytes(stranger._link.get("model/1/m/0").wait(60)).endswith(b"weights of a model")
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("secret", [SECRET, None], ids=["signed", "unsigned"])
+def test_an_older_value_that_is_written_back_under_its_own_key_is_believed(open_store, secret):
+    store, stranger = open_store(secret=secret), open_store(secret=None)
+    store.put("head", b"version 1")
+    before = bytes(stranger._link.get("head").wait(60))
+    store.put("head", b"version 2")
+    stranger._link.set("head", b"", before).wait(60)
+    assert bytes(store.get("head")) == b"version 1"
+
+
+@pytest.mark.cluster
+def test_a_value_that_looks_like_the_runs_is_believed_without_a_secret_only(open_store):
+    plain, forger, signed = open_store(secret=None), open_store(secret=None), open_store()
+    forger.put("head", b"forged")
+    assert bytes(plain.get("head")) == b"forged"
+    with pytest.raises(NotAuthorisedError, match="not signed"):
+        signed.get("head")
+
+
+@pytest.mark.cluster
+@pytest.mark.long
+def test_who_floods_a_member_ends_it_and_nothing_else(own_services, open_store):
+    small = own_services(zookeeper=False, heap="64m")
+    stranger = HazelcastStore(small.hazelcast, cluster_name=small.cluster_name, run="flood", secret=None)
+    try:
+        with pytest.raises(TrackerError):
+            for number in range(200):
+                stranger._link.set(f"flood/{number}", b"", bytes(1 << 20)).wait(20)
+    finally:
+        stranger.close()
+    other = open_store()
+    other.put("head", b"of a run in another grid")
+    assert bytes(other.get("head")) == b"of a run in another grid"
