@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Mapping
 from pathlib import Path
 
-from dl4jlegacy.errors import ConfError, NotAuthorisedError, UsageError
+from dl4jlegacy.errors import ConfError, NotAuthorisedError, UsageError, counted
 from dl4jlegacy.scaleout.secret import SECRET, SECRET_FILE, beyond_loopback, read_secret
 
 __all__ = ["bind", "read_token", "url_of"]
 
 _BACKLOG = 1024
 _MOST_PORT = 65535
+_LEAST_TOKEN = 16
 
 
 def bind(host: str, port: int, what: str) -> socket.socket:
@@ -67,18 +69,26 @@ def read_token(
 
     Raises:
         NotAuthorisedError: the host is beyond loopback, and there is no token.
-        ConfError: the token's file cannot be read, or the token is empty, or no ASCII text; no message shows it.
+        ConfError: the token's file cannot be read, or the token is empty, short, or no ASCII text; no message shows it.
     """
     token, token_file = variables
     renamed = {SECRET: token, SECRET_FILE: token_file}
     where = file or f"{token} or {token_file}"
     try:
-        found = read_secret({name: environ[own] for name, own in renamed.items() if own in environ}, file)
+        found = read_secret({name: environ[own] for name, own in renamed.items() if own in environ}, file, warns=False)
         given = None if found is None else found.decode("ascii")
+        if given is not None and len(given) < _LEAST_TOKEN:
+            raise ConfError(
+                f"it has {counted(len(given), 'character')}, which can be guessed; take {_LEAST_TOKEN} or more, at "
+                "random: head -c 32 /dev/urandom | base64"
+            )
     except UnicodeDecodeError as exc:
         raise ConfError(f"the token in {where} is no ASCII text; make it with base64") from exc
     except ConfError as exc:
-        raise ConfError(f"the token ({where}): {exc}") from exc
+        said = str(exc)
+        for name, own in ((SECRET_FILE, token_file), (SECRET, token)):
+            said = re.sub(rf"\b{name}\b", own, said)
+        raise ConfError(f"the token ({where}): {said}") from exc
     if given is None and beyond_loopback(_joined(host, 0)):
         raise NotAuthorisedError(
             f"--host {host} is beyond this machine's loopback, and there is no token: whoever reaches it could {risk}; "

@@ -185,12 +185,14 @@ def _cluster(options: TuneOptions) -> SearchCluster | None:
 def _how_to_go_on(options: TuneOptions) -> str:
     if not options.storage:
         return "; nothing is kept: with --storage FILE a search can go on later"
+    from dl4jlegacy.tuning.storage_address import spoken_storage
+
     words = [shlex.quote(str(options.conf)), "--trials", str(options.trials)]
     values = {
         "--workers": options.workers,
         "--at-once": None if options.at_once == 1 else options.at_once,
         "--seed": None if options.seed == _SEED else options.seed,
-        "--storage": options.storage,
+        "--storage": spoken_storage(options.storage),
         "--study": None if options.study == "search" else options.study,
         "--pruner": None if options.pruner == "median" else options.pruner,
         "--tracker": options.tracker,
@@ -239,9 +241,11 @@ def _fields(trial: FinishedTrial) -> dict[str, Any]:
 
 def _report(found: SearchResult, options: TuneOptions) -> dict[str, Any]:
     """Return the search as one JSON object."""
+    from dl4jlegacy.tuning.storage_address import spoken_storage
+
     return {
         "study": options.study,
-        "storage": options.storage,
+        "storage": None if options.storage is None else spoken_storage(options.storage),
         "seed": options.seed,
         "metric": found.metric,
         "trials": [_fields(trial) for trial in found.trials],

@@ -15,7 +15,7 @@ from http.client import HTTPMessage
 from pathlib import Path
 from typing import IO, BinaryIO
 from urllib.error import HTTPError
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
@@ -52,6 +52,15 @@ class _StaysEncrypted(urllib.request.HTTPRedirectHandler):
         if scheme != "https" and (scheme != "http" or req.full_url.lower().startswith("https:")):
             raise DataError(f"{spoken(req.full_url)} leads to {spoken(newurl)}, which is not encrypted")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+_SIGNATURES = frozenset(
+    {
+        *("x-amz-signature", "x-amz-security-token", "x-goog-signature", "signature", "sig", "hmac", "x-oss-signature"),
+        *("token", "access_token", "auth_token", "api_key", "apikey", "password", "secret", "client_secret"),
+    }
+)
+"""The parameters by which the owner of a file lets whoever has its address read it, in small letters."""
 
 
 class _Copy(msgspec.Struct, frozen=True):
@@ -107,6 +116,11 @@ def _copy_path(url: str) -> Path:
         raise DataError(
             f"the address at {parts.hostname} has a name or password in it, which would be kept with the run; "
             "download the file yourself and give its path"
+        )
+    if signed := sorted({key for key, _ in parse_qsl(parts.query) if key.lower() in _SIGNATURES}):
+        raise DataError(
+            f"{spoken(url)} is signed ({', '.join(signed)}): who has this address can read the file, and the run would "
+            "keep it; download the file yourself and give its path"
         )
     name = unquote(parts.path.rpartition("/")[2])
     if not parts.hostname or name in ("", ".", "..") or "/" in name or "\0" in name:

@@ -40,12 +40,13 @@ MAKE_SECRET = (
 """How a run gets a secret; ends without a full stop."""
 
 
-def read_secret(environ: Mapping[str, str], file: Path | None = None) -> bytes | None:
+def read_secret(environ: Mapping[str, str], file: Path | None = None, *, warns: bool = True) -> bytes | None:
     """Return the run's secret, or None if it has none.
 
     Args:
         environ: the environment; ``DL4J_SECRET_FILE`` names a file, ``DL4J_SECRET`` is the secret itself.
         file: overrides the environment. Line ends after the secret are ignored.
+        warns: whether a secret that can be guessed is told.
 
     Raises:
         ConfError: the file cannot be read, or the secret is empty, or ``DL4J_SECRET_FILE`` is, as when a variable that
@@ -55,9 +56,9 @@ def read_secret(environ: Mapping[str, str], file: Path | None = None) -> bytes |
         raise ConfError(f"{SECRET_FILE} is empty; let it name the secret's file, or unset it")
     named = file or (Path(environ[SECRET_FILE]) if environ.get(SECRET_FILE) else None)
     if named is not None:
-        return _checked(_read(named), f"the secret's file {named}")
+        return _checked(_read(named), f"the secret's file {named}", warns)
     given = environ.get(SECRET)
-    return None if given is None else _checked(given.encode(errors="surrogateescape"), SECRET)
+    return None if given is None else _checked(given.encode(errors="surrogateescape"), SECRET, warns)
 
 
 def has_secret(environ: Mapping[str, str]) -> bool:
@@ -106,11 +107,11 @@ def _read(file: Path) -> bytes:
     return secret
 
 
-def _checked(secret: bytes, where: str) -> bytes:
+def _checked(secret: bytes, where: str, warns: bool) -> bytes:
     secret = secret.rstrip(b"\r\n")
     if not secret:
         raise ConfError(f"{where} is empty; give it a long random value, or leave it out for a run without a secret")
-    if len(secret) < LEAST_NBYTES:
+    if warns and len(secret) < LEAST_NBYTES:
         logger.warning(
             "%s has %d bytes: whoever reads what it signs can guess it; take %d or more, at random",
             where,

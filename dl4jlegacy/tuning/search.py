@@ -43,6 +43,7 @@ from dl4jlegacy.tuning.plots import check_plotly
 from dl4jlegacy.tuning.pruning import BatchPruner, PruningCallback
 from dl4jlegacy.tuning.side_by_side import Tick, side_by_side
 from dl4jlegacy.tuning.space import SearchSpace
+from dl4jlegacy.tuning.storage_address import said_without, spoken_storage
 from dl4jlegacy.tuning.trial_runs import SearchCluster, TrialRuns, opened_runs
 from dl4jlegacy.tuning.trials import AT_ONCE, FinishedTrial, Trials, digest
 
@@ -198,7 +199,7 @@ def _quiet() -> Iterator[None]:
 @contextlib.contextmanager
 def _opened(options: SearchOptions, *, maximizes: bool) -> Iterator[optuna.Study]:
     """Open the study, which need not be there yet; says what is wrong with its storage, then and later."""
-    place = options.storage or "memory"
+    place = spoken_storage(options.storage) or "memory"
     stack, opened = contextlib.ExitStack(), None
     try:
         opened, file = _open_storage(options.storage)
@@ -214,8 +215,8 @@ def _opened(options: SearchOptions, *, maximizes: bool) -> Iterator[optuna.Study
     except (StorageInternalError, SQLAlchemyError) as exc:
         cause = exc.__cause__ or exc
         raise OutputError(
-            f"the storage {place} cannot be used: {' '.join(str(cause).split())[:300]}; the same command goes on once "
-            "that is mended"
+            f"the storage {place} cannot be used: {said_without(cause, options.storage)}; the same command goes on "
+            "once that is mended"
         ) from exc
     finally:
         if isinstance(opened, RDBStorage):
@@ -243,14 +244,15 @@ def _open_storage(place: str) -> tuple[BaseStorage, Path | None]:
     if "://" in place and not storage.is_remote(place.lower()):
         url = place
     else:
-        with files.errors_as(ConfError, f"storage {place}"):
+        with files.errors_as(ConfError, f"storage {spoken_storage(place)}"):
             file = files.expand(Path(place)).absolute()
         url = f"sqlite:///{file}"
     try:
         # Trials that run at the same time write in turn; a busy disk may take a while.
         return RDBStorage(url, engine_kwargs=_ENGINE if file is not None else None), file
     except (ImportError, ValueError, ArgumentError) as exc:
-        raise ConfError(f"storage {place}: {' '.join(str(exc).split())[:300]}") from exc
+        said = said_without(exc, place)
+        raise ConfError(f"storage {spoken_storage(place)}: {said}") from None  # exc may show a password
 
 
 @dataclass(frozen=True, slots=True, eq=False)

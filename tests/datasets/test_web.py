@@ -182,6 +182,16 @@ def test_no_password_comes_into_a_run_and_none_is_printed(address: str) -> None:
     assert "hunter2" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "query",
+    ["X-Amz-Signature=hunter2&X-Amz-Date=1", "sv=1&sig=hunter2", "X-Goog-Signature=hunter2", "token=hunter2"],
+)
+def test_no_signed_address_comes_into_a_run_and_none_is_printed(query: str) -> None:
+    with pytest.raises(DataError, match=r"x\.csv\?\.\.\. is signed") as refused:
+        storage.local(f"https://host/x.csv?{query}")
+    assert "hunter2" not in str(refused.value)
+
+
 @pytest.mark.parametrize("address", ["https://host:port/x.csv", "http://[::1/x.csv", "https://me:hunter2@host:port/x"])
 def test_what_is_no_address_is_a_data_error(address: str) -> None:
     with pytest.raises(DataError, match="is no address") as refused:

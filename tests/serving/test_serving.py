@@ -611,6 +611,16 @@ def test_the_token_comes_from_the_environment_or_a_file_and_is_needed_beyond_loo
         token_for("127.0.0.1", {"DL4J_SERVE_TOKEN": ""})
     with pytest.raises(ConfError, match=r"the token .*gone"):
         token_for("127.0.0.1", {}, tmp_path / "gone")
+    for environ in ({"DL4J_SERVE_TOKEN": "x"}, {"DL4J_SERVE_TOKEN": "a" * 15}, {"DL4J_SERVE_TOKEN_FILE": ""}):
+        with pytest.raises(ConfError, match="DL4J_SERVE_TOKEN") as refused:
+            token_for("127.0.0.1", environ)
+        assert "DL4J_SECRET" not in str(refused.value)
+
+
+def test_a_path_with_a_slash_behind_it_leads_nowhere_else(every: httpx.Client) -> None:
+    for path in ("/health/", "/ready/", "/metrics/", "/v1/models/", "/v1/models/plain/"):
+        found = every.get(path, headers={"host": "evil.example"}, follow_redirects=False)
+        assert found.status_code in (403, 404) and "location" not in found.headers, path
 
 
 # -- models that change ------------------------------------------------------------------------------------------------

@@ -349,9 +349,10 @@ def test_beyond_loopback_there_is_a_token_or_no_server(tmp_path: Path) -> None:
     for environ in ({TOKEN: "a-long-token-of-mine"}, {TOKEN_FILE: str(file)}):
         policy = policy_for("0.0.0.0", environ, is_signed=False)
         assert policy.token == "a-long-token-of-mine" and policy.token not in repr(policy) and not policy.is_open
-    for environ in ({TOKEN: ""}, {TOKEN_FILE: ""}, {TOKEN_FILE: str(tmp_path / "nothing")}):
-        with pytest.raises(ConfError, match=TOKEN):
+    for environ in ({TOKEN: ""}, {TOKEN_FILE: ""}, {TOKEN_FILE: str(tmp_path / "nothing")}, {TOKEN: "sesame"}):
+        with pytest.raises(ConfError, match=TOKEN) as refused:
             policy_for("127.0.0.1", environ, is_signed=False)
+        assert "DL4J_SECRET" not in str(refused.value) and "sesame" not in str(refused.value)
 
 
 def test_the_page_runs_no_script_of_others_and_no_markup_of_a_run(kept: KeptRun) -> None:
