@@ -121,6 +121,7 @@ class RunExecution:
         observers: follow the run from beside it.
         worker_listeners: as for ``MultiLayerNetworkPerformer``, of all workers in this process.
         stop_if: as for ``Scoring``.
+        takes_more: as for ``MasterActor``.
     """
 
     def __init__(
@@ -137,7 +138,9 @@ class RunExecution:
         observers: Sequence[RunObserver] = (),
         worker_listeners: Sequence[TrainingListener] = (),
         stop_if: Callable[[int, float], str] | None = None,
+        takes_more: Callable[[], bool] = lambda: True,
     ) -> None:
+        self._takes_more = takes_more
         self._listeners, self._saver, self._worker_listeners = tuple(listeners), saver, tuple(worker_listeners)
         self._seen: Any = None
         self._followers = RunObservers(observers, self._warn)
@@ -342,6 +345,7 @@ class RunExecution:
             keeps=parts.folder.keeps or self._saver is not None,
             keeps_states=parts.folder.keeps,
             monitor=monitor,
+            takes_more=self._takes_more,
             on_version=lambda event: self._new_version(parts, observers, event),
         )
         parts.refs = [master, *batch, saver]

@@ -43,7 +43,8 @@ PREDICT = "dl4jlegacy.predict"
 _JOBS_PER_ROUND = 32
 _JOB_NBYTES = 1 << 20
 """So much has a job of features, or of outputs, unless a single batch has more."""
-_WAIT_SECONDS = 0.2
+_MOST_UNREAD = 2
+"""Rounds whose outputs nobody has read yet; while there are so many, no more jobs are issued."""
 
 
 @register_performer(PREDICT)
@@ -126,8 +127,8 @@ class _Aggregator:
     It is a listener, too: only a head that was written tells that a round counts, once.
     """
 
-    is_wanted: threading.Event
-    outputs: queue.Queue[Array | Exception | None] = field(default_factory=lambda: queue.Queue(1))
+    outputs: queue.SimpleQueue[list[Array] | Exception | None] = field(default_factory=queue.SimpleQueue)
+    """Of each round; then the error that has ended the run, or None at its end."""
     rounds: dict[int, list[Array]] = field(default_factory=dict)
 
     def begin(self, model: Buffer, *, version: int, examples: Sequence[int]) -> Aggregation:
@@ -136,18 +137,13 @@ class _Aggregator:
         return _Round(model, self.rounds[version])
 
     def iteration_done(self, network: Any, iteration: int, score: float, *, examples: int = 0) -> None:
-        """Pass the outputs of a round on; on the master's thread, which waits while nobody takes them."""
-        for outputs in self.rounds.pop(iteration, []):
-            self.put(outputs)
+        """Pass the outputs of a round on; on the master's thread, which waits for nobody."""
+        if found := self.rounds.pop(iteration, []):
+            self.outputs.put(found)
 
-    def put(self, item: Array | Exception | None) -> None:
-        """Give something to the reader, as long as there is one."""
-        while self.is_wanted.is_set():
-            try:
-                self.outputs.put(item, timeout=_WAIT_SECONDS)
-            except queue.Full:
-                continue
-            return
+    def is_read(self) -> bool:
+        """Return whether the reader keeps up; for one that pauses (``| less``) the run waits, however long."""
+        return self.outputs.qsize() < _MOST_UNREAD
 
 
 @dataclass(slots=True)
@@ -175,7 +171,7 @@ class PredictionRun(InferenceRun):
 
     def __init__(self, model: TrainedModel, spool: Spool) -> None:
         self._model, self._spool, self._is_wanted = model, spool, threading.Event()
-        self._outputs = _Aggregator(self._is_wanted)
+        self._outputs = _Aggregator()
         super().__init__(model.network, performer=PREDICT, jobs=_Jobs(model, spool), aggregator=self._outputs)
 
     def perform(
@@ -189,7 +185,8 @@ class PredictionRun(InferenceRun):
             if tick is not None:
                 tick(status)
 
-        self.lead(run, tracker=tracker, monitor=monitor, tick=look, listeners=[self._outputs])
+        outputs = self._outputs
+        self.lead(run, tracker=tracker, monitor=monitor, tick=look, listeners=[outputs], takes_more=outputs.is_read)
 
     def predicted(self, lead: Callable[[], None]) -> Generator[PredictedRows, None, None]:
         """Yield the predictions, in the order of the rows, while ``lead`` performs the run on another thread.
@@ -206,7 +203,7 @@ class PredictionRun(InferenceRun):
                 return
             except Exception as exc:  # noqa: BLE001  # raised again where the predictions are read
                 end = exc
-            self._outputs.put(end)
+            self._outputs.outputs.put(end)
 
         self._is_wanted.set()
         thread, first = ServiceThread(target=work, name="dl4j-predict", daemon=False), 0
@@ -215,9 +212,10 @@ class PredictionRun(InferenceRun):
             while (item := self._outputs.outputs.get()) is not None:
                 if isinstance(item, Exception):
                     raise item
-                outputs = self._model.in_label_units(item)
-                yield PredictedRows(first, self._spool.n_in, outputs, outputs.argmax(axis=1).tolist())
-                first += len(item)
+                for found in item:
+                    outputs = self._model.in_label_units(found)
+                    yield PredictedRows(first, self._spool.n_in, outputs, outputs.argmax(axis=1).tolist())
+                    first += len(found)
             if first != self._spool.rows:
                 raise TrainingError(f"{first} of {self._spool.rows} rows were answered; this is a bug")
         finally:

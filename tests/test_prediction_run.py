@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from dl4jlegacy import prediction_run
+from dl4jlegacy.clock import RUNNING
 from dl4jlegacy.errors import DataError, JobError, NotFiniteError
 from dl4jlegacy.inference import TrainedModel
 from dl4jlegacy.nn import DenseLayer, NeuralNetConfiguration, OutputLayer
@@ -23,6 +24,8 @@ from dl4jlegacy.nn.networks import build_network
 from dl4jlegacy.prediction import PredictedRows, predict_blocks
 from dl4jlegacy.prediction_run import PredictionPerformer, PredictionRun, Spool
 from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.outcome import Outcome
+from dl4jlegacy.scaleout.protocol import Limits
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
 
 BATCHES = 41
@@ -51,11 +54,15 @@ def blocks() -> Iterator[np.ndarray]:
 
 
 def predicted(
-    workers: int, tracker: Any = None, rows: Iterator[np.ndarray] | None = None, used: TrainedModel | None = None
+    workers: int,
+    tracker: Any = None,
+    rows: Iterator[np.ndarray] | None = None,
+    used: TrainedModel | None = None,
+    **conf: Any,
 ) -> Generator[PredictedRows, None, None]:
     with contextlib.closing(Spool(blocks() if rows is None else rows)) as spool:
         run = PredictionRun(used or model(), spool)
-        resolved = run.resolve(Conf(workers=workers), workers=workers)
+        resolved = run.resolve(Conf(workers=workers, **conf), workers=workers)
         yield from run.predicted(lambda: run.perform(resolved, tracker=tracker))
 
 
@@ -123,3 +130,41 @@ def test_a_reader_who_leaves_ends_the_run() -> None:
     assert next(found).first == 0
     found.close()
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("dl4j-predict")]
+
+
+class SetClock:
+    """A clock that goes on as the machine's, and is set forward by a test."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def now(self) -> float:
+        return RUNNING.now() + self.ahead
+
+
+def test_a_reader_may_pause_for_longer_than_a_run_may_stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As behind ``| less``, or in front of a pipe that is full: the run waits with few rounds unread, and goes on."""
+    clock, progressed, performed = SetClock(), threading.Event(), list[Any]()
+    progress, perform = Outcome.progressed, PredictionPerformer.perform
+
+    def performing(self: PredictionPerformer, job: Any) -> Any:
+        performed.append(job.slot)
+        return perform(self, job)
+
+    def progressing(self: Outcome) -> None:
+        progress(self)
+        progressed.set()
+
+    monkeypatch.setattr(PredictionPerformer, "perform", performing)
+    monkeypatch.setattr(Outcome, "progressed", progressing)
+    stuck_seconds, limits = 10.0, Limits(poll=0.05)
+    stall = stuck_seconds * (limits.attempts + 1)
+    found = predicted(2, InMemoryStateTracker(clock), stuck_seconds=stuck_seconds, limits=limits)
+    answers = [*next(found).classes]
+    for _ in range(5):  # each step is shorter than the run may stand still, all of them are three times as long
+        progressed.clear()
+        clock.ahead += 0.6 * stall
+        assert progressed.wait(20)
+    assert len(set(performed)) < BATCHES / 2
+    answers += [number for rows in found for number in rows.classes]
+    assert answers == [number for rows in predict_blocks([model().output], blocks()) for number in rows.classes]

@@ -33,6 +33,8 @@ class MasterActor(ProtocolActor):
         keeps: whether the saver does anything with others than the last.
         keeps_states: whether it saves checkpoints.
         monitor: of a cluster's master.
+        takes_more: whether whoever takes what the jobs have found keeps up; as long as not, no more are issued, and the
+            run waits without standing still.
         on_version: called with every version, on the master's thread: when the next jobs are issued, or the run ends.
     """
 
@@ -48,10 +50,11 @@ class MasterActor(ProtocolActor):
         keeps: bool = True,
         keeps_states: bool = True,
         monitor: ClusterMonitor | None = None,
+        takes_more: Callable[[], bool] = lambda: True,
         on_version: Callable[[protocol.NewModel], None] = lambda event: None,
     ) -> None:
         super().__init__(outcome, tracker, (protocol.UPDATE_TOPIC, protocol.HEAD_TOPIC))
-        self._on_version = on_version
+        self._on_version, self._takes_more = on_version, takes_more
         self._issue_now, self._saver, self._every, self._monitor = issue, saver, checkpoint_every, monitor
         self._keeps = keeps
         self._held: protocol.MoreWork | None = None
@@ -84,9 +87,12 @@ class MasterActor(ProtocolActor):
                     continue
 
     def _issue(self, work: protocol.MoreWork | None) -> None:
-        """Ask for jobs to be issued; hold them back while there are too few workers."""
+        """Ask for jobs to be issued; hold them back while there are too few workers, or nobody takes what they find."""
         if self._monitor is not None and not self._monitor.quorum.is_met(self._attempts.finished):
             self._held = work
+        elif work is not None and not self._takes_more():
+            self._held = work
+            self._outcome.progressed()  # it waits for somebody, and does not stand still
         elif work is not None:
             self._issue_now(work)
             self._held = None
