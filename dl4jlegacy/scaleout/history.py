@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -136,15 +136,29 @@ E = TypeVar("E", bound=_OfVersion)
 def versions_that_count(lines: Iterable[E]) -> list[E]:
     """Return the entries of versions in their order, without those that a run has made anew since, or gone back from.
 
+    What led to what is told by the versions, and by no clock, since processes on several machines have several: who
+    begins with version 11 came after whoever has made version 10. Where that says nothing, the file's order does.
+
     Args:
-        lines: in any order; ``began`` says by which process of the run each was made.
+        lines: in the order of the file; ``began`` says by which process of the run each was made.
     """
-    kept: list[E] = []
-    in_order = sorted(lines, key=lambda entry: (entry.began, entry.version))
-    for _, session in groupby(in_order, key=lambda entry: entry.began):
-        entries = list(session)
-        kept = [entry for entry in kept if entry.version < entries[0].version] + entries
+    made: dict[float, dict[int, E]] = {}
+    for line in lines:
+        made.setdefault(line.began, {})[line.version] = line
+    waiting, kept, come = [*made.values()], list[E](), set[int]()
+    while waiting:
+        session = next((each for each in waiting if not _comes_later(each, come, waiting)), waiting[0])
+        waiting = [each for each in waiting if each is not session]
+        come |= session.keys()
+        first = min(session)
+        kept = [entry for entry in kept if entry.version < first] + [session[version] for version in sorted(session)]
     return kept
+
+
+def _comes_later(session: dict[int, E], come: set[int], waiting: list[dict[int, E]]) -> bool:
+    """Return whether a process went on from a version that another one has made, which has not had its turn yet."""
+    before = min(session) - 1
+    return before not in come and any(before in each for each in waiting if each is not session)
 
 
 class History:

@@ -17,7 +17,7 @@ from dl4jlegacy.nn import AutoEncoder, NeuralNetConfiguration, OutputLayer, zoo
 from dl4jlegacy.nn.networks import learning_rate_at
 from dl4jlegacy.nn.schedules import StepSchedule
 from dl4jlegacy.nn.updaters import AdaDelta, NoOp, Sgd
-from dl4jlegacy.scaleout.history import FollowedHistory, HistoryFile
+from dl4jlegacy.scaleout.history import FollowedHistory, HistoryFile, versions_that_count
 from dl4jlegacy.scaleout.outcome import TrainingResult
 from dl4jlegacy.scaleout.scoring import ValidationConf
 
@@ -204,3 +204,25 @@ def test_a_history_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.Cap
     assert "dl4j logs DIR --history" in capsys.readouterr().err
     assert dl4j("logs", str(tmp_path)) == 8
     assert "dl4j logs DIR --history" in capsys.readouterr().err
+
+
+def versions(lines: list[HistoryEntry]) -> list[tuple[float, int]]:
+    return [(each.began, each.version) for each in versions_that_count(lines)]
+
+
+@pytest.mark.parametrize("clocks", [(100.0, 50.0, 75.0), (100.0, 200.0, 300.0), (3.0, 2.0, 1.0)])
+@pytest.mark.parametrize("is_late", [False, True], ids=["in order", "the first one writes last"])
+def test_a_take_over_by_a_machine_whose_clock_is_behind_loses_no_version(
+    clocks: tuple[float, float, float], is_late: bool
+) -> None:
+    """The second master goes on behind the first one's last version, the third from a checkpoint of the second."""
+    a, b, c = clocks
+    first = [entry(a, version) for version in (1, 2, 3)]
+    others = [entry(b, 4), entry(b, 5), entry(b, 6), entry(c, 6), entry(c, 7)]
+    lines = [*others, *first] if is_late else [*first, *others]
+    assert versions(lines) == [(a, 1), (a, 2), (a, 3), (b, 4), (b, 5), (c, 6), (c, 7)]
+
+
+def test_a_master_that_was_frozen_adds_no_version_to_those_made_anew() -> None:
+    lines = [entry(9.0, 1), entry(9.0, 2), entry(1.0, 2), entry(1.0, 3), entry(9.0, 3), entry(9.0, 4)]
+    assert versions(lines) == [(9.0, 1), (1.0, 2), (1.0, 3)]
