@@ -151,8 +151,9 @@ def _place(conf: Conf) -> tuple[str, str, str]:
 
 
 def _failures(entries: Iterable[JournalEntry]) -> list[dict[str, Any]]:
-    """Return the last jobs that failed, as they are shown."""
-    return [_entry_fields(entry) for entry in entries if entry.event == "job_failed"][-_FAILURES:]
+    """Return the last jobs that failed, or whose process died, as they are shown."""
+    failed = ("job_failed", "worker_crashed")
+    return [_entry_fields(entry) for entry in entries if entry.event in failed][-_FAILURES:]
 
 
 def _candidates(address: ClusterAddress) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:

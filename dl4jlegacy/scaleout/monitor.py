@@ -42,6 +42,7 @@ from dl4jlegacy.scaleout.liveness.failure_detector import (
     FailureDetector,
     HeartbeatMonitor,
     StallDetector,
+    pid_of,
     process_of,
 )
 from dl4jlegacy.scaleout.liveness.last_master import NOBODY_LISTENS, dead_master
@@ -468,7 +469,10 @@ class ClusterMonitor:
         while self._crashed:
             (round_, slot), crash, count = self._crashed.popleft()
             at = {"round": round_, "slot": slot}
-            self.journal.write("worker_crashed", process=crash.process, **at, how=crash.how)
+            message = f"its process died while it computed the job ({crash.how})"
+            message += ", which is suspected" if count >= SUSPECTED else ""
+            who = {"worker": crash.process, "host": crash.host, "pid": pid_of(crash.process)}
+            self.journal.write("worker_crashed", **who, **at, attempt=count, message=message, traceback="")
             if count == SUSPECTED:
                 logger.warning(
                     "the job of round %d, slot %d is suspected of killing its workers: %d have died of it",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dl4jlegacy.errors import Dl4jError
+from dl4jlegacy.errors import Dl4jError, counted
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.run_folder import RunFolder
@@ -22,8 +22,13 @@ def where_it_is(tracker: StateTracker, plan: Plan) -> str:
         return f"where it is of {plan.total_rounds} rounds cannot be told: {exc}"
     states = [f"worker {w.id} is {w.state}{w.job and f' on job {w.job}'}" for w in workers[:_SHOWN]]
     failures = [failure for record in records.values() for failure in record.failures[-1:]]
+    died = {place: len(record.crashes) for place, record in records.items() if record.crashes}
     where = f"it is in round {0 if head is None else head.round} of {plan.total_rounds}"
     said = [where, *(states or ["it has no worker"])]
+    said += [
+        f"{counted(count, 'process', 'processes')} died computing round {round_}, slot {slot}"
+        for (round_, slot), count in list(died.items())[:_SHOWN]
+    ]
     said += [f"worker {failure.worker} has failed: {failure.message}" for failure in failures[:_SHOWN]]
     return "; ".join(said)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cluster_commands import SHORTER, Cluster, Command, embedded, error, same, until
+from tests.support.cluster_commands import RUN, SHORTER, Cluster, Command, embedded, error, same, until
 
 pytestmark = pytest.mark.long
 DIES = """
@@ -73,6 +73,9 @@ def test_a_job_that_kills_its_workers_ends_the_run_and_is_named(cluster: Cluster
     error(master, 12, "DL4J-POISON", "round 30, slot 2", "kills its workers", "none has finished it")
     assert 3 <= pool.died <= 12
     assert "job suspected: round 30, slot 2" in cluster.ask("logs").out()
+    (last,) = cluster.status()["failures"][-1:]
+    assert (last["round"], last["slot"]) == (30, 2) and 3 <= last["attempt"] <= pool.died
+    assert "died while it computed the job (its connection was closed), which is suspected" in last["message"]
 
 
 def test_two_such_jobs_are_set_aside_and_can_be_performed_alone(cluster: Cluster, tmp_path: Path) -> None:
@@ -90,6 +93,18 @@ def test_two_such_jobs_are_set_aside_and_can_be_performed_alone(cluster: Cluster
     assert alone.wait() == 0 and "it is done: 16 examples" in alone.out()
     dying = cluster.start(folder, "30/2", program=program, patch=poisoned("segmentation fault", (30, 2)))
     assert dying.wait() == -signal.SIGSEGV and "Segmentation fault" in dying.err()
+
+
+def test_a_master_that_dies_of_its_own_job_is_counted_by_the_next(cluster: Cluster) -> None:
+    """The master works too; so does whoever resumes the run, and dies likewise, until it is certain."""
+    patch, died = poisoned("out of memory", (30, 2)), 0
+    where = [*cluster.master_flags, "--run", "own-job", "--epochs", SHORTER, "--format", "json", "--workers", "1"]
+    led = cluster.start("train", *RUN, *where, patch=patch)
+    while led.wait() == -signal.SIGKILL and died < 12:
+        died += 1
+        led = cluster.start("resume", "own-job", "--zookeeper", cluster.zookeeper, "--workers", "1", patch=patch)
+    error(led, 12, "DL4J-POISON", "round 30, slot 2", "nobody listens at its port any more")
+    assert 3 <= died < 12
 
 
 def test_workers_that_are_killed_at_random_accuse_no_job(cluster: Cluster) -> None:

@@ -23,6 +23,7 @@ __all__ = [
     "HeartbeatMonitor",
     "StallDetector",
     "host_of",
+    "pid_of",
     "process_of",
 ]
 
@@ -42,6 +43,12 @@ def process_of(worker: str) -> str:
 def host_of(process: str) -> str:
     """Return the host in a name that ``worker_pool.process_name`` returned; any other text is returned as it is."""
     return re.sub(r"-\d+-[0-9a-f]{8}$", "", process)
+
+
+def pid_of(process: str) -> int:
+    """Return the number of a process in a name that ``worker_pool.process_name`` returned; 0 in any other text."""
+    found = re.search(r"-(\d+)-[0-9a-f]{8}$", process)
+    return int(found[1]) if found else 0
 
 
 CONNECTION_CLOSED = "its connection was closed"

@@ -84,3 +84,25 @@ def test_the_crashes_of_one_poison_job_do_not_hide_another(finished: int) -> Non
         return any(is_poison(crashes(counts.deaths // 2), counts, jobs=400) for counts in more)
 
     assert is_found(1) and (finished > 100 or not is_found(0))
+
+
+@pytest.mark.parametrize("rate", [0.02, 0.5, 0.8])
+@pytest.mark.parametrize("slots", [2, 8, 64])
+def test_random_kills_in_rounds_of_several_jobs_accuse_none_of_them(rate: float, slots: int) -> None:
+    """The others that are open are suspected too, so that their crashes may be left out."""
+    draw, accused = random.Random(f"kills at {rate} of {slots}"), 0
+    for _ in range(800 // slots):
+        finished = deaths = 0
+        for _ in range(8):
+            open_jobs = dict.fromkeys(range(slots), 0)
+            while open_jobs:
+                job = draw.choice(list(open_jobs))
+                if draw.random() >= rate:
+                    finished += 1
+                    del open_jobs[job]
+                    continue
+                deaths, open_jobs[job] = deaths + 1, open_jobs[job] + 1
+                others = max((count for other, count in open_jobs.items() if other != job), default=0)
+                counts = Counts(finished, deaths, suspects=others)
+                accused += is_poison(crashes(open_jobs[job]), counts, jobs=8 * slots)
+    assert accused == 0
