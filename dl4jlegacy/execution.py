@@ -41,6 +41,7 @@ from dl4jlegacy.run import Run, TrainingData, folder_of, job_iterator, resolve
 from dl4jlegacy.scaleout import actors, protocol
 from dl4jlegacy.scaleout.aggregate import PARAMS, STATE, JobAggregator
 from dl4jlegacy.scaleout.compute import ARITHMETIC, MIXED, RunArithmetic, check_same_arithmetic, host_kernels
+from dl4jlegacy.scaleout.computing import noted
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.first_model import OTHER_JOBS, first_model_of
 from dl4jlegacy.scaleout.history import History
@@ -192,6 +193,8 @@ class RunExecution:
         if run.local_workers:
             check_same_arithmetic(tracker, conf, run.compute)
         folder.take(RunArithmetic(tracker), takes_over=run.resumes and self._monitor is not None)
+        if self._monitor is None and isinstance(tracker, InMemoryStateTracker):
+            run, performer = noted(run, performer, folder.begun() if run.resumes else None)
         router = find_router(conf)
         if self._aggregator is not None:
             check_servers(router, None)

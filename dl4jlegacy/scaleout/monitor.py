@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from dl4jlegacy.clock import RUNNING
-from dl4jlegacy.errors import Dl4jError, TrackerClosedError, TrackerError
+from dl4jlegacy.errors import Dl4jError, TrackerClosedError, TrackerError, counted
 from dl4jlegacy.exits import exits_as_errors
 from dl4jlegacy.folders import LinesFolder
 from dl4jlegacy.scaleout.compute import ARITHMETIC
@@ -270,6 +270,8 @@ class ClusterMonitor:
     def job_crashed(self, slot: tuple[int, int], crash: Crash, count: int) -> None:
         """Note that a process died while it computed a job, the ``count``-th; called on the master's thread."""
         self._crashed.append((slot, crash, count))
+        died = counted(count, "process", "processes")
+        self.quorum.known = f". {died} died computing the job of round {slot[0]}, slot {slot[1]}"
         self._wakeup.set()
 
     def gather_stats(self) -> None:

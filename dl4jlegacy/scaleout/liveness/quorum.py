@@ -57,6 +57,8 @@ class Quorum:
         self._until: float | None = None
         self._left, self._finished, self._met = wait_seconds, 0, 0.0
         self.waiting: Waiting | None = None
+        self.known = ""
+        """What is known of why they are gone, as a sentence after the error's; set by any thread."""
 
     def is_met(self, finished: int = 0) -> bool:
         """Return whether enough workers are present; ``finished`` is the number of jobs that are done by now.
@@ -82,6 +84,6 @@ class Quorum:
         if now >= self._until:
             raise NotEnoughWorkersError(
                 f"run {self._run} has waited {self._seconds:g} s for workers: {present} of the {self._needed} that it "
-                "needs are there; start more (dl4j worker), or lower --min-workers, then resume the run"
+                f"needs are there; start more (dl4j worker), or lower --min-workers, then resume the run{self.known}"
             )
         return False

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import msgspec
 
+from dl4jlegacy.errors import counted
 from dl4jlegacy.scaleout.liveness.failure_detector import host_of, process_of
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol.events import STEP, Limits, Steps
@@ -22,7 +23,16 @@ from dl4jlegacy.scaleout.protocol.poison import SUSPECTED, Counts, chance, is_po
 from dl4jlegacy.scaleout.records import POISON, Crash, Failure, Head, JobRecord, Keys, encode_record
 from dl4jlegacy.scaleout.store import Buffer, Store
 
-__all__ = ["CRASHES", "MOST_EXCUSED", "Attempts", "CrashWatcher", "accusation", "is_held_back", "note_crashes"]
+__all__ = [
+    "CRASHES",
+    "MOST_EXCUSED",
+    "Attempts",
+    "CrashWatcher",
+    "accusation",
+    "describe",
+    "is_held_back",
+    "note_crashes",
+]
 
 CRASHES = "counter/crashes"
 """How many crashes all jobs of the run have had."""
@@ -182,23 +192,28 @@ def accusation(
     hosts = {host_of(process_of(worker) or worker) for worker in me.present() if not me.is_gone(worker)}
     if not is_poison(record.crashes, counts, jobs=me.plan.total_slots, hosts=hosts):
         return None
-    return Failure(POISON, _text(head.run, me.plan, number, record, counts), record.crashes[-1].process, fatal=True)
+    where = f"{head.run} --zookeeper HOST:PORT"
+    text = describe(me.plan, number, record.crashes, counts, where=where)
+    text += ", or resume it with --poison-jobs set-aside to go on without them"
+    return Failure(POISON, text, record.crashes[-1].process, fatal=True)
 
 
-def _text(run: str, plan: Plan, number: int, record: JobRecord, counts: Counts) -> str:
-    """Return which job it is, who died of it, why that is no coincidence, and what to do."""
+def describe(plan: Plan, number: int, crashes: Sequence[Crash], counts: Counts, *, where: str) -> str:
+    """Return which job it is, who died of it, why that is no coincidence, and what to do.
+
+    ``where`` is what ``cli.one_job`` is to be given to find the run.
+    """
     round_, slot = plan.at(number)
-    at, crashes = plan.slot(round_, slot), record.crashes
+    at = plan.slot(round_, slot)
     what = "validation" if at.validates else f"epoch {at.epoch}"
     odds = chance(crashes, counts)
     shown = "; ".join(f"{crash.process} ({crash.how})" for crash in crashes[:MOST_SHOWN])
     more = f"; and {len(crashes) - MOST_SHOWN} more" if len(crashes) > MOST_SHOWN else ""
     return (
         f"the job of {what}, round {round_}, slot {slot} (batches {at.first} to {at.last - 1}, "
-        f"{plan.examples_of(number)} examples) kills its workers: {len(crashes)} processes died while they computed "
-        f"it, and none has finished it, while the run finished {counts.finished} other jobs; the odds of that are "
-        f"{odds:.1g} for a job that is not to blame. They were: {shown}{more}. Their exit codes are known where they "
-        f"were started. `python -m dl4jlegacy.cli.one_job {run} {round_}/{slot} --zookeeper HOST:PORT`, or with the "
-        "folder of its checkpoints instead of the name, performs it alone and changes nothing. Mend or leave out its "
-        "data and resume the run, or resume it with --poison-jobs set-aside"
+        f"{counted(plan.examples_of(number), 'example')}) kills its workers: {len(crashes)} processes died while they "
+        f"computed it, and none has finished it, while the run finished {counts.finished} other jobs; the odds of that "
+        f"are {odds:.1g} for a job that is not to blame. They were: {shown}{more}. Their exit codes are known where "
+        f"they were started. `python -m dl4jlegacy.cli.one_job {where} {round_}/{slot}` performs it alone and changes "
+        "nothing. Mend or leave out its data, then resume the run"
     )

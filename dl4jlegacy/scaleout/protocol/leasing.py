@@ -307,12 +307,19 @@ def begin_computing(me: Worker, claim: Claim) -> Steps[Claim]:
     """
     if claim.record.token == 1 and me.took < NOTED * me.limits.poll:
         return claim
-    record = msgspec.structs.replace(claim.record, begun=(*claim.record.begun, me.name))
-    raw = encode_record(record)
-    yield STEP
-    if not me.store.replace_if_same(me.key(claim), claim.raw, raw):
-        return claim  # lost meanwhile, or given to somebody else: the commit decides
-    return claim._replace(record=record, raw=raw)
+    key, raw, record = me.key(claim), claim.raw, claim.record
+    while record.state != "done" and record.model == claim.record.model:
+        begun = msgspec.structs.replace(record, begun=(*record.begun, me.name))
+        encoded = encode_record(begun)
+        yield STEP
+        if me.store.replace_if_same(key, raw, encoded):
+            return claim._replace(record=begun, raw=encoded) if _holds(record, claim.record) else claim
+        found = (yield from read_many(me.store, [key]))[0]  # extended meanwhile, or given to somebody else
+        read = parse_record(me.store, key, found, JobRecord)
+        if found is None or read is None:
+            break
+        raw, record = bytes(found), read
+    return claim
 
 
 def give_back(me: Worker, number: int, lease: JobRecord) -> Steps[None]:

@@ -68,3 +68,11 @@ def test_at_its_end_the_numbers_and_the_remedy_are_named():
 
 def test_a_run_that_needs_none_never_waits():
     assert World(needed=0).quorum.is_met()
+
+
+def test_what_is_known_of_the_workers_that_are_gone_is_said_at_the_end():
+    world = World()
+    world.quorum.is_met()
+    world.now, world.quorum.known = 60.0, ". 2 processes died computing the job of round 3, slot 1"
+    with pytest.raises(NotEnoughWorkersError, match=r"then resume the run\. 2 processes died computing the job of"):
+        world.quorum.is_met()

@@ -1,0 +1,176 @@
+"""What the workers of a run in one process compute, noted in its folder: who resumes it knows what the process died of.
+
+With the embedded tracker nothing else outlives the process. What it writes into a file does, unless the machine goes
+down, and then its identity is another one; and whoever has the folder's lock knows that the process is dead. The rule
+is that of ``protocol.poison``. Once a job is suspected there is only one worker, so that others are not computed beside
+it, and do not die with it again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dl4jlegacy.decoding import described
+from dl4jlegacy.errors import PoisonJobError
+from dl4jlegacy.scaleout.job import Job, Result
+from dl4jlegacy.scaleout.parts import PerformerFactory
+from dl4jlegacy.scaleout.perform import WorkerPerformer
+from dl4jlegacy.scaleout.plan import Plan
+from dl4jlegacy.scaleout.protocol.crashes import describe
+from dl4jlegacy.scaleout.protocol.poison import SUSPECTED, Counts, is_poison
+from dl4jlegacy.scaleout.records import Crash, Head
+
+__all__ = ["Computing", "noted"]
+
+logger = logging.getLogger(__name__)
+
+_NAME, _NBYTES = "computing.json", 1 << 13
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+class _Noted(msgspec.Struct, kw_only=True):
+    """The file: which run's it is, on which boot of the machine, what is computed, how often a job's process died."""
+
+    incarnation: str = ""
+    boot: str = ""
+    computing: dict[str, str] = {}
+    crashes: dict[str, int] = {}
+
+
+class Computing:
+    """The file of a run that this process leads and works for alone. Thread-safe.
+
+    Args:
+        folder: the run's, whose lock this process has.
+        incarnation: the run's.
+    """
+
+    def __init__(self, folder: Path, incarnation: str) -> None:
+        self._folder, self._lock, self._fd = folder, threading.Lock(), _open(folder / _NAME)
+        boot = _BOOT.read_text().strip() if _BOOT.exists() else ""
+        found = _read(self._fd)
+        self._noted = _Noted(incarnation=incarnation, boot=boot)
+        if self._fd is not None:
+            weakref.finalize(self, os.close, self._fd)
+        if found.incarnation == incarnation:
+            self._noted.crashes = found.crashes
+        if found.incarnation == incarnation and found.boot == boot:  # else the machine went down, and all with it
+            for place in set(found.computing.values()):
+                self._noted.crashes[place] = self._noted.crashes.get(place, 0) + 1
+        self._write()
+
+    def is_suspected(self) -> bool:
+        """Return whether some job has cost so many processes that it may not be computed beside others."""
+        return any(count >= SUSPECTED for count in self._noted.crashes.values())
+
+    def check(self, run: str, plan: Plan, head: Head | None) -> None:
+        """Raise ``PoisonJobError`` if a job is known to kill the process; whoever resumes the run again may try it."""
+        deaths = sum(self._noted.crashes.values())
+        finished = 0 if head is None else sum(last - first for first, last in head.folded)
+        for place, count in self._noted.crashes.items():
+            crashes = [Crash(f"process {index + 1}", "", "it left the job in its folder") for index in range(count)]
+            round_, slot = map(int, place.split("/"))
+            counts = Counts(finished, deaths)
+            if is_poison(crashes, counts, jobs=plan.total_slots):
+                del self._noted.crashes[place]
+                self._write()
+                number, where = plan.number(round_, slot), str(self._folder)
+                raise PoisonJobError(f"run {run}: {describe(plan, number, crashes, counts, where=where)}")
+
+    def noting(self, make: PerformerFactory) -> PerformerFactory:
+        """Return what makes performers that note what they compute."""
+        return lambda conf, kernels: _NotingPerformer(make(conf, kernels), self.change)
+
+    def change(self, slot: tuple[int, int], *, begins: bool, is_done: bool = False) -> None:
+        """Note on a worker's thread that it begins a job, or ends it, and whether it is done then."""
+        place = f"{slot[0]}/{slot[1]}"
+        with self._lock:
+            if begins:
+                self._noted.computing[str(threading.get_ident())] = place
+            else:
+                self._noted.computing.pop(str(threading.get_ident()), None)
+            if is_done:
+                self._noted.crashes.pop(place, None)
+            self._write()
+
+    def _write(self) -> None:
+        """Write the file at once, so that whoever kills the process in between leaves one or the other."""
+        if self._fd is not None:
+            try:
+                os.pwrite(self._fd, msgspec.json.encode(self._noted).ljust(_NBYTES), 0)
+            except OSError as exc:  # a full disk: the run goes on without
+                logger.debug("what is computed cannot be noted: %s", exc)
+
+
+class _NotingPerformer:
+    """A ``WorkerPerformer`` that notes what it computes."""
+
+    def __init__(self, performer: WorkerPerformer, change: Callable[..., None]) -> None:
+        self._performer, self._change = performer, change
+
+    @property
+    def progress(self) -> int:
+        """See ``WorkerPerformer``."""
+        return self._performer.progress
+
+    def update(self, model: Result) -> None:
+        """See ``WorkerPerformer``."""
+        self._performer.update(model)
+
+    def perform(self, job: Job) -> Result | None:
+        """See ``WorkerPerformer``."""
+        self._change(job.slot[:2], begins=True)
+        done = None
+        try:
+            done = self._performer.perform(job)
+        finally:
+            self._change(job.slot[:2], begins=False, is_done=done is not None)
+        return done
+
+
+def _open(path: Path) -> int | None:
+    """Open the file, which must be this user's and no link; None if that is not possible."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as exc:
+        logger.debug("%s cannot be opened: %s", path, exc)
+        return None
+    status = os.fstat(fd)
+    if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
+        return fd
+    os.close(fd)
+    return None
+
+
+def _read(fd: int | None) -> _Noted:
+    try:
+        return msgspec.json.decode(b"" if fd is None else os.pread(fd, _NBYTES, 0), type=described(_Noted))
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _Noted()
+
+
+def noted(run: Any, performer: PerformerFactory, head: Head | None) -> tuple[Any, PerformerFactory]:
+    """Return a run in one process, and what makes its performers, so that it is noted what they compute.
+
+    Raises:
+        PoisonJobError: a job is known to kill the process.
+    """
+    folder = run.conf.checkpoint_dir
+    if not folder or not Path(folder).is_dir():  # there is none, or it is in S3
+        return run, performer
+    computing = Computing(Path(folder), run.conf.incarnation)
+    computing.check(run.conf.run, run.plan, head)
+    if computing.is_suspected() and run.local_workers > 1:
+        logger.warning("run %s goes on with one worker: one of its jobs may have killed the process", run.conf.run)
+        run = replace(run, local_workers=1)
+    return run, computing.noting(performer)
