@@ -71,6 +71,24 @@ def test_a_worker_without_the_performer_says_so_and_leaves_the_jobs_to_others(cl
     assert able.wait() == 0
 
 
+LEAVING = """
+import sys
+from tests.support.own_program import WordCountPerformer
+WordCountPerformer.perform = lambda self, job: sys.exit("no licence")
+"""
+
+
+def test_a_job_that_exits_is_a_failure_that_the_master_tells(cluster: Cluster) -> None:
+    """The only worker exits in every job: its process stays for others to know, and the run ends with the words."""
+    master = lead(cluster, "master", 80)
+    worker = cluster.worker(*USE, patch=LEAVING)
+    assert master.wait(120) == 1
+    assert "failed on every attempt" in master.err() and "SystemExit: no licence" in master.err()
+    assert "SystemExit: no licence" in worker.err()
+    worker.process.terminate()
+    worker.wait()
+
+
 def test_a_master_and_its_workers_take_a_router_by_its_name(cluster: Cluster) -> None:
     master = cluster.master("--epochs", "2", "--router", "in-order", *USE)
     error(cluster.worker(), 10, "DL4J-PART", "router 'in-order'", "--use")
