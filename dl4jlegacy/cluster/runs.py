@@ -31,7 +31,7 @@ from dl4jlegacy.scaleout.zookeeper import (
     ZooKeeperSession,
     prune_group,
 )
-from dl4jlegacy.scaleout.zookeeper.membership import ROOT
+from dl4jlegacy.scaleout.zookeeper.rights import ROOT
 
 __all__ = ["FoundRun", "Grid", "Standing", "clean", "find_runs"]
 

@@ -20,6 +20,8 @@ import msgspec
 from dl4jlegacy import files
 from dl4jlegacy.clock import Deadline
 from dl4jlegacy.errors import ConfError, TrackerError, UsageError
+from dl4jlegacy.scaleout.secret import read_secret
+from dl4jlegacy.scaleout.zookeeper import guard_roots
 from dl4jlegacy.services.ensemble import Ensemble, ensemble_of, shared_cluster_name
 from dl4jlegacy.services.jars import cache_folder, fetch_jars, pinned_jars
 from dl4jlegacy.services.java import Java, find_java
@@ -292,6 +294,8 @@ def _start(
                 write_state(state)
             running = sum(s.is_running for s in state.members)
             _wait(started, running, deadline, folder, with_others=state.ensemble is not None)
+        if not only:
+            _guard(state, deadline)
     except BaseException:
         stop([s.process for s in started if s.process is not None], grace_seconds=1.0)
         if not only and before is None:
@@ -308,6 +312,18 @@ def _start_stopped(state: ServicesState, deadline_seconds: float) -> ServicesSta
         server = next(s for s in state.servers if s.name == name)
         logger.warning("%s had ended; it runs again at %s, pid %d", name, server.address, state.pids.get(name, 0))
     return state
+
+
+def _guard(state: ServicesState, deadline: Deadline) -> None:
+    """Let nobody lock others out of Zookeeper, nor fill it who does not know the secret, if there is one.
+
+    Of several hosts' servers, whichever is started when they serve does so for all.
+    """
+    ensemble = state.ensemble
+    for server in state.servers:
+        if server.name == ZOOKEEPER and (ensemble is None or server.answers(1)):
+            names = () if ensemble is None else ensemble.hosts
+            guard_roots(server.address, names=names, secret=read_secret(os.environ), seconds=max(5.0, deadline.left()))
 
 
 def _wait(servers: Sequence[Server], members: int, deadline: Deadline, folder: Path, *, with_others: bool) -> None:

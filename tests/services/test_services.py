@@ -472,6 +472,7 @@ import dl4jlegacy.services.servers as s
 s.fetch_jars = lambda wanted: []
 import dl4jlegacy.services.state as t
 t.member_answers = t.zookeeper_answers = lambda *where: True
+s.guard_roots = lambda *where, **how: True
 """
 """What lets a ``fake_java`` that only sleeps pass for servers that answer."""
 
@@ -481,6 +482,7 @@ def answering(fake_java: Callable[[str], None], monkeypatch: pytest.MonkeyPatch)
     fake_java("exec sleep 60")
     for name in ("member_answers", "zookeeper_answers"):
         monkeypatch.setattr(state, name, lambda *where: True)
+    monkeypatch.setattr(servers, "guard_roots", lambda *where, **how: True)
 
 
 def kill(state: ServicesState, name: str) -> None:

@@ -19,6 +19,7 @@ from dl4jlegacy.scaleout.zookeeper.membership import (
     prune_group,
     registered_workers,
 )
+from dl4jlegacy.scaleout.zookeeper.roots import guard_roots
 from dl4jlegacy.scaleout.zookeeper.session import ZooKeeperSession
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "ZookeeperConfigurationRetriever",
     "build_path",
     "find_end",
+    "guard_roots",
     "is_deserted",
     "prune_group",
     "registered_workers",

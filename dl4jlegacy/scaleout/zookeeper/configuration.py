@@ -24,20 +24,27 @@ import msgspec
 
 from dl4jlegacy.clock import Deadline
 from dl4jlegacy.decoding import described
-from dl4jlegacy.errors import ConfError, NotAuthorisedError, TrackerError, VersionError
+from dl4jlegacy.errors import ConfError, Dl4jError, NotAuthorisedError, TrackerError, VersionError
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.secret import read_secret
-from dl4jlegacy.scaleout.zookeeper.session import Node, ZooKeeperSession
+from dl4jlegacy.scaleout.zookeeper.session import REMOVED, Node, ZooKeeperSession
 from dl4jlegacy.version import __version__
 
-__all__ = ["CONF_NBYTES", "ZooKeeperConfigurationRegister", "ZookeeperConfigurationRetriever", "build_path"]
+__all__ = [
+    "CONF_NBYTES",
+    "ZooKeeperConfigurationRegister",
+    "ZookeeperConfigurationRetriever",
+    "build_path",
+    "names_of",
+]
 
 logger = logging.getLogger(__name__)
 
 CONF_NBYTES = 1_000_000
 """Longest envelope: a Zookeeper server closes the connection at 1 MiB (``jute.maxbuffer``) without a reason."""
-FORMAT = 3
-"""Of a Conf and of a run's records. 2: a Conf names its incarnation. 3: a job's record has what is small of the job."""
+FORMAT = 4
+"""Of a Conf and of a run's records. 2: a Conf names its incarnation. 3: a job's record has what is small of the job. 4:
+each id has a key of its own to its nodes."""
 PAUSE_SECONDS = 0.05
 JAVA = b"\xac\xed\x00\x05"
 
@@ -79,10 +86,14 @@ def build_path(host: str, port: int, *names: str) -> str:
     return "/" + "/".join((f"{host}:{port}", *names))
 
 
+def names_of(host: str) -> list[str]:
+    """Return the names under which the server of a host may be known there: the given one, and then its own."""
+    return list(dict.fromkeys((host, "127.0.0.1", "localhost", socket.gethostname())))
+
+
 def _paths_of(host: str, port: int, id: str) -> list[str]:
     """Return where the Conf of an id may be: under the host's name, and then a machine's names for itself."""
-    hosts = dict.fromkeys((host, "127.0.0.1", "localhost", socket.gethostname()))
-    return [build_path(name, port, "tmp", id) for name in hosts]
+    return [build_path(name, port, "tmp", id) for name in names_of(host)]
 
 
 class ZooKeeperConfigurationRegister:
@@ -233,7 +244,7 @@ class ZooKeeperConfigurationRegister:
         return self._session.replace(self.path, self._data, node.version, fence=fence)
 
     def _removed(self, path: str, node: Node | None, fence: str) -> bool:
-        if node is None:
+        if node is None or node.data == REMOVED:
             return True
         there = _begun(node)
         if there != self._mine and (there is not None or path != self.path):
@@ -261,6 +272,8 @@ class ZookeeperConfigurationRetriever:
         """
         self._paths = _paths_of(host, port, id)
         self._id = id
+        self._unreadable: tuple[str, Dl4jError] | None = None
+        """What was found instead, and where; under another of a machine's names it is a stranger's, perhaps."""
         self._own_session = session is None
         self._session = session or ZooKeeperSession(
             _address(host, port),
@@ -292,17 +305,25 @@ class ZookeeperConfigurationRetriever:
             if conf is not None:
                 return conf
             if not deadline.wait(appeared.wait):
-                raise TrackerError(self.missing(wait_seconds))
+                raise TrackerError(self.missing(wait_seconds)) if self._unreadable is None else self._unreadable[1]
 
     def find(self, appeared: Callable[[], None] | None = None) -> Conf | None:
         """Return the Conf like ``retrieve``, or None; in that case ``appeared`` is called once there is one."""
+        self._unreadable = None
         for path in self._paths:
-            node = self._session.get(path)
-            if node is not None:
-                logger.debug("the Conf is at %s", path)
-                return _open(node, path, self._id, self._session)
-            if appeared is not None and self._session.exists(path, watch=appeared):
+            node = None
+            try:
+                node = self._session.get(path)
+                if node is not None and node.data != REMOVED:
+                    logger.debug("the Conf is at %s", path)
+                    return _open(node, path, self._id, self._session)
+            except (ConfError, NotAuthorisedError, VersionError) as exc:
+                self._unreadable = self._unreadable or (path, exc)
+                node = node or Node(b"", 0, 0, 0)
+            if appeared is not None and self._session.exists(path, watch=appeared) and node is None:
                 appeared()
+        if self._unreadable is not None and self._unreadable[0] == self._paths[0]:
+            raise self._unreadable[1]
         return None
 
     def ids(self) -> list[str]:

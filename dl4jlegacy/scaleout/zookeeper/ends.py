@@ -16,13 +16,13 @@ from dl4jlegacy.clock import Deadline
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import NotAuthorisedError, TrackerError
 from dl4jlegacy.scaleout.protocol import End
+from dl4jlegacy.scaleout.zookeeper.rights import ENDED
 from dl4jlegacy.scaleout.zookeeper.session import ZooKeeperSession
 
 __all__ = ["ENDED", "MOST_ENDS", "find_end", "remove_end", "write_end"]
 
 logger = logging.getLogger(__name__)
 
-ENDED = "/dl4jlegacy-ended"
 MOST_ENDS = 256
 """So many records are kept; from twice as many the oldest are removed."""
 

@@ -18,6 +18,7 @@ import msgspec
 from dl4jlegacy.clock import Deadline
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import ConfError, TrackerError
+from dl4jlegacy.scaleout.zookeeper.rights import ROOT
 from dl4jlegacy.scaleout.zookeeper.session import Node, ZooKeeperSession
 
 __all__ = [
@@ -33,7 +34,6 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-ROOT = "/dl4jlegacy"
 PAUSE_SECONDS = 0.1
 LOOK_SECONDS = 10.0
 """So often who is there is looked up without a change having been told."""

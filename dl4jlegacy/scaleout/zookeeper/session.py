@@ -9,14 +9,12 @@ Legacy: ``ZookeeperBuilder`` (15 s sleeps until connected, forever; a new client
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import logging
 import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
 
 from kazoo.client import KazooClient
@@ -35,18 +33,20 @@ from kazoo.exceptions import (
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
-from kazoo.security import make_digest_acl
+from kazoo.security import ACL
 
 from dl4jlegacy.clock import Deadline
 from dl4jlegacy.errors import ConfError, Dl4jError, NotAuthorisedError, TrackerClosedError, TrackerError
+from dl4jlegacy.scaleout.zookeeper.rights import CLOCK, Rights, is_open, is_same, owner_of, shown
 from dl4jlegacy.scaleout.zookeeper.scheduler import Step, StepScheduler
 from dl4jlegacy.service_threads import ServiceThread
 
-__all__ = ["Node", "ZooKeeperSession"]
+__all__ = ["REMOVED", "Node", "ZooKeeperSession"]
 
 logger = logging.getLogger(__name__)
 
-USER = "dl4jlegacy"
+REMOVED = b"removed by dl4jlegacy"
+"""The content of a node that was to be removed from a folder to which a stranger had taken the rights."""
 CONNECT_SECONDS = 2.0
 """Limit of one attempt to connect; attempts continue until the session's deadline."""
 ANSWER_SECONDS = 0.75
@@ -176,7 +176,9 @@ class ZooKeeperSession:
         self._handler = _Handler()
         self._handler.before_greeting = self._take_any_server
         self._away_since = time.monotonic()
-        self._acl = None if secret is None else [make_digest_acl(USER, self.derived("acl"), all=True)]
+        self.rights = Rights(secret)
+        self._sent: set[str] = set()
+        """The owners of nodes whose keys the servers were told."""
         self._client = self._new_client()
         self._client.add_listener(self._on_state)
         self._connect()
@@ -191,8 +193,8 @@ class ZooKeeperSession:
         return f"ZooKeeperSession({self.address!r}, secret={'***' if self.secret else None})"
 
     def derived(self, purpose: str) -> str:
-        """Return a key derived from the secret for one purpose; the secret itself is neither sent nor stored."""
-        return hmac.digest(self.secret or b"", f"dl4jlegacy zookeeper {purpose}".encode(), hashlib.sha256).hex()
+        """See ``Rights``."""
+        return self.rights.derived(purpose)
 
     @property
     def session_id(self) -> int:
@@ -240,9 +242,10 @@ class ZooKeeperSession:
         self, path: str, data: bytes, *, ephemeral: bool = False, sequence: bool = False, late: Step | None = None
     ) -> bool:
         """Create a node; return False if it exists or has no parent. ``late`` is scheduled if the answer is late."""
+        acl = self.rights.of_node(path)
         made = self._call(
             path,
-            lambda: self._client.create_async(path, data, acl=self._acl, ephemeral=ephemeral, sequence=sequence),
+            lambda: self._client.create_async(path, data, acl=acl, ephemeral=ephemeral, sequence=sequence),
             (NodeExistsError, NoNodeError),
             late,
         )
@@ -250,6 +253,9 @@ class ZooKeeperSession:
 
     def replace(self, path: str, data: bytes | None, version: int | None, *, fence: str = "") -> bool:
         """Replace a node and its access rights atomically, with its children, which are empty.
+
+        Where a stranger has taken the rights to the folder that it is in, its content is replaced, and nothing but that
+        is left of it where it should go.
 
         Args:
             path: of the node; its parents exist.
@@ -259,7 +265,7 @@ class ZooKeeperSession:
 
         Returns False if anything is not as it should be.
         """
-        below = [] if version is None else self.children(path) or []
+        below, acl = [] if version is None else self.children(path) or [], self.rights.of_node(path)
 
         def start() -> Any:
             transaction = self._client.transaction()
@@ -270,12 +276,23 @@ class ZooKeeperSession:
                     transaction.delete(f"{path}/{name}")
                 transaction.delete(path, version)
             if data is not None:
-                transaction.create(path, data, acl=self._acl)
+                transaction.create(path, data, acl=acl)
                 for name in below:
-                    transaction.create(f"{path}/{name}", b"", acl=self._acl)
+                    transaction.create(f"{path}/{name}", b"", acl=acl)
+            return transaction.commit_async()
+
+        def start_in_place() -> Any:
+            transaction = self._client.transaction()
+            if fence:
+                transaction.check(fence, ANY_VERSION)
+            transaction.set_data(path, REMOVED if data is None else data, version)
             return transaction.commit_async()
 
         results = self._call(path, start)
+        if version is not None and any(isinstance(result, NoAuthError) for result in results):
+            results = self._call(path, start_in_place)
+            if not any(isinstance(result, Exception) for result in results):
+                logger.warning("%s", self._not_authorised(path.rpartition("/")[0] or "/"))
         if any(isinstance(result, NoAuthError) for result in results):
             raise self._not_authorised(path)
         return not any(isinstance(result, Exception) for result in results)
@@ -297,21 +314,34 @@ class ZooKeeperSession:
 
     def _ensure(self, folder: str, guarded: str) -> bool:
         """Create a folder; return False if it has no parent."""
-        acl = self._acl if guarded and (folder + "/").startswith(guarded + "/") else None
+        is_guarded = bool(guarded) and (folder + "/").startswith(guarded + "/")
+        of_others = None if owner_of(folder) else self.rights.of_folder()
+        acl = self.rights.of_node(folder) if is_guarded else of_others
         if not self.exists(folder):
             there = (NodeExistsError, NoNodeError)
             made = self._call(folder, lambda: self._client.create_async(folder, b"", acl=acl), there)
             if made is None and not self.exists(folder):
                 return False
-        if acl is not None:
-            self._guard(folder, acl)
+        if acl is not None and (is_guarded or is_open(self.acl(folder) or ())):
+            self.set_acl(folder, acl)
         return True
 
-    def _guard(self, folder: str, acl: list[Any]) -> None:
-        """Take a folder that a stranger, or a run without a secret, made before us."""
-        found = self._call(folder, lambda: self._client.get_acls_async(folder), NoNodeError)
-        if found is not None and list(found[0]) != acl:
-            self._call(folder, lambda: self._client.set_acls_async(folder, acl), NoNodeError)
+    def acl(self, path: str) -> Sequence[ACL] | None:
+        """Return the rights of a node; None if there is none, or they are not told."""
+        found = self._call(path, lambda: self._client.get_acls_async(path), (NoNodeError, NoAuthError))
+        return None if found is None else tuple(found[0])
+
+    def set_acl(self, path: str, acl: Sequence[ACL]) -> None:
+        """Give rights to a node that a stranger, or a run without a secret, may have made before us."""
+        if not is_same(self.acl(path) or (), acl):
+            self._call(path, lambda: self._client.set_acls_async(path, list(acl)), NoNodeError)
+
+    def create_folder(self, path: str, acl: Sequence[ACL]) -> bool:
+        """Create a folder with these rights; return False if it exists or has no parent."""
+        there = (NodeExistsError, NoNodeError)
+        return not self.exists(path) and (
+            self._call(path, lambda: self._client.create_async(path, b"", acl=list(acl)), there) is not None
+        )
 
     def seconds_ahead(self, now: Callable[[], float] = time.time) -> float:
         """Return by how many seconds the servers' clock is ahead of this machine's, give or take half a request.
@@ -323,21 +353,25 @@ class ZooKeeperSession:
 
     def _clock_reading(self, now: Callable[[], float]) -> tuple[float, float]:
         """Return (seconds that the servers are ahead, those that asking took)."""
-        path, sent = f"/{USER}-clock-{uuid.uuid4().hex}", now()
+        self.ensure(CLOCK)
+        path, sent = f"{CLOCK}/{uuid.uuid4().hex}", now()
         self.create(path, b"", ephemeral=True)
         answered = now()
         try:
             stat = self._call(path, lambda: self._client.exists_async(path))
         finally:
-            self.delete(path)
+            self.prune(path)
         if stat is None:
             raise TrackerError(f"Zookeeper at {self.address}: {path} was made, and is not there; try again")
         return float(stat.ctime) / 1000 - (sent + answered) / 2, answered - sent
 
     def prune(self, path: str) -> None:
         """Delete ``path`` and then its parents, as far as they are empty."""
-        while path and self.delete(path):
-            path = path.rpartition("/")[0]
+        try:
+            while path and self.delete(path):
+                path = path.rpartition("/")[0]
+        except NotAuthorisedError as exc:
+            logger.debug("%s stays: %s", path, exc)  # a folder of the server's, or one that a stranger has taken
 
     def add_listener(self, step: Step) -> None:
         """Run ``step`` now and whenever the connection goes or comes, on the session's scheduler."""
@@ -370,7 +404,8 @@ class ZooKeeperSession:
 
     def _new_client(self) -> KazooClient:
         retry = KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_jitter=0.4, max_delay=0.5)
-        credentials = [] if self.secret is None else [("digest", f"{USER}:{self.derived('acl')}")]
+        folders = self.rights.credential("")
+        credentials = [] if folders is None else [("digest", folders)]
         try:
             return KazooClient(
                 self.address,
@@ -421,6 +456,7 @@ class ZooKeeperSession:
         while True:
             if self.closed:
                 raise TrackerClosedError(f"the session with Zookeeper at {self.address} was closed")
+            self._prove(path)
             answer = start()
             if not deadline.wait(answer.wait):
                 if late is not None:
@@ -437,6 +473,13 @@ class ZooKeeperSession:
             except KazooException as exc:
                 raise self._explained(exc, path) from exc
 
+    def _prove(self, path: str) -> None:
+        """Tell the servers the key to a node, once for all that belongs to the same; kazoo repeats it when it must."""
+        owner, credential = owner_of(path), self.rights.credential(path)
+        if credential is not None and owner and owner not in self._sent:
+            self._sent.add(owner)
+            self._client.add_auth_async("digest", credential)
+
     def _explained(self, exc: KazooException, path: str) -> Dl4jError:
         if isinstance(exc, ConnectionClosedError):
             return TrackerClosedError(f"the session with Zookeeper at {self.address} was closed")
@@ -445,11 +488,28 @@ class ZooKeeperSession:
         return TrackerError(f"Zookeeper at {self.address} refused {path}: {type(exc).__name__} {exc}".rstrip())
 
     def _not_authorised(self, path: str) -> NotAuthorisedError:
+        folder = (path.rpartition("/")[0] if owner_of(path) else path) or "/"
+        found = None if owner_of(folder) else self._rights_told(folder)
+        if found is not None and not is_open(found) and not is_same(found, self.rights.of_folder()):
+            return NotAuthorisedError(
+                f"Zookeeper at {self.address}: {path} is refused. The rights to {folder} are {shown(found)}: either "
+                "these servers were started with a run's secret, which this process does not have, or somebody has "
+                "taken them. Give this process that secret, let Zookeeper's super user set world:anyone:cdrwa there, "
+                "or empty the servers (dl4j services down, and up)"
+            )
         how = "this process has another one" if self.secret else "this process has none"
         return NotAuthorisedError(
-            f"Zookeeper at {self.address}: {path} is protected by a run's secret and {how}; "
-            "give this process the run's secret, or use another id"
+            f"Zookeeper at {self.address}: {path} is protected by a run's secret and {how}, or another version of "
+            "dl4jlegacy; give this process the run's secret, or use another id"
         )
+
+    def _rights_told(self, path: str) -> Sequence[ACL] | None:
+        """Return the rights of a node for a message; None if they are not told now."""
+        try:
+            answer = self._client.get_acls_async(path)
+            return tuple(answer.get_nowait()[0]) if answer.wait(ANSWER_SECONDS) else None
+        except KazooException:
+            return None
 
     def _unreachable(self, seconds: float) -> TrackerError:
         trouble = f" ({self._log.trouble})" if self._log.trouble else ""

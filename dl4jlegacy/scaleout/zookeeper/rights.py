@@ -1,0 +1,104 @@
+"""Who may do what with a node in Zookeeper, by its path.
+
+What belongs to an id, ``/dl4jlegacy/<id>`` with all below it and ``/<host>:<port>/tmp/<id>``, is for those who know the
+run's secret. They prove it by a key for this id, so that a false server to which the processes of one run are led
+learns nothing of another's. The folders above are everybody's, to add to and to remove what is empty; but nobody may
+change their rights: whoever could, could lock all others out. ``guard_roots`` makes these folders at a server's start.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Sequence
+
+from kazoo.security import ACL, OPEN_ACL_UNSAFE, Permissions, make_acl, make_digest_acl
+
+__all__ = ["CLOCK", "ENDED", "OPEN", "ROOT", "Rights", "is_open", "is_same", "owner_of", "shown"]
+
+USER = "dl4jlegacy"
+ROOT, ENDED, CLOCK = "/dl4jlegacy", "/dl4jlegacy-ended", "/dl4jlegacy-clock"
+OPEN = tuple(OPEN_ACL_UNSAFE)
+"""Everybody may do everything."""
+_LETTERS = {Permissions.READ: "r", Permissions.WRITE: "w", Permissions.CREATE: "c", Permissions.DELETE: "d"}
+_LETTERS[Permissions.ADMIN] = "a"
+
+
+def owner_of(path: str) -> str:
+    """Return what a node belongs to: ``"run <id>"``, ``"end <incarnation>"``; "" for a folder above these."""
+    first, *names = path.strip("/").split("/")
+    if names and f"/{first}" == ENDED:
+        return f"end {names[0]}"
+    if names and f"/{first}" == ROOT:
+        return f"run {names[0]}"
+    return f"run {names[1]}" if len(names) > 1 and names[0] == "tmp" and ":" in first else ""
+
+
+class Rights:
+    """The rights that a process gives to nodes, and the keys by which it gets at them.
+
+    Args:
+        secret: the run's; None: everybody may do everything with what belongs to an id.
+    """
+
+    def __init__(self, secret: bytes | None) -> None:
+        self.secret = secret
+
+    def derived(self, purpose: str) -> str:
+        """Return a key derived from the secret for one purpose; the secret itself is neither sent nor stored."""
+        return hmac.digest(self.secret or b"", f"dl4jlegacy zookeeper {purpose}".encode(), hashlib.sha256).hex()
+
+    def _key(self, owner: str) -> str:
+        return self.derived(f"acl {owner}" if owner else "folders")
+
+    def credential(self, path: str) -> str | None:
+        """Return what is sent to a server before a node there is used; None without a secret."""
+        return None if self.secret is None else f"{USER}:{self._key(owner_of(path))}"
+
+    def of_node(self, path: str) -> list[ACL] | None:
+        """Return the rights of a node that only those who know the secret use; None: everybody's."""
+        return None if self.secret is None else [make_digest_acl(USER, self._key(owner_of(path)), all=True)]
+
+    def of_folder(self) -> list[ACL]:
+        """Return the rights of a folder above those of the ids, whichever process makes it."""
+        return [make_acl("world", "anyone", read=True, create=True, delete=True)]
+
+    def of_server(self, *, removes: bool, adds: bool = True) -> list[ACL]:
+        """Return the rights of a folder that is made at a server's start: with a secret, others may only look.
+
+        Args:
+            removes: whether what is empty in it may be removed.
+            adds: whether anything may be added.
+        """
+        if self.secret is None:
+            return [make_acl("world", "anyone", read=True, create=adds, delete=removes)]
+        ours = make_digest_acl(USER, self._key(""), read=True, create=adds, delete=removes)
+        return [ours, make_acl("world", "anyone", read=True)]
+
+
+def is_open(acl: Sequence[ACL]) -> bool:
+    """Return whether everybody may do everything."""
+    return tuple(acl) == OPEN
+
+
+def is_same(acl: Sequence[ACL], other: Sequence[ACL]) -> bool:
+    """Return whether two nodes have the same rights, as far as a server tells that.
+
+    It shows the digest of a password as ``x`` to those who may not change the rights.
+    """
+    are_shown = not any(each.id.scheme == "digest" and each.id.id.endswith(":x") for each in (*acl, *other))
+    return _comparable(acl, are_shown) == _comparable(other, are_shown)
+
+
+def _comparable(acl: Sequence[ACL], are_shown: bool) -> list[tuple[int, str, str]]:
+    return sorted((a.perms, a.id.scheme, a.id.id if are_shown else a.id.id.partition(":")[0]) for a in acl)
+
+
+def shown(acl: Sequence[ACL]) -> str:
+    """Return rights as Zookeeper's own shell writes them, for messages; of a password only the user's name."""
+    entries = []
+    for each in acl:
+        name = each.id.id.partition(":")[0] if each.id.scheme == "digest" else each.id.id
+        letters = "".join(letter for bit, letter in _LETTERS.items() if each.perms & bit)
+        entries.append(f"{each.id.scheme}:{name}:{letters or 'none'}")
+    return ", ".join(entries) or "none"

@@ -1,0 +1,57 @@
+"""The folders above those of runs, made when a server starts, before anybody else can make them.
+
+Who may change the rights to a folder can lock all others out of it, and a new node is everybody's unless its maker says
+otherwise. So nobody may here, from the root down; and if the server is started with a secret, only those who know it
+can add anything at all, or fill the server's memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterable
+
+from dl4jlegacy.errors import NotAuthorisedError
+from dl4jlegacy.scaleout.zookeeper.configuration import build_path, names_of
+from dl4jlegacy.scaleout.zookeeper.rights import CLOCK, ENDED, OPEN, ROOT, is_same, shown
+from dl4jlegacy.scaleout.zookeeper.session import ZooKeeperSession
+
+__all__ = ["guard_roots"]
+
+logger = logging.getLogger(__name__)
+
+
+def guard_roots(address: str, *, names: Iterable[str] = (), secret: bytes | None = None, seconds: float = 10.0) -> bool:
+    """Make these folders of a server, and guard them; return whether they are guarded now.
+
+    Args:
+        address: ``host:port`` of the server.
+        names: the hosts by which it is known too.
+        secret: whoever knows it uses the server; None: everybody.
+        seconds: how long the server may take to answer.
+
+    Raises:
+        TrackerError: it does not answer.
+    """
+    host, _, port = address.rpartition(":")
+    with ZooKeeperSession(address, secret=secret, deadline_seconds=seconds) as session:
+        rights = session.rights
+        wanted = {"/": rights.of_server(removes=False)}
+        wanted |= {path: rights.of_server(removes=True) for path in (ROOT, ENDED, CLOCK)}
+        for name in dict.fromkeys([*names_of(host), *names]):
+            wanted[build_path(name, int(port))] = rights.of_server(removes=False, adds=False)
+            wanted[build_path(name, int(port), "tmp")] = rights.of_server(removes=True)
+        for make in (lambda path: session.create_folder(path, OPEN), lambda path: session.set_acl(path, wanted[path])):
+            for path in wanted:  # the root first, and each before what is in it
+                with contextlib.suppress(NotAuthorisedError):  # it is others' by now, which is said below
+                    make(path)
+        kept = {path: found for path in wanted if not is_same(found := session.acl(path) or (), wanted[path])}
+    for path, found in kept.items():
+        logger.warning(
+            "the rights to %s in Zookeeper at %s are %s: it was started with another secret, or somebody has taken "
+            "them; where runs are refused because of that, empty it: dl4j services down, and up",
+            path,
+            address,
+            shown(found),
+        )
+    return not kept
