@@ -142,8 +142,9 @@ def coded_values(values: Any, pa: _PyArrow) -> tuple[Array, list[str]]:
     if not arrow.types.is_dictionary(values.type):
         values = pa.compute.dictionary_encode(values)
     whole = values.unify_dictionaries()
-    codes = [chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False) for chunk in whole.chunks]
-    return np.concatenate(codes).astype(np.int64), _words(whole.chunk(0).dictionary, pa)
+    numbers = [chunk.indices.cast(arrow.int64()) for chunk in whole.chunks]  # some are unsigned
+    codes = [each.fill_null(-1).to_numpy(zero_copy_only=False) for each in numbers]
+    return np.concatenate(codes), _words(whole.chunk(0).dictionary, pa)
 
 
 def _words(values: Any, pa: _PyArrow) -> list[str]:

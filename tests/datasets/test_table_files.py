@@ -127,12 +127,13 @@ def test_types_of_arrow_are_the_cells_of_a_csv_file(tmp_path: Path) -> None:
         "half": pa.array(np.float16([0.5, 2])),
         "code": pa.array([7, 8], pa.int8()),
         "word": pa.array(["a", None]).dictionary_encode(),
+        "unsigned": pa.array(["a", None]).cast(pa.dictionary(pa.uint32(), pa.string())),
         "nothing": pa.nulls(2),
         "rank": pa.array(["1", None]),
     }
-    pa.parquet.write_table(pa.table(table), tmp_path / "t.parquet")
-    kinds = dict.fromkeys(("day", "code", "word"), "category")
-    [found] = blocks(tmp_path / "t.parquet", [Column(name, kinds.get(name, "number")) for name in table])  # type: ignore[arg-type]
+    pa.feather.write_feather(pa.table(table), str(tmp_path / "t.feather"))
+    kinds = dict.fromkeys(("day", "code", "word", "unsigned"), "category")
+    [found] = blocks(tmp_path / "t.feather", [Column(name, kinds.get(name, "number")) for name in table])  # type: ignore[arg-type]
     assert {name: listed(values) for name, values in found.columns.items()} == {
         "day": ["2020-01-02", ""],
         "price": [1.1, 2.25],
@@ -140,10 +141,11 @@ def test_types_of_arrow_are_the_cells_of_a_csv_file(tmp_path: Path) -> None:
         "half": [0.5, 2],
         "code": ["7", "8"],
         "word": ["a", ""],
+        "unsigned": ["a", ""],
         "nothing": [None, None],
         "rank": [1, None],
     }
-    [found] = blocks(tmp_path / "t.parquet", [Column("price"), Column("half")], missing=("2.25", "2"))
+    [found] = blocks(tmp_path / "t.feather", [Column("price"), Column("half")], missing=("2.25", "2"))
     assert listed(found.columns["price"]) == [1.1, None] and listed(found.columns["half"]) == [0.5, None]
 
 

@@ -42,7 +42,8 @@ LONG_ROUNDS = Scenario(batches=300, patience=900.0, hostility=0.1, replay=closin
 """Rounds that last longer than a run may stand still."""
 SICK_WORKER = Scenario(failures=0.0, attempts=3, sick="w2")
 GARBLING_WORKER = dataclasses.replace(SICK_WORKER, garbles=True)
-FAILING_RUN = Scenario(failures=0.2, attempts=2, is_resumed=True)
+FAILING_RUN = Scenario(failures=0.2, attempts=2, is_resumed=True, replay=200.0)
+"""With logs as short as in ``SHORT_LOGS``: a run that fails at every fourth job never has eight rounds on end."""
 SHORT_LOGS = Scenario(replay=200.0)
 """For phases of many rounds: with what is lost here, hardly anybody comes to the end of eight that are all needed."""
 PARAMETER_SERVERS = Scenario(servers=True)

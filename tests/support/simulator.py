@@ -278,6 +278,9 @@ class World:
         self.save(event)
         if event.last:
             self.result = (event.head, event.frame)
+            if event.head.best is not None:  # it is returned, even where no checkpoint can be made of the last model
+                assert event.best is not None, f"seed {self.seed}: the best model is missing"
+                self.kept_best = event.head.best, bytes(event.best)
 
     def restore(self) -> tuple[Head, Any] | None:
         """Return the checkpoint; None: there is none yet."""
@@ -522,7 +525,9 @@ def check(world: World, seed: int, peak: int) -> None:
     assert bool(head.stopped_by) == (head.round < plan.total_rounds), f"seed {seed}: {head}"
     sick = {world.names.get(world.scenario.sick)}
     assert world.scenario.is_resumed or set(world.set_aside) <= sick, f"seed {seed}: set aside {world.set_aside}"
-    assert world.losses or peak <= world.work.max_keys, f"seed {seed}: {peak} keys in the store"
+    garbled = 2 * (world.scenario.attempts - 1) * world.work.plan.jobs_per_round if world.scenario.garbles else 0
+    most = world.work.max_keys + garbled  # the updates of attempts that failed, in two chunks, go with their round
+    assert world.losses or peak <= most, f"seed {seed}: {peak} keys in the store, {most} expected"
     if plan.validation is not None and head.scores is not None and head.best is not None:
         seen = {head.scores.figures.examples, head.best.figures.examples}
         assert seen == {plan.validation.examples}, f"seed {seed}: a validation has {seen} examples"

@@ -509,8 +509,6 @@ def test_only_messages_are_pushed_and_no_results_of_validations() -> None:
 @pytest.mark.parametrize("scenario", ["hostile", "long-rounds", "failing-run", "sick-worker"])
 def test_in_every_schedule_the_messages_of_the_mesh_change_nothing(scenario: str) -> None:
     pushed = dataclasses.replace(scenarios.SCENARIOS[scenario], pushes=True)
-    if scenario == "failing-run":  # with all that fails, long logs would hardly ever come to their ends
-        pushed = dataclasses.replace(pushed, replay=scenarios.SHORT_LOGS.replay)
     count = max(1, SCHEDULES // SHARES[scenario])
     simulator.simulate(network_work(), count, 1000, "gradient-sharing", pushed)
 
@@ -583,8 +581,6 @@ def test_a_copy_is_there_before_the_commit_and_only_a_commit_makes_others_useles
 @pytest.mark.parametrize("scenario", ["hostile", "failing-run", "sick-worker"])
 def test_in_every_schedule_copies_change_nothing(scenario: str) -> None:
     copied = dataclasses.replace(scenarios.SCENARIOS[scenario], copies=True)
-    if scenario == "failing-run":  # with all that fails, long logs would hardly ever come to their ends
-        copied = dataclasses.replace(copied, replay=scenarios.SHORT_LOGS.replay)
     count = max(1, SCHEDULES // SHARES[scenario])
     simulator.simulate(network_work(), count, 1000, "gradient-sharing", copied)
 
