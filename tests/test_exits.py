@@ -33,8 +33,10 @@ BEARS_ERRORS_ONLY = {
     "dl4jlegacy.files": {"damage_as"},  # what libraries raise that read damaged files
     "dl4jlegacy.kernels.cuda.cudnn_convolution": {"_first_plan", "_run", "find_cudnn"},  # what cuDNN raises
     "dl4jlegacy.kernels.numba.compile": {"compile_cached"},  # what a damaged file of the cache raises
+    "dl4jlegacy.nn.modelimport.keras_file": {"opened"},  # what h5py raises for a damaged file
     "dl4jlegacy.serving.application": {"_rest", "endpoint", "route"},  # uvicorn ends requests by ``CancelledError``
     "dl4jlegacy.serving.predictions": {"__call__"},  # likewise
+    "dl4jlegacy.ui.endpoints": {"answer", "route_of"},  # likewise
 }
 """Which functions bear an error of any kind and let an exit pass, since no part of a program of one's own is below."""
 
