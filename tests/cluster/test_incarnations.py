@@ -7,13 +7,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
+from msgspec import json
 
 from dl4jlegacy.cluster.address import find_incarnation
+from dl4jlegacy.cluster.ending import drain_worker
+from dl4jlegacy.cluster.leadership import standing
 from dl4jlegacy.cluster.names import RunName
 from dl4jlegacy.cluster.registration import MasterRegistration
-from dl4jlegacy.errors import NotAuthorisedError, TrackerError
-from dl4jlegacy.scaleout.protocol import end_run, find_end, listed_runs, write_end
-from dl4jlegacy.scaleout.records import HEAD, JobRecord, Keys, decode_record, encode_record
+from dl4jlegacy.errors import NotAuthorisedError, TrackerError, UsageError
+from dl4jlegacy.scaleout.protocol import OFFICE, end_run, find_end, listed_runs, write_end
+from dl4jlegacy.scaleout.records import HEAD, JobRecord, Keys, WorkerRecord, decode_record, encode_record
 from dl4jlegacy.scaleout.tracker import drive
 from dl4jlegacy.scaleout.zookeeper import (
     MESH,
@@ -312,3 +315,32 @@ def test_a_conf_that_another_run_has_registered_since_then_is_not_replaced(place
     assert place.registered() == other
     with pytest.raises(TrackerError, match="that of another run"):
         drive(master.may_begin())
+
+
+# --- one host and one process number, as in two containers ------------------------------------------------------------
+
+
+def test_a_worker_to_drain_is_told_from_the_master_by_its_process_and_not_by_host_and_number(place: Place) -> None:
+    conf = place.conf()
+    with standing(place.address("a"), conf) as master:
+        tracker, info = place.tracker(conf), master.election.info
+        for process in ("vm-1-12345678", master.process):
+            record = WorkerRecord(id=f"{process}-0", host=info["host"], pid=info["pid"], beat=0.0)
+            tracker.store.put(Keys.worker(record.id), encode_record(record))
+        assert "was asked to leave" in drain_worker(conf, place.address("a"), tracker, "vm-1-12345678-0")
+        with pytest.raises(UsageError, match="works in the process of the master"):
+            drain_worker(conf, place.address("a"), tracker, f"{master.process}-0")
+
+
+def test_a_master_goes_on_while_a_standby_has_been_elected_that_does_not_take_office(place: Place) -> None:
+    conf = place.conf()
+    master, election, tracker = place.master(conf)
+    master.register(takes_over=False)
+    with standing(place.address("a"), conf, standby=True) as standby:
+        election.step_back(60.0)
+        until(lambda: standby.election.is_leader, what="the standby is elected")
+        assert not election.is_leader
+        master.check()
+        tracker.store.put(OFFICE, json.encode(standby.election.nonce))
+        with pytest.raises(TrackerError, match="has another master"):
+            master.check()

@@ -891,10 +891,20 @@ def test_a_master_is_not_taken_for_another_when_its_machine_gets_a_new_name(
         )
         monkeypatch.setattr(MasterElection, "is_leader", False)  # not confirmed just now: others are asked
         registration.check()
-        other = MasterElection(session, group=group, info={"pid": 0})
+        other = MasterElection(session, group=group, info=election.info)  # in two containers all of that may be equal
         with pytest.raises(TrackerError, match=r"run r has another master, on before"):
             address = ClusterAddress(session.address, None, group)
             MasterRegistration(Conf(run="r"), address, session, other, InMemoryStateTracker()).check()
+
+
+@pytest.mark.cluster
+def test_a_claim_of_an_equal_host_and_process_number_is_another_ones(session: ZooKeeperSession, group: str) -> None:
+    """As in two containers; both of these are in one process."""
+    with (
+        MasterElection(session, group=group).claim(DEADLINE),
+        pytest.raises(TrackerError, match=f"another master holds the id '{group}'"),
+    ):
+        MasterElection(session, group=group).claim(0.1)
 
 
 @pytest.mark.cluster
