@@ -9,6 +9,15 @@ dl4jlegacy`` costs next to nothing and pulls in no compiler, no actors and no te
 """
 
 import logging
+import sys
+
+if sys.argv[:1] == ["-m"] and sys.orig_argv[1:3] == [
+    "-m",
+    "dl4jlegacy",
+]:  # a signal that comes now is to end it quietly
+    from dl4jlegacy.cli import start
+
+    start.heed_signals()
 
 import lazy_loader
 

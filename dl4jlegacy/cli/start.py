@@ -12,7 +12,7 @@ import os
 import signal
 from typing import Any
 
-__all__ = ["actor_network_runner", "dl4j"]
+__all__ = ["actor_network_runner", "dl4j", "heed_signals"]
 
 _COLLECTED_AFTER = 10_000  # objects more than before; arrays, and what holds no cycle, go at once without it
 
@@ -35,6 +35,11 @@ def actor_network_runner() -> None:
 
 def _begin() -> None:
     gc.set_threshold(_COLLECTED_AFTER, *gc.get_threshold()[1:])
+    heed_signals()
+
+
+def heed_signals() -> None:
+    """Let the first signal end this process quietly from now on."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
             signal.signal(number, _leave)

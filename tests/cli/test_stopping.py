@@ -231,6 +231,20 @@ def test_a_signal_while_the_command_line_is_imported_leaves_without_a_traceback(
     assert found.stderr == f"stopped by {number.name} before it began\n"
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_so_does_one_while_python_m_imports_the_package(number: signal.Signals, tmp_path: Path) -> None:
+    """``lazy_loader`` is the first thing that the package imports."""
+    (tmp_path / "lazy_loader.py").write_text(f"import os, signal\nos.kill(os.getpid(), {int(number)})\n")
+    found = subprocess.run(
+        [sys.executable, "-m", "dl4jlegacy", "--version"],
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}:{REPOSITORY}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert found.returncode == 128 + number and found.stderr == f"stopped by {number.name} before it began\n"
+
+
 def test_nohup_keeps_a_run_from_ending_at_a_hangup() -> None:
     code = "import signal; from dl4jlegacy.console import run_guarded as r; import sys, os; " \
         "signal.signal(1, signal.SIG_IGN); sys.exit(r(lambda: os.kill(os.getpid(), 1)))"  # fmt: skip
