@@ -183,7 +183,7 @@ class RunExecution:
         run = conf if isinstance(conf, Run) else resolve(conf, self._iterator, resume=resume)
         conf, kernels = run.conf, host_kernels(run.conf.kernels)
         first, performer = self._first_model_of(conf, kernels), self._performer_of(run)
-        folder = folder_of(run)
+        folder = folder_of(conf, resumes=run.resumes)
         folder.check_unused()
         tracker = self._tracker or InMemoryStateTracker()
         outcome = Outcome(tracker.clock)

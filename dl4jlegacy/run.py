@@ -304,12 +304,12 @@ def _whole(data: BatchIterator) -> DataSet | MultiDataSet:
     return whole if isinstance(whole, DataSet | MultiDataSet) else data.batch(0, 0)
 
 
-def folder_of(run: Run) -> RunFolder:
-    """Return the run's folder; nothing is done there yet."""
-    conf, store = run.conf, None
+def folder_of(conf: Conf, *, resumes: bool) -> RunFolder:
+    """Return the folder of a run, which may be going on from before; nothing is done there yet."""
+    store = None
     if conf.checkpoint_dir:
         store = storage.open_checkpoints(conf.checkpoint_dir, keep=conf.checkpoints_kept, owner=RunIdentity.of(conf))
-    return RunFolder(store, conf, resumes=run.resumes)
+    return RunFolder(store, conf, resumes=resumes)
 
 
 def _incarnation_to_resume(conf: Conf) -> str:
@@ -332,4 +332,9 @@ def _checkpoints_to_resume(conf: Conf, plan: Plan) -> CheckpointStore:
     newest = checkpoints.newest()
     if newest is not None:
         check_same_data(newest[0], plan)
+    elif not checkpoints.has_conf():
+        raise CheckpointError(
+            f"{checkpoints.place} holds no run that could go on: neither checkpoints nor a conf.json; give what "
+            "--checkpoint-dir was, or begin a new run"
+        )
     return checkpoints

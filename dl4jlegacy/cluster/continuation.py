@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from dl4jlegacy import storage
 from dl4jlegacy.errors import CheckpointError, Dl4jError
+from dl4jlegacy.run import folder_of
 from dl4jlegacy.scaleout import protocol
-from dl4jlegacy.scaleout.checkpoint import RunIdentity
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
 from dl4jlegacy.scaleout.records import Head
@@ -36,7 +36,7 @@ class Continuation:
 
 
 def where_it_continues(conf: Conf, tracker: HazelcastStateTracker, version: int = 0) -> Continuation:
-    """Return from where a process that takes a run over continues it.
+    """Return from where a process that takes a run over continues it; waits for checkpoints that are needed.
 
     Args:
         conf: the run's.
@@ -49,13 +49,13 @@ def where_it_continues(conf: Conf, tracker: HazelcastStateTracker, version: int 
     """
     (head, has_model), folder = _head_in_grid(tracker), conf.checkpoint_dir
     version = version if head is None else max(version, head.version)
-    store = storage.open_checkpoints(folder, owner=RunIdentity.of(conf)) if folder else None
-    has_kept = store is not None and version >= conf.checkpoint_every
+    kept = folder_of(conf, resumes=True)
+    has_kept = kept.keeps and version >= conf.checkpoint_every
     if head is not None and has_model:
-        if store is not None and has_kept and not store.versions():
+        if has_kept and kept.is_empty():
             logger.warning("none of the checkpoints of run %s is in %s here; %s", conf.run, folder, _SHARE)
         return Continuation(f"in round {head.round}", is_in_grid=True)
-    newest = None if store is None else store.newest()
+    newest = kept.wait_for_newest()
     if newest is not None:
         return Continuation(f"in round {newest[0].round}, from a checkpoint, since the grid does not have it")
     if has_kept:
@@ -99,10 +99,8 @@ def check_something_is_left(conf: Conf, tracker: HazelcastStateTracker) -> None:
 
 def has_checkpoint(conf: Conf) -> bool:
     """Return whether there is a checkpoint of the run here; one that cannot be looked at now is none."""
-    if not conf.checkpoint_dir:
-        return False
     try:
-        return storage.open_checkpoints(conf.checkpoint_dir, owner=RunIdentity.of(conf)).newest() is not None
-    except (OSError, Dl4jError) as exc:
+        return folder_of(conf, resumes=True).newest() is not None
+    except Dl4jError as exc:
         logger.warning("there is no checkpoint of run %s to go on from in %s: %s", conf.run, conf.checkpoint_dir, exc)
         return False

@@ -31,6 +31,7 @@ from dl4jlegacy.errors import (
     ConfError,
     Dl4jError,
     NotAuthorisedError,
+    StorageError,
     TrackerError,
     VersionError,
 )
@@ -241,7 +242,8 @@ def leading_from_checkpoints(
     """
     check_may_take_over(conf, address)
     conf = conf.replace(incarnation=conf.incarnation or uuid.uuid4().hex[:16])  # older versions had none
-    storage.open_checkpoints(conf.checkpoint_dir).check_unused()
+    with contextlib.suppress(StorageError):  # it is read below, and written when that can be
+        storage.open_checkpoints(conf.checkpoint_dir).check_unused()
     with standing(address, conf) as candidate, closing(open_tracker(conf, address, takes_part=True)) as tracker:
         _check_not_led_elsewhere(conf, candidate, tracker)
         check_takes_over(conf, tracker)
@@ -404,7 +406,7 @@ def _definitions(run: Run) -> dict[str, Any]:
     """Return the globals of the run that its workers need."""
     plan = msgspec.to_builtins(run.plan)
     defined = {"conf": run.conf.to_json(), "versions": versions(run.conf.kernels), "plan": plan}
-    made_with = folder_of(run).made_with() if run.resumes else {}
+    made_with = folder_of(run.conf, resumes=True).made_with() if run.resumes else {}
     return {**defined, ARITHMETIC: made_with} if made_with else defined  # before any worker decides
 
 

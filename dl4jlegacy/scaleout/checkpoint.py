@@ -83,6 +83,10 @@ class RunIdentity(msgspec.Struct, frozen=True):
         return f"{self.incarnation} {self.seed} {self.conf_digest}" if self.incarnation else ""
 
 
+class _AnotherRunsError(StorageError):
+    """A checkpoint is another run's, to whose folder this run's may come back."""
+
+
 class CheckpointStore:
     """The checkpoints of one run in a folder; keeps the newest ``keep``. Used by one thread at a time.
 
@@ -180,6 +184,11 @@ class CheckpointStore:
             self._ours.clear()
             self.folder.write(CONF, conf.to_json().encode() + b"\n")
             logger.warning("%s of run %s was gone from %s: it is there again", CONF, conf.run, self.place)
+
+    def has_conf(self) -> bool:
+        """Return whether a run has taken the folder; raises ``StorageError`` if that is unknown now."""
+        with self._reading():
+            return CONF in self.folder.names()
 
     def check_unused(self) -> None:
         """Raise ``CheckpointError`` if another process uses the folder, or it cannot be locked."""
@@ -314,8 +323,8 @@ class CheckpointStore:
         """Return the newest good checkpoint, or None if there is none at all.
 
         Raises:
-            CheckpointError: there are checkpoints, and every one is damaged. StorageError: that is unknown now, or they
-                are another run's.
+            CheckpointError: there are checkpoints, and every one is damaged. StorageError: that is unknown now, or the
+                folder is another run's.
         """
         versions = self.versions()
         reasons = list[CheckpointError]()
@@ -325,7 +334,8 @@ class CheckpointStore:
             except CheckpointError as exc:
                 logger.warning("checkpoint %s in %s is passed over: %s", version, self.place, exc)
                 reasons.append(exc)
-        if not versions:
+        if all(isinstance(reason, _AnotherRunsError) for reason in reasons):
+            self._check_folder()
             return None
         kind = StorageError if any(isinstance(reason, StorageError) for reason in reasons) else CheckpointError
         raise kind(f"none of the {len(versions)} checkpoints in {self.place} is usable: {reasons[0]}")
@@ -397,10 +407,22 @@ class CheckpointStore:
         for name, ours in msgspec.to_builtins(self._owner or RunIdentity()).items():
             theirs = body.get(name)
             if self._owner is not None and theirs and ours and theirs != ours:
-                raise (StorageError if name == "incarnation" else CheckpointError)(
+                raise (_AnotherRunsError if name == "incarnation" else CheckpointError)(
                     f"it is another run's: its {name} is {theirs} and that of this run {ours}; give the run the Conf "
                     "that it began with"
                 )
+
+    def _check_folder(self) -> None:
+        """Raise ``StorageError`` if the folder is another run's, or that is unknown now."""
+        with self._reading():
+            kept, ours = whose(self.folder), self._owner
+        if (
+            kept is not None
+            and ours is not None
+            and ours.incarnation
+            and kept.incarnation not in ("", ours.incarnation)
+        ):
+            raise StorageError(f"{self.place} is the folder of another run by now, {kept.run} ({kept.incarnation})")
 
     def _prune(self, newest: int) -> Exception | None:
         """Delete checkpoints older than the newest, and unfinished files of killed processes; return the first error.

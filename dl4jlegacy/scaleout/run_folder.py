@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
@@ -25,6 +26,9 @@ __all__ = ["RunFolder"]
 
 logger = logging.getLogger(__name__)
 
+_LOOK_SECONDS = 0.5
+_SAME_WAIT_SECONDS = 60.0
+"""Who waits asks more often than that."""
 T = TypeVar("T")
 
 
@@ -54,6 +58,7 @@ class RunFolder:
         self.failed = 0
         self._is_told = self._has_kept = False
         self._waits_since: float | None = None
+        self._asked = float("-inf")
 
     @property
     def keeps(self) -> bool:
@@ -104,6 +109,9 @@ class RunFolder:
 
     def keep(self, head: Head, frame: Buffer, best: Buffer | None, states: Mapping[int, SavedState]) -> None:
         """Save a version as ``save`` does; if that fails, say so once, not at every version until somebody looks."""
+        if head.snapshot is not None and not states:
+            logger.warning("no checkpoint is made of version %s, of which a state was lost", head.version)
+            return
         try:
             self.save(head, frame, best, states)
         except Dl4jError as exc:
@@ -127,6 +135,12 @@ class RunFolder:
     def has(self, version: int) -> bool:
         """Return whether there is a checkpoint of this version; raises ``StorageError``, and what a service says."""
         return self._store is not None and version in self._store.versions()
+
+    def is_empty(self) -> bool:
+        """Return whether it is known that there are no checkpoints."""
+        with contextlib.suppress(Dl4jError):
+            return self._store is None or not self._store.versions()
+        return False
 
     def _say(self, message: str) -> None:
         if not self._is_told:
@@ -162,6 +176,13 @@ class RunFolder:
         """
         return self._ask(self._newest)
 
+    def wait_for_newest(self) -> tuple[Head, Buffer] | None:
+        """Return what ``restore`` does, as soon as that can be told; raises ``CheckpointError`` as that does."""
+        while True:
+            with contextlib.suppress(StorageError):
+                return self.restore()
+            time.sleep(_LOOK_SECONDS)
+
     def best_model(self, best: Best) -> Buffer | None:
         """Return a best model; None if the checkpoints do not have it. Raises as ``restore``."""
         store = self._store
@@ -181,13 +202,17 @@ class RunFolder:
 
     def _ask(self, question: Callable[[], T]) -> T:
         """Return the answer of the folder, which may have to be waited for; raises as ``restore``."""
+        if self._clock.now() - self._asked > _SAME_WAIT_SECONDS:
+            self._waits_since = None  # the run has gone on since then: another master had what it needed
         try:
             answer = question()
+            self._waits_since = None
         except Dl4jError as exc:
             if _is_verdict(exc):
                 raise
             raise self._unanswered(exc) from exc
-        self._waits_since = None
+        finally:
+            self._asked = self._clock.now()
         return answer
 
     def _unanswered(self, error: Dl4jError) -> CheckpointError:

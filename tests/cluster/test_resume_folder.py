@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from dl4jlegacy import run_data, training
@@ -21,29 +19,13 @@ from dl4jlegacy.errors import CheckpointError, Dl4jError, TrackerError
 from dl4jlegacy.run import resolve
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore, RunIdentity
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.protocol import write_frame
-from dl4jlegacy.scaleout.records import HEAD, Keys, Manifest, encode_record
-from dl4jlegacy.scaleout.tracker import drive
-from dl4jlegacy.scaleout.zookeeper import MasterElection
+from dl4jlegacy.scaleout.records import HEAD
 from tests.support.cluster_commands import RUN, SHORTER, Cluster, error, same, until
-from tests.support.places import Place, head
+from tests.support.places import Place, head, interrupted
 
 pytestmark = pytest.mark.cluster
 
 Resume = Callable[..., training.Report]
-
-
-@pytest.fixture
-def stopped(place: Place, tmp_path: Path) -> tuple[Conf, training.Report]:
-    """Train a small run here; return the Conf in its folder, which is left as if killed early, and its report."""
-    folder = tmp_path / "checkpoints"
-    given = {"checkpoint_dir": str(folder), "checkpoint_every": 1, "checkpoints_kept": 100, "run": f"{place.name}-r"}
-    run, data = training.prepare(Conf(dataset="iris", epochs=6, workers=2, **given), frozenset({"epochs", "workers"}))
-    report = training.train(run, data, progress=False)
-    versions = CheckpointStore(folder).versions()
-    for version in versions[: len(versions) // 2]:
-        (folder / f"checkpoint-{version:08}.json").unlink()
-    return training.read_run(str(folder), (folder / "conf.json").read_bytes()), report
 
 
 @pytest.fixture
@@ -184,24 +166,6 @@ def test_where_it_is_to_go_on_is_asked_for(cluster: Cluster, tmp_path: Path) -> 
 
 
 ELSEWHERE = r"had come to version .* none of its checkpoints is in .* give all masters of a run the same folder"
-
-
-def interrupted(place: Place, conf: Conf, *, in_grid: bool, in_folder: bool) -> tuple[Conf, MasterElection]:
-    """Play a master that has come to the newest checkpoint; return the registered Conf, and its election."""
-    members = {"state_tracker_connection_string": place.servers.hazelcast, "cluster_name": place.servers.cluster_name}
-    conf = conf.replace(**members, data_by_reference=False, worker_wait_seconds=10.0)
-    master, election, tracker = place.master(conf, "a")
-    newest = CheckpointStore(conf.checkpoint_dir).newest()
-    assert newest is not None
-    at = Manifest("model/1/lost", 1, 10)
-    if in_grid:
-        at = drive(write_frame(tracker.store, Keys.model(newest[0].version, "x"), newest[1]))
-    master.claim_name(takes_over=True)
-    master.register(takes_over=True)
-    tracker.store.put(HEAD, encode_record(msgspec.structs.replace(newest[0], model=at, status="running")))
-    if not in_folder:
-        shutil.rmtree(conf.checkpoint_dir)
-    return conf, election
 
 
 @pytest.mark.long

@@ -160,6 +160,12 @@ def test_another_runs_checkpoint_is_passed_over_and_never_taken_for_ours(tmp_pat
     assert CheckpointStore(tmp_path, owner=theirs).newest()[0].version == 2
     (name,) = changes
     saved_by(tmp_path, theirs, 1)
+    if name == "incarnation":  # what others have left in the folder is none of ours
+        assert CheckpointStore(tmp_path, owner=OURS).newest() is None
+        CheckpointStore(tmp_path).folder.write("conf.json", b'{"run": "t", "incarnation": "2222222222222222"}')
+        with pytest.raises(CheckpointError, match="is the folder of another run by now, t "):
+            CheckpointStore(tmp_path, owner=OURS).newest()
+        return
     with pytest.raises(CheckpointError, match=f"another run's: its {name} is"):
         CheckpointStore(tmp_path, owner=OURS).newest()
 

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from pathlib import Path
 
+import msgspec
 import pytest
 
+from dl4jlegacy import training
 from dl4jlegacy.cluster.address import ClusterAddress
 from dl4jlegacy.cluster.registration import MasterRegistration
+from dl4jlegacy.scaleout.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
-from dl4jlegacy.scaleout.protocol import NAMES
-from dl4jlegacy.scaleout.records import Head, Manifest, encode_record
+from dl4jlegacy.scaleout.protocol import NAMES, write_frame
+from dl4jlegacy.scaleout.records import HEAD, Head, Keys, Manifest, encode_record
+from dl4jlegacy.scaleout.tracker import drive
 from dl4jlegacy.scaleout.zookeeper import MasterElection, ZookeeperConfigurationRetriever, ZooKeeperSession
 from dl4jlegacy.services import ServicesState
 from tests.support.cluster_commands import nodes_below
 
-__all__ = ["SECRET", "Place", "head", "place"]
+__all__ = ["SECRET", "Place", "head", "interrupted", "place", "stopped"]
 
 SECRET = b"a secret of this test"
 
@@ -98,6 +104,39 @@ class Place:
 def place(session_services: ServicesState) -> Iterator[Place]:
     with ExitStack() as stack:
         yield Place(session_services, stack)
+
+
+@pytest.fixture
+def stopped(place: Place, tmp_path: Path) -> tuple[Conf, training.Report]:
+    """Train a small run here; return the Conf in its folder, which is left as if killed early, and its report."""
+    folder = tmp_path / "checkpoints"
+    given = {"checkpoint_dir": str(folder), "checkpoint_every": 1, "checkpoints_kept": 100, "run": f"{place.name}-r"}
+    run, data = training.prepare(Conf(dataset="iris", epochs=6, workers=2, **given), frozenset({"epochs", "workers"}))
+    report = training.train(run, data, progress=False)
+    versions = CheckpointStore(folder).versions()
+    for version in versions[: len(versions) // 2]:
+        (folder / f"checkpoint-{version:08}.json").unlink()
+    return training.read_run(str(folder), (folder / "conf.json").read_bytes()), report
+
+
+def interrupted(
+    place: Place, conf: Conf, *, in_grid: bool, in_folder: bool, wait_seconds: float = 10.0
+) -> tuple[Conf, MasterElection]:
+    """Play a master that has come to the newest checkpoint; return the registered Conf, and its election."""
+    members = {"state_tracker_connection_string": place.servers.hazelcast, "cluster_name": place.servers.cluster_name}
+    conf = conf.replace(**members, data_by_reference=False, worker_wait_seconds=wait_seconds)
+    master, election, tracker = place.master(conf, "a")
+    newest = CheckpointStore(conf.checkpoint_dir).newest()
+    assert newest is not None
+    at = Manifest("model/1/lost", 1, 10)
+    if in_grid:
+        at = drive(write_frame(tracker.store, Keys.model(newest[0].version, "x"), newest[1]))
+    master.claim_name(takes_over=True)
+    master.register(takes_over=True)
+    tracker.store.put(HEAD, encode_record(msgspec.structs.replace(newest[0], model=at, status="running")))
+    if not in_folder:
+        shutil.rmtree(conf.checkpoint_dir)
+    return conf, election
 
 
 def head(round_: int = 0, status: str = "running") -> bytes:

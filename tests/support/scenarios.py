@@ -33,6 +33,8 @@ class Scenario:
     pushes: bool = False
     """Whether workers push each other their messages, over a mesh that loses, delays, doubles, tears and forges them.
     One master writes the log for that, and one as if there were no mesh; one worker is not connected."""
+    storage: bool = False
+    """Whether the folder of checkpoints is one that is away, deleted or another run's now and then."""
     copies: bool = False
     """Whether two of the workers are on one host, where they copy the states of their slots."""
 
@@ -49,6 +51,8 @@ SHORT_LOGS = Scenario(replay=200.0)
 PARAMETER_SERVERS = Scenario(servers=True)
 PUSHES = Scenario(pushes=True)
 COPIES = Scenario(copies=True)
+STORAGE = Scenario(storage=True, replay=200.0)
+"""Checkpoints are deleted as well: of longer logs nobody would come to the end."""
 SCENARIOS = {
     "hostile": HOSTILE,
     "long-rounds": LONG_ROUNDS,
@@ -59,4 +63,5 @@ SCENARIOS = {
     "short-logs": SHORT_LOGS,
     "pushes": PUSHES,
     "copies": COPIES,
+    "storage": STORAGE,
 }

@@ -26,6 +26,7 @@ import msgspec
 import numpy as np
 
 from dl4jlegacy.clock import Clock, RunningClock
+from dl4jlegacy.errors import CheckpointError
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.aggregate import JobAggregator, ValidationAggregation, aggregate, aggregation_tree
 from dl4jlegacy.scaleout.foreign import ForeignValues
@@ -39,6 +40,7 @@ from dl4jlegacy.scaleout.strategies import SlotStrategy, Strategy, WorkRouter, c
 from tests.support.chain_observer import ChainObserver
 from tests.support.hostile_copies import HostileCopies
 from tests.support.hostile_mesh import HostileMesh
+from tests.support.hostile_storage import HostileStorage
 from tests.support.scenarios import HOSTILE, SCENARIOS, Scenario
 
 LEASE, POLL = 60.0, 8.0
@@ -241,6 +243,7 @@ class World:
         """How often a master that remembers nothing found no head, but a checkpoint to go on from."""
         self.mesh = HostileMesh(seed) if scenario.pushes else None
         self.copies = HostileCopies(seed) if scenario.copies else None
+        self.storage = HostileStorage(seed) if scenario.storage else None
         self.replayed = 0
         """How often a job was done again for a later one of its slot."""
         self.born = 0
@@ -277,6 +280,8 @@ class World:
     def save_last(self, event: protocol.NewModel) -> None:
         self.save(event)
         if event.last:
+            if event.head.best is not None and event.best is not None:
+                self.kept_best = event.head.best, bytes(event.best)
             self.result = (event.head, event.frame)
             if event.head.best is not None:  # it is returned, even where no checkpoint can be made of the last model
                 assert event.best is not None, f"seed {self.seed}: the best model is missing"
@@ -292,9 +297,21 @@ class World:
         return self.kept_best[1] if self.kept_best is not None and best.is_same(self.kept_best[0]) else None
 
     def master(self, name: str) -> Iterator[float]:
-        work = self.work
+        """Be a master; one that ends for want of its checkpoints is started again."""
+        while self.result is None:
+            try:
+                yield from self.master_once(name)
+                return
+            except CheckpointError:
+                assert self.storage is not None
+                self.storage.give_up()
+
+    def master_once(self, name: str) -> Iterator[float]:
+        work, clock = self.work, self.clock()
+        folder = None if self.storage is None else self.storage.of_master(clock)
         start = protocol.RunStart("run", work.first_model, self.restore, self.best_model, lambda head: self.states)
-        clock = self.clock()
+        if self.storage is not None and folder is not None:
+            start = self.storage.beginning(work.first_model, folder)
         me = protocol.Master(
             name,
             self.store,
@@ -326,6 +343,8 @@ class World:
                     yield 0.0
             elif isinstance(event, protocol.NewModel):
                 self.save_last(event)
+                if folder is not None and (event.last or event.head.version % 3 == 0) and not event.head.logged:
+                    folder.keep(event.head, event.frame, event.best, event.states)
             elif isinstance(event, protocol.Wait):
                 idle = self.time - progressed[-1]
                 assert idle < self.scenario.patience, f"seed {self.seed}: given up after {idle} s without progress"
@@ -480,6 +499,9 @@ def _run(world: World) -> World:
             world.mesh.time = world.time
         assert steps < STEP_LIMIT, f"seed {seed}: no progress after {steps} steps"
         peak = max(peak, len(world.store.now))
+        for role in () if world.storage is None else world.storage.tick(world.time, MASTERS):
+            alive[role], asleep[role] = world.start(role), 0.0
+            finished.discard(role)
         role = rng.choice(roles)
         world.machines.tick(world.time, role)
         dice = rng.random()

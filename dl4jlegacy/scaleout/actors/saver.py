@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
-from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.actors.actor import Actor
 from dl4jlegacy.scaleout.actors.messages import Saved, SaveModel
 from dl4jlegacy.scaleout.outcome import Outcome
@@ -16,8 +14,6 @@ from dl4jlegacy.scaleout.run_folder import RunFolder
 from dl4jlegacy.scaleout.store import Buffer
 
 __all__ = ["ModelSavingActor"]
-
-logger = logging.getLogger(__name__)
 
 
 class ModelSavingActor(Actor):
@@ -46,7 +42,8 @@ class ModelSavingActor(Actor):
             raise TypeError(f"ModelSavingActor does not know the message {message!r}")
         event = message.event
         if self._folder.keeps:
-            self._save(event)
+            with self._phases.phase("MasterCheckpoint", (event.head.round - 1, None)):
+                self._folder.keep(event.head, event.frame, event.best, event.states)
         if self._keep is not None:
             self._keep(event.head, event.frame)
         if message.reply_to.is_alive():
@@ -55,11 +52,3 @@ class ModelSavingActor(Actor):
             if self._folder.failed > 1:
                 self._outcome.warn(f"{self._folder.failed} checkpoints in a row, up to the last, could not be written")
             self._outcome.end(event.head, event.frame, event.best)
-
-    def _save(self, event: protocol.NewModel) -> None:
-        """Save a version in the run's folder, which says it if that fails."""
-        if event.head.snapshot is not None and not event.states:
-            logger.warning("no checkpoint is made of version %s, of which a state was lost", event.head.version)
-            return
-        with self._phases.phase("MasterCheckpoint", (event.head.round - 1, None)):
-            self._folder.keep(event.head, event.frame, event.best, event.states)
