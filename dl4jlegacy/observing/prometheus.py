@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, get_args
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
+from dl4jlegacy.admission import Seldom, most_connections
 from dl4jlegacy.clock import RUNNING, Clock
 from dl4jlegacy.errors import ConfError, Dl4jError, UsageError, how_to_install
 from dl4jlegacy.exits import exits_as_errors
@@ -41,8 +42,8 @@ STATES = ("idle", "working", "stuck", "other")
 _SECONDS = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0)
 """Bounds of the histograms."""
 _SAMPLE_SECONDS, _RATE_SECONDS = 0.5, 10.0
-_REQUEST_SECONDS, _MOST_REQUESTS = 5.0, 32
-"""A client has so long to say and to read the next piece; so many are served at once, and the others are dropped."""
+_REQUEST_SECONDS, _MOST_LEAVING, _BACKLOG = 5.0, 8, 64
+"""A client has so long to say and to read the next piece; beside those that are served, so many may be leaving."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,12 +393,14 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
     """A server for a few clients: ``prometheus_client``'s own keeps threads for those that say nothing."""
 
     daemon_threads = False  # so that ``server_close`` waits for them
-    request_queue_size = 2 * _MOST_REQUESTS
+    request_queue_size = _BACKLOG
 
     def __init__(self, address: tuple[str, int], look: Callable[[], None]) -> None:
         self._look = look
-        self._open: set[socket.socket] = set()
-        self._places = threading.Semaphore(_MOST_REQUESTS)
+        self._open: dict[socket.socket, None] = {}  # in the order in which they came
+        self._most = most_connections("metrics")
+        self._threads_left = threading.Semaphore(self._most + _MOST_LEAVING)
+        self._failures = Seldom()
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, _Handler)
 
@@ -433,18 +436,33 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
             logger.exception("the metrics' look at the run failed")
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a client on a thread of its own, unless there are many already."""
-        if not self._places.acquire(blocking=False):
+        """Serve a client on a thread of its own; of many, the one that has been there for longest has to leave."""
+        if not self._threads_left.acquire(blocking=False):  # those that have to leave are about to
             super().shutdown_request(request)
             return
-        self._open.add(request)
+        if len(self._open) >= self._most:
+            for oldest in list(self._open)[:1]:
+                _hang_up(oldest)
+        self._open[request] = None
         super().process_request(request, client_address)
+
+    def get_request(self) -> Any:
+        """Take a connection; where that cannot be, wait for a moment, as it would be tried again at once."""
+        try:
+            return super().get_request()
+        except OSError as exc:  # for example: no more files can be opened
+            if self._failures.happens():
+                logger.warning(
+                    "no client of the metrics can be served: %s (%d times so far)", exc, self._failures.count
+                )
+            threading.Event().wait(_SAMPLE_SECONDS / 2)
+            raise
 
     def shutdown_request(self, request: Any) -> None:
         """Close a client's connection when it is served."""
         if request in self._open:
-            self._open.discard(request)
-            self._places.release()
+            del self._open[request]
+            self._threads_left.release()
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -454,8 +472,13 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
     def server_close(self) -> None:
         """Close everything, and wait for the threads."""
         for request in tuple(self._open):
-            try:
-                request.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                logger.debug("a client of the metrics is gone already")
+            _hang_up(request)
         super().server_close()
+
+
+def _hang_up(request: socket.socket) -> None:
+    """End a connection for the thread that serves it, which then closes it."""
+    try:
+        request.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        logger.debug("a client of the metrics is gone already")

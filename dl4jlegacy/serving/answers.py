@@ -26,6 +26,7 @@ from dl4jlegacy.errors import DataError, Dl4jError, NotFiniteError, OutputError,
 from dl4jlegacy.inference import TrainedModel
 from dl4jlegacy.nn.batch_evaluation import ROWS
 from dl4jlegacy.prediction import Form, PredictedRows, blocks_of, images_of, sequences_of, texts_of
+from dl4jlegacy.serving.body_limits import TooMuchError, check_json, check_lines
 from dl4jlegacy.strict_json import to_json
 
 __all__ = [
@@ -133,7 +134,10 @@ def read_body(model: TrainedModel, media_type: str, body: bytes, limits: Limits,
     if deadline.passed():
         raise RefusedError(503, f"others took all of its {deadline.seconds:g} s; try again soon", LATE)
     try:
+        _check_size(model, media_type, body, limits.rows)
         rows = _array_of(model, media_type, body)
+    except TooMuchError as exc:
+        raise RefusedError(413, str(exc)) from exc
     except Dl4jError as exc:
         raise refusal_of(exc) from exc
     if rows is not None:
@@ -176,6 +180,18 @@ def content_of(model: TrainedModel, outputs: Sequence[Array], n_in: int, *, as_n
         return next(texts_of(model, found, Form("json"))).encode()
     except Dl4jError as exc:
         raise refusal_of(exc) from exc
+
+
+def _check_size(model: TrainedModel, media_type: str, body: bytes, rows: int) -> None:
+    """Raise ``TooMuchError`` for a body of text that has more rows, or values, than one may have for the model."""
+    if model.text is not None:
+        values = 1 if media_type == JSON else len(body)  # a line may have commas
+    else:
+        values = model.network.n_in if model.transform is None else len(model.transform.columns)
+    if media_type == JSON:
+        check_json(body, rows, values)
+    elif media_type in (CSV, TEXT, JSON_LINES):
+        check_lines(body, rows, values, is_json=media_type == JSON_LINES)
 
 
 def _array_of(model: TrainedModel, media_type: str, body: bytes) -> Array | None:

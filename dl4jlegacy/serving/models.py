@@ -7,6 +7,7 @@ that cannot be used leaves the old one where it is, and is reported.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import itertools
 import logging
 import re
@@ -37,6 +38,7 @@ logger = logging.getLogger(__name__)
 _CLOSE_SECONDS = 30.0
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 Signature = tuple[tuple[str | int, ...], ...]
+_MOMENTARY = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EAGAIN, errno.EIO)
 _REMOTE = 10
 """What lies in S3 is looked at once in so many times."""
 
@@ -116,8 +118,12 @@ class ServedModel:
             self._signature, self._unreached = None, self._reported(exc)
             return False
         except (Dl4jError, OSError, MemoryError) as exc:
-            self.reloads["failed"] += 1
-            self._refused = self._reported(exc)
+            said = self._reported(exc)
+            if _is_of_this_process(exc):  # too many open files, for instance, which says nothing of the model
+                self._signature = None
+            if self._signature is not None or said != self._refused:
+                self.reloads["failed"] += 1
+            self._refused = said
             return False
         self.current, self._refused = LoadedModel(model, self.current.version + 1), ""
         self.reloads["done"] += 1
@@ -154,6 +160,15 @@ def named_paths(models: Sequence[str]) -> dict[str, str]:
             raise UsageError(f"two models are called {name!r}: {found[name]} and {path}; write OTHER={path}")
         found[name] = path
     return found
+
+
+def _is_of_this_process(error: BaseException | None) -> bool:
+    """Return whether an error comes of what this process cannot have at the moment."""
+    while error is not None:
+        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _MOMENTARY):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _signature(path: str) -> Signature:

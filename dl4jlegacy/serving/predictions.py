@@ -12,7 +12,7 @@ import contextlib
 import functools
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
 from typing import Any
 
 from dl4jlegacy.backend import Array
@@ -41,6 +41,8 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 _FIRST, _LAST = "/v1/models/", "/predict"
+_BODIES = 8
+"""The bodies that have come in part are together no longer than so many of the longest."""
 
 
 def refused_headers(status: int) -> dict[str, str]:
@@ -66,6 +68,7 @@ class Predictions:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._handover: _Handover | None = None
+        self._coming = _Coming(_BODIES * service.limits.body_bytes)
 
     @staticmethod
     def answers(scope: Message) -> bool:
@@ -108,12 +111,12 @@ class Predictions:
             raise RefusedError(
                 415, f"model {served.name} takes no {media or 'body without content-type'}: send {', '.join(known)}"
             )
+        as_npy = NPY in _text(headers, b"accept").lower()
+        body = await self._body(_text(headers, b"content-length"), receive)
         if served.pending >= self._service.limits.queue:
             raise RefusedError(429, f"{served.pending} requests wait for model {served.name}; try again soon")
-        as_npy = NPY in _text(headers, b"accept").lower()
         served.pending += 1
         try:
-            body = await self._body(_text(headers, b"content-length"), receive)
             content = await self._computed(served, loaded, media, body, as_npy=as_npy)
         finally:
             served.pending -= 1
@@ -152,7 +155,7 @@ class Predictions:
             raise RefusedError(413, f"the body has {int(declared):,} bytes, {most:,} are allowed; send it in parts")
         chunks, size, more = list[bytes](), 0, True
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(seconds) as until, self._coming.counted(until) as tell:
                 while more:
                     message = await receive()
                     if message["type"] != "http.request":
@@ -161,6 +164,7 @@ class Predictions:
                     size, more = size + len(chunks[-1]), message.get("more_body", False)
                     if size > most:
                         raise RefusedError(413, f"the body has more than {most:,} bytes; send it in parts")
+                    tell(size)
         except TimeoutError as exc:
             raise RefusedError(408, f"the body did not come within {seconds:g} s", LATE) from exc
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
@@ -168,6 +172,30 @@ class Predictions:
 
 def _text(headers: dict[bytes, bytes], name: bytes) -> str:
     return headers.get(name, b"").decode("latin-1")
+
+
+class _Coming:
+    """The bytes of bodies that have come in part. If they are too many, the body that began first is given up."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._sizes: dict[asyncio.Timeout, int] = {}
+
+    @contextlib.asynccontextmanager
+    async def counted(self, until: asyncio.Timeout) -> AsyncIterator[Callable[[int], None]]:
+        """Yield what is told how many bytes of a body are there; ``until`` is when it is given up."""
+
+        def tell(size: int) -> None:
+            self._sizes[until] = size
+            while len(self._sizes) > 1 and sum(self._sizes.values()) > self._most:
+                first = next(iter(self._sizes))
+                del self._sizes[first]
+                first.reschedule(0.0)
+
+        try:
+            yield tell
+        finally:
+            self._sizes.pop(until, None)
 
 
 class _Handover:

@@ -323,16 +323,14 @@ def test_clients_that_say_nothing_hold_up_neither_others_nor_the_end(metrics: Pr
             assert client.recv(1) == b""
 
 
-def test_more_clients_than_there_is_room_for_are_dropped(metrics: PrometheusObserver) -> None:
+def test_of_more_clients_than_there_is_room_for_the_oldest_leave(metrics: PrometheusObserver) -> None:
     address = metrics._server.server_address[:2]
     with ExitStack() as stack:
         clients = [stack.enter_context(socket.create_connection(address)) for _ in range(40)]
-        for client in clients[32:]:
+        assert "process_open_fds" in served(metrics), "silent clients keep nobody out"
+        for client in clients[:9]:
             client.settimeout(10)
             assert client.recv(1) == b""
-        clients[0].settimeout(0)
-        with pytest.raises(BlockingIOError):
-            clients[0].recv(1)
 
 
 def test_the_command_says_where_and_serves_until_its_end(

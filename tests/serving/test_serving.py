@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import io
 import json
@@ -315,7 +316,7 @@ HUGE = ONES.replace(b"(2, 4)", b"(9999999999, 4)").replace(b" " * 8 + b"\n", b"\
         ("plain", "application/json", b'{"rows": [[1, 2, 3, true]]}', 400, "rows[0] must be a list of numbers"),
         ("plain", "application/json", b'{"rows": [[]]}', 400, "rows[0] must be a list of numbers: it is empty"),
         ("plain", "application/json", b'{"rows": [1]}', 400, "rows[0] must be a list of numbers"),
-        ("plain", "application/json", b'{"rows": ' + b"[" * 100_000, 400, "the body is not"),
+        ("plain", "application/json", b'{"rows": ' + b"[" * 100_000, 413, "the body has more than"),
         ("plain", "application/json", b'{"rows": [[1, 2, 3]]}', 422, "model plain takes 4 features, the body has 3"),
         ("plain", "application/json", b'{"rows": [[1, 2, 3, 4], [1, 2, 3]]}', 422, "the body, line 2"),
         ("plain", "application/json", b'{"rows": [[1, 2, 3, 1e39]]}', 422, "the body"),
@@ -505,6 +506,28 @@ def test_requests_beyond_the_queue_are_sent_away_and_the_others_answered(folder:
         assert post(client).status_code == 200
 
 
+def test_slow_bodies_take_no_place_at_a_model(folder: Path) -> None:
+    with serving(folder / "plain.zip", queue=2, body_seconds=PATIENCE) as client, contextlib.ExitStack() as stack:
+        host, port = client.server.url.removeprefix("http://").split(":")
+        slow = [stack.enter_context(socket.create_connection((host, int(port)), timeout=PATIENCE)) for _ in range(80)]
+        for line in slow:
+            line.sendall(BEGUN)
+        assert all(post(client).status_code == 200 for _ in range(5))
+        assert client.service.models["plain"].pending == 0
+
+
+def test_bodies_that_come_in_part_have_a_bound_together(folder: Path) -> None:
+    limits = {"body_bytes": 1 << 16, "body_seconds": PATIENCE}
+    with serving(folder / "plain.zip", **limits) as client, contextlib.ExitStack() as stack:
+        host, port = client.server.url.removeprefix("http://").split(":")
+        begun = b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/csv\r\ncontent-length: 65536\r\n\r\n"
+        slow = [stack.enter_context(socket.create_connection((host, int(port)), timeout=PATIENCE)) for _ in range(9)]
+        for line in slow:
+            line.sendall(begun + b"1" * 65_000)
+        assert slow[0].recv(100).startswith(b"HTTP/1.1 408"), "the first gives way"
+        assert post(client).status_code == 200
+
+
 def test_a_connection_beyond_the_limit_takes_the_place_of_an_idle_one_or_is_sent_away(folder: Path, held: Held) -> None:
     with serving(folder / "plain.zip", connections=2) as client, contextlib.ExitStack() as stack:
         others = [stack.enter_context(httpx.Client(base_url=client.base_url, trust_env=False)) for _ in range(3)]
@@ -652,6 +675,25 @@ def test_a_changed_file_is_served_and_a_broken_one_is_not(tmp_path: Path, caplog
         replace_by(path, 1)
         until(lambda: client.get("/v1/models/plain").json()["version"] == 3)
         assert post(client).json() == first.json() and not client.get("/v1/models/plain").json()["problem"]
+
+
+def test_a_model_that_could_not_be_read_for_want_of_files_is_read_when_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = MultiLayerNetwork(mlp(4, 3))
+    write_model(network, tmp_path / "m.zip", label_names=("a", "b", "c"))
+    served = ServedModel("m", str(tmp_path / "m.zip"))
+    write_model(network, tmp_path / "m.zip", label_names=("a", "b", "d"))
+    for error in (OSError(errno.EMFILE, "Too many open files"), MemoryError()):
+        with monkeypatch.context() as patch:
+
+            def fails(*_: object, error: BaseException = error) -> None:
+                raise ModelError("it cannot be read") from error
+
+            patch.setattr("dl4jlegacy.serving.models.load_model", fails)
+            assert not served.reload() and not served.reload() and "cannot be read" in served.problem
+    assert served.reload() and served.problem == "" and served.reloads == {"done": 1, "failed": 1}
+    served.close()
 
 
 def test_a_model_that_cannot_answer_takes_no_place(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Self
 
+from dl4jlegacy.admission import Seldom, most_connections
 from dl4jlegacy.errors import ConfError, WireError
 from dl4jlegacy.exits import exits_as_errors
 from dl4jlegacy.scaleout.liveness.failure_detector import ConnectionState, StallDetector
@@ -39,9 +40,8 @@ HANDSHAKE_SECONDS = 2.0
 PRESSED_SECONDS = 0.3
 """How long a new connection may take for its hello, and how long when others wait for its place."""
 MOST_PENDING = 64
-MOST_CONNECTIONS = 4096
 MOST_GONE = 1000
-"""Limits: connections without a hello, connected processes, processes remembered after they have gone."""
+"""Limits: connections without a hello, processes remembered after they have gone."""
 STALL_SECONDS = 1.0
 """A longer gap in a thread of either end means that its process was stopped; for as long again it judges nobody."""
 _LOOK_SECONDS = 0.25
@@ -144,7 +144,10 @@ class LivenessServer:
         self._away: dict[str, float] = {}
         self._peers: dict[str, Peer] = {}  # replaced as a whole, so that other threads may read it
         self._next_beat = 0.0
-        self._refused, self._refusal_told = 0, float("-inf")
+        self._refusals, self._failures = Seldom(_REFUSALS_SECONDS), Seldom()
+        self._most = (
+            most_connections("master") - MOST_PENDING if most_connections("master") > 2 * MOST_PENDING else MOST_PENDING
+        )
 
     def __enter__(self) -> Self:
         return self.start()
@@ -236,7 +239,7 @@ class LivenessServer:
     def _listen(self, now: float) -> None:
         """Accept connections only while there is room; the others wait in the kernel's backlog."""
         assert self._listener is not None
-        full = len(self._pending) >= MOST_PENDING or len(self._connected) >= MOST_CONNECTIONS
+        full = len(self._pending) >= MOST_PENDING or len(self._connected) >= self._most
         wanted = not full and now >= self._listens_again
         if wanted != self._listens:
             self._listens = wanted
@@ -253,7 +256,9 @@ class LivenessServer:
         except BlockingIOError:
             return
         except OSError as exc:  # for example: no more file descriptors
-            logger.warning("the master cannot accept a worker's connection: %s", exc)
+            if self._failures.happens():
+                count = self._failures.count
+                logger.warning("the master cannot accept a worker's connection: %s (%d times so far)", exc, count)
             self._listens_again = now + STALL_SECONDS
             return
         accepted.setblocking(False)
@@ -380,10 +385,8 @@ class LivenessServer:
 
     def _tell_refused(self, what: str) -> None:
         """Log a refused process, at most once in ``_REFUSALS_SECONDS``."""
-        self._refused, now = self._refused + 1, time.monotonic()
-        if now - self._refusal_told > _REFUSALS_SECONDS:
-            self._refusal_told = now
-            logger.warning("%s (%d refused so far)", what, self._refused)
+        if self._refusals.happens():
+            logger.warning("%s (%d refused so far)", what, self._refusals.count)
 
 
 def parsed_address(text: str) -> tuple[str, int]:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
+from dl4jlegacy.admission import Seldom, most_connections
 from dl4jlegacy.clock import RUNNING
 from dl4jlegacy.errors import ConfError, WireError
 from dl4jlegacy.exits import exits_as_errors
@@ -31,7 +32,13 @@ from dl4jlegacy.scaleout.liveness.handshake import (
     RefusedError,
     ServerHandshake,
 )
-from dl4jlegacy.scaleout.liveness.server import HANDSHAKE_SECONDS, MOST_PENDING, Waker, parsed_address
+from dl4jlegacy.scaleout.liveness.server import (
+    HANDSHAKE_SECONDS,
+    MOST_PENDING,
+    PRESSED_SECONDS,
+    Waker,
+    parsed_address,
+)
 from dl4jlegacy.scaleout.mesh.configuration import VoidConfiguration
 from dl4jlegacy.scaleout.mesh.messages import HISTORY, MessageCache
 from dl4jlegacy.scaleout.mesh.organizer import MeshOrganizer
@@ -45,12 +52,11 @@ logger = logging.getLogger(__name__)
 
 MESSAGE_SECONDS = 30.0
 """A neighbour that is silent for so long in the middle of a message, or takes none for so long, is disconnected."""
-MOST_CONNECTIONS = 1024
 AWAY_SECONDS = (1.0, 300.0)
 """After how long an upstream is tried again that could not be reached: the first time, and at most."""
 REFUSED_SECONDS = 60.0
 """For how long a process is not let in again that has sent what is no message."""
-_LOOK_SECONDS = 0.25
+_LOOK_SECONDS, _AGAIN_SECONDS = 0.25, 1.0
 _TELL_SECONDS = 10.0
 _READ_NBYTES = 1 << 18
 
@@ -131,6 +137,9 @@ class MeshNode:
         self._selector: selectors.BaseSelector
         self._waker: Waker
         self._listener: socket.socket | None = None
+        self._listens, self._listens_again = False, float("-inf")
+        self._most = most_connections("mesh")
+        self._unaccepted = Seldom()
         self._stopping = threading.Event()
         self._thread = ServiceThread(target=self._run, name="dl4j-mesh")
 
@@ -153,7 +162,6 @@ class MeshNode:
         self._listener.setblocking(False)
         self._selector, self._waker = selectors.DefaultSelector(), Waker()
         self._selector.register(self._waker.reader, selectors.EVENT_READ)
-        self._selector.register(self._listener, selectors.EVENT_READ)
         self._thread.start()
         return self
 
@@ -213,6 +221,7 @@ class MeshNode:
 
     def _turn(self) -> None:
         """Wait for connections and for what is to be sent, a moment at most, and do what is due."""
+        self._listen(RUNNING.now())
         for key, events in self._selector.select(_LOOK_SECONDS):
             if isinstance(key.data, _Link):
                 if key.data in self._links:  # else it was closed while another event was handled
@@ -279,16 +288,33 @@ class MeshNode:
         self._upstream = link
         self._enter(link)
 
+    def _listen(self, now: float) -> None:
+        """Take connections only while there is room; the others wait in the kernel's queue."""
+        assert self._listener is not None
+        wanted = not self._is_full and len(self._links) < self._most and now >= self._listens_again
+        if wanted != self._listens:
+            self._listens = wanted
+            if wanted:
+                self._selector.register(self._listener, selectors.EVENT_READ)
+            else:
+                self._selector.unregister(self._listener)
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether as many have not proven themselves as may stand here at a time."""
+        return sum(not link.is_open for link in self._links) >= min(MOST_PENDING, self._most // 2)
+
     def _accept(self) -> None:
         assert self._listener is not None
         try:
             accepted, (host, port, *_) = self._listener.accept()
-        except OSError as exc:
-            logger.debug("the mesh of process %s cannot accept a connection: %s", self.name, exc)
+        except BlockingIOError:
             return
-        pending = sum(not link.is_open for link in self._links)
-        if pending >= MOST_PENDING or len(self._links) >= MOST_CONNECTIONS:
-            accepted.close()
+        except OSError as exc:  # for example: no more files can be opened
+            if self._unaccepted.happens():
+                count = self._unaccepted.count
+                logger.warning("the mesh of process %s can take no connection: %s (%d times)", self.name, exc, count)
+            self._listens_again = RUNNING.now() + _AGAIN_SECONDS
             return
         accepted.setblocking(False)
         handshake = ServerHandshake(self._credentials)
@@ -349,6 +375,22 @@ class MeshNode:
             said = self._greeted(link)
         for named, message in link.reader.feed(said):
             self._hear(link, named, message)
+        if link.reader.is_amid and self._is_stranger(link):
+            self._bound_strangers()
+
+    def _is_stranger(self, link: _Link) -> bool:
+        """Return whether a process is not, or not yet, one of those that the run knows."""
+        return link.process not in self._addresses
+
+    def _bound_strangers(self) -> None:
+        """Keep no more parts of strangers' messages than the longest message has bytes: the oldest of them leave."""
+        amid = [link for link in self._links if link.reader.is_amid and self._is_stranger(link)]
+        nbytes = sum(link.reader.nbytes for link in amid)
+        for link in sorted(amid, key=lambda each: each.opened):
+            if nbytes <= self._longest:
+                return
+            nbytes -= link.reader.nbytes
+            self._refuse(link, "the run does not know it, and too much of such processes' messages waits here")
 
     def _greeted(self, link: _Link) -> bytes:
         """Go on with the handshake; return what came behind it."""
@@ -399,12 +441,16 @@ class MeshNode:
 
     def _pass_on(self, named: str, message: bytes, source: _Link | None) -> None:
         """Send a message to all neighbours but the one that it came from."""
+        strange = sum(link.out_nbytes for link in self._links if self._is_stranger(link))
         for link in [link for link in self._links if link.is_open and link is not source]:
-            if link.out_nbytes and link.out_nbytes + len(message) > self._longest:
+            waits = strange if self._is_stranger(link) else link.out_nbytes
+            if waits and waits + len(message) > self._longest:
                 self.counts["dropped"] += 1  # it does not take them as fast as they come, and reads from the tracker
                 continue
             self.counts["sent"] += 1
+            before = link.out_nbytes
             self._send(link, header(named, len(message)), message)
+            strange += link.out_nbytes - before if self._is_stranger(link) else 0
             self._watch(link)
 
     def _send(self, link: _Link, *parts: bytes) -> None:
@@ -429,10 +475,12 @@ class MeshNode:
 
     def _expire(self, now: float) -> None:
         """Disconnect who does not come to an end with the handshake, or with a message."""
+        is_full = self._is_full
         for link in list(self._links):
             if not link.is_open:
-                if now - link.opened > HANDSHAKE_SECONDS:
-                    self._lose(link, f"no answer in {HANDSHAKE_SECONDS:g} s")
+                patience = PRESSED_SECONDS if is_full and not link.is_upstream else HANDSHAKE_SECONDS
+                if now - link.opened > patience:
+                    self._lose(link, f"no answer in {patience:g} s")
             elif (link.out or link.reader.is_amid) and now - link.moved > MESSAGE_SECONDS:
                 self._lose(link, f"a message has stood still for {MESSAGE_SECONDS:g} s")
 

@@ -41,6 +41,11 @@ class MessageReader:
         """Whether a part of a message has come, and the rest has not."""
         return bool(self._said)
 
+    @property
+    def nbytes(self) -> int:
+        """The length of that part."""
+        return len(self._said)
+
     def feed(self, said: Frame) -> list[tuple[str, bytes]]:
         """Take more bytes; return the messages that are whole by now, each with its digest, which is checked.
 
