@@ -90,6 +90,16 @@ EXPLANATIONS = (
         ),
     ),
     Explanation(
+        "DL4J-CONTRACT",
+        1,
+        "A part of your own program (a router, an aggregator, a performer, an iterator) returned something that no run "
+        "can use. The message names class and method, the answer, and what the method must return.",
+        (
+            ("the part has a fault", "mend it and try it alone with the checks of dl4jlegacy.testing"),
+            ("the run has checkpoints", "dl4j resume goes on from the last one with the mended part"),
+        ),
+    ),
+    Explanation(
         "DL4J-DATA",
         3,
         "A data set is missing, cannot be read, or holds values that cannot be trained on. The message names file, "

@@ -12,7 +12,7 @@ import pytest
 
 from dl4jlegacy.cli import legacy, main
 from dl4jlegacy.cluster import address as address_module
-from dl4jlegacy.cluster import leadership, master, runs, worker
+from dl4jlegacy.cluster import leadership, master, runs, standby, worker
 from dl4jlegacy.cluster.address import Access, ClusterAddress, open_tracker
 from dl4jlegacy.errors import ConfError, NotAuthorisedError, TrackerError
 from dl4jlegacy.scaleout.conf import Conf
@@ -149,7 +149,8 @@ def test_whoever_takes_part_in_a_run_without_a_secret_is_warned(unsigned, monkey
         return "run theirs is not signed" in caplog.text and "DL4J_SECRET_FILE" in caplog.text
 
     monkeypatch.setattr(master, "data_of", lambda *given, **more: data)
-    monkeypatch.setattr(leadership, "_resolve_registered", lambda *given, **more: run)
+    for module in (leadership, standby):
+        monkeypatch.setattr(module, "resolve_registered", lambda *given, **more: run)
     calls = [
         lambda address: master.run_master(run, data, address),
         lambda address: master.stand_by(here, address, leadership.MasterOptions()),
