@@ -43,8 +43,9 @@ from dl4jlegacy.scaleout.aggregate import PARAMS, STATE, JobAggregator
 from dl4jlegacy.scaleout.compute import ARITHMETIC, MIXED, RunArithmetic, check_same_arithmetic, host_kernels
 from dl4jlegacy.scaleout.computing import noted
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.first_model import OTHER_JOBS, first_model_of
+from dl4jlegacy.scaleout.first_model import first_model_of
 from dl4jlegacy.scaleout.history import History
+from dl4jlegacy.scaleout.identity import MadeOf, agree_on_parts, parts_of
 from dl4jlegacy.scaleout.issue import JobIssuer
 from dl4jlegacy.scaleout.job import JobIterator, Result
 from dl4jlegacy.scaleout.monitor import ClusterMonitor
@@ -100,6 +101,7 @@ class _Parts:
     workers: WorkerPool | None = None
     ticker: Ticker | None = None
     history: History | None = None
+    changed_code: tuple[str, ...] = ()
 
     @property
     def by_reference(self) -> bool:
@@ -182,17 +184,25 @@ class RunExecution:
             raise UsageError("setup was called twice; make a new runner for another run")
         run = conf if isinstance(conf, Run) else resolve(conf, self._iterator, resume=resume)
         conf, kernels = run.conf, host_kernels(run.conf.kernels)
-        first, performer = self._first_model_of(conf, kernels), self._performer_of(run)
-        folder = folder_of(conf, resumes=run.resumes)
-        folder.check_unused()
         tracker = self._tracker or InMemoryStateTracker()
+        made_of, has_own = MadeOf(tracker), self._aggregator is not None
+        first = first_model_of(
+            conf, self._first_model, kernels, has_aggregator=has_own, resumes=run.resumes, had_one=made_of.had_a_model
+        )
+        performer, folder = self._performer_of(run), folder_of(conf, resumes=run.resumes)
+        folder.check_unused()
         outcome = Outcome(tracker.clock)
         folder.on_trouble, folder.on_wait, folder.on_failed = outcome.warn, outcome.progressed, self._checkpoint_failed
         if run.resumes and (made_with := folder.made_with()):
             tracker.define_once(ARITHMETIC, made_with)
         if run.local_workers:
             check_same_arithmetic(tracker, conf, run.compute)
-        folder.take(RunArithmetic(tracker), takes_over=run.resumes and self._monitor is not None)
+        reads_all = self._monitor is None or not conf.data_by_reference  # else the jobs that are done here
+        jobs = prefetched(job_iterator(conf, self._iterator), conf.prefetch_buffer, reads_all=reads_all)
+        own: dict[str, Any] = {"first": self._first_model, "aggregator": self._aggregator, "stop_if": self._stop_if}
+        ours = parts_of(conf, jobs, performer=performer if run.local_workers else None, **own)
+        changed = agree_on_parts(tracker, conf, ours, folder.made_with("made_of"), changed_code=run.changed_code)
+        folder.take(RunArithmetic(tracker), made_of, takes_over=run.resumes and self._monitor is not None)
         if self._monitor is None and isinstance(tracker, InMemoryStateTracker):
             run, performer = noted(run, performer, folder.begun() if run.resumes else None)
         router = find_router(conf)
@@ -202,7 +212,7 @@ class RunExecution:
         usual = aggregator_of(router, kernels, weighted_average=conf.weighted_average, pool=pool)
         self._parts = _Parts(
             run=run,
-            jobs=self._jobs_of(conf),
+            jobs=jobs,
             tracker=tracker,
             router=router,
             aggregator=self._aggregator or usual,
@@ -212,19 +222,9 @@ class RunExecution:
             folder=folder,
             outcome=outcome,
             pool=pool,
+            changed_code=changed,
         )
         return conf
-
-    def _jobs_of(self, conf: Conf) -> JobIterator:
-        """Return the run's jobs, their data read ahead; of a cluster that reads its data itself, those done here."""
-        reads_all = self._monitor is None or not conf.data_by_reference
-        return prefetched(job_iterator(conf, self._iterator), conf.prefetch_buffer, reads_all=reads_all)
-
-    def _first_model_of(self, conf: Conf, kernels: Kernels) -> Callable[[], Result]:
-        """Return what makes version 0 of the model."""
-        if conf.network_conf is None and self._aggregator is None:
-            raise ConfError(OTHER_JOBS)
-        return first_model_of(conf, self._first_model, kernels)
 
     def _performer_of(self, run: Run) -> PerformerFactory:
         """Return what makes the performers of the workers in this process; what others have is not needed here."""
@@ -329,7 +329,7 @@ class RunExecution:
         if monitor is None:  # on a cluster nobody gives a run more epochs once it is done: it is cleared up
             drive(protocol.extend_run(tracker.store, parts.run.plan))
         lines = storage.open_lines(conf)
-        parts.history = History(lines, parts.run.plan, tracker.clock, conf.network_conf)
+        parts.history = History(lines, parts.run.plan, tracker.clock, conf.network_conf, parts.changed_code)
         self._followers.begin(ObservedRun(conf, parts.run.plan, name, tracker, lambda: self._known_workers(parts)))
         self._stats = self._record_phases(parts, name, lines)
         observers = Observers(outcome, self._listeners, self._saver, lambda model: self._observed(parts, model))

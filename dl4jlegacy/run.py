@@ -64,6 +64,7 @@ class Run:
         plan: which batches make up which job.
         local_workers: the number of workers in this process.
         resumes: whether the run continues from the checkpoints in ``conf.checkpoint_dir``.
+        changed_code: whether it may continue with other code of its program than it began with.
     """
 
     conf: Conf
@@ -71,6 +72,7 @@ class Run:
     plan: Plan
     local_workers: int
     resumes: bool = False
+    changed_code: bool = False
 
 
 def resolve(
@@ -81,6 +83,7 @@ def resolve(
     local_workers: int | None = None,
     on_cluster: bool = False,
     resume: bool = False,
+    changed_code: bool = False,
 ) -> Run:
     """Return the run that ``conf`` describes, checked against its data. Writes nothing.
 
@@ -92,6 +95,7 @@ def resolve(
         on_cluster: whether other processes join the run: data then travel with the jobs, or all reach them.
         resume: whether the run continues from the newest good checkpoint in ``conf.checkpoint_dir``. It keeps its
             incarnation then; any other run gets a new one.
+        changed_code: as for ``Run``.
 
     Raises:
         ConfError: the Conf is invalid, or does not fit the data.
@@ -134,7 +138,7 @@ def resolve(
     conf = with_fingerprint(conf, whole, checkpoints, resume=resume)
     if isinstance(data, ValidatedData):
         conf = _with_validation_fingerprint(conf, data, checkpoints)
-    return Run(conf, compute, jobs.plan, workers, resumes=resume)
+    return Run(conf, compute, jobs.plan, workers, resumes=resume, changed_code=changed_code)
 
 
 def _with_place_of_data(conf: Conf, data: TrainingData) -> Conf:

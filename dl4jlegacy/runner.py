@@ -184,7 +184,14 @@ class ActorNetworkRunner:
     ) -> None:
         self._leave(error)
 
-    def setup(self, conf: Conf | Run | None = None, *, resume: bool = False, wait_seconds: float = 60.0) -> Conf:
+    def setup(
+        self,
+        conf: Conf | Run | None = None,
+        *,
+        resume: bool = False,
+        changed_code: bool = False,
+        wait_seconds: float = 60.0,
+    ) -> Conf:
         """Check everything that can be checked before training; return the Conf with all defaults resolved.
 
         On a cluster a new run is registered here, so that workers may join.
@@ -194,14 +201,17 @@ class ActorNetworkRunner:
                 standby and a worker take the one that is registered.
             resume: go on with a run: the one that is registered, or else from the newest good checkpoint in
                 ``conf.checkpoint_dir``; a ``Run`` says so itself.
+            changed_code: with ``resume``, go on though the program's own code (router, aggregator, performer,
+                ``stop_if``) is other than that the run began with; the history says from which version on.
             wait_seconds: how long a standby and a worker wait for a master to register.
 
         Raises:
             ConfError: the Conf is invalid, or does not fit the data.
             DeviceError: its devices are not available.
             CheckpointError: the folder holds another run's checkpoints, ``resume`` finds nothing to go on from, or the
-                run began with other data.
-            VersionError: the workers here would round differently from those that the run has had so far.
+                run began with other data, or another first model.
+            VersionError: the workers here would round differently from those that the run has had so far; or the run
+                began with other code of its program.
             TrackerError: Hazelcast or Zookeeper cannot be reached, no run is registered, or it has a master already.
         """
         if self._conf is not None:
@@ -215,11 +225,13 @@ class ActorNetworkRunner:
             conf = conf if isinstance(conf, Run) else self._with_place_of_data(conf)
             data = self._read_data(conf.conf if isinstance(conf, Run) else conf, again=resume)
             if self._cluster is not None:
-                self._enter(self._cluster.leading(conf, data, self._tick, resume=resume))
+                leading = self._cluster.leading(conf, data, self._tick, resume=resume, changed_code=changed_code)
+                self._enter(leading)
+            elif isinstance(conf, Run):
+                self._execute(conf)
             else:
                 here = self._workers
-                run = conf if isinstance(conf, Run) else resolve(conf, data, local_workers=here, resume=resume)
-                self._execute(run)
+                self._execute(resolve(conf, data, local_workers=here, resume=resume, changed_code=changed_code))
         return self._conf_of_run()
 
     def train(

@@ -77,6 +77,7 @@ runner
 parallel_wrapper
 inference_queue
 parallel_inference
+testing
 doctor ui
 sklearn tuning serving
 cli

@@ -24,6 +24,7 @@ PACKAGES = [
     "dl4jlegacy.scaleout",
     "dl4jlegacy.scaleout.zookeeper",
     "dl4jlegacy.kernels",
+    "dl4jlegacy.testing",
 ]
 
 

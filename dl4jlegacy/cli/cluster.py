@@ -64,7 +64,9 @@ def _master_options(
 ) -> MasterOptions:
     from dl4jlegacy.cluster.leadership import MasterOptions
 
-    return MasterOptions(options.out or "", options.bind, display.tick, observers)
+    return MasterOptions(
+        options.out or "", options.bind, display.tick, observers, changed_code=getattr(options, "changed_code", False)
+    )
 
 
 def train_on_cluster(

@@ -342,9 +342,10 @@ def _history_line(entry: HistoryEntry, examples: int) -> str:
     speed = f", {examples / entry.seconds:,.0f}/s" if entry.seconds and examples > 0 else ""
     stale = f", {entry.staleness:.1f} versions stale" if entry.staleness else ""
     workers = "".join(f", {worker} {rate:,.0f}/s" for worker, rate in sorted(entry.workers.items()))
+    changed = f", from here on with changed code: {', '.join(entry.changed_code)}" if entry.changed_code else ""
     return (
         f"{_time(entry.time)} version {entry.version}, round {entry.round}: score {score}, "
-        f"{counted(entry.examples, 'example')}{speed}{stale}{workers}"
+        f"{counted(entry.examples, 'example')}{speed}{stale}{workers}{changed}"
     )
 
 

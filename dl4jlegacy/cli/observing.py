@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dl4jlegacy.cli.changed_code import ChangedCodeOptions
 from dl4jlegacy.cli.declarations import count_option, text_option
 from dl4jlegacy.cli.options import ResumeOptions, TrainOptions, WorkerOptions
 from dl4jlegacy.console import open_console
@@ -69,7 +70,7 @@ class ObservedTrainOptions(ObservingOptions, TrainOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ObservedResumeOptions(ObservingOptions, ResumeOptions):
+class ObservedResumeOptions(ChangedCodeOptions, ObservingOptions, ResumeOptions):
     """The options of ``dl4j resume``."""
 
 

@@ -9,7 +9,7 @@ import typer
 from dl4jlegacy.cli import cluster
 from dl4jlegacy.cli.dashboard import in_browser, local_source
 from dl4jlegacy.cli.observing import ObservedResumeOptions, ObservedTrainOptions, observing
-from dl4jlegacy.cli.options import ResumeOptions, add_command, import_used
+from dl4jlegacy.cli.options import add_command, import_used
 from dl4jlegacy.errors import CheckpointError, UsageError
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def resume(options: ObservedResumeOptions) -> None:
             cluster.resume_folder_on_cluster(options, content, observers)
 
 
-def _resume_folder(options: ResumeOptions, content: bytes, observers: Sequence[RunObserver]) -> None:
+def _resume_folder(options: ObservedResumeOptions, content: bytes, observers: Sequence[RunObserver]) -> None:
     """Continue a run from its checkpoints, in this process; ``content`` is that of its ``conf.json``."""
     from dl4jlegacy import files, run_data, storage, training
     from dl4jlegacy.cli.next_steps import RunLocation
@@ -113,7 +113,8 @@ def _resume_folder(options: ResumeOptions, content: bytes, observers: Sequence[R
     data = run_data.data_of(conf)
 
     def start(display: ProgressDisplay) -> Report:
-        run = resolve(conf, training.training_data(conf, data), resume=True)
+        there = training.training_data(conf, data)
+        run = resolve(conf, there, resume=True, changed_code=options.changed_code)
         return training.train(run, data, out=options.out or "", tick=display.tick, observers=observers)
 
     show_training(

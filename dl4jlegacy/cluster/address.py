@@ -21,6 +21,7 @@ from dl4jlegacy.errors import NotAuthorisedError, TrackerError, UsageError, Vers
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast.store import DEADLINE_SECONDS, HazelcastStateTracker, HazelcastStore
+from dl4jlegacy.scaleout.identity import MODULE
 from dl4jlegacy.scaleout.secret import ALLOW_UNSIGNED, MAKE_SECRET, beyond_loopback
 from dl4jlegacy.scaleout.tracker import StateTracker
 from dl4jlegacy.scaleout.zookeeper import ZookeeperConfigurationRetriever, ZooKeeperSession
@@ -279,9 +280,13 @@ def check_fits(tracker: StateTracker, conf: Conf, ours: dict[str, str]) -> None:
 
 
 def check_versions(theirs: dict[str, str], ours: dict[str, str], consequence: str) -> None:
-    """Raise ``VersionError`` if the versions of a run's master and those of this process differ."""
+    """Raise ``VersionError`` if the versions of a run's master and those of this process differ.
+
+    Of modules that only one of them was told to use, nothing follows.
+    """
+    known = {name: own for name, own in ours.items() if name in theirs or not name.startswith(MODULE)}
     different = [
-        f"{name} {theirs.get(name)} there, {own} here" for name, own in ours.items() if theirs.get(name) != own
+        f"{name} {theirs.get(name)} there, {own} here" for name, own in known.items() if theirs.get(name) != own
     ]
     if different:
         raise VersionError(f"{consequence}: {'; '.join(different)}; install what the master has")

@@ -40,6 +40,7 @@ from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.compute import ARITHMETIC
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker, HazelcastStore
+from dl4jlegacy.scaleout.identity import shared_code
 from dl4jlegacy.scaleout.monitor import ClusterMonitor
 from dl4jlegacy.scaleout.observers import RunObserver
 from dl4jlegacy.scaleout.outcome import RunStatus
@@ -91,6 +92,7 @@ class MasterOptions:
         bind: the host on which to listen for the workers' signs of life.
         tick: called with the run's status a few times a second.
         observers: follow the run from beside it.
+        changed_code: as for ``Run``, of one that is resumed.
 
     Raises:
         ConfError: ``out`` can be no path.
@@ -100,6 +102,7 @@ class MasterOptions:
     bind: str = "127.0.0.1"
     tick: Tick = field(default=_no_tick)
     observers: Sequence[RunObserver] = ()
+    changed_code: bool = False
 
     def __post_init__(self) -> None:
         storage.absolute(self.out)
@@ -212,7 +215,7 @@ def leading_again(
         closing(open_tracker(conf, address, registered=True, takes_part=True)) as tracker,
     ):
         check_something_is_left(conf, tracker)
-        check_takes_over(conf, tracker)
+        check_takes_over(conf, tracker, changed_code=options.changed_code)
         say_where_it_continues(conf, tracker)
         if workers is None:
             workers = 0 if _has_workers(candidate, tracker) else conf.workers
@@ -246,7 +249,7 @@ def leading_from_checkpoints(
         storage.open_checkpoints(conf.checkpoint_dir).check_unused()
     with standing(address, conf) as candidate, closing(open_tracker(conf, address, takes_part=True)) as tracker:
         _check_not_led_elsewhere(conf, candidate, tracker)
-        check_takes_over(conf, tracker)
+        check_takes_over(conf, tracker, changed_code=options.changed_code)
         if workers is None:
             workers = 0 if _has_workers(candidate, tracker) else conf.workers
         run = resolve(conf, data, local_workers=workers, on_cluster=True, resume=True)
@@ -265,7 +268,7 @@ def leading(
     takes_over: str = "",
 ) -> Iterator[LedRun]:
     """Register the Conf and share the plan; at the end clear up; ``takes_over`` says how, "" for a new run."""
-    conf, address = run.conf, candidate.address
+    conf, address, run = run.conf, candidate.address, replace(run, changed_code=options.changed_code)
     out = _place_of_model(conf, options.out, tracker) if takes_over else storage.absolute(options.out)
     registration = MasterRegistration(conf, address, candidate.session, candidate.election, tracker)
     if takes_over == _RESUMED:  # whatever ended it before
@@ -395,17 +398,18 @@ def find_run(address: ClusterAddress, name: str, *, id_given: bool) -> tuple[Clu
     )
 
 
-def check_takes_over(conf: Conf, tracker: HazelcastStateTracker) -> None:
-    """Raise ``VersionError`` if this process is not of the versions that the run's master has, or had."""
-    theirs = tracker.get("versions")
+def check_takes_over(conf: Conf, tracker: HazelcastStateTracker, *, changed_code: bool = False) -> None:
+    """Raise ``VersionError`` if this process is not of the versions, and of the code, that the run's master had."""
+    theirs, ours = tracker.get("versions"), versions(conf.kernels) | ({} if changed_code else shared_code(conf))
     if isinstance(theirs, dict):
-        check_versions(theirs, versions(conf.kernels), f"this process cannot take run {conf.run} over")
+        check_versions(theirs, ours, f"this process cannot take run {conf.run} over")
 
 
 def _definitions(run: Run) -> dict[str, Any]:
     """Return the globals of the run that its workers need."""
     plan = msgspec.to_builtins(run.plan)
-    defined = {"conf": run.conf.to_json(), "versions": versions(run.conf.kernels), "plan": plan}
+    in_common = versions(run.conf.kernels) | shared_code(run.conf)
+    defined = {"conf": run.conf.to_json(), "versions": in_common, "plan": plan}
     made_with = folder_of(run.conf, resumes=True).made_with() if run.resumes else {}
     return {**defined, ARITHMETIC: made_with} if made_with else defined  # before any worker decides
 

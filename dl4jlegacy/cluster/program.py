@@ -65,7 +65,7 @@ class ClusterProgram:
         return cluster_address.find_conf(self.address, wait_seconds=wait_seconds)
 
     def leading(
-        self, conf: Conf | Run, data: TrainingData, tick: Tick, *, resume: bool
+        self, conf: Conf | Run, data: TrainingData, tick: Tick, *, resume: bool, changed_code: bool = False
     ) -> AbstractContextManager[LedRun]:
         """Return what makes this process the master of a new run, or of one that goes on.
 
@@ -73,7 +73,7 @@ class ClusterProgram:
             ConfError: the Conf does not fit the data, or is not that of the run that is registered. UsageError: it has
                 no tracker. CheckpointError: there is nothing to go on from.
         """
-        options, here = self._options(tick), self.workers or 0
+        options, here = MasterOptions(bind=self.bind, tick=tick, changed_code=changed_code), self.workers or 0
         if isinstance(conf, Run):
             return leading_new_run(conf, self.address, options)
         if not resume:
@@ -93,7 +93,8 @@ class ClusterProgram:
 
     def leading_after_master(self, conf: Conf, data: TrainingData, tick: Tick) -> AbstractContextManager[LedRun | None]:
         """Return what makes this process wait behind the master of a run, and lead it when that is gone."""
-        return leading_after_master(conf, data, self.address, self._options(tick), workers=self.workers or 0)
+        options = MasterOptions(bind=self.bind, tick=tick)
+        return leading_after_master(conf, data, self.address, options, workers=self.workers or 0)
 
     def work(
         self,
@@ -103,9 +104,6 @@ class ClusterProgram:
     ) -> None:
         """Work for the run that is registered, until it ends; args and errors as for ``run_worker``."""
         run_worker(self.address, workers=self.workers, performer=performer, listeners=listeners, observers=observers)
-
-    def _options(self, tick: Tick) -> MasterOptions:
-        return MasterOptions(bind=self.bind, tick=tick)
 
     def _on_grid(self, conf: Conf) -> Conf:
         """Return the Conf with the grid that is named here; raises ``UsageError`` if none is named at all."""

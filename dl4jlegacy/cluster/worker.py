@@ -43,6 +43,7 @@ from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.compute import Compute, check_same_arithmetic, compute_for_worker
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
+from dl4jlegacy.scaleout.identity import agree_on_performer, shared_code
 from dl4jlegacy.scaleout.job import JobIterator
 from dl4jlegacy.scaleout.journal import Journal
 from dl4jlegacy.scaleout.liveness.client import LivenessClient
@@ -261,7 +262,7 @@ def _work(
     on_event: OnEvent,
 ) -> Head | None:
     """Work for one run; return its last head, or None when it is gone, or another has taken its place."""
-    check_fits(tracker, conf, versions(conf.kernels))
+    _check_joins(tracker, conf, performer)
     plan = msgspec.convert(defined(tracker, "plan", conf), described(Plan))
     reached = jobs_by_reference(conf, plan, data_dir)
     jobs = None if reached is None else prefetched(reached, conf.prefetch_buffer, reads_all=False)
@@ -311,6 +312,12 @@ def _work(
     if left == "drained":
         raise _Drained
     return head
+
+
+def _check_joins(tracker: StateTracker, conf: Conf, performer: PerformerFactory) -> None:
+    """Raise ``VersionError`` if this process is not of the versions, or not of the code, of the run's others."""
+    check_fits(tracker, conf, versions(conf.kernels) | shared_code(conf))
+    agree_on_performer(tracker, conf, performer)
 
 
 def _pool(

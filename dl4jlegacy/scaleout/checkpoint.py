@@ -96,12 +96,14 @@ class CheckpointStore:
         owner: whose checkpoints they are; None: whoever's there are, for looking only.
 
     Attributes:
-        arithmetic: returns what the run is computed with, to be written down with each checkpoint.
+        arithmetic, made_of: return what the run is computed with, and what it is made of (``scaleout.identity``), to be
+            written down with each checkpoint.
     """
 
     def __init__(self, folder: Folder | Path | str, *, keep: int = 3, owner: RunIdentity | None = None) -> None:
         self.folder: Folder = LocalFolder(folder) if isinstance(folder, (str, Path)) else folder
         self.arithmetic: Callable[[], dict[str, str]] = dict
+        self.made_of: Callable[[], dict[str, str]] = dict
         self._keep, self._owner = keep, owner
         self._takes_over = self._is_taken = self._cannot_delete = False
         self._conf: Conf | None = None  # of the run that has taken the folder
@@ -242,6 +244,7 @@ class CheckpointStore:
             "position": {"round": head.round, "batches": head.batches, "examples": head.examples},
             **msgspec.to_builtins(owner),
             "arithmetic": self.arithmetic(),
+            "made_of": self.made_of(),
             "values": dict(result.values),
             "arrays": list(result.arrays),
             "model": _described(model, tensors),
@@ -347,11 +350,14 @@ class CheckpointStore:
                 return msgspec.convert(_verified(self.folder.read(self._files(version)[1]))["head"], described(Head))
         return None
 
-    def made_with(self) -> dict[str, str]:
-        """Return what the newest good manifest says that its model was computed with; empty if there is none."""
+    def made_with(self, field: str = "arithmetic") -> dict[str, str]:
+        """Return what the newest good manifest says that its model was computed with; empty if there is none.
+
+        With ``field`` "made_of" of what its run is made of; empty, too, if an older version wrote it.
+        """
         for version in self.versions():
             with contextlib.suppress(CheckpointError, OSError):
-                found = _verified(self.folder.read(self._files(version)[1])).get("arithmetic")
+                found = _verified(self.folder.read(self._files(version)[1])).get(field)
                 return found if isinstance(found, dict) else {}
         return {}
 

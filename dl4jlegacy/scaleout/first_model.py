@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dl4jlegacy.backend import to_host
-from dl4jlegacy.errors import ConfError, ShapeError
+from dl4jlegacy.errors import CheckpointError, ConfError, ShapeError
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.networks import Network, TrainableNetwork, build_network
 from dl4jlegacy.scaleout.aggregate import PARAMS, STATE
@@ -13,9 +13,9 @@ from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.contract import check_finite
 from dl4jlegacy.scaleout.job import Result
 
-__all__ = ["OTHER_JOBS", "first_model", "first_model_of"]
+__all__ = ["first_model", "first_model_of"]
 
-OTHER_JOBS = "jobs that are no network's need an aggregator and a first_model, which is a Result"
+_OTHER_JOBS = "jobs that are no network's need an aggregator and a first_model, which is a Result"
 
 
 def first_model(network: TrainableNetwork) -> Result:
@@ -23,28 +23,47 @@ def first_model(network: TrainableNetwork) -> Result:
     return Result({}, {PARAMS: to_host(network.params), STATE: to_host(network.updater_state)})
 
 
-def first_model_of(conf: Conf, given: Result | Network | None, kernels: Kernels) -> Callable[[], Result]:
+def first_model_of(
+    conf: Conf,
+    given: Result | Network | None,
+    kernels: Kernels,
+    *,
+    has_aggregator: bool,
+    resumes: bool = False,
+    had_one: Callable[[], bool] = lambda: False,
+) -> Callable[[], Result]:
     """Return what makes version 0 of a run's model.
 
     Args:
         conf: the run's.
         given: by its program; None: the network's configuration draws it.
         kernels: of this process, for work in host memory.
+        has_aggregator: whether its program has one of its own, which jobs that are no network's need.
+        resumes: whether the run goes on from before, so that it needs no first model as a rule.
+        had_one: returns whether it began with one that was given; asked when version 0 is wanted.
 
     Raises:
         ConfError: it is none of the run's jobs. NotFiniteError: there is NaN or infinity in it.
     """
     if conf.network_conf is None:
-        if not isinstance(given, Result):
-            raise ConfError(OTHER_JOBS)
-        check_finite("first_model", given)
-        return lambda: given
-    network = build_network(conf.network_conf, kernels)
-    if given is not None:
+        if not has_aggregator:
+            raise ConfError(_OTHER_JOBS)
+        if isinstance(given, Result):
+            check_finite("first_model", given)
+            return lambda: given
+        if given is not None or not resumes:
+            raise ConfError(_OTHER_JOBS)
+    network = None if conf.network_conf is None else build_network(conf.network_conf, kernels)
+    if given is not None and network is not None:
         _begin_with(network, given)
         return lambda: first_model(network)
 
     def first() -> Result:
+        if network is None or had_one():
+            raise CheckpointError(
+                f"run {conf.run} began with a model that its program gave it, of which nothing is left, and this "
+                "process was given none: give it that first_model"
+            )
         network.init()
         return first_model(network)
 

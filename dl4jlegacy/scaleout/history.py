@@ -49,6 +49,7 @@ class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
         learning_rate: with which the last of its jobs began, as for ``learning_rate_at``; None: there is none, or the
             version is of a validation, or older than this field.
         shares: what each worker with jobs in it did of it; empty if the version is older than this field.
+        changed_code: what of the run's own code is other than before from this version on (``--changed-code``).
     """
 
     began: float
@@ -64,6 +65,7 @@ class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
     validation: Figures | None = None
     learning_rate: float | None = None
     shares: dict[str, Share] = {}
+    changed_code: tuple[str, ...] = ()
 
 
 class HistoryFile(LinesFile[HistoryEntry]):
@@ -175,11 +177,18 @@ class History:
         plan: the run's.
         clock: of running time.
         network: that is trained; None: the jobs are no network's.
+        changed_code: of the run's own code, what is other than before; told with the first version.
     """
 
     def __init__(
-        self, folder: LinesFolder | None, plan: Plan, clock: Clock, network: NetworkConfiguration | None = None
+        self,
+        folder: LinesFolder | None,
+        plan: Plan,
+        clock: Clock,
+        network: NetworkConfiguration | None = None,
+        changed_code: tuple[str, ...] = (),
     ) -> None:
+        self._changed_code = changed_code
         self._plan, self._clock, self._network = plan, clock, network
         self._began, self._last, self._version = time.time(), clock.now(), -1
         self._keeper = None if folder is None else LinesKeeper(HistoryFile(folder))
@@ -194,6 +203,7 @@ class History:
         self._last, self._version = now, event.head.version
         rate = None if self._network is None else _learning_rate(event, self._plan, self._network)
         entry = _entry(event, self._plan, began=self._began, seconds=now - before, learning_rate=rate)
+        entry, self._changed_code = msgspec.structs.replace(entry, changed_code=self._changed_code), ()
         self.first_version = entry.version if self.first_version is None else self.first_version
         add_shares(self.shares, entry.shares)
         if self._keeper is not None:

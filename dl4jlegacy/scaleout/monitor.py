@@ -26,6 +26,7 @@ from dl4jlegacy.scaleout.compute import ARITHMETIC
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.foreign import shortened
 from dl4jlegacy.scaleout.history import History, HistoryEntry, HistoryFile, add_shares
+from dl4jlegacy.scaleout.identity import MADE_OF, PERFORMER
 from dl4jlegacy.scaleout.journal import (
     JOURNAL_TOPIC,
     MOST_ENTRIES,
@@ -180,7 +181,7 @@ class ClusterMonitor:
         """The committed messages at hand, if this process takes part in the mesh of the run."""
         self._keeper: LinesKeeper[JournalEntry] | None = None
         self._news: deque[JournalEntry] = deque(maxlen=MOST_ENTRIES)
-        self._has_begun = False
+        self._has_begun = self._is_set_up = False
         self._master_guard, self._own_guard = _StallGuard(leadership, tracker), _StallGuard(leadership, tracker)
         self._poll: Callable[[], None] = lambda: None
         self._fail: Callable[[BaseException], None] = lambda error: None
@@ -236,7 +237,7 @@ class ClusterMonitor:
             self._keeper = LinesKeeper(JournalFile(self._folder))
             self._guarded(lambda: self._keep(Journal.read(self._tracker)))
         self.journal.write("master_took_over" if self._takes_over else "run_began", run=self._conf.run)
-        self._poll, self._fail = poll, fail
+        self._poll, self._fail, self._is_set_up = poll, fail, True
         self._wakeup.set()
 
     def check_in(self) -> bool:
@@ -496,8 +497,10 @@ class ClusterMonitor:
                 self._tracker.remove_worker(record.id)
 
     def _restore_globals(self) -> None:
-        if ARITHMETIC not in self._definitions and (found := self._tracker.get(ARITHMETIC)) is not None:
-            self._definitions[ARITHMETIC] = found  # the first worker's; the next ones must agree with it
+        for key in (ARITHMETIC, MADE_OF, PERFORMER):  # a worker's, or the program's; others must agree with it
+            is_decided = key == ARITHMETIC or self._is_set_up
+            if is_decided and key not in self._definitions and (found := self._tracker.get(key)) is not None:
+                self._definitions[key] = found
         for key, value in self._definitions.items():
             if self._tracker.get(key) is None:
                 self._tracker.define(key, value)

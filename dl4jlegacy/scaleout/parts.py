@@ -22,6 +22,7 @@ from dl4jlegacy.errors import ConfError, MissingPartError, UsageError, nearest
 from dl4jlegacy.exits import error_text, exits_as_errors
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.scaleout import strategies
+from dl4jlegacy.scaleout.code_digest import module_digest
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.contract import check_router
 from dl4jlegacy.scaleout.perform import CheckedPerformer, WorkerPerformer
@@ -39,6 +40,7 @@ __all__ = [
     "import_parts",
     "register_performer",
     "register_router",
+    "used_modules",
 ]
 
 PerformerFactory = Callable[[Conf, Kernels], WorkerPerformer]
@@ -47,6 +49,7 @@ RouterFactory = Callable[[Conf], WorkRouter]
 """Makes a router, of the run's Conf (with the router's arguments)."""
 F = TypeVar("F", bound=Callable[..., Any])
 
+_USED: dict[str, str] = {}
 _OWN = "dl4jlegacy."
 """So begin the names of the package's own performers, which nobody has to look for."""
 
@@ -238,6 +241,12 @@ def import_parts(modules: Iterable[str]) -> None:
                 f"--use {module}: it registers no part; does it have @register_performer(...) or "
                 "@register_router(...) at its top level?"
             )
+        _USED[module] = module_digest(sys.modules[module])
+
+
+def used_modules() -> dict[str, str]:
+    """Return the digests of the modules that ``import_parts`` has imported, by their names."""
+    return dict(_USED)
 
 
 def _origin(part: Any) -> str:

@@ -78,11 +78,14 @@ class RunFolder:
                 "choose another --checkpoint-dir"
             )
 
-    def take(self, arithmetic: Callable[[], dict[str, str]], *, takes_over: bool) -> None:
+    def take(
+        self, arithmetic: Callable[[], dict[str, str]], made_of: Callable[[], dict[str, str]], *, takes_over: bool
+    ) -> None:
         """Take the folder for the run; one that is under way goes on without if that cannot be done now.
 
         Args:
-            arithmetic: returns what the run is computed with, to be written down with each checkpoint.
+            arithmetic, made_of: return what the run is computed with, and what it is made of, to be written down with
+                each checkpoint.
             takes_over: whether this process leads the run of another one, which the grid may know better than the
                 folder does.
 
@@ -92,7 +95,7 @@ class RunFolder:
         """
         if self._store is None:
             return
-        self._store.arithmetic = arithmetic
+        self._store.arithmetic, self._store.made_of = arithmetic, made_of
         try:
             self._store.keep_conf(self._conf, takes_over=takes_over)
         except Dl4jError as exc:
@@ -150,10 +153,13 @@ class RunFolder:
 
     # -- what the tracker may have lost --------------------------------------------------------------------------------
 
-    def made_with(self) -> dict[str, str]:
-        """Return what the newest checkpoint was computed with; empty if there is none, or that is unknown now."""
+    def made_with(self, field: str = "arithmetic") -> dict[str, str]:
+        """Return what the newest checkpoint was computed with; empty if there is none, or that is unknown now.
+
+        ``field`` as for ``CheckpointStore.made_with``.
+        """
         with contextlib.suppress(Dl4jError):
-            return {} if self._store is None else self._store.made_with()
+            return {} if self._store is None else self._store.made_with(field)
         return {}
 
     def newest(self) -> Head | None:

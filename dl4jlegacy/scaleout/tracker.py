@@ -159,6 +159,10 @@ class StateTracker:
             self.store.delete(f"global/{key}")
         return value
 
+    def undefine(self, key: str) -> None:
+        """Remove a global value, if it is defined."""
+        self.store.delete(f"global/{key}")
+
     def get(self, key: str) -> Any:
         """Return a global value; None if it is not defined."""
         raw = self._read(f"global/{key}")

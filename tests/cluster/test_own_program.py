@@ -98,6 +98,41 @@ def test_a_master_and_its_workers_take_a_router_by_its_name(cluster: Cluster) ->
     assert not cluster.left_over()
 
 
+CHANGED = """
+from dl4jlegacy import IterativeReduceWorkRouter, Result, register_performer, register_router
+
+register_router("in-order")(lambda conf: IterativeReduceWorkRouter(weighted_average=False))
+
+
+@register_performer("word-count")
+class WordCountPerformer:
+    progress = 0
+
+    def __init__(self, conf, kernels): ...
+
+    def update(self, model): ...
+
+    def perform(self, job):
+        return Result({"value": {"words": 1}})
+"""
+
+
+def test_workers_with_other_code_under_the_same_name_are_refused(cluster: Cluster, tmp_path: Path) -> None:
+    """The master decides on the router, and the first worker on the performer."""
+    (tmp_path / "changed_program.py").write_text(CHANGED)
+    changed = {"PYTHONPATH": str(tmp_path), "DL4J_USE": "changed_program"}
+    master = cluster.master("--epochs", "2", "--router", "in-order", *USE)
+    error(cluster.worker(env=changed), 9, "DL4J-VERSION", "cannot join run", "router in-order")
+    assert cluster.worker(*USE).wait() == 0
+    assert same(master, 2)["router"] == "in-order"
+    words = lead(cluster, "master", 400)
+    able = cluster.worker(*USE)
+    cluster.wait_for_round(1)
+    error(cluster.worker(env=changed), 9, "DL4J-VERSION", "began with other code", "performer")
+    counted_once(words, 400)
+    assert able.wait() == 0
+
+
 def network(epochs: int) -> Conf:
     return Conf(multi_layer_conf=zoo.mlp(64, 10, hidden=(20,)), run="own-network", epochs=epochs, jobs_per_round=4)
 

@@ -1,0 +1,20 @@
+"""Checks of a program's own parts against what a run asks of them: call them in your tests.
+
+::
+
+    from dl4jlegacy.testing import check_aggregator, check_iterator, check_performer, check_strategy
+
+    def test_my_router():
+        check_strategy(MyRouter())
+
+Each returns nothing, or raises ``ContractError`` (an iterator's: ``DataError``) by the name of class and method. A run
+checks what it can see of the same contract by itself; these see more, such as an answer that changes when it is asked
+for again.
+"""
+
+from dl4jlegacy.testing.aggregators import check_aggregator
+from dl4jlegacy.testing.iterators import check_iterator
+from dl4jlegacy.testing.performers import check_performer
+from dl4jlegacy.testing.strategies import check_strategy
+
+__all__ = ["check_aggregator", "check_iterator", "check_performer", "check_strategy"]

@@ -1,0 +1,95 @@
+"""Whether an iterator of one's own gives the same batches to whoever asks, whenever, and on whichever thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+from dl4jlegacy.datasets import DataSet, DataSetIterator, ListMultiDataSetIterator, MultiDataSet
+from dl4jlegacy.errors import DataError
+from dl4jlegacy.scaleout.job import BatchIterator, batch_of
+
+__all__ = ["check_iterator"]
+
+_MOST_BATCHES = 64
+
+
+def check_iterator(data: Any, *, epochs: int = 2) -> None:
+    """Check that an iterator keeps to ``DataSetIterator``; of any other iterable, that its passes have the same rows.
+
+    Args:
+        data: the iterator; of its batches 64 of each epoch are asked for, at most.
+        epochs: so many of them are gone through.
+
+    Raises:
+        DataError: a batch has another size than is announced, or other rows when it is asked for again; names class
+            and method.
+    """
+    if isinstance(data, DataSetIterator | ListMultiDataSetIterator):
+        _check_positions(data, epochs)
+    elif isinstance(data, Iterable) and not isinstance(data, DataSet | MultiDataSet):
+        _check_passes(data, epochs)
+    else:
+        needed = ("batch", "total_batches", "total_examples", "batch_size")
+        lacking = [name for name in needed if not hasattr(data, name)]
+        raise DataError(f"{type(data).__name__} is no iterator of batches: it lacks {', '.join(lacking)}")
+
+
+def _check_positions(data: BatchIterator, epochs: int) -> None:
+    name, count = type(data).__name__, data.total_batches
+    if count != -(-data.total_examples // data.batch_size) or count < 1:
+        raise DataError(
+            f"{name} has total_batches {count}; {data.total_examples} examples in batches of {data.batch_size} make "
+            f"{-(-data.total_examples // data.batch_size)}"
+        )
+    step = max(1, -(-count // _MOST_BATCHES))
+    places = [(epoch, index) for epoch in range(epochs) for index in sorted({*range(0, count, step), count - 1})]
+    once = {place: _bytes(batch_of(data, *place)) for place in places}
+    again: dict[tuple[int, int], Any] = {}
+
+    def ask() -> None:
+        for place in reversed(places):
+            again[place] = _bytes(batch_of(data, *place))
+
+    thread = threading.Thread(target=ask, name="dl4j-check-iterator")
+    thread.start()
+    thread.join()
+    for place in places:
+        if again.get(place) != once[place]:
+            raise DataError(
+                f"{name}.batch{place} returns other rows when it is asked for again, in another order and on another "
+                "thread; a batch must follow from epoch and index alone"
+            )
+    _check_walk(data, once)
+
+
+def _check_walk(data: BatchIterator, once: dict[tuple[int, int], Any]) -> None:
+    """Raise ``DataError`` unless going through two epochs gives as many rows as their batches have."""
+    for epoch in range(2):
+        rows = sum(batch.num_examples for batch in data)
+        if rows != data.total_examples:
+            raise DataError(
+                f"{type(data).__name__}: pass {epoch + 1} over it gave {rows} rows, and total_examples is "
+                f"{data.total_examples}"
+            )
+
+
+def _check_passes(data: Iterable[Any], epochs: int) -> None:
+    if iter(data) is iter(data):  # it can be gone through once, as a generator; a run keeps what it gave
+        return
+    rows = [[_rows(batch) for batch in data] for _ in range(epochs)]
+    for number, each in enumerate(rows[1:], 2):
+        if each != rows[0]:
+            raise DataError(
+                f"{type(data).__name__}: pass {number} over it gave batches of {each} rows, and the first one of "
+                f"{rows[0]}"
+            )
+
+
+def _rows(batch: Any) -> int:
+    return batch.num_examples if isinstance(batch, DataSet | MultiDataSet) else len(batch[0])
+
+
+def _bytes(batch: DataSet | MultiDataSet) -> dict[str, bytes]:
+    return {name: array.tobytes() for name, array in batch.arrays().items()}

@@ -1,0 +1,79 @@
+"""Whether what a performer of one's own returns follows from the job and the model alone."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dl4jlegacy.errors import ContractError
+from dl4jlegacy.kernels import load
+from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.job import CollectionJobIterator, Job, JobIterator, Result
+from dl4jlegacy.scaleout.parts import PerformerFactory
+from dl4jlegacy.scaleout.perform import CheckedPerformer
+from dl4jlegacy.scaleout.plan import SlotPlan
+
+__all__ = ["check_performer"]
+
+_MOST_JOBS = 8
+_OTHERS = itertools.count(1)
+"""What the arrays of a model hold after ``update``, which may not be looked at any more."""
+
+
+def check_performer(
+    make: PerformerFactory, jobs: JobIterator | Sequence[Any], model: Result, *, conf: Conf | None = None
+) -> None:
+    """Check that performers keep to ``WorkerPerformer``: whoever does a job, and after whatever else, it is the same.
+
+    Args:
+        make: makes a performer, of a Conf and kernels, as ``register_performer`` takes it.
+        jobs: some work, as a list of JSON values, or the jobs of a run, of which the first eight are done.
+        model: that the jobs begin with.
+        conf: the run's; None: ``Conf()``.
+
+    Raises:
+        ContractError: a result depends on what the performer did before, or on the model's arrays after ``update``;
+            names class and method. JobError, NotFiniteError: one is none, as in a run.
+    """
+    conf = conf or Conf()
+    iterator: JobIterator = CollectionJobIterator(jobs) if isinstance(jobs, Sequence) else jobs
+    plan = iterator.plan
+    slots = [plan.slot(*plan.at(number)) for number in range(min(_MOST_JOBS, plan.total_slots))]
+    made = [make(conf, load("numpy")) for _ in range(2)]
+    name = type(made[0]).__name__
+    if made[0] is made[1]:
+        raise ContractError(f"{name}: the same performer is made twice; every worker needs one of its own")
+    first, second = (CheckedPerformer(each) for each in made)
+    once = [_done(first, iterator, slot, model) for slot in slots]
+    for what, performer, order in (
+        ("a performer that has done others", first, list(reversed(range(len(slots))))),
+        ("another performer", second, list(range(len(slots)))),
+    ):
+        for index in order:
+            if _done(performer, iterator, slots[index], model) != once[index]:
+                place = f"round {slots[index].round}, slot {slots[index].slot}"
+                raise ContractError(
+                    f"{name}.perform: {what} returns something else for {place}, of the same model; does it remember "
+                    "something, or keep arrays of the model that update() did not copy?"
+                )
+    _done(first, iterator, slots[0], model, is_wanted=False)
+
+
+def _done(
+    performer: CheckedPerformer, jobs: JobIterator, slot: SlotPlan, model: Result, *, is_wanted: bool = True
+) -> bytes | None:
+    """Return the frame of what a performer makes of a job; the model's arrays are gone once it has been loaded."""
+    given = Result(model.values, {name: np.array(array) for name, array in model.arrays.items()})
+    for array in given.arrays.values():
+        array.flags.writeable = False
+    performer.update(given)
+    for array in given.arrays.values():
+        array.flags.writeable = True
+        array[...] = next(_OTHERS)
+    job = Job(slot, jobs.plan.work_of(slot.round), jobs.work(slot), "checked", is_wanted=lambda: is_wanted)
+    result = performer.perform(job)
+    _ = performer.progress  # a number
+    return None if result is None else bytes(result.encode())
