@@ -25,7 +25,7 @@ from dl4jlegacy.scaleout.protocol import NAMES, listed_runs
 from dl4jlegacy.scaleout.records import Head
 from dl4jlegacy.scaleout.tracker import StateTracker
 from dl4jlegacy.scaleout.zookeeper import ZooKeeperSession
-from dl4jlegacy.scaleout.zookeeper.ends import ENDED
+from dl4jlegacy.scaleout.zookeeper.rights import CLOCK, ENDED, ROOT
 from dl4jlegacy.services import ServicesState
 from tests.support import REPOSITORY
 from tests.support.progress_lines import without_progress
@@ -42,6 +42,8 @@ LONG = "500"
 SHORTER = "5"
 """Epochs of a run that has to come to its end: some 200 rounds. If it must not do so too soon, hold it."""
 SECRET = "a secret of this test"
+STANDING = re.compile(rf"{ROOT}|{CLOCK}|{ENDED}(/.*)?|/[^/]+:[0-9]+(/tmp)?")
+"""What stays in Zookeeper: the folders that its server makes, and the records of ends, which go after a while."""
 HOLDS = """
 import pathlib as held_pathlib, threading as held_threading
 import dl4jlegacy.scaleout.perform as held_module
@@ -253,7 +255,7 @@ class Cluster:
 
     def _left_in_zookeeper(self) -> list[str]:
         with ZooKeeperSession(self.zookeeper, secret=SECRET.encode()) as session:
-            return [path for path in nodes_below(session, "/") if not path.startswith(ENDED)]
+            return [path for path in nodes_below(session, "/") if not STANDING.fullmatch(path)]
 
     def end(self) -> None:
         """Kill what still runs, and take back what it left, so that the next test finds no run."""
@@ -271,7 +273,8 @@ class Cluster:
         """Take all nodes of ours away, whoever made them."""
         with ZooKeeperSession(self.zookeeper, secret=SECRET.encode()) as session:
             for path in reversed(list(nodes_below(session, "/"))):
-                session.delete(path)
+                if not STANDING.fullmatch(path):
+                    session.delete(path)
 
 
 def nodes_below(session: ZooKeeperSession, path: str) -> Iterator[str]:
