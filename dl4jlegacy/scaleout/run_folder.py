@@ -79,7 +79,11 @@ class RunFolder:
             )
 
     def take(
-        self, arithmetic: Callable[[], dict[str, str]], made_of: Callable[[], dict[str, str]], *, takes_over: bool
+        self,
+        arithmetic: Callable[[], dict[str, str]],
+        made_of: Callable[[], dict[str, str]] = dict,
+        *,
+        takes_over: bool,
     ) -> None:
         """Take the folder for the run; one that is under way goes on without if that cannot be done now.
 

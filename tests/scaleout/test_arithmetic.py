@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from dl4jlegacy.cluster.address import versions
-from dl4jlegacy.cluster.leadership import _check_takes_over, _definitions
+from dl4jlegacy.cluster.leadership import _definitions, check_takes_over
 from dl4jlegacy.datasets import DataSet, ListDataSetIterator
 from dl4jlegacy.errors import TrackerError, VersionError
 from dl4jlegacy.kernels.arithmetic import cpu_arithmetic
@@ -152,7 +152,7 @@ def test_a_checkpoint_of_another_arithmetic_is_resumed_in_a_mixed_run_only(
 
 
 def test_an_older_checkpoint_that_does_not_say_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CheckpointStore, "made_with", lambda self: {})
+    monkeypatch.setattr(CheckpointStore, "made_with", lambda store, field="arithmetic": {})
     train(tmp_path)
     elsewhere(monkeypatch, "products")
     assert train(tmp_path, resume=True, epochs=3).head.status == "done"
@@ -180,12 +180,12 @@ def test_a_master_that_goes_on_from_checkpoints_tells_what_they_were_made_with_b
 def test_a_process_of_another_version_does_not_take_a_run_over(name: str) -> None:
     tracker: Any = InMemoryStateTracker()
     conf = Conf(run="r", kernels="numba")
-    _check_takes_over(conf, tracker)  # an older run, or one whose grid is empty: nothing is known
+    check_takes_over(conf, tracker)  # an older run, or one whose grid is empty: nothing is known
     tracker.define("versions", versions("numba"))
-    _check_takes_over(conf, tracker)
+    check_takes_over(conf, tracker)
     tracker.define("versions", {**versions("numba"), name: "another"})
     with pytest.raises(VersionError, match=rf"cannot take run r over: {name} another there, .* here; install"):
-        _check_takes_over(conf, tracker)
+        check_takes_over(conf, tracker)
 
 
 def test_a_run_that_becomes_mixed_is_still_the_same_run() -> None:
