@@ -23,7 +23,7 @@ from dl4jlegacy.datasets import (
 )
 from dl4jlegacy.datasets.fingerprint import fingerprint
 from dl4jlegacy.datasets.validation import ValidatedData, in_batches, split_off
-from dl4jlegacy.errors import CheckpointError, ConfError, DataError, MissingPartError, ShapeError
+from dl4jlegacy.errors import CheckpointError, ConfError, DataError, MissingPartError, ShapeError, counted
 from dl4jlegacy.machine import check_threads
 from dl4jlegacy.nn.batch_evaluation import (
     CLASS_METRICS,
@@ -37,12 +37,13 @@ from dl4jlegacy.nn.class_weights import balanced_weights, class_counts, named_we
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.networks import Network, NetworkConfiguration, build_network
 from dl4jlegacy.nn.training.data_checks import check_data
-from dl4jlegacy.scaleout.checkpoint import CheckpointStore, RunIdentity, check_same_data, with_fingerprint
+from dl4jlegacy.scaleout.checkpoint import CheckpointStore, RunIdentity, with_fingerprint
 from dl4jlegacy.scaleout.compute import Compute, host_kernels, resolve_compute
 from dl4jlegacy.scaleout.conf import NETWORK_CLASSES, Conf
 from dl4jlegacy.scaleout.job import BatchIterator, DataSetJobIterator, JobIterator
 from dl4jlegacy.scaleout.parts import find_router
 from dl4jlegacy.scaleout.plan import Plan
+from dl4jlegacy.scaleout.records import Head
 from dl4jlegacy.scaleout.run_folder import RunFolder
 from dl4jlegacy.scaleout.scoring import ValidationConf
 from dl4jlegacy.scaleout.strategies import check_servers
@@ -335,10 +336,27 @@ def _checkpoints_to_resume(conf: Conf, plan: Plan) -> CheckpointStore:
     checkpoints = storage.open_checkpoints(conf.checkpoint_dir, keep=conf.checkpoints_kept, owner=owner)
     newest = checkpoints.newest()
     if newest is not None:
-        check_same_data(newest[0], plan)
+        _check_continues(newest[0], plan)
     elif not checkpoints.has_conf():
         raise CheckpointError(
             f"{checkpoints.place} holds no run that could go on: neither checkpoints nor a conf.json; give what "
             "--checkpoint-dir was, or begin a new run"
         )
     return checkpoints
+
+
+def _check_continues(head: Head, plan: Plan) -> None:
+    """Raise ``CheckpointError`` if a plan ends before a head, or has other examples in the slots that are folded."""
+    if head.folded and head.folded[-1][1] > plan.total_slots:
+        raise CheckpointError(
+            f"run {head.run} has finished {head.round} rounds, and {counted(plan.total_epochs, 'epoch')}, as the Conf "
+            f"has now, are {plan.total_rounds}: a run cannot be resumed with fewer epochs than it has trained; give "
+            "more (Conf.epochs), or take the model as it is"
+        )
+    numbers = [number for first, last in head.folded for number in range(first, min(last, plan.total_slots))]
+    expected = sum(map(plan.batches_of, numbers)), sum(map(plan.examples_of, numbers))
+    if (head.batches, head.examples) != expected:
+        raise CheckpointError(
+            f"run {head.run} has trained on {head.examples} examples in {head.batches} batches; with the data as they "
+            f"are now that would have been {expected[1]} in {expected[0]}: give it the data that it began with"
+        )

@@ -39,13 +39,12 @@ from dl4jlegacy.folders import Folder, LocalFolder
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.own_folder import CONF, Whose, whose
-from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol import SavedState
 from dl4jlegacy.scaleout.records import Best, Head, Manifest
 from dl4jlegacy.scaleout.store import Buffer
 from dl4jlegacy.strict_json import to_json
 
-__all__ = ["CheckpointStore", "RunIdentity", "check_same_data", "with_fingerprint"]
+__all__ = ["CheckpointStore", "RunIdentity", "with_fingerprint"]
 
 logger = logging.getLogger(__name__)
 
@@ -53,17 +52,6 @@ _NAME = re.compile(r"checkpoint-(\d{8,})\.json")
 _TENSORS = re.compile(r"(?:model|states|best)-(\d{8,})(?:-[0-9a-f]{16})?\.safetensors")
 _RUN = "run"
 _FORMAT = "dl4jlegacy-checkpoint-1"
-
-
-def check_same_data(head: Head, plan: Plan) -> None:
-    """Raise ``CheckpointError`` if the counts in ``head`` differ from what ``plan`` has for the same slots."""
-    numbers = [number for first, last in head.folded for number in range(first, min(last, plan.total_slots))]
-    expected = sum(map(plan.batches_of, numbers)), sum(map(plan.examples_of, numbers))
-    if (head.batches, head.examples) != expected:
-        raise CheckpointError(
-            f"run {head.run} has trained on {head.examples} examples in {head.batches} batches; with the data as they "
-            f"are now that would have been {expected[1]} in {expected[0]}: give it the data that it began with"
-        )
 
 
 class RunIdentity(msgspec.Struct, frozen=True):

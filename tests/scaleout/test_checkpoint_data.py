@@ -49,6 +49,13 @@ def test_the_fingerprint_is_kept_with_the_run(folder: Path) -> None:
     assert train(kept, resume=True).head.status == "done"
 
 
+def test_a_run_is_not_resumed_with_fewer_epochs_than_it_has_trained(folder: Path) -> None:
+    said = "run r1 has finished 8 rounds, and 1 epoch, as the Conf has now, are 4: .* fewer epochs than it has trained"
+    with pytest.raises(CheckpointError, match=said):
+        train(conf(folder, epochs=1), resume=True)
+    assert train(conf(folder, epochs=3), resume=True).head.round == 12
+
+
 @pytest.mark.parametrize("source", ["the kept Conf", "a Conf of one's own"])
 def test_a_run_refuses_other_data_of_the_same_size(folder: Path, source: str) -> None:
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
