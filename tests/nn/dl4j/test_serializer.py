@@ -531,7 +531,7 @@ def test_a_failed_save_leaves_the_old_file_and_nothing_else(
 ) -> None:
     before = model.read_bytes()
 
-    def full(source: object, target: object) -> None:
+    def full(source: object, target: object, **folders: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
