@@ -347,7 +347,7 @@ def _checkpoints_to_resume(conf: Conf, plan: Plan) -> CheckpointStore:
 
 def _check_continues(head: Head, plan: Plan) -> None:
     """Raise ``CheckpointError`` if a plan ends before a head, or has other examples in the slots that are folded."""
-    if head.folded and head.folded[-1][1] > plan.total_slots:
+    if head.round > plan.total_rounds:
         raise CheckpointError(
             f"run {head.run} has finished {head.round} rounds, and {counted(plan.total_epochs, 'epoch')}, as the Conf "
             f"has now, are {plan.total_rounds}: a run cannot be resumed with fewer epochs than it has trained; give "

@@ -379,7 +379,10 @@ def train(
     output = storage.open_model_output(out) if out else None
     training = training_data(run.conf, data)
     with RunExecution(training, tracker=tracker, monitor=monitor, observers=observers) as execution:
-        execution.setup(run)
+        try:
+            execution.setup(run)
+        except TrackerLostError as exc:
+            raise TrackerLostError(f"{exc}. It had not begun") from exc
         try:
             result = execution.train(tick, progress=progress)
         except TrackerLostError as exc:

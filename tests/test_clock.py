@@ -411,6 +411,7 @@ SLEEPS = {
     "dl4jlegacy.cluster.worker": "short slices of a deadline",
     "dl4jlegacy.devices": "short slices of a deadline",
     "dl4jlegacy.kernels.numba.compile": "short slices of a deadline",
+    "dl4jlegacy.scaleout.run_folder": "short slices of a deadline",
     "dl4jlegacy.scaleout.zookeeper.configuration": "short slices of a deadline",
     "dl4jlegacy.services.jars": "short slices of a deadline",
     "dl4jlegacy.services.processes": "short slices of a deadline",

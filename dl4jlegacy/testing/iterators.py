@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from dl4jlegacy.datasets import DataSet, DataSetIterator, ListMultiDataSetIterator, MultiDataSet
 from dl4jlegacy.errors import DataError
@@ -13,6 +13,9 @@ from dl4jlegacy.scaleout.job import BatchIterator, batch_of
 __all__ = ["check_iterator"]
 
 _MOST_BATCHES = 64
+_SECONDS = 600.0
+"""So long may an iterator take for the batches that it is asked for on another thread."""
+_Found = TypeVar("_Found")
 
 
 def check_iterator(data: Any, *, epochs: int = 2) -> None:
@@ -46,22 +49,26 @@ def _check_positions(data: BatchIterator, epochs: int) -> None:
     step = max(1, -(-count // _MOST_BATCHES))
     places = [(epoch, index) for epoch in range(epochs) for index in sorted({*range(0, count, step), count - 1})]
     once = {place: _bytes(batch_of(data, *place)) for place in places}
-    again: dict[tuple[int, int], Any] = {}
-
-    def ask() -> None:
-        for place in reversed(places):
-            again[place] = _bytes(batch_of(data, *place))
-
-    thread = threading.Thread(target=ask, name="dl4j-check-iterator")
-    thread.start()
-    thread.join()
+    again = _on_another_thread(lambda: {place: _bytes(batch_of(data, *place)) for place in reversed(places)}, name)
     for place in places:
-        if again.get(place) != once[place]:
+        if again[place] != once[place]:
             raise DataError(
                 f"{name}.batch{place} returns other rows when it is asked for again, in another order and on another "
                 "thread; a batch must follow from epoch and index alone"
             )
     _check_walk(data, once)
+
+
+def _on_another_thread(ask: Callable[[], _Found], name: str) -> _Found:
+    """Return what ``ask`` returns on another thread; raises what it raises, or ``DataError`` after ``_SECONDS``."""
+    pool = ThreadPoolExecutor(1, thread_name_prefix="dl4j-check-iterator")
+    asked = pool.submit(ask)
+    try:
+        return asked.result(_SECONDS)
+    except TimeoutError as exc:
+        raise DataError(f"{name} has not given its batches on another thread within {_SECONDS:g} s") from exc
+    finally:
+        pool.shutdown(wait=asked.done())
 
 
 def _check_walk(data: BatchIterator, once: dict[tuple[int, int], Any]) -> None:

@@ -454,19 +454,6 @@ def test_slow_clients_are_given_up(folder: Path, monkeypatch: pytest.MonkeyPatch
         assert client.service.models["plain"].pending == 0
 
 
-def test_a_client_that_leaves_takes_no_place(folder: Path) -> None:
-    with serving(folder / "plain.zip", queue=1) as client:
-        host, port = client.server.url.removeprefix("http://").split(":")
-        served = client.service.models["plain"]
-        with socket.create_connection((host, int(port)), timeout=PATIENCE) as own:
-            own.sendall(
-                b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/csv\r\ncontent-length: 8\r\n\r\n1"
-            )
-            until(lambda: served.pending == 1)
-        until(lambda: served.pending == 0)
-        assert client.post("/predict", content=b"1,2,3,4", headers=CSV).status_code == 200
-
-
 class Held:
     """Holds the computing of requests, once they have come to it, until it is let go."""
 
@@ -491,6 +478,19 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
 
 def post(client: Any) -> httpx.Response:
     return client.post("/predict", content=b"1,2,3,4", headers=CSV)
+
+
+def test_a_client_that_leaves_takes_no_place(folder: Path, held: Held) -> None:
+    with serving(folder / "plain.zip", queue=1) as client:
+        host, port = client.server.url.removeprefix("http://").split(":")
+        served = client.service.models["plain"]
+        with socket.create_connection((host, int(port)), timeout=PATIENCE) as own:
+            own.sendall(b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/csv\r\n")
+            own.sendall(b"content-length: 7\r\n\r\n1,2,3,4")
+            until(lambda: served.pending == 1)
+        held.may_go.set()
+        until(lambda: served.pending == 0)
+        assert post(client).status_code == 200
 
 
 def test_requests_beyond_the_queue_are_sent_away_and_the_others_answered(folder: Path, held: Held) -> None:

@@ -42,7 +42,7 @@ LONG = "500"
 SHORTER = "5"
 """Epochs of a run that has to come to its end: some 200 rounds. If it must not do so too soon, hold it."""
 SECRET = "a secret of this test"
-STANDING = re.compile(rf"{ROOT}|{CLOCK}|{ENDED}(/.*)?|/[^/]+:[0-9]+(/tmp)?")
+STANDING = re.compile(rf"{ROOT}|{CLOCK}|{ENDED}.*|/[^/]+:[0-9]+(/tmp)?")
 """What stays in Zookeeper: the folders that its server makes, and the records of ends, which go after a while."""
 HOLDS = """
 import pathlib as held_pathlib, threading as held_threading
