@@ -21,13 +21,13 @@ from tests.support.dashboards import link_to, served
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 FULL = """
-import os, dl4jlegacy.files as full_files, pathlib as full_pathlib
-unfull = full_files.write
-def write_when_full(path, content, **given):
-    if full_pathlib.Path({flag!r}).exists() and "model-" in str(path):
+import os, dl4jlegacy.folders as full_folders, pathlib as full_pathlib
+unfull = full_folders.LocalFolder.write
+def write_when_full(folder, name, content):
+    if full_pathlib.Path({flag!r}).exists() and "model-" in name:
         raise OSError(28, os.strerror(28))
-    return unfull(path, content, **given)
-full_files.write = write_when_full
+    return unfull(folder, name, content)
+full_folders.LocalFolder.write = write_when_full
 """
 """A machine whose disk is full, as far as models go, while there is a file."""
 
