@@ -1,9 +1,9 @@
 """Normalizers: features brought to a common scale, the scale learned from training data and saved with the model.
 
 Layer 1. Follows ``org.nd4j.linalg.dataset.api.preprocessor``: ``NormalizerStandardize``, ``NormalizerMinMaxScaler``,
-``ImagePreProcessingScaler``. Statistics are kept in float64 and merged over batches after Chan, Golub and LeVeque 1983,
-"Algorithms for computing the sample variance"; a column that never varies is shifted and never divided by zero.
-Sequences have one scale a column, for all time steps that no mask leaves out, and those that it does stay 0.
+``ImagePreProcessingScaler``. Statistics are kept in float64; a column that never varies, or by rounding alone, is
+shifted and divided by 1. Sequences have one scale a column, for all time steps that no mask leaves out, and those that
+it does stay 0.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dl4jlegacy.backend import Array
+from dl4jlegacy.datasets.column_scale import mean_and_std, width
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.errors import DataError, counted
 from dl4jlegacy.strict_json import to_json
@@ -52,7 +53,7 @@ class NormalizerStandardize:
 
     Attributes:
         mean: ``(n_in,)`` float64, empty before ``fit``.
-        std: ``(n_in,)`` float64; 1 where a column never varies.
+        std: ``(n_in,)`` float64; 1 where a column never varies, or by rounding alone.
     """
 
     def __init__(self) -> None:
@@ -61,17 +62,7 @@ class NormalizerStandardize:
 
     def fit(self, data: DataSet | Iterable[DataSet]) -> Self:
         """Learn mean and standard deviation of every column."""
-        count, mean, squares = 0, np.zeros(1), np.zeros(1)
-        for x in _parts(data):
-            part_mean = x.mean(axis=0)
-            delta = part_mean - mean
-            total = count + len(x)
-            squares = squares + ((x - part_mean) ** 2).sum(axis=0) + delta**2 * (count * len(x) / total)
-            mean = mean + delta * (len(x) / total)
-            count = total
-        std = np.sqrt(squares / count)
-        rounding = np.finfo(np.float64).eps * np.abs(mean) * 8  # what a constant column can show by rounding alone
-        self.mean, self.std = mean, np.where(std > rounding, std, 1.0)
+        self.mean, self.std = mean_and_std(_parts(data))
         return self
 
     def transform(self, dataset: DataSet) -> DataSet:
@@ -88,7 +79,7 @@ class NormalizerStandardize:
 
 
 class NormalizerMinMaxScaler:
-    """Every column to ``min_range .. max_range``; a column that never varies becomes ``min_range``.
+    """Every column to ``min_range .. max_range``; a column that never varies (rounding aside) becomes ``min_range``.
 
     Attributes:
         min: ``(n_in,)`` smallest value of every column, float64.
@@ -125,8 +116,7 @@ class NormalizerMinMaxScaler:
         return _to_json(self, min_range=self.min_range, max_range=self.max_range, **bounds)
 
     def _width(self, dataset: DataSet) -> _Vector:
-        width = _fitted(self.max, dataset) - self.min
-        return np.where(width > 0, width, 1.0)
+        return width(self.min, _fitted(self.max, dataset))
 
 
 class ImagePreProcessingScaler:

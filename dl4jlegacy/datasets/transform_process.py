@@ -31,7 +31,7 @@ from dl4jlegacy.datasets.transforms import (
     RemoveColumns,
     Step,
     is_numeric,
-    mean_and_std,
+    mean_and_std_of,
 )
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import ConfError, DataError, counted, nearest
@@ -281,7 +281,7 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         mean, std = self.label_mean, self.label_std
         if self.regression and not self.labels and not std:
             labels = _labels_of(table)
-            mean, std = mean_and_std(labels)
+            mean, std = mean_and_std_of(labels)
             _check_varies(table, self.label, labels)
         if self.multi_label and (
             same := [n for n, y in zip(self.labels, _labels_of(table).T, strict=True) if not np.ptp(y)]
@@ -295,7 +295,7 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         labels = _labels_of(table)
         for name, values in zip(self.labels, labels.T, strict=True):
             _check_varies(table, name, values)
-        means, stds = zip(*map(mean_and_std, labels.T), strict=True)
+        means, stds = zip(*map(mean_and_std_of, labels.T), strict=True)
         return {"label_means": means, "label_stds": stds}
 
     # -- applying ------------------------------------------------------------------------------------------------------

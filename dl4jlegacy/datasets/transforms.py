@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 from dl4jlegacy.backend import Array
+from dl4jlegacy.datasets.column_scale import mean_and_std, width
 from dl4jlegacy.datasets.table import Table
 from dl4jlegacy.errors import ConfError, DataError, counted, nearest
 
@@ -215,7 +216,7 @@ class Standardize(_Step, frozen=True, tag_field="type", tag="standardize"):
     def fit(self, table: Table) -> Standardize:
         """See ``_Step``."""
         names = self.named_in(table)
-        moments = [mean_and_std(_present(table, name, self)) for name in names]
+        moments = [mean_and_std_of(_present(table, name, self)) for name in names]
         mean, std = (tuple(values) for values in zip(*moments, strict=True)) if moments else ((), ())
         return msgspec.structs.replace(self, columns=names, mean=mean, std=std)
 
@@ -225,10 +226,10 @@ class Standardize(_Step, frozen=True, tag_field="type", tag="standardize"):
         return _changed(table, names, lambda i, values: (values - self.mean[i]) / self.std[i])
 
 
-def mean_and_std(values: Array) -> tuple[float, float]:
-    """Return mean and standard deviation of numbers; 1 for the latter where they differ by rounding alone."""
-    mean, std = float(values.mean()), float(values.std())
-    return mean, std if std > np.finfo(np.float64).eps * abs(mean) * 8 else 1.0
+def mean_and_std_of(values: Array) -> tuple[float, float]:
+    """Return mean and standard deviation of the numbers of a column; see ``mean_and_std``."""
+    mean, std = mean_and_std([values.reshape(-1, 1)])
+    return float(mean[0]), float(std[0])
 
 
 class MinMax(_Step, frozen=True, tag_field="type", tag="min-max"):
@@ -265,8 +266,8 @@ class MinMax(_Step, frozen=True, tag_field="type", tag="min-max"):
         """See ``_Step``."""
 
         def scaled(index: int, values: Array) -> Array:
-            width = (self.maximum[index] - self.minimum[index]) or 1.0
-            result: Array = (values - self.minimum[index]) / width * (self.high - self.low) + self.low
+            span = width(self.minimum[index], self.maximum[index])
+            result: Array = (values - self.minimum[index]) / span * (self.high - self.low) + self.low
             return result
 
         return _changed(table, self._named(table, numbers=True), scaled)

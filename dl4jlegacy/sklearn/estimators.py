@@ -23,6 +23,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from dl4jlegacy.backend import Array
+from dl4jlegacy.datasets.column_scale import mean_and_std
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.nn.arrays import as_labels
@@ -264,8 +265,7 @@ class DL4JRegressor(RegressorMixin, _Predictor):
         targets = np.asarray(y, np.float64).reshape(len(x), -1)
         self.target_mean_, self.target_scale_ = np.zeros(targets.shape[1]), np.ones(targets.shape[1])
         if self.configuration is None:
-            self.target_mean_, deviation = targets.mean(axis=0), targets.std(axis=0)
-            self.target_scale_ = np.where(deviation > 0, deviation, 1.0)
+            self.target_mean_, self.target_scale_ = mean_and_std([targets])
         self._is_column = np.ndim(y) > 1
         seed = _drawn(self.random_state)
         conf = self._conf(OutputLayer(activation="identity", loss="mse"), x.shape[1], targets.shape[1], seed)

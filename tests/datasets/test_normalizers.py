@@ -12,7 +12,10 @@ from dl4jlegacy.datasets import (
     normalizer_from_json,
     read_iris,
 )
+from dl4jlegacy.datasets.table import Table
+from dl4jlegacy.datasets.transforms import MinMax, Standardize
 from dl4jlegacy.errors import DataError
+from dl4jlegacy.sklearn import DL4JRegressor
 
 ALL = [NormalizerStandardize, NormalizerMinMaxScaler, ImagePreProcessingScaler]
 
@@ -35,6 +38,27 @@ def test_min_max_scaled_columns_fill_the_range_and_a_constant_one_its_lower_end(
     x = NormalizerMinMaxScaler(-1, 3).fit(dataset).transform(dataset).features
     np.testing.assert_allclose(x.min(axis=0), -1)
     np.testing.assert_allclose(x.max(axis=0), [3, 3, -1, 3])
+
+
+CONSTANTS = np.array([-0.1, 0.1, 1 / 3, 0.7, 1e7 + 0.1, 123.456, 1e15 + 0.125, -3e-9])
+
+
+@pytest.mark.parametrize("rows", [10, 1000, 100_000])
+@pytest.mark.parametrize("rounding", [0, 2])
+def test_a_column_that_never_varies_rounding_aside_is_divided_by_1(rows: int, rounding: int) -> None:
+    ulps = np.random.default_rng(rows).integers(-rounding, rounding + 1, (rows, 1))
+    x = CONSTANTS + ulps * np.spacing(CONSTANTS)
+    for data in (DataSet(x), list(DataSet(x).batch_by(32))):
+        normalizer = NormalizerStandardize().fit(data)
+        np.testing.assert_array_equal(normalizer.std, 1)
+        np.testing.assert_allclose(normalizer.mean, CONSTANTS, rtol=1e-15)
+        new = DataSet(x[:1] + 1e-3)
+        for fitted in (normalizer, NormalizerMinMaxScaler().fit(data)):
+            assert np.abs(fitted.transform(new).features).max() < 0.6  # what it is off, and not that over 1e-16
+    for step in (Standardize(), MinMax()):
+        table = Table("rows", dict(zip("abcdefgh", x.T, strict=True)), np.arange(rows), {})
+        assert max(np.abs(column).max() for column in step.fit(table).apply(table).columns.values()) < 0.6
+    assert list(DL4JRegressor(epochs=1).fit(x[:100, :2], x[:100]).target_scale_) == [1] * 8
 
 
 def test_pixels_are_scaled_without_learning() -> None:
