@@ -26,22 +26,27 @@ DEBIAN = "dl4jlegacy-stand-in:debian"
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 
 
-def provide(engine: Engine, images: list[str]) -> dict[str, str]:
-    """Have the images in the engine; return where each comes from."""
+def provide(engine: Engine, images: list[str]) -> dict[str, tuple[str, str]]:
+    """Have the images in the engine; return by what name each is there, and where it comes from.
+
+    A stand-in cannot have the digest of what it stands for: it is there by the tag alone.
+    """
     return {image: _provide(engine, image) for image in images}
 
 
-def _provide(engine: Engine, image: str) -> str:
-    if engine.docker("image", "inspect", image, check=False).returncode == 0:
-        return "was there"
+def _provide(engine: Engine, image: str) -> tuple[str, str]:
+    tagged = image.partition("@")[0]
+    for name in (image, tagged):
+        if engine.docker("image", "inspect", name, check=False).returncode == 0:
+            return name, "was there"
     pulled = engine.docker("pull", "--quiet", image, check=False, seconds=600)
     if pulled.returncode == 0:
-        return "pulled"
+        return image, "pulled"
     if "manifest unknown" in pulled.stderr or "not found: manifest" in pulled.stderr:
         raise AssertionError(f"the registry answers and has no {image}: {pulled.stderr}")
     print(f"{image} cannot be pulled ({pulled.stderr.strip()[-200:]}); a stand-in is built", file=sys.stderr)
-    _build(engine, image)
-    return "stand-in"
+    _build(engine, tagged)
+    return tagged, "stand-in"
 
 
 def _build(engine: Engine, image: str) -> None:

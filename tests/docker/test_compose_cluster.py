@@ -46,13 +46,18 @@ def image(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The project's image, built as the compose file says."""
     services = yaml.safe_load(COMPOSE.read_text())["services"]
     dockerfile = (REPOSITORY / "docker" / "Dockerfile").read_text()
-    bases = set(re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE))
+    [base] = re.findall(r"^ARG PYTHON_IMAGE=(\S+)", dockerfile, re.MULTILINE)
     servers = {service["image"] for service in services.values() if not service["image"].startswith("dl4jlegacy:")}
-    for name, origin in provide(engine, sorted(bases | servers)).items():
+    zookeeper = services["zookeeper"]["image"]
+    default = zookeeper.removeprefix("${DL4J_ZOOKEEPER_IMAGE:-").removesuffix("}")
+    there = provide(engine, sorted({base, default} | servers - {zookeeper}))
+    for name, (_, origin) in there.items():
         print(f"{name}: {origin}")
+    engine.environ["DL4J_ZOOKEEPER_IMAGE"] = there[default][0]
     pip = tmp_path_factory.mktemp("pip") / "pip.conf"
     pip.write_text(settings_of_pip())
-    compose = ["compose", "--file", str(COMPOSE), "build", "--quiet", "master"]
+    python = f"PYTHON_IMAGE={there[base][0]}"
+    compose = ["compose", "--file", str(COMPOSE), "build", "--quiet", "--build-arg", python, "master"]
     engine.docker(*compose, seconds=900, DL4J_PIP_CONF=str(pip))
     return str(services["master"]["image"])
 
