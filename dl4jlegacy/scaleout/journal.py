@@ -139,11 +139,11 @@ class Journal:
             event=event,
             fields={name: _bounded(value) for name, value in fields.items()},
         )
-        logger.info("%s", entry.line())
         try:
+            logger.info("%s", entry.line())
             self._tracker.store.put(entry.key, encode_record(entry))
             self._tracker.store.publish(JOURNAL_TOPIC)
-        except (Dl4jError, TypeError, ValueError, OverflowError) as exc:  # the last three: a field is not a JSON value
+        except (Dl4jError, TypeError, ValueError, OverflowError, RecursionError) as exc:  # a field is no JSON value
             logger.info("the journal's entry %s could not be written: %s", event, exc)
 
     def job_failed(self, event: protocol.Perform, failure: Failure) -> None:

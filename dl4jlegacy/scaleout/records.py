@@ -89,13 +89,23 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Why a job failed: the error's code and message, the worker and its traceback. A ``fatal`` one is not retried."""
+    """Why a job failed: the error's code and message, the worker and its traceback. A ``fatal`` one is not retried.
+
+    Halves of characters in the texts, such as those of a file's name that is no UTF-8, stand there as escapes: no
+    record can have them as they are.
+    """
 
     code: str
     message: str
     worker: str
     traceback: str = ""
     fatal: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("message", "traceback"):
+            text = getattr(self, name)
+            if isinstance(text, str) and not text.isascii():
+                msgspec.structs.force_setattr(self, name, text.encode(errors="backslashreplace").decode())
 
 
 class Crash(msgspec.Struct, frozen=True):

@@ -10,13 +10,14 @@ model version replaces ``addReplicate/needsReplicate/doneReplicating``, job reco
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import msgspec
 
 from dl4jlegacy.clock import RUNNING, Clock
-from dl4jlegacy.errors import DeadlineError, NotAuthorisedError, NotFiniteError, TrackerError
+from dl4jlegacy.errors import DeadlineError, NotAuthorisedError, NotFiniteError, TrackerError, WireError
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.plan import Plan
@@ -28,6 +29,7 @@ from dl4jlegacy.scaleout.records import (
     Keys,
     Status,
     WorkerRecord,
+    decode_record,
     encode_record,
 )
 from dl4jlegacy.scaleout.store import Buffer, MemoryStore, Store
@@ -36,6 +38,7 @@ from dl4jlegacy.strict_json import to_json
 __all__ = ["InMemoryStateTracker", "StateTracker", "drive"]
 
 T = TypeVar("T")
+R = TypeVar("R", bound=msgspec.Struct)
 _FOREIGN = object()
 """In place of a value that no process of the run has written."""
 
@@ -52,12 +55,45 @@ def drive(steps: protocol.Steps[T]) -> T:
             raise TrackerError(f"steps without events yielded {event}; drive them with an actor")
 
 
-def _encoded(key: str, value: Any) -> bytes:
-    """Return a global's value as JSON; raises ``NotFiniteError``."""
+def _global(name: str, value: Any) -> tuple[str, bytes]:
+    """Return a global's key, and its value as JSON; raises as ``StateTracker.define``."""
     try:
-        return to_json(value, separators=(",", ":"), ensure_ascii=False).encode()
+        encoded = to_json(value, separators=(",", ":"), ensure_ascii=False).encode()
+        msgspec.json.decode(encoded)
     except NotFiniteError as exc:
-        raise NotFiniteError(f"global {key!r} cannot be defined: {exc}") from exc
+        raise NotFiniteError(f"global {name!r} cannot be defined: {exc}") from exc
+    except (TypeError, ValueError, RecursionError, msgspec.DecodeError) as exc:
+        raise TrackerError(f"global {name!r} cannot be defined: it is no JSON value that can be read: {exc}") from exc
+    return _own_key("global", name), encoded
+
+
+def _shown(value: Any) -> str:
+    """Return a value as a message shows it: not long, and by its type alone where it cannot be shown."""
+    try:
+        text = repr(value)
+    except RecursionError:
+        return f"a {type(value).__name__} that is nested too deep"
+    return text if len(text) <= 300 else f"{text[:300]}..."
+
+
+def _own_key(kind: str, name: str) -> str:
+    """Return the key of a counter, a global or a worker; raises ``TrackerError`` if it would be taken for foreign."""
+    if not Keys.is_of_run(key := f"{kind}/{name}"):
+        raise TrackerError(f"{_shown(name)} cannot be the name of a {kind}: give it 1 to 900 printable characters")
+    return key
+
+
+def _own_record(record: R, kind: type[R]) -> bytes:
+    """Return the bytes of a record that somebody's program has made; raises ``TrackerError`` if none could read them.
+
+    A struct does not check what it is made of.
+    """
+    try:
+        encoded = encode_record(record)
+        decode_record(encoded, kind)
+    except (TypeError, ValueError, OverflowError, RecursionError, WireError) as exc:
+        raise TrackerError(f"{_shown(record)} cannot be written, as no process could read it: {exc}") from exc
+    return encoded
 
 
 class StateTracker:
@@ -76,8 +112,13 @@ class StateTracker:
     # -- workers ------------------------------------------------------------------------------------------------------
 
     def add_worker(self, worker: WorkerRecord) -> None:
-        """Register a worker, or renew its registration (a heartbeat)."""
-        self.store.put(Keys.worker(worker.id), encode_record(worker))
+        """Register a worker, or renew its registration (a heartbeat).
+
+        Raises:
+            TrackerError: no process could read it, since a field is of another type, or the id is no name.
+        """
+        encoded = _own_record(worker, WorkerRecord)
+        self.store.put(_own_key("worker", worker.id), encoded)
 
     def remove_worker(self, worker_id: str) -> None:
         """Remove a worker; its job is issued again when the lease expires."""
@@ -137,26 +178,39 @@ class StateTracker:
     # -- counters and globals -----------------------------------------------------------------------------------------
 
     def increment(self, key: str, by: int = 1) -> None:
-        """Add to a counter, atomically."""
-        drive(protocol.increment(self.store, f"counter/{key}", by))
+        """Add to a counter, atomically; it may fall below 0.
+
+        Raises:
+            TrackerError: ``by`` is no whole number, or the sum does not fit into 64 bits; or ``key`` is no name.
+        """
+        try:
+            whole = operator.index(by)
+        except TypeError:
+            raise TrackerError(f"counter {key!r} counts in whole numbers; {_shown(by)} is none") from None
+        drive(protocol.increment(self.store, _own_key("counter", key), whole))
 
     def count(self, key: str) -> int:
         """Return a counter; 0 if it does not exist."""
         return protocol.parse_count(self.store, f"counter/{key}", self._read(f"counter/{key}"))
 
     def define(self, key: str, value: Any) -> None:
-        """Set a global JSON value; raises ``NotFiniteError`` if there is NaN or infinity in it, which JSON has not."""
-        self.store.put(f"global/{key}", _encoded(key, value))
+        """Set a global JSON value.
+
+        Raises:
+            NotFiniteError: there is NaN or infinity in it, which JSON has not.
+            TrackerError: it is no JSON value, or ``key`` is no name.
+        """
+        self.store.put(*_global(key, value))
 
     def define_once(self, key: str, value: Any) -> Any:
         """Set a global JSON value unless it exists; return the existing or new value. Raises as ``define``."""
-        encoded = _encoded(key, value)
-        while not self.store.put_if_absent(f"global/{key}", encoded):
-            raw = self._read(f"global/{key}")
+        place, encoded = _global(key, value)
+        while not self.store.put_if_absent(place, encoded):
+            raw = self._read(place)
             found = _FOREIGN if raw is None else self._decoded(key, raw)
             if found is not _FOREIGN:
                 return found
-            self.store.delete(f"global/{key}")
+            self.store.delete(place)
         return value
 
     def undefine(self, key: str) -> None:
@@ -211,7 +265,16 @@ class StateTracker:
         return head is not None and head.status != "running"
 
     def finish(self, status: Status = "stopped", failure: Failure | None = None) -> Head | None:
-        """End a running run with ``status``; return the head. Masters and workers notice this and leave."""
+        """End a running run with ``status``; return the head. Masters and workers notice this and leave.
+
+        Raises:
+            TrackerError: ``status`` is none that a run ends with, or ``failure`` is no ``Failure`` that can be written.
+        """
+        ends = [each for each in get_args(Status) if each != "running"]
+        if not isinstance(status, str) or status not in ends:
+            raise TrackerError(f"a run cannot end with status {_shown(status)}; it ends with one of {', '.join(ends)}")
+        if failure is not None:
+            _own_record(failure, Failure)
         while True:
             raw = self._read(HEAD)
             head = protocol.parse_record(self.store, HEAD, raw, Head)

@@ -9,16 +9,18 @@ import numpy as np
 import pytest
 
 from dl4jlegacy.clock import RunningClock
-from dl4jlegacy.errors import NotAuthorisedError, TrackerClosedError
+from dl4jlegacy.errors import NotAuthorisedError, NotFiniteError, TrackerClosedError, TrackerError
 from dl4jlegacy.kernels import load
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
 from dl4jlegacy.scaleout.job import Result
+from dl4jlegacy.scaleout.journal import Journal
 from dl4jlegacy.scaleout.plan import Phase, Plan
 from dl4jlegacy.scaleout.protocol import frames
 from dl4jlegacy.scaleout.protocol.leasing import lease_jobs
 from dl4jlegacy.scaleout.records import (
     HEAD,
+    Failure,
     Head,
     JobRecord,
     Keys,
@@ -278,6 +280,73 @@ def test_counters_lose_no_count(tracker):
     race(8, lambda index: [tracker.increment("words", 2) for _ in range(50)])
     assert tracker.count("words") == 800
     assert tracker.count("others") == 0
+
+
+def test_a_counter_falls_below_zero_and_comes_back(tracker):
+    for by, count in ((5, 5), (-2, 3), (-5, -2), (-10, -12), (np.int64(12), 0), (7, 7), (True, 8)):
+        tracker.increment("words", by)
+        assert tracker.count("words") == count
+    assert tracker.store.foreign.count == 0
+
+
+@pytest.mark.parametrize("by", [0.5, 2.0, "1", None, np.float32(1), 2**63, -(2**63) - 6, 10**30], ids=repr)
+def test_what_is_no_whole_number_of_64_bits_is_not_added(by):
+    tracker = InMemoryStateTracker()
+    tracker.increment("words", 5)
+    with pytest.raises(TrackerError, match="words"):
+        tracker.increment("words", by)
+    assert tracker.count("words") == 5
+
+
+def nested(depth):
+    value = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+ODD_VALUES = [None, "", "\x00", "\ud800", {"\udcff": 1}, b"x", {1}, object(), np.arange(2), np.float32(1), (1, "a"), {}]
+ODD_VALUES += [float("nan"), -0.0, 1e308, 2**64, -(2**64), 2**70, 10**400, True, {1: 2}, nested(500), nested(5000)]
+ODD_VALUES += [WorkerRecord(id="w", host="h", pid=1), 0.5, -3, "done", "running", ["done"]]
+ODD_NAMES = ["a", "", "a/b", "a b", "\u00fc", "a\n", "\x00", "\ud800", "x" * 900, "x" * 1001]
+WRITES = {
+    "increment": lambda tracker, name, value: tracker.increment(name, value),
+    "define": lambda tracker, name, value: tracker.define(name, value),
+    "define_once": lambda tracker, name, value: tracker.define_once(name, value),
+    "add_worker": lambda tracker, name, value: tracker.add_worker(WorkerRecord(id=name, host=value, pid=1)),
+    "add_worker's pid": lambda tracker, name, value: tracker.add_worker(WorkerRecord(id=name, host="h", pid=value)),
+    "add_worker's id": lambda tracker, name, value: tracker.add_worker(WorkerRecord(id=value, host=name, pid=1)),
+    "add_worker's versions": lambda tracker, name, value: tracker.add_worker(
+        WorkerRecord(id="w", host="h", pid=1, versions={name: value})
+    ),
+    "finish": lambda tracker, name, value: tracker.finish(value),
+    "finish's failure": lambda tracker, name, value: tracker.finish("failed", value),
+    "finish's words": lambda tracker, name, value: tracker.finish("failed", Failure(value, name, "w")),
+    "finish's message": lambda tracker, name, value: tracker.finish("failed", Failure("C", value, name, name)),
+    "journal": lambda tracker, name, value: Journal(tracker, "host-1").write("went_on", value=value, name=name),
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_whatever_the_tracker_writes_its_own_reader_takes(write):
+    """Each write with each odd name and value is refused in this package's words, or is read as of the run."""
+    written = 0
+    for name, value in [*((name, 1) for name in ODD_NAMES), *(("a", value) for value in ODD_VALUES)]:
+        tracker = InMemoryStateTracker()
+        begin(tracker)
+        before = set(tracker.store.keys(""))
+        try:
+            WRITES[write](tracker, name, value)
+        except (TrackerError, NotFiniteError):
+            assert set(tracker.store.keys("")) == before
+            continue
+        written += 1
+        new = [key for key in tracker.store.keys("") if key not in before]
+        assert [key for key in new if not Keys.is_of_run(key)] == []
+        assert tracker.head() is not None
+        (tracker.count(name), tracker.get(name), tracker.workers(), Journal.read(tracker))
+        assert tracker.store.foreign.count == 0, (name, value)
+    assert written
 
 
 def test_globals_are_json_values(tracker):

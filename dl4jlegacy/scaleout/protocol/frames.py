@@ -6,6 +6,7 @@ what the simulator schedules.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TypeVar
@@ -13,7 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from dl4jlegacy import wire
-from dl4jlegacy.errors import NotAuthorisedError, WireError
+from dl4jlegacy.errors import NotAuthorisedError, TrackerError, WireError
 from dl4jlegacy.scaleout.foreign import shortened
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol.events import STEP, Steps
@@ -45,6 +46,10 @@ __all__ = [
 
 R = TypeVar("R", bound=msgspec.Struct)
 
+COUNTS = range(-(2**63), 2**63)
+"""What a counter can be."""
+_COUNT_DIGITS = len(str(COUNTS.start))
+_COUNT = re.compile(rb"0|-?[1-9][0-9]*")
 SMALL_NBYTES = 1 << 10
 """What has at most this size goes with its manifest: to write, read and delete it on its own costs more than that."""
 TOGETHER_NBYTES = 4 << 20
@@ -251,12 +256,13 @@ def parse_record(store: Store, key: str, raw: Buffer | None, kind: type[R]) -> R
 
 
 def parse_count(store: Store, key: str, raw: Buffer | None) -> int:
-    """Return the counter that was read from ``key``; 0 if there is none, or bytes that are no number."""
-    digits = b"" if raw is None else bytes(raw[:20])
-    if digits.isdigit() and raw is not None and len(raw) == len(digits):
-        return int(digits)
-    if raw is not None:
-        store.foreign.note(key, f"the value under {shortened(key)} is foreign: it is no count")
+    """Return the counter that was read from ``key``; 0 if there is none, or bytes that are no count of 64 bits."""
+    if raw is None:
+        return 0
+    found = int(bytes(raw)) if len(raw) <= _COUNT_DIGITS and _COUNT.fullmatch(raw) else None
+    if found is not None and found in COUNTS:
+        return found
+    store.foreign.note(key, f"the value under {shortened(key)} is foreign: it is no count")
     return 0
 
 
@@ -321,15 +327,21 @@ def keys_of(manifest: Manifest) -> list[str]:
     return [f"{manifest.key}/{index}" for index in range(manifest.chunks)]
 
 
-def increment(store: Store, key: str, by: int = 1) -> Steps[None]:
-    """Add to a counter by compare-and-set; it never falls below 0."""
+def increment(store: Store, key: str, by: int = 1, *, least: int | None = None) -> Steps[None]:
+    """Add to a counter by compare-and-set; it never falls below ``least``, if that is given.
+
+    Raises:
+        TrackerError: the sum does not fit into 64 bits; the counter stays as it is.
+    """
     while True:
         raw = (yield from read_many(store, [key], clears=True))[0]
+        found = parse_count(store, key, raw)
+        count = found + by if least is None else max(least, found + by)
+        if count not in COUNTS:
+            raise TrackerError(f"{found} + {by} in {shortened(key)} does not fit into 64 bits, so it was not added")
         yield STEP
-        if raw is None:
-            if store.put_if_absent(key, str(max(0, by)).encode()):
-                return
-        elif store.replace_if_same(key, raw, str(max(0, parse_count(store, key, raw) + by)).encode()):
+        written = str(count).encode()
+        if store.put_if_absent(key, written) if raw is None else store.replace_if_same(key, raw, written):
             return
 
 

@@ -360,7 +360,7 @@ def _fail(me: Master, head: Head, raw: Buffer, failure: Failure, *, accused: int
         failed = yield from as_a_whole(me, stopped, me.known[1])
     yield STEP
     if me.store.replace_if_same(HEAD, raw, encode_record(failed)) and accused:
-        yield from increment(me.store, CRASHES, -accused)
+        yield from increment(me.store, CRASHES, -accused, least=0)
     me.store.publish(HEAD_TOPIC)
 
 
@@ -383,7 +383,7 @@ def _set_job_aside(me: Master, slots: OpenSlots, number: int, failure: Failure) 
     if me.store.replace_if_same(HEAD, slots.raw, encode_record(head)):
         me.known = (head, slots.model)
         me.on_job_set_aside(me.plan.at(number), failure)
-        yield from increment(me.store, CRASHES, -slots.accused)
+        yield from increment(me.store, CRASHES, -slots.accused, least=0)
     me.store.publish(HEAD_TOPIC)
 
 
