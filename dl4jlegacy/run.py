@@ -66,6 +66,7 @@ class Run:
         local_workers: the number of workers in this process.
         resumes: whether the run continues from the checkpoints in ``conf.checkpoint_dir``.
         changed_code: whether it may continue with other code of its program than it began with.
+        model_nbytes: what its network's parameters and updater state take; 0: its jobs are no network's.
     """
 
     conf: Conf
@@ -74,6 +75,7 @@ class Run:
     local_workers: int
     resumes: bool = False
     changed_code: bool = False
+    model_nbytes: int = 0
 
 
 def resolve(
@@ -121,10 +123,11 @@ def resolve(
         raise ConfError(f"Conf.router is {conf.router!r}: {exc}") from exc
     workers = conf.workers if local_workers is None else local_workers
     check_threads(workers, 0)  # before anything is done for each of them
-    jobs = job_iterator(conf, data)
+    jobs, model_nbytes = job_iterator(conf, data), 0
     if conf.network_conf is not None and isinstance(jobs, DataSetJobIterator):
         network = _build(conf)
         check_servers(router, network.num_params)
+        model_nbytes = int(network.params.nbytes + network.updater_state.nbytes)
         check_data(network, jobs.iterator)
         if conf.augment is not None and not isinstance(jobs.iterator, AugmentedDataSetIterator):
             raise ConfError(
@@ -139,7 +142,7 @@ def resolve(
     conf = with_fingerprint(conf, whole, checkpoints, resume=resume)
     if isinstance(data, ValidatedData):
         conf = _with_validation_fingerprint(conf, data, checkpoints)
-    return Run(conf, compute, jobs.plan, workers, resumes=resume, changed_code=changed_code)
+    return Run(conf, compute, jobs.plan, workers, resumes=resume, changed_code=changed_code, model_nbytes=model_nbytes)
 
 
 def _with_place_of_data(conf: Conf, data: TrainingData) -> Conf:

@@ -25,6 +25,7 @@ from dl4jlegacy import storage
 from dl4jlegacy.clock import Deadline
 from dl4jlegacy.cluster.address import ClusterAddress, check_versions, closing, open_tracker, versions
 from dl4jlegacy.cluster.continuation import check_something_is_left, say_where_it_continues
+from dl4jlegacy.cluster.grid_memory import check_grid_memory
 from dl4jlegacy.cluster.mesh import joined_mesh
 from dl4jlegacy.cluster.registration import MasterRegistration
 from dl4jlegacy.errors import (
@@ -269,6 +270,7 @@ def leading(
 ) -> Iterator[LedRun]:
     """Register the Conf and share the plan; at the end clear up; ``takes_over`` says how, "" for a new run."""
     conf, address, run = run.conf, candidate.address, replace(run, changed_code=options.changed_code)
+    check_grid_memory(run, tracker, takes_over=bool(takes_over))
     out = _place_of_model(conf, options.out, tracker) if takes_over else storage.absolute(options.out)
     registration = MasterRegistration(conf, address, candidate.session, candidate.election, tracker)
     if takes_over == _RESUMED:  # whatever ended it before

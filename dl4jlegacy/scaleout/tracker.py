@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
-from typing import Any, TypeVar, get_args
+from typing import Any, NamedTuple, TypeVar, get_args
 
 import msgspec
 
@@ -35,7 +35,7 @@ from dl4jlegacy.scaleout.records import (
 from dl4jlegacy.scaleout.store import Buffer, MemoryStore, Store
 from dl4jlegacy.strict_json import to_json
 
-__all__ = ["InMemoryStateTracker", "StateTracker", "drive"]
+__all__ = ["InMemoryStateTracker", "Memory", "StateTracker", "drive"]
 
 T = TypeVar("T")
 R = TypeVar("R", bound=msgspec.Struct)
@@ -94,6 +94,14 @@ def _own_record(record: R, kind: type[R]) -> bytes:
     except (TypeError, ValueError, OverflowError, RecursionError, WireError) as exc:
         raise TrackerError(f"{_shown(record)} cannot be written, as no process could read it: {exc}") from exc
     return encoded
+
+
+class Memory(NamedTuple):
+    """The memory of a grid: of how many members, ``nbytes`` in all, and how often each value is kept there."""
+
+    members: int
+    nbytes: int
+    copies: int
 
 
 class StateTracker:
@@ -294,6 +302,10 @@ class StateTracker:
     def traffic(self) -> tuple[int, int]:
         """Return how many bytes of values this process has sent to its store and received; none within a process."""
         return 0, 0
+
+    def memory(self) -> Memory | None:
+        """Return how much memory there is for what is stored; None: nobody says."""
+        return None
 
     def leave(self) -> None:
         """Wait no longer for a store that does not answer than for one that is new: this process is about to leave."""

@@ -249,7 +249,8 @@ class _ServerFactory:
 
     def _member(self, name: str, port: int, ports: Sequence[int], others: Sequence[str] = ()) -> Server:
         settings = self._folder / f"{name}.yaml"
-        write_private(settings, member_settings(port, ports, self._cluster, self._host, others=others).encode())
+        text = member_settings(port, ports, self._cluster, self._host, others=others, heap=self._heap)
+        write_private(settings, text.encode())
         jars = fetch_jars(pinned_jars("hazelcast"))
         command = tuple(member_command(self._java, jars, settings, self._heap, self._host))
         return Server(name=name, port=port, command=command, host=self._host)

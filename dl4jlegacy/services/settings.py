@@ -113,7 +113,13 @@ def health_port(port: int) -> int:
 
 
 def member_settings(
-    port: int, ports: Sequence[int], cluster_name: str, host: str = HOST, *, others: Sequence[str] = ()
+    port: int,
+    ports: Sequence[int],
+    cluster_name: str,
+    host: str = HOST,
+    *,
+    others: Sequence[str] = (),
+    heap: str = "1g",
 ) -> str:
     """Return a Hazelcast member's configuration as JSON, which is YAML too: one backup of everything with two members.
 
@@ -123,6 +129,7 @@ def member_settings(
         cluster_name: clients must name it; nothing else is checked.
         host: the address that they bind, one of this machine.
         others: the other hosts that have a member, each at the same port.
+        heap: as for ``member_command``; clients are told of it, since nobody can ask a member for its memory.
     """
     among = [member_ports(p)[1] for p in ports]
     members = [*(f"{host}:{p}" for p in among), *(f"{each}:{member_ports(port)[1]}" for each in others)]
@@ -164,6 +171,7 @@ def member_settings(
     }
     settings = {
         "cluster-name": cluster_name,
+        "member-attributes": {"heap": {"type": "string", "value": heap}},
         "properties": _PROPERTIES,
         "advanced-network": network,
         "jet": {"enabled": False},

@@ -280,6 +280,10 @@ def test_the_members_are_set_up_as_dl4j_services_does_it() -> None:
     assert read["map"] == ours["map"] and read["map"]["default"]["backup-count"] == 1
     assert read["jet"] == ours["jet"] and read["metrics"] == ours["metrics"]
     assert read["serialization"] == ours["serialization"]
+    assert read["member-attributes"] == {"heap": {**ours["member-attributes"]["heap"], "value": "${dl4j.heap}"}}
+    options = compose()["services"]["hazelcast-1"]["environment"]["JAVA_OPTS"]
+    heap, said = (re.findall(pattern, options) for pattern in (r"-Xmx(\S+)", r"-Ddl4j\.heap=(\S+)"))
+    assert heap == said and len(heap) == 1
     network, here = read["advanced-network"], ours["advanced-network"]
     assert set(network) == set(here) and network["enabled"] is here["enabled"] is True
     for end in (name for name in network if "socket" in name):

@@ -138,6 +138,11 @@ class _Client(_Base):  # type: ignore[misc]
         version = -1 if connection is None else int(connection.server_version)  # 50700
         return "" if version < 0 else f"{version // 10000}.{version // 100 % 100}.{version % 100}"
 
+    def member_attributes(self, name: str) -> list[str | None]:
+        """Return what each member that keeps data says of itself under ``name``; empty until members are known."""
+        members = self.cluster_service.get_members(lambda member: not member.lite_member)
+        return [member.attributes.get(name) for member in members]
+
     def remove_map(self, name: str) -> Any:
         """Request that a map be removed with all that is in it; return the package's future."""
         invocation = _Invocation(_destroy_request(name, MAP_SERVICE))

@@ -148,6 +148,10 @@ class HazelcastLink:
         """Return the version of a member that is connected, such as ``5.7.0``; "" if it is not known."""
         return str(self._client.member_version())
 
+    def member_attributes(self, name: str) -> list[str | None]:
+        """Return what each member that keeps data says of itself under ``name``; empty until members are known."""
+        return list(self._client.member_attributes(name))
+
     def get(self, key: str) -> Reply[memoryview | None]:
         """Request a value; anything but plain bytes comes as an empty view."""
         return self._ask(lambda: self._map.get(key), self.traffic.received)

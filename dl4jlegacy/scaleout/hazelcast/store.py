@@ -38,7 +38,7 @@ from dl4jlegacy.scaleout.hazelcast.link import DisturbedError, HazelcastLink, La
 from dl4jlegacy.scaleout.hazelcast.patience import Patience
 from dl4jlegacy.scaleout.records import keyspace
 from dl4jlegacy.scaleout.store import Buffer
-from dl4jlegacy.scaleout.tracker import StateTracker
+from dl4jlegacy.scaleout.tracker import Memory, StateTracker
 
 __all__ = ["DEADLINE_SECONDS", "HazelcastStateTracker", "HazelcastStore"]
 
@@ -53,6 +53,8 @@ _SMALL = 1 << 13  # bytes
 _SIGNERS, _SIGNED_ASIDE = 2, 1 << 17  # threads; bytes of a value from which on they sign it
 _PAUSES = (0.01, 0.5)  # seconds: the first pause before a request is repeated, and the longest
 _ADDRESS = re.compile(r"(?P<host>[^\s:/,]+|\[[0-9a-fA-F:]+\]):(?P<port>[0-9]{1,5})")
+_HEAP = re.compile(r"(?P<count>[0-9]{1,9})(?P<unit>[kKmMgG])")
+_MEMBERS_SECONDS = 5.0
 DEADLINE_SECONDS = 20.0
 """How long connecting may take."""
 _RUN = re.compile(r"[A-Za-z0-9_.-]{1,100}")
@@ -170,6 +172,19 @@ class HazelcastStore:
     def member_version(self) -> str:
         """Return the version of a member that is connected, such as ``5.7.0``; "" if it is not known."""
         return self._link.member_version()
+
+    def memory(self) -> Memory | None:
+        """Return how much memory the members say that they have; None: not all of them say it.
+
+        ``dl4j services`` and Docker Compose have them say so; no client can ask a member for it.
+        """
+        deadline = Deadline(_MEMBERS_SECONDS)
+        while not (said := self._link.member_attributes("heap")) and not deadline.passed():
+            self._closed.wait(_PAUSES[0])  # the list of members comes after the connection
+        heaps = [_nbytes(each) for each in said if each is not None]
+        if not heaps or len(heaps) < len(said) or 0 in heaps:
+            return None
+        return Memory(len(heaps), sum(heaps), copies=min(len(heaps), 2))
 
     def close(self) -> None:
         """See ``Store``; what the run has in the grid stays there."""
@@ -426,6 +441,7 @@ class HazelcastStateTracker(StateTracker):
         )
         super().__init__(store, is_authorised=is_authorised)
         self._patience, self._least, self._traffic = store.patience, deadline_seconds, store.traffic
+        self._memory = store.memory
 
     def waited_seconds(self) -> float:
         """See ``StateTracker``."""
@@ -434,6 +450,10 @@ class HazelcastStateTracker(StateTracker):
     def traffic(self) -> tuple[int, int]:
         """See ``StateTracker``."""
         return self._traffic()
+
+    def memory(self) -> Memory | None:
+        """See ``StateTracker``."""
+        return self._memory()
 
     def leave(self) -> None:
         """See ``StateTracker``."""
@@ -448,6 +468,12 @@ def _addresses(text: str) -> list[str]:
         if match is None or not 0 < int(match["port"]) < 65536:
             raise UsageError(f"{part!r} in the tracker's address {text!r} is not host:port, such as 127.0.0.1:5701")
     return parts
+
+
+def _nbytes(heap: str) -> int:
+    """Return the bytes of a member's heap, written as Java writes it; 0 if it is not."""
+    match = _HEAP.fullmatch(heap)
+    return 0 if match is None else int(match["count"]) << {"k": 10, "m": 20, "g": 30}[match["unit"].lower()]
 
 
 def _is_large(item: Any) -> bool:
