@@ -31,10 +31,10 @@ kernels
 datasets
 nn.arguments nn.gradient_normalization
 nn.functions nn.losses nn.schedules nn.updaters nn.weights nn.input_type nn.memory nn.step nn.formats nn.listeners
-nn.evaluation
 nn.preprocessors
 nn.layers
 nn.vertices nn.arrays
+nn.evaluation
 nn.parameters nn.multilayer_updater
 nn.conf
 nn.network

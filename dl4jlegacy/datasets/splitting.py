@@ -122,7 +122,7 @@ def lone_rows(classes: Rows) -> dict[int, int]:
 
 
 def class_numbers(labels: Array) -> Rows:
-    """Return the class of every row of labels ``(examples, classes)``.
+    """Return the class of every row of labels, ``(examples, classes)`` or class indices ``(examples, 1)``.
 
     Raises:
         DataError: they do not say one class for each example.
@@ -130,6 +130,8 @@ def class_numbers(labels: Array) -> Rows:
     if labels.ndim == 2 and labels.shape[1] > 1 and (labels.max(axis=1) == 1).all() and (labels.sum(axis=1) == 1).all():
         classes: Rows = labels.argmax(axis=1)
         return classes
+    if labels.ndim == 2 and labels.shape[1] == 1 and ((labels >= 0) & (labels == np.floor(labels))).all():
+        return labels[:, 0].astype(np.intp)
     raise DataError(
         f"labels of shape {labels.shape} are not one class for each example, so that their parts cannot have equal "
         "shares of the classes; leave stratify out"

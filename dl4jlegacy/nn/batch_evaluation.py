@@ -21,8 +21,9 @@ from dl4jlegacy.errors import NotFiniteError
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
 from dl4jlegacy.nn.evaluation.binary import EvaluationBinary
 from dl4jlegacy.nn.evaluation.classification import Evaluation
-from dl4jlegacy.nn.evaluation.evaluate import evaluate_batch, label_mask
+from dl4jlegacy.nn.evaluation.evaluate import Compared
 from dl4jlegacy.nn.evaluation.regression import RegressionEvaluation, regression_state
+from dl4jlegacy.nn.layers.output import BaseOutputLayer
 from dl4jlegacy.nn.layers.variational import VariationalAutoencoder
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.networks import Network, NetworkConfiguration
@@ -40,6 +41,7 @@ __all__ = [
     "is_classified",
     "merge_evaluations",
     "predicts_numbers",
+    "takes_indices",
 ]
 
 CLASS_METRICS = ("accuracy", "precision", "recall", "f1", "matthews_correlation")
@@ -140,11 +142,17 @@ def is_classified(conf: NetworkConfiguration, examples: DataSet | MultiDataSet) 
     """Return whether a network tells classes apart in these examples: labels that equal features are no classes."""
     if isinstance(conf, MultiLayerConfiguration) and not conf.backprop:
         return False
-    if isinstance(examples, MultiDataSet):
+    if isinstance(examples, MultiDataSet) or takes_indices(conf):
         return True
     if _are_features(examples) or _are_numbers(conf, examples.labels):
         return False
     return not (answers_each(conf) and _are_answers(examples.labels))
+
+
+def takes_indices(conf: NetworkConfiguration) -> bool:
+    """Return whether the labels of a network's only output may be class indices, one column for all of its outputs."""
+    last = _last_layer(conf)
+    return isinstance(last, BaseOutputLayer) and last.takes_indices()
 
 
 def answers_each(conf: NetworkConfiguration) -> bool:
@@ -229,26 +237,24 @@ def evaluate_batches(
             loss = _finite_sum(_pretrained_losses(network, batch, index), index * batch_size)
             yield BatchEvaluation((loss,), batch.num_examples, None)
             continue
-        losses, y, own = network.scored_output(batch)
+        losses, found = network.scored_output(batch)
         loss, evaluation = _finite_sum(losses, index * batch_size), Evaluation()
         regressions: tuple[Array, ...] = ()
         binary = None
         if classifies:
-            first_output = MultiDataSet.of(batch)
-            labels, mask = first_output.labels[0], first_output.labels_masks[0]
-            evaluate_batch(evaluation, labels, y, label_mask(labels, mask, own))
+            evaluation.eval(*found)
         elif isinstance(batch, DataSet) and predicts_numbers(network.conf, batch):
-            regressions = (regression_state(batch.labels, y, label_mask(batch.labels, batch.labels_mask, own)),)
+            regressions = (regression_state(*found),)
         elif isinstance(batch, DataSet) and batch.labels.ndim == 2 and answers_each(network.conf):
-            binary = None if _are_features(batch) else _binary_counts(batch, y)
+            binary = None if _are_features(batch) else _binary_counts(found)
         confusion = evaluation.confusion if classifies else None
         yield BatchEvaluation((loss,), batch.num_examples, confusion, regressions, binary)
 
 
-def _binary_counts(batch: DataSet, y: Array) -> Array:
+def _binary_counts(found: Compared) -> Array:
     """Return the counts of an ``EvaluationBinary``, ``(4, labels)``."""
     evaluation = EvaluationBinary()
-    evaluate_batch(evaluation, batch.labels, y, batch.labels_mask)
+    evaluation.eval(*found)
     return evaluation.counts
 
 

@@ -74,8 +74,8 @@ def class_counts(examples: DataSet, n_classes: int) -> Array:
         DataError: the labels are not one class each.
     """
     labels, mask = examples.labels, examples.labels_mask
-    if labels.ndim == 2 and labels.shape[1] == 1 < n_classes:  # class indices
-        kept = labels[:, 0] if mask is None else labels[mask.reshape(len(labels), -1)[:, 0] != 0, 0]
+    if labels.shape[1] == 1 < n_classes:  # class indices
+        kept = labels[:, 0].reshape(-1) if mask is None else labels[:, 0][mask.reshape(labels[:, 0].shape) != 0]
         if len(kept) and not ((kept == np.floor(kept)) & (kept >= 0) & (kept < n_classes)).all():
             raise DataError(f"labels are no class numbers from 0 to {n_classes - 1}, so that no class can be weighed")
         return np.bincount(kept.astype(np.int64), minlength=n_classes)

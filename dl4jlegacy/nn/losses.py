@@ -37,7 +37,8 @@ class Loss:
     """A loss: ``score(labels, y)`` per example and ``gradient(labels, y)`` = dL/dy, on arrays ``(m, n)``.
 
     ``terms`` holds what each output adds to the score; ``slope(labels, y, weights)`` its derivative. With ``indices``
-    the labels are class indices, ``(m, 1)``. ``natural`` is the activation of an output layer that names none.
+    the labels are class indices, ``(m, 1)``, or one-hot as for others. ``natural`` is the activation of an output layer
+    that names none.
 
     Losses that go to infinity at the ends of probabilities have besides, free of divisions, ``dL/d log y``
     (``log_slope``) or ``dL/d logit y`` (``logit_slope``, ``logit y = log(y / (1 - y))``), given labels and ``y``.
@@ -92,8 +93,11 @@ class Loss:
         return result
 
     def targets(self, labels: Array, y: Array) -> Array:
-        """Return the labels in the shape of the outputs ``y``, class indices as rows of zeros and a one."""
-        if self.indices:
+        """Return the labels in the shape of the outputs ``y``, class indices as zeros and a one.
+
+        ``y`` may have time steps behind its columns, ``(m, n, time steps)``, and then the labels have them, too.
+        """
+        if self.indices and (labels.shape != y.shape or y.shape[1] == 1):
             return _one_hot(labels, y)
         if labels.shape != y.shape:
             raise ShapeError(
@@ -122,22 +126,26 @@ def _weights(weights: Weights, y: Array) -> Array:
 
 
 def _one_hot(labels: Array, y: Array) -> Array:
-    xp, (m, n) = get_array_module(y), y.shape
-    index = labels.reshape(-1)
-    if index.shape[0] != m or labels.size != m:
-        raise ShapeError(f"loss 'sparse_mcxent': labels of shape {labels.shape} for {m} examples; need ({m}, 1)")
+    xp, (m, n, *steps) = get_array_module(y), y.shape
+    if labels.shape != (m, 1, *steps):
+        raise ShapeError(
+            f"loss 'sparse_mcxent': labels have shape {labels.shape}, the output has {y.shape}; give class indices, "
+            f"{(m, 1, *steps)}, or a column for each output"
+        )
+    index = labels[:, 0]
     valid = (index >= 0) & (index < n) & (index == xp.floor(index))
     if is_on_device(valid):  # to look at it would wait for the device: a loss that is no number says it later
         found = xp.eye(n, dtype=y.dtype)[xp.where(valid, index, 0).astype(xp.int64)]
-        marked: Array = xp.where(valid[:, None], found, xp.nan)
-        return marked.astype(y.dtype, copy=False)
+        marked: Array = xp.where(valid[..., None], found, xp.nan)
+        of_device: Array = xp.moveaxis(marked.astype(y.dtype, copy=False), -1, 1)
+        return of_device
     if not bool(valid.all()):
-        row = int(xp.argmin(valid))
+        place = xp.unravel_index(int(xp.argmin(valid)), valid.shape)
         raise DataError(
-            f"loss 'sparse_mcxent': label {float(index[row])} of example {row} is no class index; "
+            f"loss 'sparse_mcxent': label {float(index[place])} of example {int(place[0])} is no class index; "
             f"need whole numbers from 0 to {n - 1}"
         )
-    result: Array = xp.eye(n, dtype=y.dtype)[index.astype(xp.int64)]
+    result: Array = xp.moveaxis(xp.eye(n, dtype=y.dtype)[index.astype(xp.int64)], -1, 1)
     return result
 
 

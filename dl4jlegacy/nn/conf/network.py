@@ -217,7 +217,7 @@ class MultiLayerConfiguration(ConfText, frozen=True, kw_only=True):
             ShapeError: the configuration has other sizes; the message names both.
         """
         changed = list(self.layers)
-        ends = [(len(changed) - 1, "n_out", n_out, "label columns")]
+        ends = [(len(changed) - 1, "n_out", changed[-1].outputs_of(n_out), "label columns")]
         if changed[-1].n_out and not self.backprop:
             ends = []  # what only pretrains looks at no label
         known = self.input_type or infer_input_type(changed[0], self.input_pre_processors.get(0))
@@ -417,6 +417,7 @@ class ComputationGraphConfiguration(ConfText, frozen=True, kw_only=True):
         if plain and node.inputs[0] in self.network_inputs and not layer.n_in:
             fields["n_in"] = n_in
         if node.name in self.network_outputs:
+            n_out = layer.outputs_of(n_out)
             if layer.n_out not in (0, n_out):
                 raise ShapeError(
                     f"{vertex_title(node.name, layer)} has n_out={layer.n_out} but the data has {n_out} label columns; "

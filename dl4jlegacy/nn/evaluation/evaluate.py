@@ -7,20 +7,23 @@ Legacy: ``org.nd4j.evaluation.IEvaluation``, ``BaseEvaluation.reshapeAndExtractN
 from __future__ import annotations
 
 from decimal import ROUND_HALF_UP, Decimal
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
 from dl4jlegacy.backend import Array, to_host
-from dl4jlegacy.datasets.multi_dataset import Data, multi_data_sets
+from dl4jlegacy.datasets.multi_dataset import Data, MultiDataSet, multi_data_sets
 from dl4jlegacy.errors import ConfError, NotFiniteError, ShapeError
+from dl4jlegacy.nn.arrays import as_labels
+from dl4jlegacy.nn.layers.output import BaseOutputLayer
 
 __all__ = [
+    "Compared",
     "IEvaluation",
     "check_column",
     "check_names",
+    "compared",
     "do_evaluation",
-    "evaluate_batch",
     "java_fixed",
     "java_scientific",
     "label_mask",
@@ -44,8 +47,38 @@ class IEvaluation(Protocol):
         """Return metrics and state as plain JSON values; the class's ``from_dict`` reads the state back."""
 
 
+class Compared(NamedTuple):
+    """What evaluations compare, as outside the network and on the host: the arguments of ``IEvaluation.eval``."""
+
+    labels: Array
+    output: Array
+    mask: Array | None
+
+
+def compared(
+    layer: object, labels: Array, output: Array, labels_mask: Array | None, output_mask: Array | None
+) -> Compared:
+    """Return what evaluations compare of a batch: labels in the shape of the output, whatever the loss takes.
+
+    Args:
+        layer: at the output; one without a loss leaves labels as they are.
+        labels: as for ``fit``.
+        output: of the network.
+        labels_mask: of the labels, as outside the network.
+        output_mask: which time steps of the output count.
+
+    Raises:
+        ShapeError, DataError: labels do not belong to the output; see ``BaseOutputLayer.targets``.
+    """
+    labels, output = to_host(labels), to_host(output)
+    if isinstance(layer, BaseOutputLayer):
+        labels = layer.targets(as_labels(labels, layer), output)
+    mask = label_mask(labels, labels_mask, output_mask)
+    return Compared(labels, output, None if mask is None else to_host(mask))
+
+
 class _Network(Protocol):
-    def masked_output(self, x: Any, features_mask: Any = None) -> tuple[Array, Array | None]: ...
+    def compared(self, batch: MultiDataSet) -> list[Compared]: ...
 
 
 def do_evaluation(network: _Network, data: Data, *evaluations: IEvaluation) -> None:
@@ -54,18 +87,9 @@ def do_evaluation(network: _Network, data: Data, *evaluations: IEvaluation) -> N
     Raises like ``network.output`` and the evaluations' ``eval``.
     """
     for batch in multi_data_sets(data):
-        several = len(batch.features) > 1
-        x: Any = batch.features if several else batch.features[0]
-        masks: Any = batch.features_masks if several else batch.features_masks[0]
-        y, own = network.masked_output(x, masks)
-        mask = label_mask(batch.labels[0], batch.labels_masks[0], own)
+        first = network.compared(batch)[0]
         for evaluation in evaluations:
-            evaluate_batch(evaluation, batch.labels[0], y, mask)
-
-
-def evaluate_batch(evaluation: IEvaluation, labels: Array, y: Array, mask: Array | None) -> None:
-    """Add a batch to an evaluation, which counts on the host; the arrays may be on a GPU."""
-    evaluation.eval(to_host(labels), to_host(y), None if mask is None else to_host(mask))
+            evaluation.eval(*first)
 
 
 def label_mask(labels: Array, labels_mask: Array | None, output_mask: Array | None) -> Array | None:

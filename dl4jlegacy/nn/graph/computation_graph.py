@@ -13,12 +13,12 @@ import numpy as np
 
 from dl4jlegacy.backend import Array, Scalar, asarray, get_array_module, to_host
 from dl4jlegacy.datasets.multi_dataset import Data, ListMultiDataSetIterator, MultiDataSet, multi_data_sets
-from dl4jlegacy.errors import ConfError, DataError, ShapeError
+from dl4jlegacy.errors import ConfError, DataError, ShapeError, counted
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.arrays import as_features, is_data_set, is_several, resolve_epochs
 from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration
 from dl4jlegacy.nn.evaluation.classification import Evaluation
-from dl4jlegacy.nn.evaluation.evaluate import IEvaluation, evaluate_batch, label_mask
+from dl4jlegacy.nn.evaluation.evaluate import Compared, IEvaluation, compared, label_mask
 from dl4jlegacy.nn.graph.sequences import all_as_sequences, segments
 from dl4jlegacy.nn.graph.stack import Batch, GraphStack
 from dl4jlegacy.nn.input_type import AnyInputType
@@ -295,8 +295,23 @@ class ComputationGraph(FlatNetwork):
         """Return the loss of every example, all outputs added, without regularization, ``(examples,)``, on the host."""
         return self.scored_output(MultiDataSet.of(data) if is_data_set(data) else self._whole(data, labels))[0]
 
-    def scored_output(self, data: Any) -> tuple[Array, Array, Array | None]:
-        """Return what ``score_examples`` and ``masked_output`` do of a data set, from one pass through the network."""
+    def compared(self, batch: MultiDataSet) -> list[Compared]:
+        """Return what evaluations compare of a batch, for every output; raises ``ShapeError`` if one has no labels."""
+        names = self.conf.network_outputs
+        if len(batch.labels) != len(names):
+            raise ShapeError(
+                f"a batch has {counted(len(batch.labels), 'array')} of labels, the graph has the outputs "
+                f"{', '.join(names)}; give labels for each"
+            )
+        found = self._outputs(batch.features, batch.features_masks)
+        self._check_output(
+            [y for y, _ in found], lambda rows: self._named_activations([x[rows] for x in batch.features])
+        )
+        pairs = zip(self._stack.outputs, found, batch.labels, batch.labels_masks, strict=True)
+        return [compared(self._stack.layer(place), labels, y, mask, own) for place, (y, own), labels, mask in pairs]
+
+    def scored_output(self, data: Any) -> tuple[Array, Compared]:
+        """Return what ``score_examples`` and (of the first output) ``compared`` do, from one pass through the graph."""
         multi = MultiDataSet.of(data)
         batch = self._stack.prepare(self._dtype, multi.features, multi.labels, multi.features_masks, multi.labels_masks)
         total: Array = self.kernels.xp.zeros(batch.examples, self._dtype)
@@ -304,12 +319,10 @@ class ComputationGraph(FlatNetwork):
         pairs = zip(self._stack.outputs, found, batch.labels, batch.labels_masks, strict=True)
         for place, (y, own), labels, mask in pairs:
             layer = self._stack.output_layer(place)
-            wanted = layer.label_shape(y.shape)
-            if labels.shape != wanted:
-                title = self.nodes[place].title()
-                raise ShapeError(f"labels have shape {labels.shape}, network output {title} wants {wanted}")
+            layer.check_label_shape(labels, y.shape, f"network output {self.nodes[place].title()}")
             total += layer.scores(labels, y, label_mask(labels, mask, own))
-        return to_host(total), *found[0]
+        (y, own), first = found[0], self._stack.layer(self._stack.outputs[0])
+        return to_host(total), compared(first, batch.labels[0], y, multi.labels_masks[0], own)
 
     def evaluate(self, data: Any, labels: Any = None, label_names: Sequence[str] | None = None) -> Evaluation:
         """Return the classification metrics of the first output on data as in ``fit`` (one epoch of an iterator).
@@ -333,11 +346,9 @@ class ComputationGraph(FlatNetwork):
             if name not in self.conf.network_outputs:
                 raise ConfError(f"{name!r} is no network output; those are {list(self.conf.network_outputs)}")
         for batch in multi_data_sets(data):
-            found = self._outputs(batch.features, batch.features_masks)
-            triples = zip(self.conf.network_outputs, found, batch.labels, batch.labels_masks, strict=True)
-            for name, (y, own), labels, mask in triples:
+            for name, of_output in zip(self.conf.network_outputs, self.compared(batch), strict=True):
                 for evaluation in evaluations.get(name, ()):
-                    evaluate_batch(evaluation, labels, y, label_mask(labels, mask, own))
+                    evaluation.eval(*of_output)
 
     # -- inside ------------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from dl4jlegacy.nn.conf.graph_stages import Node
 from dl4jlegacy.nn.formats import check_masks, mask_to_internal, to_external, to_internal
 from dl4jlegacy.nn.input_type import InputTypeFeedForward, InputTypeRecurrent
 from dl4jlegacy.nn.layers.feedforward import Backward, Params
+from dl4jlegacy.nn.layers.layer import Layer
 from dl4jlegacy.nn.layers.output import BaseOutputLayer
 from dl4jlegacy.nn.step import Step
 from dl4jlegacy.nn.vertices.combine import Value, VertexBackward, flat_as_vectors
@@ -132,12 +133,17 @@ class GraphStack:
         is_flat = isinstance(self.nodes[place].kind, InputTypeFeedForward)
         return x.reshape(len(x), -1) if is_flat and x.ndim != 2 else x
 
+    def layer(self, place: int) -> Layer | None:
+        """Return the layer there; None: it is none."""
+        stage = self.nodes[place].stage
+        return None if stage is None else stage.layer
+
     def output_layer(self, place: int) -> BaseOutputLayer:
         """Return the output layer there; raise ``ConfError`` if it has no loss."""
-        node = self.nodes[place]
-        layer = None if node.stage is None else node.stage.layer
+        layer = self.layer(place)
         if not isinstance(layer, BaseOutputLayer):
-            raise ConfError(f"network output {node.title()} has no loss; training needs an OutputLayer there")
+            title = self.nodes[place].title()
+            raise ConfError(f"network output {title} has no loss; training needs an OutputLayer there")
         return layer
 
     # -- forward -----------------------------------------------------------------------------------------------------
@@ -241,12 +247,7 @@ class GraphStack:
         y, here, back = stage.preprocess(value.y, value.step.at(index, labels_mask=mask))
         is_sequence = isinstance(stage.layer_input_type, InputTypeRecurrent)
         shape = (here.examples, 0, len(y)) if is_sequence else (here.examples, 0)
-        wanted = layer.label_shape(shape)
-        if labels.shape != wanted:
-            raise ShapeError(
-                f"labels have shape {labels.shape}, network output {node.title()} has n_out={layer.n_out} and wants "
-                f"{wanted}"
-            )
+        layer.check_label_shape(labels, shape, f"network output {node.title()}")
         inside = to_internal(labels, stage.output_type, here, "labels") if labels.ndim == 3 else labels
         if layer.frozen:
             here = here.at(index, train=False)

@@ -157,6 +157,10 @@ class FeedForwardLayer(
             raise ShapeError("n_out is not set; give the number of units")
         return layer
 
+    def outputs_of(self, columns: int) -> int:
+        """Return how many outputs it has as the last layer of a network that learns so many columns of labels."""
+        return columns
+
     def output_type(self, given: AnyInputType) -> AnyInputType:
         """Return the type of a resolved layer's output for an input of type ``given``."""
         sequences = isinstance(given, InputTypeFeedForward) and given.sequences

@@ -6,7 +6,7 @@ Legacy: ``org.deeplearning4j.nn.conf.layers.BaseOutputLayer`` and ``OutputLayer`
 from __future__ import annotations
 
 from dl4jlegacy.backend import Array, Scalar, asarray, get_array_module, scalar
-from dl4jlegacy.errors import ConfError
+from dl4jlegacy.errors import ConfError, ShapeError
 from dl4jlegacy.kernels.protocol import device_kernels
 from dl4jlegacy.nn.arguments import resolve_name
 from dl4jlegacy.nn.functions import ACTIVATIONS
@@ -38,9 +38,30 @@ class BaseOutputLayer(FeedForwardLayer, frozen=True, kw_only=True):
         """Return whether labels are class indices ``(examples, 1)`` rather than one column for each output."""
         return LOSSES[self.loss].indices
 
+    def outputs_of(self, columns: int) -> int:
+        """Return the outputs of a layer that learns so many columns of labels: all that it has from class indices."""
+        return self.n_out if self.takes_indices() and columns == 1 and self.n_out else columns
+
     def label_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of the labels that belong to features of ``shape``, both as outside the network."""
         return (shape[0], 1 if self.takes_indices() else self.n_out)
+
+    def check_label_shape(self, labels: Array, shape: tuple[int, ...], title: str) -> None:
+        """Raise ``ShapeError`` unless labels belong to features of ``shape``; ``title`` names the layer.
+
+        Instead of class indices they may have a column for each output, as other losses take them.
+        """
+        wanted = self.label_shape(shape)
+        if labels.shape not in (wanted, (wanted[0], self.n_out, *wanted[2:])):
+            raise ShapeError(f"labels have shape {labels.shape}, {title} has n_out={self.n_out} and wants {wanted}")
+
+    def targets(self, labels: Array, y: Array) -> Array:
+        """Return labels in the shape of the outputs ``y``, both as outside the network: class indices as one-hot.
+
+        Raises:
+            ShapeError: they do not belong together. DataError: a class index is none of the outputs.
+        """
+        return LOSSES[self.loss].targets(labels, y)
 
     def scores(self, labels: Array, y: Array, mask: Array | None = None) -> Array:
         """Return the loss of every example, ``(examples,)``; arrays as outside the network (see ``input_type``).

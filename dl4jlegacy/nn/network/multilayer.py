@@ -15,12 +15,13 @@ import numpy as np
 from dl4jlegacy.backend import Array, Scalar, as_contiguous, asarray, get_array_module, is_on_device, to_host
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.iterator import DataSetIterator
+from dl4jlegacy.datasets.multi_dataset import MultiDataSet
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.arrays import array_batches, as_features, as_numbers, is_data_set, resolve_epochs
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
 from dl4jlegacy.nn.evaluation.classification import Evaluation
-from dl4jlegacy.nn.evaluation.evaluate import do_evaluation, label_mask
+from dl4jlegacy.nn.evaluation.evaluate import Compared, compared, do_evaluation, label_mask
 from dl4jlegacy.nn.formats import mask_to_internal, to_external
 from dl4jlegacy.nn.layers.layer import PretrainLayer
 from dl4jlegacy.nn.layers.sequences import Memory, as_sequences, layer_states, segment_count, segments
@@ -356,14 +357,22 @@ class MultiLayerNetwork(FlatNetwork):
         """Return the loss of every example, without regularization, ``(examples,)``, on the host."""
         return self.scored_output(data if is_data_set(data) else self._whole(data, labels))[0]
 
-    def scored_output(self, data: Any) -> tuple[Array, Array, Array | None]:
-        """Return what ``score_examples`` and ``masked_output`` do of a data set, from one pass through the network."""
+    def compared(self, batch: MultiDataSet) -> list[Compared]:
+        """Return what evaluations compare of a batch, for the only output."""
+        several = len(batch.features) > 1  # which is said to be wrong further in
+        x: Any = batch.features if several else batch.features[0]
+        y, own = self.masked_output(x, batch.features_masks[0])
+        return [compared(self.layers[-1], batch.labels[0], y, batch.labels_masks[0], own)]
+
+    def scored_output(self, data: Any) -> tuple[Array, Compared]:
+        """Return what ``score_examples`` and ``compared`` do of a data set, from one pass through the network."""
         _, labels = self._stack.prepare(self._dtype, data.features, data.labels, data.features_mask, data.labels_mask)
         y, own = self.masked_output(data.features, data.features_mask)
         mask = label_mask(labels, data.labels_mask, own)
         if mask is not None and is_on_device(y):
             mask = as_contiguous(mask, self.kernels.xp, self._dtype)
-        return to_host(self._stack.output_layer().scores(labels, y, mask)), y, own
+        layer = self._stack.output_layer()
+        return to_host(layer.scores(labels, y, mask)), compared(layer, labels, y, data.labels_mask, own)
 
     def evaluate(self, data: Any, labels: Any = None, label_names: Sequence[str] | None = None) -> Evaluation:
         """Return the classification metrics on data as in ``fit`` (one epoch of an iterator).

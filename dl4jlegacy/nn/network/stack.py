@@ -71,12 +71,8 @@ class Stack:
         labels = as_labels(labels, layer)
         if len(labels) != len(x) or not len(x):
             raise DataError(f"a batch has {len(x)} examples and {len(labels)} labels; both must be equal and not 0")
-        wanted = layer.label_shape((*x.shape[:-1], self.output_steps(x.shape[-1])))
-        if labels.shape != wanted:
-            raise ShapeError(
-                f"labels have shape {labels.shape}, layer {len(self.stages) - 1} ({layer.title()}) has "
-                f"n_out={layer.n_out} and wants {wanted}"
-            )
+        shape = (*x.shape[:-1], self.output_steps(x.shape[-1]))
+        layer.check_label_shape(labels, shape, f"layer {len(self.stages) - 1} ({layer.title()})")
         return x, as_contiguous(labels, self.xp, dtype)
 
     def output_steps(self, steps: int) -> int:

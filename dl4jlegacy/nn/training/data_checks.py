@@ -10,7 +10,7 @@ from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.iterator import DataSetIterator
 from dl4jlegacy.datasets.multi_dataset import ListMultiDataSetIterator, MultiDataSet
-from dl4jlegacy.errors import ConfError, DataError, ShapeError
+from dl4jlegacy.errors import ConfError, DataError
 from dl4jlegacy.kernels import load
 from dl4jlegacy.nn.conf.graph_stages import Node
 from dl4jlegacy.nn.graph.computation_graph import ComputationGraph
@@ -25,7 +25,7 @@ from dl4jlegacy.nn.vertices.shape import StackVertex, UnstackVertex
 
 __all__ = ["check_data", "check_labels", "check_output"]
 
-_SHARES = ("mcxent", "negativeloglikelihood", "xent", "kl_divergence", "reconstruction_crossentropy")
+_SHARES = ("mcxent", "negativeloglikelihood", "sparse_mcxent", "xent", "kl_divergence", "reconstruction_crossentropy")
 _PROBABILITIES = ("mcxent", "negativeloglikelihood", "sparse_mcxent", "xent")
 _BOUNDED = ("softmax", "sigmoid", "hardsigmoid")
 
@@ -57,7 +57,7 @@ def _check_columns(network: Network, iterator: DataSetIterator) -> None:
     trained = network.conf.backprop
     columns, outcomes = iterator.input_columns, iterator.total_outcomes
     last = network.layers[-1]
-    takes_indices = isinstance(last, BaseOutputLayer) and last.takes_indices()
+    takes_indices = isinstance(last, BaseOutputLayer) and last.takes_indices() and outcomes == 1
     for what, ours, theirs, fit in (
         ("inputs", network.n_in, columns, input_type_of(network).fits_columns(columns)),
         ("outputs", network.n_out, outcomes, network.n_out == outcomes or takes_indices or not trained),
@@ -97,9 +97,7 @@ def _check_graph(network: ComputationGraph, iterator: DataSetIterator | ListMult
         assert node.stage is not None
         layer, title = node.stage.layer, f"network output {node.title()}"
         assert isinstance(layer, BaseOutputLayer)
-        wanted = layer.label_shape(shape)
-        if labels.shape != wanted:
-            raise ShapeError(f"labels have shape {labels.shape}, {title} has n_out={layer.n_out} and wants {wanted}")
+        layer.check_label_shape(labels, shape, title)
         check_output(layer, title)
         check_labels(layer, labels, title)
 
@@ -133,7 +131,7 @@ def check_output(layer: BaseOutputLayer, title: str) -> None:
 def check_labels(layer: BaseOutputLayer, labels: Array, title: str) -> None:
     """Raise ``DataError`` naming the first label that the loss of ``layer`` has no meaning for."""
     name = LOSSES[layer.loss].name
-    if layer.takes_indices():
+    if layer.takes_indices() and labels.shape[1] == 1:
         wanted, inside = f"a whole number from 0 to {layer.n_out - 1}", _is_index(labels, layer.n_out)
     elif name in _WANTED:
         wanted, holds = _WANTED[name]

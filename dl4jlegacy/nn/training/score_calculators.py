@@ -13,7 +13,7 @@ from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.multi_dataset import Data, MultiDataSet, multi_data_sets
 from dl4jlegacy.errors import ConfError, nearest
 from dl4jlegacy.nn.evaluation.classification import Evaluation
-from dl4jlegacy.nn.evaluation.evaluate import do_evaluation, evaluate_batch
+from dl4jlegacy.nn.evaluation.evaluate import do_evaluation
 from dl4jlegacy.nn.evaluation.regression import RegressionEvaluation
 from dl4jlegacy.nn.evaluation.roc import ROC, ROCBinary, ROCMultiClass
 from dl4jlegacy.nn.graph.computation_graph import ComputationGraph
@@ -161,7 +161,7 @@ class AutoencoderScoreCalculator:
         for multi in multi_data_sets(self._data):
             x = multi.features[0]
             below = x if self._layer == 0 else network.feed_forward(x)[self._layer]
-            evaluate_batch(evaluation, below, network.reconstruct(x, self._layer), None)
+            evaluation.eval(below, network.reconstruct(x, self._layer))
         return evaluation.average(self._metric)
 
 
