@@ -23,9 +23,9 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     def wait(self: MasterActor, event: NewModel) -> None:
         assert saved.wait(30)
         saved.clear()
-        self._saving = False
+        self._checkpoints.is_saving = False
         new_model(self, event)
-        if not self._saving:  # this one is not to be saved
+        if not self._checkpoints.is_saving:  # this one is not to be saved
             saved.set()
 
     def save(self: ModelSavingActor, message: SaveModel) -> None:

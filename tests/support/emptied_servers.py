@@ -23,7 +23,7 @@ from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.records import HEAD, Head, Manifest, decode_record
 from tests.support import simulator
 from tests.support.scenarios import HOSTILE
-from tests.support.simulator import MASTERS, WORKERS, SimulatedStore, Work, World
+from tests.support.simulator import CHECKPOINT_EVERY, MASTERS, WORKERS, SimulatedStore, Work, World
 
 INCARNATION, RUN = "1f", "run"
 ROLES = (*MASTERS, "m2", *WORKERS)
@@ -209,12 +209,11 @@ class EmptiedWorld(World):
             self.left_to_empty -= 1
             self.empty(self.rng.choice(("grid", "zookeeper", "both", "both")))
 
-    def save(self, event: protocol.NewModel) -> None:
-        if self.has_folder:
-            super().save(event)
+    def save(self, event: protocol.NewModel, checkpoints: protocol.DueCheckpoints) -> bool:
+        return self.has_folder and super().save(event, checkpoints)
 
-    def save_last(self, event: protocol.NewModel) -> None:
-        self.save(event)
+    def save_last(self, event: protocol.NewModel, checkpoints: protocol.DueCheckpoints) -> bool:
+        is_saved = self.save(event, checkpoints)
         if event.last:
             here = (event.head, event.frame)
             before = self.result or here
@@ -222,6 +221,7 @@ class EmptiedWorld(World):
             self.result = here
             if event.head.best is not None and event.best is not None:
                 self.kept_best = event.head.best, bytes(event.best)
+        return is_saved
 
     # -- processes ----------------------------------------------------------------------------------------------------
 
@@ -320,6 +320,7 @@ class EmptiedWorld(World):
             scoring=work.scoring,
         )
         put_ahead: dict[int, Manifest] = {}
+        checkpoints = protocol.DueCheckpoints(CHECKPOINT_EVERY)
         try:
             for event in protocol.master_steps(me):
                 if process.is_doubtful:
@@ -332,7 +333,7 @@ class EmptiedWorld(World):
                     for _ in steps:
                         yield 0.0
                 elif isinstance(event, protocol.NewModel):
-                    self.save_last(event)
+                    self.save_last(event, checkpoints)
                 else:
                     yield self.after(event, clock)
             for _ in range(self.rng.randrange(40)):  # evaluates the model and writes it

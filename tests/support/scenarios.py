@@ -17,6 +17,8 @@ class Scenario:
     patience: float = float("inf")
     """Seconds without progress after which a master gives up the run."""
     hostility: float = 1.0
+    losses: float = 1.0
+    """How often something is lost, in proportion to that."""
     failures: float = 0.02
     """The probability that a job fails."""
     attempts: int = 1_000_000

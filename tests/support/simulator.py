@@ -34,7 +34,18 @@ from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.plan import Plan, SlotPlan
 from dl4jlegacy.scaleout.protocol import closing, frames, leasing, watch
 from dl4jlegacy.scaleout.protocol.frames import keys_of
-from dl4jlegacy.scaleout.records import HEAD, Best, Failure, Head, Manifest, account, advance, covered, decode_record
+from dl4jlegacy.scaleout.records import (
+    HEAD,
+    Best,
+    Failure,
+    Head,
+    Keys,
+    Manifest,
+    account,
+    advance,
+    covered,
+    decode_record,
+)
 from dl4jlegacy.scaleout.scoring import Scoring
 from dl4jlegacy.scaleout.strategies import SlotStrategy, Strategy, WorkRouter, create_router
 from tests.support.chain_observer import ChainObserver
@@ -48,6 +59,9 @@ KILLS, FREEZES, LOSSES, RESTARTS, STEPS = 0.008, 0.004, 0.002, 0.0002, 0.01
 STEP_LIMIT = 400_000
 STEP_SECONDS = (-86400.0, -1500.0, -2 * LEASE, 2 * LEASE, 1500.0, 86400.0)
 """By how much a wall clock is set forward or back."""
+CHECKPOINT_EVERY = 3
+OF_VERSIONS = ("entry/", "model/", "snapshot/")
+"""What the keys begin with that a master writes while it makes a version."""
 LOOK = 8
 """After this many batches a worker looks whether its job is still wanted."""
 TAKEN_FOR_GONE = 0.02
@@ -264,21 +278,24 @@ class World:
         """Return until when a process sleeps that yields this event."""
         return self.time + event.until - clock.now() if isinstance(event, protocol.Wait) else 0.0
 
-    def save(self, event: protocol.NewModel) -> None:
-        """An atomic write: the newest model replaces the checkpoint, every third version (and the last)."""
+    def save(self, event: protocol.NewModel, checkpoints: protocol.DueCheckpoints) -> bool:
+        """An atomic write: the newest model replaces the checkpoint, if one is due; return whether it is."""
         self.versions.append(self.time)
-        if event.last or (event.head.version % 3 == 0 and not event.head.logged):
+        is_saved = checkpoints.take(event)
+        if is_saved:
             if event.head.snapshot is not None and not event.states:
-                return  # one was lost just now
+                return False  # one was lost just now
             self.checkpoint = (event.head, event.frame)
             self.states = dict(event.states)
             self.kept_best = None
             if event.head.best is not None:
                 assert event.best is not None, f"seed {self.seed}: the best model is missing"
                 self.kept_best = event.head.best, bytes(event.best)
+        return is_saved
 
-    def save_last(self, event: protocol.NewModel) -> None:
-        self.save(event)
+    def save_last(self, event: protocol.NewModel, checkpoints: protocol.DueCheckpoints) -> bool:
+        """Save a version, and keep the last one as the run's result; return whether it is a checkpoint."""
+        is_saved = self.save(event, checkpoints)
         if event.last:
             if event.head.best is not None and event.best is not None:
                 self.kept_best = event.head.best, bytes(event.best)
@@ -286,6 +303,7 @@ class World:
             if event.head.best is not None:  # it is returned, even where no checkpoint can be made of the last model
                 assert event.best is not None, f"seed {self.seed}: the best model is missing"
                 self.kept_best = event.head.best, bytes(event.best)
+        return is_saved
 
     def restore(self) -> tuple[Head, Any] | None:
         """Return the checkpoint; None: there is none yet."""
@@ -331,7 +349,7 @@ class World:
             scoring=work.scoring,
             pushes_messages=self.mesh is not None and name.startswith(MASTERS[0]),
         )
-        progressed = [self.time]
+        progressed, checkpoints = [self.time], protocol.DueCheckpoints(CHECKPOINT_EVERY)
         put_ahead: dict[int, Manifest] = {}
         for event in self.to_the_end(me):
             if isinstance(event, protocol.MoreWork):
@@ -342,8 +360,7 @@ class World:
                 for _ in steps:
                     yield 0.0
             elif isinstance(event, protocol.NewModel):
-                self.save_last(event)
-                if folder is not None and (event.last or event.head.version % 3 == 0) and not event.head.logged:
+                if self.save_last(event, checkpoints) and folder is not None:
                     folder.keep(event.head, event.frame, event.best, event.states)
             elif isinstance(event, protocol.Wait):
                 idle = self.time - progressed[-1]
@@ -443,6 +460,20 @@ class World:
         number = self.work.plan.number(event.job.round, event.job.slot)
         return protocol.is_wanted(self.router, self.work.plan, decode_record(raw, Head), number, event.record)
 
+    def crowd(self) -> int:
+        """Return how many keys are in the store; of a version that is being made, not those that dead masters left.
+
+        Each master that is killed while it writes one leaves some, however many they are, until it is passed.
+        """
+        keys = self.store.now
+        raw = keys.get(HEAD)
+        if raw is None or len(keys) <= self.work.max_keys:
+            return len(keys)
+        head, alive = decode_record(raw, Head), {self.names[role] for role in MASTERS}
+        writers = {key: ".".join(key.split("/")[2].split(".")[:2]) for key in keys if key.startswith(OF_VERSIONS)}
+        dead = [key for key, by in writers.items() if by.startswith(MASTERS) and by not in alive]
+        return len(keys) - sum(not Keys.is_useless(key, head) for key in dead)
+
     def start(self, role: str) -> Iterator[float]:
         self.born += 1
         name = f"{role}.{self.born}"
@@ -485,7 +516,7 @@ def as_seeded(world: World) -> Iterator[None]:
 
 def _run(world: World) -> World:
     seed, losses, hostility = world.seed, world.losses, world.scenario.hostility
-    rng, roles = world.rng, MASTERS + WORKERS
+    rng, roles, lossy = world.rng, MASTERS + WORKERS, hostility * world.scenario.losses
     # A process that lives long must get over what others forget by dying.
     kills, freezes = 0.0 if seed % 4 == 3 else KILLS * hostility, FREEZES * hostility
     alive = {role: world.start(role) for role in roles}
@@ -498,7 +529,7 @@ def _run(world: World) -> World:
         if world.mesh is not None:
             world.mesh.time = world.time
         assert steps < STEP_LIMIT, f"seed {seed}: no progress after {steps} steps"
-        peak = max(peak, len(world.store.now))
+        peak = max(peak, world.crowd())
         for role in () if world.storage is None else world.storage.tick(world.time, MASTERS):
             alive[role], asleep[role] = world.start(role), 0.0
             finished.discard(role)
@@ -512,9 +543,9 @@ def _run(world: World) -> World:
         if KILLS <= dice < KILLS + freezes:  # SIGSTOP for a while, past the lease's end
             asleep[role] = world.time + rng.randrange(3 * int(LEASE))
             continue
-        if losses and rng.random() < LOSSES * hostility:
+        if losses and rng.random() < LOSSES * lossy:
             world.store.lose(rng)
-        if losses and rng.random() < RESTARTS * hostility:  # the only member of the grid is started anew
+        if losses and rng.random() < RESTARTS * lossy:  # the only member of the grid is started anew
             world.store.now.clear()
         if role in finished and world.scenario.is_resumed and rng.random() < 0.01:  # somebody starts a worker again
             alive[role], asleep[role] = world.start(role), 0.0

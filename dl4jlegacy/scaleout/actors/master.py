@@ -14,7 +14,6 @@ from dl4jlegacy.scaleout.actors.saver import ModelSavingActor
 from dl4jlegacy.scaleout.issue import JobIssuer
 from dl4jlegacy.scaleout.monitor import ClusterMonitor
 from dl4jlegacy.scaleout.outcome import Outcome
-from dl4jlegacy.scaleout.records import Head
 from dl4jlegacy.scaleout.tracker import StateTracker
 
 __all__ = ["BatchActor", "MasterActor", "issuing"]
@@ -55,13 +54,13 @@ class MasterActor(ProtocolActor):
     ) -> None:
         super().__init__(outcome, tracker, (protocol.UPDATE_TOPIC, protocol.HEAD_TOPIC))
         self._on_version, self._takes_more = on_version, takes_more
-        self._issue_now, self._saver, self._every, self._monitor = issue, saver, checkpoint_every, monitor
-        self._keeps = keeps
+        self._issue_now, self._saver, self._monitor = issue, saver, monitor
+        self._checkpoints = protocol.DueCheckpoints(checkpoint_every if keeps else 0, keeps_states)
         self._held: protocol.MoreWork | None = None
         self._untold: list[protocol.NewModel] = []
         self._steps, self._attempts = protocol.master_steps(master), master.attempts
-        self._ended = self._due = self._saving = False
-        master.is_to_be_saved = self._is_to_be_saved if keeps_states else lambda head: False  # without checkpoints
+        self._ended = False
+        master.is_to_be_saved = self._checkpoints.is_to_be_saved if keeps_states else lambda head: False
 
     def _drive(self) -> None:
         if self._monitor is not None and not self._monitor.check_in():
@@ -100,7 +99,7 @@ class MasterActor(ProtocolActor):
     def receive(self, message: Any) -> None:
         """Run the role; or note that the saving actor is free."""
         if isinstance(message, Saved):
-            self._saving = False
+            self._checkpoints.is_saving = False
             return
         try:
             super().receive(message)
@@ -108,25 +107,19 @@ class MasterActor(ProtocolActor):
             self._tell_versions()
 
     def _new_model(self, event: protocol.NewModel) -> None:
-        """Send every k-th version to the saving actor; if it is busy, or that one is not stored, the next that is."""
+        """Send a version to the saving actor if it is due and can be saved."""
         self._outcome.progressed()
         self._untold.append(event)
         if event.last:
             self._tell_versions()  # when it is saved the run is over
-        is_to_be_saved = event.last or self._is_to_be_saved(event.head)
-        self._due = self._due or event.head.version % self._every == 0
-        if is_to_be_saved:
+        if self._checkpoints.take(event):
             self._saver.tell(SaveModel(event, self.actor_ref))
-            self._due, self._saving = False, True
+            self._checkpoints.is_saving = True
 
     def _tell_versions(self) -> None:
         """Tell of new versions: when the next jobs are issued, so that no worker waits for those who are told."""
         while self._untold:
             self._on_version(self._untold.pop(0))
-
-    def _is_to_be_saved(self, head: Head) -> bool:
-        is_due = self._keeps and (self._due or head.version % self._every == 0)
-        return head.status == "done" or (is_due and not head.logged and not self._saving)
 
 
 class BatchActor(Actor):

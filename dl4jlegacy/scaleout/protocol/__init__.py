@@ -73,6 +73,7 @@ from dl4jlegacy.scaleout.protocol.names import (
     restore_name,
     unlist_run,
 )
+from dl4jlegacy.scaleout.protocol.saving import DueCheckpoints
 from dl4jlegacy.scaleout.protocol.states import states_of
 from dl4jlegacy.scaleout.protocol.worker import is_wanted, worker_steps
 from dl4jlegacy.scaleout.protocol.worker_state import Worker
@@ -87,6 +88,7 @@ __all__ = [
     "OFFICE",
     "STEP",
     "UPDATE_TOPIC",
+    "DueCheckpoints",
     "End",
     "Event",
     "Holder",
