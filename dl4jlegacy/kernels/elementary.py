@@ -121,7 +121,7 @@ def _by_blocks(function: _Float64, x: Any, name: str = "") -> Any:
     given = np.asarray(x)
     if given.dtype.char not in "fd":
         given = given.astype(np.float64)
-    flat = given.reshape(-1)
+    flat = np.ascontiguousarray(given).reshape(-1)  # a column of a matrix stays strided when it is reshaped
     result = np.empty(flat.shape, given.dtype)
     if name and _compiled:
         getattr(_compiled[0], name)(result, flat)
