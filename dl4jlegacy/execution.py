@@ -62,7 +62,7 @@ from dl4jlegacy.scaleout.run_folder import RunFolder
 from dl4jlegacy.scaleout.run_summary import RunSummary
 from dl4jlegacy.scaleout.standing import what_is_kept, where_it_is
 from dl4jlegacy.scaleout.stats import NOT_COLLECTED, MasterStats, TrainingStats
-from dl4jlegacy.scaleout.strategies import WorkRouter, aggregator_of, check_servers
+from dl4jlegacy.scaleout.strategies import WorkRouter, aggregator_of, check_own_aggregator
 from dl4jlegacy.scaleout.ticker import Ticker
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, StateTracker, drive
 from dl4jlegacy.scaleout.worker_pool import (
@@ -207,7 +207,7 @@ class RunExecution:
             run, performer = noted(run, performer, folder.begun() if run.resumes else None)
         router = find_router(conf)
         if self._aggregator is not None:
-            check_servers(router, None)
+            check_own_aggregator(router, conf.router, conf.router_args, weighted_average=conf.weighted_average)
         pool = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="dl4j-aggregate")
         usual = aggregator_of(router, kernels, weighted_average=conf.weighted_average, pool=pool)
         self._parts = _Parts(

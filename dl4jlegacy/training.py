@@ -43,7 +43,7 @@ from dl4jlegacy.nn.dl4j.serializer import write_model
 from dl4jlegacy.nn.dl4j.versions import Version
 from dl4jlegacy.nn.input_type import InputTypeConvolutional, InputTypeConvolutionalFlat
 from dl4jlegacy.nn.networks import Network, NetworkConfiguration
-from dl4jlegacy.nn.updaters import create_updater, with_learning_rate
+from dl4jlegacy.nn.updaters import check_idle, create_updater, with_learning_rate
 from dl4jlegacy.run import Run, resolve
 from dl4jlegacy.run_data import Data, data_of, new_data
 from dl4jlegacy.scaleout.compute import host_kernels, resolve_compute
@@ -196,6 +196,7 @@ def with_network(
         base = create_updater(updater) if updater else network.conf.updater
         chosen = with_learning_rate(base, learning_rate)
         network = msgspec.structs.replace(network, conf=msgspec.structs.replace(network.conf, updater=chosen))
+    check_idle(network.conf.updater)
     if (
         network.backprop
         and train.labels is data.source.train.labels

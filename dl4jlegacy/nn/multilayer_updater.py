@@ -16,7 +16,7 @@ from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.gradient_normalization import GRADIENT_NORMALIZATIONS
 from dl4jlegacy.nn.layers.layer import Layer, PretrainLayer
 from dl4jlegacy.nn.parameters import ParamLayout, ParamSpan
-from dl4jlegacy.nn.updaters import NoOp, Sgd, Updater, with_learning_rate
+from dl4jlegacy.nn.updaters import AdaDelta, NoOp, Sgd, Updater, with_learning_rate
 
 __all__ = ["MultiLayerUpdater", "UpdaterBlock"]
 
@@ -59,7 +59,9 @@ class UpdaterBlock:
         start, stop = max(self.start, part.start), min(self.stop, part.stop)
         if start >= stop:
             return True
-        updater = with_learning_rate(self.updater, learning_rate)
+        updater = self.updater
+        if not isinstance(updater, AdaDelta | NoOp):
+            updater = with_learning_rate(updater, learning_rate)
         own = state[self.state_start : self.state_stop]
         if stop - start == self.stop - self.start:
             return updater.apply(params[start:stop], gradient[start:stop], own, iteration, kernels)

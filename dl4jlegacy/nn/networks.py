@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from typing import Any, Protocol, Self
 
+import msgspec
+
 from dl4jlegacy.backend import Array, Scalar
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration, MultiLayerConfiguration
 from dl4jlegacy.nn.graph.computation_graph import ComputationGraph
 from dl4jlegacy.nn.input_type import AnyInputType
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
-from dl4jlegacy.nn.updaters import AdaDelta, NoOp, with_learning_rate
+from dl4jlegacy.nn.updaters import AdaDelta, NoOp
 from dl4jlegacy.seeding import Stream
 
 __all__ = [
@@ -96,8 +98,9 @@ def learning_rate_at(network: NetworkConfiguration, iteration: int, pretrained: 
     if pretrained >= 0 and isinstance(network, MultiLayerConfiguration):
         layer = network.layers[pretrained]
         updater, rate = layer.updater or updater, getattr(layer, "pretrain_learning_rate", None)
-    updater = with_learning_rate(updater, rate)
     if isinstance(updater, AdaDelta | NoOp):
         return None
     by_segments = network.backprop_type == "truncated_bptt" and pretrained < 0
-    return None if by_segments and updater.schedule is not None else updater.rate(iteration)
+    if by_segments and updater.schedule is not None:
+        return None
+    return (updater if rate is None else msgspec.structs.replace(updater, learning_rate=rate)).rate(iteration)

@@ -32,6 +32,7 @@ __all__ = [
     "RmsProp",
     "Sgd",
     "Updater",
+    "check_idle",
     "create_updater",
     "resolve_updater",
     "with_learning_rate",
@@ -171,7 +172,10 @@ class Adam(_Moments, frozen=True, kw_only=True):
 
 
 class AdaMax(_Moments, frozen=True, kw_only=True):
-    """Kingma and Ba 2014, section 7.1: the infinity norm in place of v; state ``[m | u]``."""
+    """Kingma and Ba 2014, section 7.1: the infinity norm in place of v; state ``[m | u]``.
+
+    ``epsilon`` has no part in its steps, as in DL4J, whose files have it (``check_idle``).
+    """
 
     def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> bool:
         m, u = parts
@@ -252,7 +256,8 @@ def create_updater(name: str, learning_rate: float | None = None) -> Updater:
     found = spelled(name, UPDATERS, "updater")
     if found is None:
         raise ConfError(f"unknown updater {name!r}{nearest(name.lower(), tuple(UPDATERS))}")
-    return with_learning_rate(UPDATERS[found](), learning_rate)
+    updater = UPDATERS[found]()
+    return updater if isinstance(updater, AdaDelta | NoOp) else with_learning_rate(updater, learning_rate)
 
 
 def resolve_updater(struct: Any, title: str) -> None:
@@ -273,8 +278,19 @@ def resolve_updater(struct: Any, title: str) -> None:
     msgspec.structs.force_setattr(struct, "updater", updater)
 
 
+def check_idle(updater: Updater) -> None:
+    """Raise ``ConfError`` if an updater that somebody has chosen has a setting that changes none of its steps."""
+    if isinstance(updater, AdaMax) and updater.epsilon != AdaMax().epsilon:
+        raise ConfError(f"AdaMax: epsilon is {updater.epsilon}, and has no part in its steps; leave it out")
+
+
 def with_learning_rate(updater: Updater, learning_rate: float | None) -> Updater:
-    """Return ``updater`` with another base rate; one that has no rate (AdaDelta, NoOp), or ``None``, as it is."""
-    if learning_rate is None or isinstance(updater, AdaDelta | NoOp):
+    """Return ``updater`` with another base rate; with None as it is. Raises ``ConfError`` if it has none."""
+    if learning_rate is None:
         return updater
+    if isinstance(updater, AdaDelta | NoOp):
+        raise ConfError(
+            f"the learning rate is {learning_rate}, and {type(updater).__name__} has none; leave it out, or take an "
+            "updater that has one"
+        )
     return msgspec.structs.replace(updater, learning_rate=float(learning_rate))

@@ -184,6 +184,11 @@ def find_router(conf: Conf) -> WorkRouter:
             f"Conf.void_configuration is given with router {conf.router} and router_args {conf.router_args}, and no "
             "messages of these are pushed from worker to worker; leave it out, or take gradient-sharing in rounds"
         )
+    if not conf.average_updater_state and isinstance(router, strategies.SlotStrategy):
+        raise ConfError(
+            f"Conf.average_updater_state is false, and with router {conf.router} updater states stay in their slots "
+            "and are never averaged; leave it out"
+        )
     return router
 
 

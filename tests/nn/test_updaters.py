@@ -236,7 +236,9 @@ def test_impossible_hyperparameters_are_refused_by_name(make):
 
 def test_updaters_are_found_by_name_whatever_the_case_and_take_a_rate_if_they_have_one():
     assert create_updater("Adam", 0.5) == Adam(learning_rate=0.5)
-    assert with_learning_rate(NoOp(), 0.5) == NoOp()
+    assert create_updater("none", 0.5) == NoOp()
+    with pytest.raises(ConfError, match=r"the learning rate is .*, and AdaDelta has none; leave it out"):
+        with_learning_rate(AdaDelta(), 0.5)
     assert with_learning_rate(Sgd(learning_rate=0.2), None) == Sgd(learning_rate=0.2)
     with pytest.raises(ConfError, match="unknown updater 'adgrad'; did you mean 'adagrad'"):
         create_updater("adgrad")

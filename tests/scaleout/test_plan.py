@@ -173,7 +173,8 @@ def test_validations_leave_the_training_as_it_is(plan):
 @settings(max_examples=50)
 @given(plans, st.sampled_from(list(STRATEGIES)), st.integers(1, 9), st.randoms(use_true_random=False))
 def test_every_router_opens_a_validation_alone_and_none_beside_it(plan, name, window, rng):
-    router, head = create_router(name, window=window), Head(run="r", version=0, round=0, model=Manifest("", 0, 0))
+    router = create_router(name, window=window if name == "hogwild" else 0)
+    head = Head(run="r", version=0, round=0, model=Manifest("", 0, 0))
     while head.round < plan.total_rounds:
         opened = router.open_slots(plan, head)
         rounds = {plan.at(number)[0] for number in opened}

@@ -9,8 +9,8 @@ and as 2014 wrote it, sizes in one place:
         .override(3, classifier_override).build()
 
 ``conf.network`` imports this module, so the classes to build come in through the constructor; callers start at
-``NeuralNetConfiguration.builder()``. The order of calls does not matter; everything is checked by ``build``.
-``GraphBuilder`` is beside the configuration of graphs, in ``conf.network``.
+``NeuralNetConfiguration.builder()``. The order of calls does not matter; everything is checked by ``build``, which
+refuses what would reach nothing. ``GraphBuilder`` is beside the configuration of graphs, in ``conf.network``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from dl4jlegacy.errors import ConfError, nearest
+from dl4jlegacy.errors import ConfError, ShapeError, nearest
 from dl4jlegacy.nn.input_type import AnyInputType
 from dl4jlegacy.nn.layers.feedforward import FeedForwardLayer
 from dl4jlegacy.nn.layers.layer import DenseLayer, Layer
@@ -29,13 +29,18 @@ from dl4jlegacy.nn.layers.output import OutputLayer
 from dl4jlegacy.nn.layers.rbm import RBM
 from dl4jlegacy.nn.preprocessors import InputPreProcessor
 from dl4jlegacy.nn.schedules import Schedule
-from dl4jlegacy.nn.updaters import UPDATERS, Nesterovs, Sgd, Updater, create_updater, with_learning_rate
+from dl4jlegacy.nn.updaters import UPDATERS, Nesterovs, Sgd, Updater, check_idle, create_updater
 from dl4jlegacy.nn.weights import Distribution
 
 if TYPE_CHECKING:
-    from dl4jlegacy.nn.conf.network import GraphBuilder, MultiLayerConfiguration, NeuralNetConfiguration
+    from dl4jlegacy.nn.conf.network import (
+        ComputationGraphConfiguration,
+        GraphBuilder,
+        MultiLayerConfiguration,
+        NeuralNetConfiguration,
+    )
 
-__all__ = ["Fluent", "ListBuilder", "NeuralNetConfigurationBuilder", "classifier_override"]
+__all__ = ["Fluent", "ListBuilder", "NeuralNetConfigurationBuilder", "check_truncation", "classifier_override"]
 
 Override = Callable[[Layer], Layer]
 
@@ -209,7 +214,7 @@ class NeuralNetConfigurationBuilder(Fluent):
         """``beta2`` of Adam and its relatives."""
         return self._set_updater(beta2=float(value))
 
-    # -- 2014: sizes and layer kinds before list(n) --------------------------------------------------------------------
+    # -- 2014: sizes, layer kinds and their settings, before list(n), list() or graph_builder() ------------------------
     def layer(self, layer: Layer) -> Self:
         """Hidden layers of ``list(n)`` are made like this one; default an RBM with ``pretrain``, else dense."""
         self._layer = layer
@@ -226,32 +231,41 @@ class NeuralNetConfigurationBuilder(Fluent):
         return self
 
     def k(self, steps: int) -> Self:
-        """Steps of contrastive divergence of RBM layers of ``list(n)``."""
+        """Steps of contrastive divergence of RBM layers that leave ``k`` at its default."""
         return self._set_layer(k=steps)
 
     def visible_unit(self, unit: str) -> Self:
-        """Visible units of RBM layers of ``list(n)``."""
+        """Visible units of RBM layers that leave ``visible_unit`` at its default."""
         return self._set_layer(visible_unit=unit)
 
     def hidden_unit(self, unit: str) -> Self:
-        """Hidden units of RBM layers of ``list(n)``."""
+        """Hidden units of RBM layers that leave ``hidden_unit`` at its default."""
         return self._set_layer(hidden_unit=unit)
 
     def corruption_level(self, level: float) -> Self:
-        """Share of inputs that autoencoder layers of ``list(n)`` blank out."""
+        """Share of inputs that autoencoder layers blank out which leave ``corruption_level`` at its default."""
         return self._set_layer(corruption_level=float(level))
 
     def sparsity(self, value: float) -> Self:
-        """Sparsity of the pretrained layers of ``list(n)``."""
+        """Sparsity of the pretrained layers that leave ``sparsity`` at its default."""
         return self._set_layer(sparsity=float(value))
 
     # -- results -------------------------------------------------------------------------------------------------------
     def build(self) -> NeuralNetConfiguration:
-        """Return the configuration.
+        """Return the configuration of a network whose layers are given elsewhere.
 
         Raises:
-            ConfError: a value out of range, an unknown name, a setting that the updater does not have.
+            ConfError: a value out of range, an unknown name, a setting that the updater does not have, or one of
+                layers: ``list`` and ``graph_builder`` have these.
         """
+        if of_layers := self._of_layers():
+            raise ConfError(
+                f"{', '.join(of_layers)}: build() makes no layers that could have that; put .list(n) with "
+                ".hidden_layer_sizes(...), or .list() with .layer(...) for each layer, before .build(), or leave it out"
+            )
+        return self._conf()
+
+    def _conf(self) -> NeuralNetConfiguration:
         fields = dict(self._fields)
         if not self._is_regularized:
             fields |= {"l1": 0.0, "l2": 0.0, "l1_bias": 0.0, "l2_bias": 0.0}
@@ -262,8 +276,49 @@ class NeuralNetConfigurationBuilder(Fluent):
         return ListBuilder(self, layers)
 
     def graph_builder(self) -> GraphBuilder:
-        """Go on with a graph of layers and vertices."""
-        return self._graph_builder_class(self.build())
+        """Go on with a graph of layers and vertices.
+
+        Raises:
+            ConfError: as ``build``; or ``n_in``, ``n_out`` or ``layer``, which a graph has for each of its layers.
+        """
+        if of_stacks := [call for call in self._of_layers() if call.partition("(")[0] in ("n_in", "n_out", "layer")]:
+            raise ConfError(
+                f"{', '.join(of_stacks)} before graph_builder(): a graph has sizes and kinds for each of its layers; "
+                "give them in add_layer, or set_input_types"
+            )
+        return self._graph_builder_class(self._conf(), self)
+
+    def settled(self, layers: Sequence[Layer]) -> Sequence[Layer]:
+        """Return a network's layers with the settings of layers that were given here, where they leave them open.
+
+        Raises:
+            ConfError: a setting reaches none of them.
+        """
+        for name, value in self._layer_fields.items():
+            if not any(name in layer.__struct_fields__ for layer in layers):
+                raise ConfError(f"{name}({value!r}) reaches none of the layers, {_kinds(layers)}; leave it out")
+        conf = self._conf()
+        if self._fields.get("dist") is not None and not any(
+            (layer.weight_init or conf.weight_init) == "distribution" for layer in layers if not layer.dist
+        ):
+            raise ConfError(
+                f"dist({conf.dist}) reaches none of the layers, {_kinds(layers)}, as weight_init is "
+                f"{conf.weight_init!r}; leave one of them out"
+            )
+        if "gradient_normalization_threshold" in self._fields and not any(
+            (layer.gradient_normalization or conf.gradient_normalization).startswith("clip") for layer in layers
+        ):
+            raise ConfError(
+                f"gradient_normalization_threshold({conf.gradient_normalization_threshold}) reaches none of the "
+                f"layers, {_kinds(layers)}, as gradient_normalization is {conf.gradient_normalization!r}; choose one "
+                "that clips, such as 'clip_l2_per_layer', or leave it out"
+            )
+        return [_inheriting(layer, self._layer_fields) for layer in layers]
+
+    def _of_layers(self) -> tuple[str, ...]:
+        """Return what was said of layers, as it was called."""
+        said = {"n_in": self._sizes[0], "n_out": self._sizes[1], "layer": self._layer, **self._layer_fields}
+        return tuple(f"{name}({value!r})" for name, value in said.items() if value or name in self._layer_fields)
 
     def _set(self, **fields: Any) -> Self:
         self._fields |= fields
@@ -283,12 +338,13 @@ class NeuralNetConfigurationBuilder(Fluent):
         if chosen is None:
             chosen = Nesterovs() if {"momentum", "momentum_after"} & set(fields) else Sgd(learning_rate=0.1)
         updater = create_updater(chosen) if isinstance(chosen, str) else chosen
-        updater = with_learning_rate(updater, fields.pop("learning_rate", None))
         for field in fields:
             if field not in updater.__struct_fields__:
                 having = [name for name, kind in UPDATERS.items() if field in kind.__struct_fields__]
                 raise ConfError(f"updater {type(updater).__name__} has no {field}; those that have: {having}")
-        return msgspec.structs.replace(updater, **fields)
+        updater = msgspec.structs.replace(updater, **fields)
+        check_idle(updater)
+        return updater
 
 
 class ListBuilder(Fluent):
@@ -370,24 +426,40 @@ class ListBuilder(Fluent):
         Raises:
             ConfError: a layer is missing, or as ``MultiLayerConfiguration``.
         """
-        layers = self._sized() if self._hidden or self._count else self._indexed()
+        layers = list(self._base.settled(self._sized() if self._hidden or self._count else self._indexed()))
         for index, fn in self._overrides:
             if not 0 <= index < len(layers):
                 raise ConfError(f"override({index}): there are only layers 0 to {len(layers) - 1}")
             layers[index] = fn(layers[index])
-        conf = self._base.build()
-        return self._base._list_class(conf=conf, layers=tuple(layers), **self._fields)
+        conf = self._base._list_class(conf=self._base._conf(), layers=tuple(layers), **self._fields)
+        check_truncation(conf, self._fields)
+        if conf.pretrain and not any(layer.pretrains for layer in layers):
+            raise ConfError(f"pretrain(True): none of the layers, {_kinds(layers)}, is pretrained; leave it out")
+        return conf
 
     def _indexed(self) -> list[Layer]:
         missing = [index for index in range(max(self._layers, default=-1) + 1) if index not in self._layers]
         if missing or min(self._layers, default=0) < 0:
             raise ConfError(f"list(): layers {sorted(self._layers)} are given; {missing or 'negative ones'} cannot be")
-        layers = [self._layers[index] for index in sorted(self._layers)]
-        n_in, n_out = self._base._sizes
-        if layers and n_in and not layers[0].n_in:
-            layers[0] = msgspec.structs.replace(layers[0], n_in=n_in)
-        if layers and n_out and not layers[-1].n_out:
-            layers[-1] = msgspec.structs.replace(layers[-1], n_out=n_out)
+        if self._base._layer is not None:
+            raise ConfError(
+                f"layer({self._base._layer}) before list(): hidden layers of list(n) are made like it, and here all "
+                f"layers are given; leave it out, or call layer after list()"
+            )
+        return self._with_ends([self._layers[index] for index in sorted(self._layers)])
+
+    def _with_ends(self, layers: list[Layer]) -> list[Layer]:
+        """Return the layers with ``n_in`` of the first and ``n_out`` of the last, which may say the same themselves."""
+        for place, field, size in ((0, "n_in", self._base._sizes[0]), (-1, "n_out", self._base._sizes[1])):
+            if not size or not layers:
+                continue
+            own = getattr(layers[place], field)
+            if own not in (0, size):
+                raise ShapeError(
+                    f"{field}({size}), and the {'last' if place else 'first'} layer, {layers[place].title()}, has "
+                    f"{field}={own}; leave one of them out"
+                )
+            layers[place] = msgspec.structs.replace(layers[place], **{field: size})
         return layers
 
     def _sized(self) -> list[Layer]:
@@ -406,13 +478,33 @@ class ListBuilder(Fluent):
                 raise ConfError(f"layer({index}, ...): there are only layers 0 to {len(layers) - 1}")
             own = {"n_in": layer.n_in or layers[index].n_in, "n_out": layer.n_out or layers[index].n_out}
             layers[index] = msgspec.structs.replace(layer, **own)
-        return layers
+        return self._with_ends(layers)
 
     def _hidden_layer(self, n_in: int, n_out: int) -> Layer:
         default: Layer = RBM() if self._fields.get("pretrain") else DenseLayer()
-        layer = self._base._layer or default
-        fields = {k: v for k, v in self._base._layer_fields.items() if k in layer.__struct_fields__}
-        return msgspec.structs.replace(layer, n_in=n_in, n_out=n_out, **fields)
+        return msgspec.structs.replace(self._base._layer or default, n_in=n_in, n_out=n_out)
+
+
+def check_truncation(conf: MultiLayerConfiguration | ComputationGraphConfiguration, given: Mapping[str, Any]) -> None:
+    """Raise ``ConfError`` if a builder was given lengths of truncated BPTT for a network that does not truncate."""
+    lengths = [name for name in ("tbptt_fwd_length", "tbptt_back_length") if name in given]
+    if lengths and conf.backprop_type != "truncated_bptt":
+        said = ", ".join(f"{name} {given[name]}" for name in lengths)
+        raise ConfError(
+            f"{said} reaches nothing, as backprop_type is {conf.backprop_type!r}: call "
+            '.backprop_type("truncated_bptt"), or leave it out'
+        )
+
+
+def _kinds(layers: Sequence[Layer]) -> str:
+    return ", ".join(dict.fromkeys(type(layer).__name__ for layer in layers))
+
+
+def _inheriting(layer: Layer, fields: Mapping[str, Any]) -> Layer:
+    """Return a layer with those of the fields that it has, and leaves at their defaults."""
+    known = {field.name: field.default for field in msgspec.structs.fields(layer)}
+    open_ = {name: value for name, value in fields.items() if name in known and getattr(layer, name) == known[name]}
+    return msgspec.structs.replace(layer, **open_)
 
 
 def classifier_override(layer: Layer) -> Layer:

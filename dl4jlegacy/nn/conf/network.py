@@ -16,7 +16,7 @@ import msgspec
 
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
 from dl4jlegacy.nn.arguments import Described, resolve_name
-from dl4jlegacy.nn.conf.builder import Fluent, NeuralNetConfigurationBuilder
+from dl4jlegacy.nn.conf.builder import Fluent, NeuralNetConfigurationBuilder, check_truncation
 from dl4jlegacy.nn.conf.graph_order import topological_order
 from dl4jlegacy.nn.conf.graph_stages import GraphNode, Node, nodes, vertex_title
 from dl4jlegacy.nn.conf.stages import Stage, infer_input_type, stages
@@ -468,8 +468,10 @@ class GraphBuilder(Fluent):
     Legacy: ``org.deeplearning4j.nn.conf.ComputationGraphConfiguration.GraphBuilder``.
     """
 
-    def __init__(self, conf: NeuralNetConfiguration | None = None) -> None:
-        self._conf = conf or NeuralNetConfiguration()
+    def __init__(
+        self, conf: NeuralNetConfiguration | None = None, base: NeuralNetConfigurationBuilder | None = None
+    ) -> None:
+        self._conf, self._base = conf or NeuralNetConfiguration(), base
         self._inputs: list[str] = []
         self._outputs: tuple[str, ...] = ()
         self._nodes: list[GraphNode] = []
@@ -532,10 +534,22 @@ class GraphBuilder(Fluent):
 
     def build(self) -> ComputationGraphConfiguration:
         """Return the configuration; raises like ``ComputationGraphConfiguration``."""
-        return ComputationGraphConfiguration(
+        nodes = self._nodes
+        if self._base is not None:
+            layers = [node.vertex for node in nodes if isinstance(node.vertex, FeedForwardLayer)]
+            settled = iter(self._base.settled(layers))
+            nodes = [
+                msgspec.structs.replace(node, vertex=next(settled))
+                if isinstance(node.vertex, FeedForwardLayer)
+                else node
+                for node in nodes
+            ]
+        conf = ComputationGraphConfiguration(
             conf=self._conf,
             network_inputs=tuple(self._inputs),
             network_outputs=self._outputs,
-            vertices=tuple(self._nodes),
+            vertices=tuple(nodes),
             **self._fields,
         )
+        check_truncation(conf, self._fields)
+        return conf

@@ -107,12 +107,19 @@ def _with_n_out(title: str, layer: Any, n_out: int, weight_init: str | None, dis
         raise ShapeError(f"{title}: n_out is {n_out}; it must be positive")
     if _follows(layer):
         raise ConfError(f"{title} has as many outputs as inputs; replace n_out of a layer before it")
+    if dist is not None and (weight_init or "distribution") != "distribution":
+        raise ConfError(f"{title}: weight_init is {weight_init!r}, which draws from no dist; leave one of them out")
     changes: dict[str, Any] = {"n_out": n_out}
     if weight_init is not None or dist is not None:
         changes |= {"weight_init": weight_init or "distribution", "dist": dist}
     if "layer" in layer.__struct_fields__:  # a layer around another one
         changes["layer"] = msgspec.structs.replace(layer.layer, n_out=n_out)
     return msgspec.structs.replace(layer, **changes, frozen=False)
+
+
+def _check_next(title: str, next_weight_init: str | None) -> None:
+    if next_weight_init is not None:
+        raise ConfError(f"{title} is the last one, so next_weight_init {next_weight_init!r} reaches none; leave it out")
 
 
 def _follows(layer: Any) -> bool:
@@ -185,6 +192,8 @@ class TransferBuilder(Fluent):
             self._pres.pop(above, None)
             if not follows:
                 break
+        if layer == len(self._layers) - 1:
+            _check_next(title, next_weight_init)
         return self
 
     def remove_output_layer(self) -> Self:
@@ -311,6 +320,8 @@ class GraphTransferBuilder(Fluent):
                     self._kept.discard(name)
                 if not isinstance(layer, FeedForwardLayer) or _follows(layer):
                     ahead.append(name)
+        if reached == {vertex}:
+            _check_next(f"layer {vertex!r}", next_weight_init)
         return self
 
     def remove_vertex_keep_connections(self, vertex: str) -> Self:

@@ -42,6 +42,7 @@ __all__ = [
     "Strategy",
     "WorkRouter",
     "aggregator_of",
+    "check_own_aggregator",
     "check_servers",
     "create_router",
     "router_of",
@@ -81,25 +82,40 @@ def create_router(
         window, jobs_per_round, weighted_average: of the run's ``Conf``.
 
     Raises:
-        ConfError: there is no such strategy or option, or a value is not allowed; says what there is.
+        ConfError: there is no such strategy or option, or a value is not allowed, or what is given would change
+            nothing; says what there is.
     """
     if name not in STRATEGIES:
         raise ConfError(f"unknown router {name!r}{nearest(name, list(STRATEGIES))}")
     kind: Any = STRATEGIES[name]
-    fields = [field.name for field in dataclasses.fields(kind)]
-    run = {"window": window, "jobs_per_round": jobs_per_round, "weighted_average": weighted_average}
+    fields = _fields(kind)
+    run: dict[str, Any] = {"window": window, "jobs_per_round": jobs_per_round, "weighted_average": weighted_average}
     options = [field for field in fields if field not in run]
     for option in args or {}:
         if option not in options:
             known = nearest(option, options) if options else "; it takes none"
             raise ConfError(f"Conf.router_args of {name} has {option!r}{known}")
+    for field, usual in (("window", 0), ("weighted_average", True)):
+        if run[field] != usual and field not in fields:
+            having = [each for each, other in STRATEGIES.items() if field in _fields(other)]
+            raise ConfError(
+                f"Conf.{field} is {run[field]!r}, and the router {name} has no use for it ({', '.join(having)} have); "
+                "leave it out"
+            )
     given = {field: value for field, value in run.items() if field in fields}
     try:
         made: Any = msgspec.convert({**(args or {}), **given}, described(kind))
     except (msgspec.ValidationError, ConfError) as exc:
         raise ConfError(f"Conf.router_args of {name}: {exc}") from exc
+    for option, reason in getattr(made, "idle_options", {}).items():
+        if option in (args or {}):
+            raise ConfError(f"Conf.router_args of {name} has {option!r}, which is idle: {reason}; leave it out")
     strategy: Strategy = made
     return strategy
+
+
+def _fields(kind: Any) -> list[str]:
+    return [field.name for field in dataclasses.fields(kind)]
 
 
 def aggregator_of(
@@ -146,6 +162,29 @@ def serving(router: WorkRouter, plan: Plan, round_: int) -> IterativeReduceWorkR
     if not isinstance(router, IterativeReduceWorkRouter) or plan.is_validation(round_):
         return None
     return router if router.slices else None
+
+
+def check_own_aggregator(
+    router: WorkRouter, name: str, args: Mapping[str, Any], *, weighted_average: bool = True
+) -> None:
+    """Raise ``ConfError`` for what a ``Conf`` says of folding, in a run that has an aggregator of its own for that.
+
+    Args:
+        router: of the run.
+        name, args, weighted_average: ``Conf.router``, ``Conf.router_args`` and the like.
+    """
+    check_servers(router, None)
+    void = [] if weighted_average else ["Conf.weighted_average is false"]
+    if name in STRATEGIES:
+        if isinstance(router, BlockMomentumWorkRouter | SlotStrategy):
+            void.append(f"Conf.router is {name!r}, which is a way to fold them (rounds are 'iterative-reduce')")
+        elif "rate" in args:
+            void.append(f"Conf.router_args has 'rate' {args['rate']!r}")
+    if void:
+        raise ConfError(
+            f"{', and '.join(void)}, but the run has an aggregator of its own, which folds the updates in its own way; "
+            "leave one of them out"
+        )
 
 
 def check_servers(router: WorkRouter, size: int | None) -> None:

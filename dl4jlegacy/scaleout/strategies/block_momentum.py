@@ -58,6 +58,11 @@ class BlockMomentumWorkRouter(IterativeReduceWorkRouter):
             raise ConfError(f"block_rate is {self.block_rate}; it must be more than 0, and finite")
 
     @property
+    def idle_options(self) -> dict[str, str]:
+        """The options that change nothing, because of others: each with a reason."""
+        return {} if self.momentum else {"nesterov": "the block momentum is 0"}
+
+    @property
     def momentum(self) -> float:
         """The block momentum that counts."""
         return 1 - 1 / self.jobs_per_round if self.block_momentum is None else self.block_momentum

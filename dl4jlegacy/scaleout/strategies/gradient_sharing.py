@@ -110,6 +110,14 @@ class GradientSharingWorkRouter(SlotWorkRouter):
         """See ``SlotStrategy``."""
         return not self.asynchronous
 
+    @property
+    def idle_options(self) -> dict[str, str]:
+        """The options that change nothing, because of others: each with a reason."""
+        used = {"adaptive": ("least_sparsity", "most_sparsity", "decay"), "target-sparsity": ("sparsity", "decay")}
+        mine, reason = used.get(self.threshold, ()), f"threshold is {self.threshold!r}"
+        idle = {option: reason for options in used.values() for option in options if option not in mine}
+        return idle if self.clip else {**idle, "clip_every": "clip is 0"}
+
     def _adaptive(self, tau: float) -> AdaptiveThreshold:
         return AdaptiveThreshold(tau, self.least_sparsity, self.most_sparsity, self.decay)
 
