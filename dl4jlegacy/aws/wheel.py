@@ -14,14 +14,14 @@ from importlib.metadata import Distribution, PackageNotFoundError, PackagePath, 
 from pathlib import Path
 
 from dl4jlegacy.commands import run_command
-from dl4jlegacy.errors import ConfError
+from dl4jlegacy.errors import ConfError, how_to_install
 
 __all__ = ["make_wheel", "pack_wheel"]
 
 _ROOT = Path(__file__).parents[2]
 _BUILD = "from setuptools import build_meta; import sys; print(build_meta.build_wheel(sys.argv[1]))"
 _BUILD_SECONDS = 300.0
-_OTHERWISE = "pip install 'setuptools>=70.1', or give --wheel"
+_OTHERWISE = f"{how_to_install('aws')}, or give --wheel"
 _SOURCES = ("setup.py", "setup.cfg", "README.md", "LICENSE", "MANIFEST.in")
 _OF_INSTALLERS = frozenset(
     {"INSTALLER", "RECORD", "REQUESTED", "direct_url.json", "provenance_url.json", "uv_build.json", "uv_cache.json"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import sys
 
 import threadpoolctl
 
@@ -59,7 +60,8 @@ def blas(settings: Settings) -> Finding:
     pools = [pool for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
     if not pools:
         found = f"{name}, whose threads cannot be set: each worker would multiply in as many as there are cores"
-        return warning(found, "install NumPy's wheel, which brings OpenBLAS: pip install --force-reinstall numpy")
+        remedy = f"type: {sys.executable} -m pip install --force-reinstall numpy"
+        return warning(found, f"install NumPy's wheel, which brings OpenBLAS; {remedy}")
     threads = max(int(pool["num_threads"]) for pool in pools)
     found = f"{name}, {counted(threads, 'thread')}; workers multiply in one each"
     if threads > usable:

@@ -8,6 +8,7 @@ given to it gives the same bits on every run (cuBLAS documentation, "Results Rep
 from __future__ import annotations
 
 import ctypes
+import sys
 import weakref
 from typing import Any
 
@@ -65,7 +66,8 @@ def load_library(xp: Any) -> Any:
         return ctypes.CDLL(f"libcublas.so.{major}")
     except (ImportError, OSError) as exc:
         raise DeviceError(
-            f"cuBLAS for CUDA {major} cannot be loaded: {exc}; install it with `pip install 'cupy-cuda{major}x[ctk]'`"
+            f"cuBLAS for CUDA {major} cannot be loaded: {exc}; type: {sys.executable} -m pip install "
+            f"'cupy-cuda{major}x[ctk]'"
         ) from exc
 
 

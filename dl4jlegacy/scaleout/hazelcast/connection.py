@@ -21,6 +21,7 @@ from __future__ import annotations
 import io
 import socket
 import struct
+import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -68,7 +69,8 @@ def check_release(found: str) -> None:
     if found not in TESTED_RELEASES:
         raise VersionError(
             f"hazelcast-python-client {found} is installed; the releases tested are {', '.join(TESTED_RELEASES)}. "
-            f"Install one of them: pip install 'hazelcast-python-client=={TESTED_RELEASES[-1]}'"
+            f"Install one of them, type: {sys.executable} -m pip install "
+            f"'hazelcast-python-client=={TESTED_RELEASES[-1]}'"
         )
 
 
