@@ -73,11 +73,12 @@ class Evaluation:
 
         Raises:
             ShapeError: the shapes do not agree with each other or with earlier batches.
-            NotFiniteError: the output holds NaN.
+            NotFiniteError: the output holds NaN. DataError: the labels hold NaN or infinity.
         """
         labels, output, _ = unmasked_rows(labels, output, mask)
         if output.shape[1] == 1:
             self._count((labels[:, 0] > 0.5).astype(np.intp), (output[:, 0] > 0.5).astype(np.intp), 2)
+            self._top_n_correct += len(output) if self.top_n > 1 else 0  # of two classes, both are among the first two
             return
         actual = labels.argmax(axis=1)
         self._count(actual, output.argmax(axis=1), output.shape[1])
@@ -86,8 +87,15 @@ class Evaluation:
             self._top_n_correct += int(((output > of_actual).sum(axis=1) < self.top_n).sum())
 
     def eval_classes(self, actual: Iterable[int], predicted: Iterable[int]) -> None:
-        """Count examples given by class numbers; needs ``n_classes`` to be known."""
-        a, p = np.asarray(list(actual), np.intp), np.asarray(list(predicted), np.intp)
+        """Count examples given by class numbers; needs ``n_classes`` to be known, and ``top_n`` to be 1.
+
+        Raises:
+            ConfError: ``top_n`` is more, for which class numbers do not say enough.
+            DataError: they are no class numbers. ShapeError: there is not one of each per example.
+        """
+        if self.top_n > 1:
+            raise ConfError(f"class numbers do not say which {self.top_n} classes are the most probable; use eval")
+        a, p = _class_numbers("actual", actual), _class_numbers("predicted", predicted)
         if a.shape != p.shape:
             raise ShapeError(f"{a.size} actual classes but {p.size} predicted ones; give one of each per example")
         self._count(a, p, self.n_classes)
@@ -373,6 +381,14 @@ def _f_beta(beta: float, tp: Array, fp: Array, fn: Array, tn: Array) -> Array:
 def _g_measure(tp: Array, fp: Array, fn: Array, tn: Array) -> Array:
     p, r = _or_zero(_ratio(tp, tp + fp)), _or_zero(_ratio(tp, tp + fn))
     return np.asarray(np.sqrt(p * r))
+
+
+def _class_numbers(name: str, classes: Iterable[int]) -> Array:
+    """Return class numbers as an array; raises ``DataError`` for what is no whole number."""
+    found = np.asarray(list(classes))
+    if found.size and (found.dtype.kind not in "iufb" or not (found == np.floor(found)).all()):
+        raise DataError(f"{name} classes {found[:3].tolist()}... are no class numbers; they must be whole numbers")
+    return found.astype(np.intp)
 
 
 def _matthews(tp: Array, fp: Array, fn: Array, tn: Array) -> Array:

@@ -13,7 +13,7 @@ import numpy as np
 
 from dl4jlegacy.backend import Array, to_host
 from dl4jlegacy.datasets.multi_dataset import Data, MultiDataSet, multi_data_sets
-from dl4jlegacy.errors import ConfError, NotFiniteError, ShapeError
+from dl4jlegacy.errors import ConfError, DataError, NotFiniteError, ShapeError
 from dl4jlegacy.nn.arrays import as_labels
 from dl4jlegacy.nn.layers.output import BaseOutputLayer
 
@@ -112,6 +112,7 @@ def unmasked_rows(
     Raises:
         ShapeError: the three do not belong together.
         NotFiniteError: the output holds NaN where it counts.
+        DataError: the labels hold NaN or infinity where they count.
     """
     labels, output = to_host(labels), to_host(output)
     if labels.ndim not in (2, 3) or labels.shape != output.shape:
@@ -132,6 +133,7 @@ def unmasked_rows(
     if single is not None and not per_output:
         raise ShapeError(f"a mask of shape {shape} leaves out single outputs; here it must leave out whole examples")
     _check_no_nan(output if single is None else np.where(single != 0, output, 0))
+    _check_labels(labels if single is None else np.where(single != 0, labels, 0))
     return labels, output, single
 
 
@@ -185,6 +187,16 @@ def _keep(mask: Array, shape: tuple[int, ...]) -> Array:
         raise ShapeError(f"mask has shape {mask.shape}, the labels have {shape}; expected {wanted[0]}")
     keep: Array = mask.reshape(-1) != 0
     return keep
+
+
+def _check_labels(labels: Array) -> None:
+    bad = np.argwhere(~np.isfinite(labels))
+    if bad.size:
+        row, column = bad[0]
+        raise DataError(
+            f"the label of example {row}, column {column}, is {labels[row, column]}: it belongs to no class and is no "
+            "number to compare; leave the example out, or give a mask"
+        )
 
 
 def _check_no_nan(output: Array) -> None:

@@ -159,6 +159,18 @@ def test_wrong_shapes_name_both() -> None:
         Evaluation(3, ["a", "b"])
 
 
+@pytest.mark.parametrize("top_n", [2, 3])
+def test_the_first_two_of_two_classes_are_always_right(top_n: int) -> None:
+    output, labels = np.array([[0.9], [0.2], [0.5], [0.6]]), np.array([[0.0], [1.0], [1.0], [1.0]])
+    one, two = Evaluation(top_n=top_n), Evaluation(top_n=top_n)
+    one.eval(labels, output, np.array([1, 1, 1, 0]))
+    two.eval(np.hstack([1 - labels, labels])[:3], np.hstack([1 - output, output])[:3])
+    assert one.top_n_accuracy() == two.top_n_accuracy() == 1.0
+    assert one.accuracy() == two.accuracy() == 0.0
+    with pytest.raises(ConfError, match=f"which {top_n} classes"):
+        one.eval_classes([0], [1])
+
+
 def test_nan_output_names_the_example() -> None:
     output = np.zeros((4, 3))
     output[2, 1] = np.nan
@@ -175,6 +187,9 @@ def test_bad_settings_and_classes_are_named() -> None:
         Evaluation().eval_classes([0], [1])
     with pytest.raises(DataError, match=r"predicted class 3 of example 1 is outside 0\.\.2"):
         Evaluation(3).eval_classes([0, 1], [0, 3])
+    for wrong in ([0, np.nan], [0, 0.7], ["0", "1"]):
+        with pytest.raises(DataError, match="no class numbers"):
+            Evaluation(3).eval_classes(wrong, [0, 1])  # type: ignore[arg-type]
     with pytest.raises(ConfError, match="class 9 asked for"):
         evaluated("three").precision(9)
     with pytest.raises(ConfError, match="top 3 into one of top 1"):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
-from dl4jlegacy.errors import ConfError, NotFiniteError, ShapeError
+from dl4jlegacy.errors import ConfError, DataError, NotFiniteError, ShapeError
 from dl4jlegacy.nn.evaluation.binary import EvaluationBinary
 from dl4jlegacy.nn.evaluation.calibration import EvaluationCalibration
 from dl4jlegacy.nn.evaluation.classification import Evaluation
@@ -309,6 +309,19 @@ def test_wrong_batches_are_refused_with_the_sizes(kind: str) -> None:
     e.eval(*batch())
     with pytest.raises(ShapeError, match=r"3 (classes|outputs|columns).*has 4"):
         e.eval(np.eye(4), np.eye(4))
+
+
+@pytest.mark.parametrize("kind", [*MAKERS, "ROC"])
+def test_labels_that_are_no_numbers_belong_to_no_class(kind: str) -> None:
+    """They counted as class 0, or were in the mean; what a mask leaves out may be anything."""
+    columns = 2 if kind == "ROC" else 3
+    for wrong in (np.nan, np.inf):
+        e = ROC() if kind == "ROC" else MAKERS[kind]()
+        labels = np.eye(columns)[[0, 1, 1]]
+        labels[1] = wrong
+        with pytest.raises(DataError, match=f"the label of example 1, column 0, is {wrong}"):
+            e.eval(labels, np.full((3, columns), 0.5))
+        e.eval(labels, np.full((3, columns), 0.5), np.array([1, 0, 1]))
 
 
 def test_evaluations_that_differ_do_not_merge() -> None:
