@@ -121,9 +121,9 @@ class FlatNetwork:
 
         On a GPU it also reports a score that was NaN or infinite since the last call, and waits for the GPU.
         """
-        score = self._watch.take()
+        layer, score = self._watch.layer, self._watch.take()
         if not (self.kernels.all_finite(self._params) and math.isfinite(score)):
-            self._raise_not_finite(math.nan if math.isfinite(score) else score, ())
+            self._raise_not_finite(math.nan if math.isfinite(score) else score, (), layer)
 
     def _step(
         self,
@@ -185,17 +185,18 @@ class FlatNetwork:
         if is_on_device(self._params):
             self.check_finite()
 
-    def _check_score(self, score: Scalar, activations: Iterable[Array]) -> Scalar:
+    def _check_score(self, score: Scalar, activations: Iterable[Array], layer: int | None = None) -> Scalar:
         """Return ``score``; raise ``NotFiniteError`` naming the layer if it is not finite. A GPU's is only remembered.
 
+        ``layer`` is the one that was pretrained, if one was.
         ``activations`` are the layers' outputs for the batch, computed on demand, where NumPy gives no warning. A
         generator must not see to that itself: an error leaves it unfinished, and whichever thread the garbage
         collector then runs in cannot put back the error state of another.
         """
         if not isinstance(score, float):
-            self._watch.add(score)
+            self._watch.add(score, layer)
         elif not math.isfinite(score):
-            self._raise_not_finite(score, activations)
+            self._raise_not_finite(score, activations, layer)
         return score
 
     def _check_output(
@@ -218,22 +219,24 @@ class FlatNetwork:
                 "scale the features as they were in training"
             )
 
-    def _raise_not_finite(self, score: float, activations: Iterable[Array]) -> NoReturn:
+    def _raise_not_finite(self, score: float, activations: Iterable[Array], layer: int | None) -> NoReturn:
         parts = [self._params[part] for part in self.layer_slices]
         with np.errstate(all="ignore"):
-            raise _not_finite(self.layers, parts, activations, score, self.kernels)
+            raise _not_finite(self.layers, parts, activations, score, layer, self.kernels)
 
 
 class _ScoreWatch:
     """Remembers on a GPU whether a score was NaN or infinite, so that nobody has to wait for every score."""
 
-    __slots__ = ("_sum",)
+    __slots__ = ("_sum", "layer")
 
     def __init__(self) -> None:
         self._sum: Scalar = None
+        self.layer: int | None = None
 
-    def add(self, score: Scalar) -> None:
-        """Remember a score that is on a device."""
+    def add(self, score: Scalar, layer: int | None) -> None:
+        """Remember a score that is on a device, and which layer was pretrained, if one was."""
+        self.layer = layer
         if self._sum is None:
             self._sum = score.copy()
         else:
@@ -258,6 +261,7 @@ def _not_finite(
     parts: Sequence[Array],
     activations: Iterable[Array],
     score: float,
+    layer: int | None,
     kernels: Kernels,
 ) -> NotFiniteError:
     """Return the error that names the first layer whose parameters, or else activations, are NaN or infinite.
@@ -267,14 +271,16 @@ def _not_finite(
         parts: each layer's flat parameters.
         activations: each layer's output for the batch, computed on demand; empty to look at parameters only.
         score: the value that was not finite.
+        layer: the one of whose pretraining it is the score, to which no later one contributes; None: of the network.
         kernels: for ``all_finite``.
     """
     for index, part in enumerate(parts):
         if not kernels.all_finite(part):
             return NotFiniteError(f"layer {index} ({layers[index].title()}): a parameter is NaN or infinite; {_REMEDY}")
-    for index, y in enumerate(activations):
+    last = len(layers) - 1 if layer is None else layer
+    for index, y in zip(range(last + 1), activations, strict=False):
         if not kernels.all_finite(y.reshape(-1)):
             title = layers[index].title()
             return NotFiniteError(f"layer {index} ({title}): an activation is NaN or infinite; {_REMEDY}")
-    last = len(layers) - 1
-    return NotFiniteError(f"layer {last} ({layers[last].title()}): the score is {score}; {_REMEDY}")
+    what = "the score" if layer is None else "the score of its pretraining"
+    return NotFiniteError(f"layer {last} ({layers[last].title()}): {what} is {score}; {_REMEDY}")

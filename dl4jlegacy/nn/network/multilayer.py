@@ -192,7 +192,7 @@ class MultiLayerNetwork(FlatNetwork):
             views, grads = self._stack.params[layer], self._stack.grads[layer]
             loss = trained.pretrain_gradient(views, below, grads, step, scale=self._scale(x.shape[0]))
             score = self._add_penalty(loss, layer)
-        return self._gradient, self._check_score(score, self._activations(x))
+        return self._gradient, self._check_score(score, self._activations(x), layer)
 
     def update_from(self, gradient: Array, *, iteration: int) -> None:
         """Apply a gradient computed elsewhere (regularization is added here) to the parameters, in place."""
@@ -258,7 +258,7 @@ class MultiLayerNetwork(FlatNetwork):
                 score = self.pretrain_batch(layer, batch.features, iteration=iteration, stream=stream)
                 self._notify(iteration, score, batch.num_examples)
                 self.pretrain_iterations[layer] = iteration + 1
-        self._check_device()
+            self._check_device()
 
     @property
     def pretrain_layers(self) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from dl4jlegacy.nn.layers.autoencoder import AutoEncoder
 from dl4jlegacy.nn.layers.layer import DenseLayer, Layer
 from dl4jlegacy.nn.layers.output import OutputLayer
 from dl4jlegacy.nn.layers.rbm import RBM
+from dl4jlegacy.nn.layers.variational import VariationalAutoencoder
 from dl4jlegacy.nn.listeners import CollectScoresListener, PerformanceListener, ScoreIterationListener
 from dl4jlegacy.nn.network.dbn import DBN, StackedDenoisingAutoEncoder
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
@@ -284,3 +286,23 @@ def test_a_network_without_output_layer_pretrains_but_has_no_score() -> None:
     assert net.output(x).shape == (32, 8)
     with pytest.raises(ConfError, match="the last layer is rbm"):
         net.fit_batch(x, labels, iteration=0, stream=Stream.of(1))
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+@pytest.mark.parametrize("kind", ["rbm", "autoencoder", "vae"])
+def test_a_pretraining_that_diverges_names_its_layer(kind: str, layer: int) -> None:
+    """Its parameters and activations may be finite; it was said of the output layer."""
+    fields = {"updater": Sgd(learning_rate=5.0), "activation": "identity"}
+    made: Any = {
+        "rbm": lambda n: RBM(n_in=n, n_out=4, visible_unit="identity", hidden_unit="identity", **fields),
+        "autoencoder": lambda n: AutoEncoder(n_in=n, n_out=4, loss="mse", **fields),
+        "vae": lambda n: VariationalAutoencoder(
+            n_in=n, n_out=4, encoder_layer_sizes=(3,), decoder_layer_sizes=(3,), **fields
+        ),
+    }[kind]
+    still = DenseLayer(n_in=4, n_out=4, activation="identity")
+    layers = (made(4), still) if layer == 0 else (still, made(4))
+    conf = MultiLayerConfiguration(layers=(*layers, OutputLayer(n_in=4, n_out=2, activation="softmax")), pretrain=True)
+    data = DataSet(np.random.default_rng(0).random((8, 4)) * 50, np.eye(2)[[0, 1] * 4])
+    with pytest.raises(NotFiniteError, match=rf"^layer {layer} \(.*\): (a parameter|the score of its pretraining) is"):
+        MultiLayerNetwork(conf).pretrain(data, 200)
