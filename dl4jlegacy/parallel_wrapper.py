@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -104,6 +104,8 @@ class ParallelWrapper:
         self._fitting = threading.Lock()
         self._stop = threading.Event()
         self._tracker: StateTracker | None = None
+        self._plan: Plan | None = None
+        """Of the newest ``fit``."""
         self._closed = False
 
     def __enter__(self) -> Self:
@@ -131,9 +133,9 @@ class ParallelWrapper:
         """Train the network for so many passes over the data, from what it is now on. Blocks.
 
         Parameters, updater state and ``iteration`` of the network are those of the last average, also when ``fit`` ends
-        by an error, by Ctrl-C or by ``stop_fit``. A round is as many iterations as it has batches for each job, so
-        ``iteration`` grows by ``averaging_frequency`` with each, an epoch's last one too if it has fewer. An iterator
-        that shuffles goes on with its next epoch, as with ``network.fit``.
+        by an error, by Ctrl-C or by ``stop_fit``. A round is as many iterations as it has batches for each job:
+        ``averaging_frequency``, or fewer in an epoch's last one. An iterator that shuffles goes on with its next epoch,
+        as with ``network.fit``.
 
         Args:
             iterator: the data, as ``ActorNetworkRunner`` takes them: a ``DataSetIterator``, a
@@ -190,7 +192,7 @@ class ParallelWrapper:
     def _train(self, data: Any, epochs: int) -> None:
         """Train the network by one run."""
         first_epoch = self._next_epoch(data)
-        conf, plan = self._conf(epochs, first_epoch), None
+        conf, self._plan = self._conf(epochs, first_epoch), None
         self._stop.clear()
         self._tracker = tracker = InMemoryStateTracker()  # ours, so that it has the model whatever ends the run
 
@@ -198,13 +200,11 @@ class ParallelWrapper:
             if self._is_stopped():  # before there was a head to be stopped
                 tracker.finish()
 
-        runner = ActorNetworkRunner(
-            "master", data, tracker=tracker, first_model=self._network, listeners=self._told(conf.first_iteration)
-        )
+        runner = ActorNetworkRunner("master", data, tracker=tracker, first_model=self._network, listeners=self._told())
         try:
             with runner:
                 runner.setup(conf)
-                plan = runner.status().plan
+                self._plan = runner.status().plan
                 runner.train(tick, progress=False)
         except TrainingError:
             head = tracker.head()
@@ -215,8 +215,8 @@ class ParallelWrapper:
             raise
         finally:
             self._tracker = None
-            if plan is not None:
-                self._adopt(tracker, plan, data)
+            if self._plan is not None:
+                self._adopt(tracker, self._plan, data)
             tracker.shutdown()
 
     def _adopt(self, tracker: StateTracker, plan: Plan, data: Any) -> None:
@@ -227,7 +227,7 @@ class ParallelWrapper:
         head = rewound(head, plan) if head.logged else head
         self._network.set_params(model.arrays[PARAMS])
         self._network.set_updater_state(model.arrays[STATE])
-        self._network.iteration = plan.first_iteration + head.round * plan.averaging_frequency
+        self._network.iteration = plan.iteration_at(head.round)
         epochs = -(-head.round // plan.rounds_per_epoch)
         self._epochs += epochs
         if epochs and isinstance(data, BatchCursor | ListMultiDataSetIterator):
@@ -264,24 +264,26 @@ class ParallelWrapper:
         epoch, index = data.position
         return epoch + (1 if index else 0)
 
-    def _told(self, first_iteration: int) -> list[TrainingListener]:
+    def _told(self) -> list[TrainingListener]:
         """Return what the run tells of its versions."""
         own = [listener for listener in self._network.listeners if listener not in self._listeners]
         reports = [ScoreIterationListener(1, logger.info)] if self._reports else []
         everybody = [*own, *self._listeners, *reports]
-        return [_Counted(listener, first_iteration, self._frequency) for listener in everybody]
+        return [_Counted(listener, lambda: self._plan) for listener in everybody]
 
 
 class _Counted:
     """Passes on to a listener what a run tells of its versions, with the iterations of the network."""
 
-    def __init__(self, listener: TrainingListener, first_iteration: int, frequency: int) -> None:
+    def __init__(self, listener: TrainingListener, plan: Callable[[], Plan | None]) -> None:
         self.name = type(listener).__name__
-        self._listener, self._first, self._frequency = listener, first_iteration, frequency
+        self._listener, self._plan = listener, plan
 
     def iteration_done(self, network: Any, iteration: int, score: float, *, examples: int = 0) -> None:
         """Tell the listener of version ``iteration`` of the run (from 0)."""
-        network.iteration = self._first + (iteration + 1) * self._frequency
+        plan = self._plan()
+        assert plan is not None
+        network.iteration = plan.iteration_at(iteration + 1)
         self._listener.iteration_done(network, network.iteration - 1, score, examples=examples)
 
 

@@ -2,8 +2,8 @@
 
 Nothing in it is decided at run time: masters, workers, a resumed run and the tests all compute the same plan. A *round*
 has up to ``jobs_per_round`` slots, and a slot has up to ``averaging_frequency`` consecutive batches of one epoch. The
-last round of an epoch may be shorter. Every slot has a *number*, counted over all rounds; the head records the numbers
-of the slots that were folded into the model.
+last round of an epoch may be shorter, and then counts as fewer updates. Every slot has a *number*, counted over all
+rounds; the head records the numbers of the slots that were folded into the model.
 
 With a *warm start* a phase begins with narrower rounds: updates that lack their small elements, or that many average,
 hurt most while a network has learned nothing (Strom 2015). A slot that these rounds leave out begins in a later one.
@@ -125,6 +125,12 @@ class _Epoch(msgspec.Struct, frozen=True, dict=True):
         return self.slots_before(self.rounds - 1) + self.slots_of(self.rounds - 1)
 
     @cached_property
+    def updates(self) -> int:
+        """By how much an epoch raises the count of updates: each round by its longest slot's batches."""
+        last = (self.range_of(self.rounds - 1, slot) for slot in range(self.slots_of(self.rounds - 1)))
+        return (self.rounds - 1) * self.frequency + max(end - first for first, end in last)
+
+    @cached_property
     def _last_round(self) -> tuple[tuple[int, int], ...]:
         """The batch ranges of the last round: those that remain; of a narrow one none."""
         start = self.slots_before(self.rounds - 1) * self.frequency
@@ -223,6 +229,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def rounds_per_epoch(self) -> int:
         """Rounds of training that an epoch takes, but for the first one of a phase that has a warm start."""
         return self._epoch.rounds
+
+    @property
+    def has_short_rounds(self) -> bool:
+        """Whether the last round of an epoch counts as fewer updates than the others."""
+        return self._epoch.updates < self._epoch.rounds * self.averaging_frequency
 
     @cached_property
     def _first_epochs(self) -> tuple[int, ...]:
@@ -364,8 +375,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             first, last = (self.validation.batches * end // self._validation_slots for end in (slot, slot + 1))
         else:
             first, last = self._epoch_of(epoch).range_of(inside, slot)
-        done = trained - self._first_rounds[phase]
-        before = 0 if self.phases[phase].kind == PRETRAIN else self.first_iteration
         return SlotPlan(
             round=round_,
             slot=slot,
@@ -373,10 +382,35 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             epoch=self.first_epoch + self._first_epochs[phase] + epoch,
             first=first,
             last=last,
-            iteration=before + done * self.averaging_frequency,
-            training_round=self.first_iteration // self.averaging_frequency + trained,
+            iteration=self._iteration(phase, trained - self._first_rounds[phase]),
+            training_round=self._rounds_before + trained,
             validates=validates,
         )
+
+    def iteration_at(self, round_: int) -> int:
+        """Return how many updates the network has behind it when a round begins, or the run has ended.
+
+        A round counts its longest slot's batches, so that the last one of an epoch, if it is short, counts fewer than
+        ``averaging_frequency``. Pretraining counts those of its layer.
+        """
+        trained = self.training_round(round_)
+        phase = self._place(trained)[0]
+        return self._iteration(phase, trained - self._first_rounds[phase])
+
+    def _iteration(self, phase: int, done: int) -> int:
+        """Return how many updates the network has behind it after so many rounds of training of a phase."""
+        before = 0 if self.phases[phase].kind == PRETRAIN else self.first_iteration
+        if done < self._first_epoch.rounds:
+            return before + done * self.averaging_frequency
+        epochs, inside = divmod(done - self._first_epoch.rounds, self._epoch.rounds)
+        whole = self._first_epoch.updates + epochs * self._epoch.updates
+        return before + whole + inside * self.averaging_frequency
+
+    @cached_property
+    def _rounds_before(self) -> int:
+        """Rounds of training of the runs before this one, whose epochs are taken to have been like its own."""
+        epochs, updates = divmod(self.first_iteration, self._epoch.updates)
+        return epochs * self._epoch.rounds + -(-updates // self.averaging_frequency)
 
     def phase_of(self, round_: int) -> int:
         """Return the index of the phase that a round belongs to; a validation round to that of the round before it."""

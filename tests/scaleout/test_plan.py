@@ -188,6 +188,49 @@ def test_every_router_opens_a_validation_alone_and_none_beside_it(plan, name, wi
     assert (head.batches, head.examples) == (plan.total_batches, plan.total_examples)
 
 
+def of_epochs(batches, frequency, jobs, epochs, **fields):
+    return Plan(
+        phases=(Phase(epochs=epochs),), batches=batches, examples=batches, batch_size=1, jobs_per_round=jobs,
+        averaging_frequency=frequency, **fields,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("batches", [1, 5, 7, 10, 12, 13])
+@pytest.mark.parametrize("frequency", [1, 2, 3, 5, 20])
+@pytest.mark.parametrize("jobs", [1, 2, 4])
+def test_no_iteration_counts_a_batch_that_never_was(batches, frequency, jobs):
+    plan = of_epochs(batches, frequency, jobs, 3)
+    longest = [
+        max(slot.last - slot.first for slot in (plan.slot(r, s) for s in range(plan.slots(r))))
+        for r in range(plan.total_rounds)
+    ]
+    begun = [sum(longest[:r]) for r in range(plan.total_rounds + 1)]
+    assert [plan.iteration_at(r) for r in range(plan.total_rounds + 1)] == begun
+    assert [plan.slot(r, 0).iteration for r in range(plan.total_rounds)] == begun[:-1]
+    if jobs == 1:
+        assert begun[-1] == plan.total_batches
+    assert plan.has_short_rounds is (longest[-1] < frequency)
+
+
+@pytest.mark.parametrize("frequency", [1, 3, 4])
+@pytest.mark.parametrize("validated", [False, True])
+def test_a_run_that_goes_on_counts_and_draws_as_one_that_did_not_end(frequency, validated):
+    validation = Validation(batches=2, examples=2, batch_size=1) if validated else None
+    whole, first = (of_epochs(10, frequency, 2, n, validation=validation) for n in (5, 2))
+    done = first.iteration_at(first.total_rounds)
+    second = of_epochs(10, frequency, 2, 3, first_epoch=2, first_iteration=done, validation=validation)
+    for round_ in range(second.total_rounds):
+        here, there = second.slot(round_, 0), whole.slot(first.total_rounds + round_, 0)
+        assert (here.iteration, here.training_round, here.epoch) == (there.iteration, there.training_round, there.epoch)
+    assert second.iteration_at(second.total_rounds) == whole.iteration_at(whole.total_rounds)
+
+
+def test_a_warm_start_counts_its_own_rounds():
+    plan = of_epochs(10, 2, 3, 2, warm_start=0.4)  # 2 rounds of one slot, 6 batches in one of three; then 6 and 4
+    assert [plan.iteration_at(r) for r in range(plan.total_rounds + 1)] == [0, 2, 4, 6, 8, 10]
+    assert of_epochs(9, 2, 3, 1, warm_start=1.0).iteration_at(5) == 9
+
+
 def test_iterations_start_anew_with_every_phase():
     plan = Plan(
         phases=(Phase(kind="pretrain", layer=0), Phase(epochs=2)),
