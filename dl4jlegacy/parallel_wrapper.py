@@ -62,7 +62,7 @@ class ParallelWrapper:
         prefetch_buffer: batches that threads read, within 256 MB, before the workers need them; 0: none. It changes no
             result, and what is quickly read, such as rows in memory, is not read ahead.
         averaging_frequency: batches that each job trains on between two averagings.
-        average_updaters: whether updater states are averaged too; if not, each job starts with one that is zero, and
+        average_updaters: whether updater states are averaged too; if not, each job starts with a new one, and
             that of the network stays as it was.
         training_mode: ``"averaging"``, or ``"shared-gradients"``, the strategy ``gradient-sharing``. What that keeps in
             its slots, residuals and updater states, begins anew with each ``fit``; the network's state stays as it was.
@@ -313,7 +313,7 @@ def _check_pretrained(network: Network) -> None:
     if not isinstance(network, MultiLayerNetwork) or network.iteration:
         return
     if any(network.pretrain_iterations.values()):
-        network.updater.initial_state(network.updater_state)  # as in ``finetune``
+        network.reset_updater()  # as in ``finetune``
     elif network.pretrain_layers and (network.conf.pretrain or network.pretrains_and_finetunes):
         layers = counted(len(network.pretrain_layers), "layer")
         raise UsageError(

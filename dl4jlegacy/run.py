@@ -340,12 +340,27 @@ def _checkpoints_to_resume(conf: Conf, plan: Plan) -> CheckpointStore:
     newest = checkpoints.newest()
     if newest is not None:
         _check_continues(newest[0], plan)
+        if checkpoints.is_of_before(newest[0].version):
+            _check_trains_alike(conf, plan)
     elif not checkpoints.has_conf():
         raise CheckpointError(
             f"{checkpoints.place} holds no run that could go on: neither checkpoints nor a conf.json; give what "
             "--checkpoint-dir was, or begin a new run"
         )
     return checkpoints
+
+
+def _check_trains_alike(conf: Conf, plan: Plan) -> None:
+    """Raise ``CheckpointError`` if a run that an older version of this package began would train on otherwise here."""
+    begins = conf.network_conf is not None and build_network(conf.network_conf).updater.beginnings
+    what = ["its AdaGrad or RmsProp took other steps there"] if begins else []
+    if plan.has_short_rounds:
+        what.append("its short rounds counted as more updates there than they were")
+    if what:
+        raise CheckpointError(
+            f"run {conf.run} was begun by an older version of dl4jlegacy and cannot go on here: {', and '.join(what)}; "
+            "go on with that version, or take the model as it is (dl4j export) and begin a new run"
+        )
 
 
 def _check_continues(head: Head, plan: Plan) -> None:

@@ -30,7 +30,7 @@ def main() -> None:
     network = (
         NeuralNetConfiguration.builder()
         .seed(123)
-        .updater(AdaGrad(learning_rate=0.1, epsilon=0.01))
+        .updater(AdaGrad(learning_rate=0.1, epsilon=0.1))
         .regularization(True)
         .l2(5e-4)
         .list()

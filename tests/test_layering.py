@@ -47,7 +47,7 @@ nn.training
 nn
 scaleout.liveness
 scaleout.mesh
-scaleout.foreign scaleout.own_folder scaleout.phases
+scaleout.foreign scaleout.own_folder scaleout.phases scaleout.updater_beginning
 scaleout.lines
 scaleout.plan scaleout.secret scaleout.store scaleout.records scaleout.slices scaleout.copies
 scaleout.job scaleout.aggregate scaleout.codec

@@ -187,10 +187,10 @@ class Kernels(Protocol):
         """``v' = mu v - lr g; up = mu v - (1 + mu) v'`` (Sutskever 2013 as DL4J writes it)."""
 
     def adagrad(self, params: Array, gradient: Array, h: Array, lr: float, eps: float) -> bool:
-        """``h += g^2; up = lr g / sqrt(h + eps)`` (Duchi 2011)."""
+        """``h += g^2; up = lr g / (sqrt(h) + eps)`` (Duchi 2011)."""
 
     def rmsprop(self, params: Array, gradient: Array, c: Array, lr: float, decay: float, eps: float) -> bool:
-        """``c = decay c + (1 - decay) g^2; up = lr g / sqrt(c + eps)`` (Tieleman and Hinton 2012)."""
+        """``c = decay c + (1 - decay) g^2; up = lr g / (sqrt(c) + eps)`` (Tieleman and Hinton 2012)."""
 
     def adam(self, params: Array, gradient: Array, m: Array, v: Array,
              lr: float, beta1: float, beta2: float, eps: float, t: int) -> bool:  # fmt: skip

@@ -76,7 +76,7 @@ class UpdaterBlock:
 class MultiLayerUpdater:
     """Applies gradients to a network's parameters. Immutable: the state vector is the network's."""
 
-    __slots__ = ("_layers", "_layout", "_regularized", "blocks", "state_size")
+    __slots__ = ("_layers", "_layout", "_regularized", "beginnings", "blocks", "state_size")
 
     def __init__(self, layers: Sequence[Layer], layout: ParamLayout) -> None:
         self._layers = tuple(layers)
@@ -85,10 +85,18 @@ class MultiLayerUpdater:
         self._regularized = tuple((span, l1, l2) for span, l1, l2 in found if l1 or l2)
         self.blocks = _blocks(self._layers, layout)
         self.state_size = self.blocks[-1].state_stop if self.blocks else 0
+        self.beginnings = _beginnings(self.blocks)
 
     def initial_state(self, state: Array) -> None:
-        """Fill ``state`` with the updaters' initial state, which is zero."""
+        """Fill ``state`` with what it is before the first step: zeros, and the numbers of ``beginnings``."""
         state.fill(0)
+        for start, stop, number in self.beginnings:
+            state[start:stop] = number
+
+    def begin_within(self, state: Array) -> None:
+        """Add to ``state``, which began with zeros, what it would have begun with."""
+        for start, stop, number in self.beginnings:
+            state[start:stop] += number
 
     def penalty(self, params: Array, layer: int | None = None) -> Scalar:
         """Return the score's regularization term: ``l1 |w|_1 + l2 / 2 |w|^2`` of all parameters, or of one layer."""
@@ -195,6 +203,20 @@ def _blocks(layers: Sequence[Layer], layout: ParamLayout) -> tuple[UpdaterBlock,
         blocks.append(UpdaterBlock(updater, start, stop, end, rows, group[0].is_pretrain))
         end = blocks[-1].state_stop
     return tuple(blocks)
+
+
+def _beginnings(blocks: Sequence[UpdaterBlock]) -> tuple[tuple[int, int, float], ...]:
+    """Return the parts of the state that do not begin with zeros: from where, up to where, and with which number."""
+    parts: list[tuple[int, int, float]] = []
+    for block in blocks:
+        number = block.updater.begins_at
+        if not (block.rows and number):
+            continue
+        if parts and parts[-1][1:] == (block.state_start, number):
+            parts[-1] = (parts[-1][0], block.state_stop, number)
+        else:
+            parts.append((block.state_start, block.state_stop, number))
+    return tuple(parts)
 
 
 def _updater_of(layers: Sequence[Layer], span: ParamSpan) -> Updater:

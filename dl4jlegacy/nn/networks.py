@@ -14,6 +14,7 @@ from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration, MultiLayerConfiguration
 from dl4jlegacy.nn.graph.computation_graph import ComputationGraph
 from dl4jlegacy.nn.input_type import AnyInputType
+from dl4jlegacy.nn.multilayer_updater import MultiLayerUpdater
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.updaters import AdaDelta, NoOp
 from dl4jlegacy.seeding import Stream
@@ -41,6 +42,13 @@ class TrainableNetwork(Protocol):
     @property
     def updater_state(self) -> Array:
         """The flat updater state, live."""
+
+    @property
+    def updater(self) -> MultiLayerUpdater:
+        """What turns gradients into steps."""
+
+    def reset_updater(self) -> None:
+        """Begin the updater's state anew."""
 
     def set_params(self, params: Array) -> None:
         """Copy ``params`` from the host or a GPU into the network."""

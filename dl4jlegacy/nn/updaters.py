@@ -1,8 +1,9 @@
 """Updaters: how a gradient becomes a step; frozen structs that call the fused kernels on a flat block.
 
 ``apply`` works in place on one ``UpdaterBlock``: ``params``, ``gradient`` of n elements and ``state`` of
-``state_size(n)``, laid out as DL4J does it, one whole vector after the other (``[m | v]``), all zeros at the start.
-Formulas and defaults are those of ``org.nd4j.linalg.learning.config`` (1.0.0); ``iteration`` counts from 0.
+``state_size(n)``, laid out as DL4J does it, one whole vector after the other (``[m | v]``); a new one has the number
+``begins_at`` everywhere. Formulas and defaults are those of ``org.nd4j.linalg.learning.config`` (1.0.0), the beginning
+of a state that of both versions; ``iteration`` counts from 0.
 """
 
 from __future__ import annotations
@@ -58,6 +59,11 @@ class _Updater(
                 raise ConfError(f"{type(self).__name__}: {name} is {value}; it must be a finite number, not negative")
             if name in _DECAYS and value >= 1:
                 raise ConfError(f"{type(self).__name__}: {name} is {value}; it must lie in 0..1, without 1")
+
+    @property
+    def begins_at(self) -> float:
+        """What every element of a new state is."""
+        return 0.0
 
     def state_size(self, n: int) -> int:
         """Return how many elements of state ``n`` parameters need."""
@@ -127,11 +133,16 @@ class Nesterovs(_Rated, frozen=True, kw_only=True):
 
 
 class AdaGrad(_Rated, frozen=True, kw_only=True):
-    """Duchi et al. 2011: ``h += g^2; up = lr g / sqrt(h + epsilon)``."""
+    """Duchi et al. 2011: ``h += g^2; up = lr g / (sqrt(h) + epsilon)``; as ND4J, h begins at 1e-6, for any epsilon."""
 
     vectors: ClassVar[int] = 1
     learning_rate: float = 0.1
     epsilon: float = 1e-6
+
+    @property
+    def begins_at(self) -> float:
+        """See above."""
+        return 1e-6
 
     def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> bool:
         (h,) = parts
@@ -139,12 +150,17 @@ class AdaGrad(_Rated, frozen=True, kw_only=True):
 
 
 class RmsProp(_Rated, frozen=True, kw_only=True):
-    """Tieleman and Hinton 2012: AdaGrad with a decaying mean of ``g^2``."""
+    """Tieleman and Hinton 2012: AdaGrad with a decaying mean of ``g^2``, which begins at epsilon, as ND4J's."""
 
     vectors: ClassVar[int] = 1
     learning_rate: float = 0.1
     decay: float = 0.95
     epsilon: float = 1e-8
+
+    @property
+    def begins_at(self) -> float:
+        """See above."""
+        return self.epsilon
 
     def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> bool:
         (c,) = parts

@@ -23,6 +23,7 @@ from dl4jlegacy.nn.batch_evaluation import BatchEvaluation, merge_evaluations
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.records import Figures
 from dl4jlegacy.scaleout.store import Buffer
+from dl4jlegacy.scaleout.updater_beginning import begin_state
 
 __all__ = [
     "RATES",
@@ -57,8 +58,9 @@ class Aggregation(Protocol):
     def finish(self, *, ends_phase: bool) -> tuple[Buffer, float | None]:
         """Return the next model's frame and score, the mean score of the updates weighted by examples.
 
-        ``ends_phase`` means that the next job belongs to another phase, whose updater state starts at zero. A frame
-        that is the very model with which the aggregation began is not written again, nor read by who has it.
+        ``ends_phase`` means that the next job belongs to another phase, whose updater state is a new one (that of a
+        network's model is then replaced after this, if an aggregator of somebody's own leaves it). A frame that is the
+        very model with which the aggregation began is not written again, nor read by who has it.
         """
         ...
 
@@ -243,7 +245,7 @@ class _Average(_Mean):
         self._check_all()
         for name, out in self._arrays.items():
             if name == STATE and ends_phase:
-                out[:] = 0
+                begin_state(self._before.values, out)
             elif name not in self._means:
                 out[:] = self._before.arrays[name]
         return self._frame, self._score.mean()
@@ -294,7 +296,7 @@ class _Deltas:
         self._frame, self._arrays = frame_like(current.values, current.arrays)
         for name, out in self._arrays.items():
             out[:] = current.arrays[name]
-        self._added, self._score = 0, _Score()
+        self._values, self._added, self._score = current.values, 0, _Score()
 
     def add(self, updates: Sequence[Buffer]) -> None:
         """See ``Aggregation``."""
@@ -318,7 +320,7 @@ class _Deltas:
     def finish(self, *, ends_phase: bool) -> tuple[Buffer, float | None]:
         """See ``Aggregation``."""
         if ends_phase and STATE in self._arrays:
-            self._arrays[STATE][:] = 0
+            begin_state(self._values, self._arrays[STATE])
         return self._frame, self._score.mean()
 
 

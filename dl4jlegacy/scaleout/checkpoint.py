@@ -51,7 +51,8 @@ logger = logging.getLogger(__name__)
 _NAME = re.compile(r"checkpoint-(\d{8,})\.json")
 _TENSORS = re.compile(r"(?:model|states|best)-(\d{8,})(?:-[0-9a-f]{16})?\.safetensors")
 _RUN = "run"
-_FORMAT = "dl4jlegacy-checkpoint-1"
+_FORMAT, _BEFORE = "dl4jlegacy-checkpoint-2", "dl4jlegacy-checkpoint-1"
+"""Since 2 AdaGrad and RmsProp are Deeplearning4j's, and a short round counts as the updates that it is."""
 
 
 class RunIdentity(msgspec.Struct, frozen=True):
@@ -349,6 +350,12 @@ class CheckpointStore:
                 return found if isinstance(found, dict) else {}
         return {}
 
+    def is_of_before(self, version: int) -> bool:
+        """Return whether a checkpoint is of a version of this package that trained otherwise; raises as ``load``."""
+        manifest = self._files(version)[1]
+        with _as_checkpoint_error(manifest):
+            return bool(self._manifest(version)["format"] == _BEFORE)
+
     def _in_use(self) -> CheckpointError:
         holder = self.folder.holder()
         return CheckpointError(
@@ -580,6 +587,9 @@ def _verified(content: bytes) -> dict[str, Any]:
         digest = body.pop("digest")
     except (ValueError, KeyError, AttributeError, TypeError) as exc:
         raise CheckpointError(f"the manifest of {len(content)} bytes is cut short or no manifest") from exc
-    if digest != hashlib.sha256(to_json(body, sort_keys=True).encode()).hexdigest() or body.get("format") != _FORMAT:
+    if digest != hashlib.sha256(to_json(body, sort_keys=True).encode()).hexdigest() or body.get("format") not in (
+        _FORMAT,
+        _BEFORE,
+    ):
         raise CheckpointError("the manifest does not match its own digest, or is of another format")
     return dict(body)

@@ -25,6 +25,7 @@ from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.records import Head, covered
 from dl4jlegacy.scaleout.store import Buffer
 from dl4jlegacy.scaleout.strategies import SlotStrategy, WorkRouter, slot_strategy
+from dl4jlegacy.scaleout.updater_beginning import kept_beginning, new_state, tells_beginning
 
 __all__ = [
     "begun",
@@ -222,11 +223,23 @@ def finished(aggregation: Aggregation, before: Buffer, *, ends_phase: bool) -> t
     except (WireError, TypeError) as exc:
         raise ContractError(f"{what} returned no model, but {type(frame).__name__}: {exc}") from exc
     if is_own(aggregation):
-        _check_like(what, model.arrays, Result.decode(before).arrays)
+        began = Result.decode(before)
+        _check_like(what, model.arrays, began.arrays)
         check_finite(what, model)
+        frame = _begun_like(began, model, frame, ends_phase=ends_phase)
     else:  # a sum of finite updates; an updater's state may overflow, which only ends its steps
         check_finite(what, Result(model.values, {k: v for k, v in model.arrays.items() if k == PARAMS}))
     return frame, score
+
+
+def _begun_like(before: Result, model: Result, frame: Buffer, *, ends_phase: bool) -> Buffer:
+    """Return a model of somebody's own aggregator that still says how its updater state begins, and does so."""
+    if not tells_beginning(before.values):
+        return frame
+    values, arrays = kept_beginning(before.values, model.values), dict(model.arrays)
+    if ends_phase:
+        arrays[STATE] = new_state(values, arrays[STATE])
+    return Result(values, arrays).encode() if ends_phase or values != model.values else frame
 
 
 def _check_like(what: str, arrays: Mapping[str, Array], before: Mapping[str, Array]) -> None:

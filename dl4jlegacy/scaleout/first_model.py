@@ -12,6 +12,7 @@ from dl4jlegacy.scaleout.aggregate import PARAMS, STATE
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.contract import check_finite
 from dl4jlegacy.scaleout.job import Result
+from dl4jlegacy.scaleout.updater_beginning import beginning_of
 
 __all__ = ["first_model", "first_model_of"]
 
@@ -20,7 +21,7 @@ _OTHER_JOBS = "jobs that are no network's need an aggregator and a first_model, 
 
 def first_model(network: TrainableNetwork) -> Result:
     """Return version 0 of a network's model: a pure function of its configuration."""
-    return Result({}, {PARAMS: to_host(network.params), STATE: to_host(network.updater_state)})
+    return Result(beginning_of(network), {PARAMS: to_host(network.params), STATE: to_host(network.updater_state)})
 
 
 def first_model_of(

@@ -27,6 +27,7 @@ from dl4jlegacy.scaleout.job import Job, Result
 from dl4jlegacy.scaleout.phases import NO_PHASES, Phases
 from dl4jlegacy.scaleout.plan import VALIDATE
 from dl4jlegacy.scaleout.strategies import SlotStrategy
+from dl4jlegacy.scaleout.updater_beginning import tells_beginning
 from dl4jlegacy.seeding import Stream
 
 __all__ = [
@@ -68,6 +69,8 @@ def trained_network(conf: Conf, model: Result, kernels: Kernels) -> Any:
     network.init()
     network.set_params(model.arrays[PARAMS])
     network.set_updater_state(model.arrays[STATE])
+    if not tells_beginning(model.values):  # of a checkpoint that an older version wrote
+        network.updater.begin_within(network.updater_state)
     return network
 
 
@@ -176,7 +179,7 @@ class MultiLayerNetworkPerformer:
         network: this worker's own replica.
         seed: the run's; together with the job's position it seeds drop-out and sampling.
         shares: ``"params"``, or ``"delta"`` from the model version of the job.
-        shares_updater_state: whether updates contain the updater state; if not, it is zero at the start of each job.
+        shares_updater_state: whether updates contain the updater state; if not, each job begins with a new one.
         listeners: told of every batch with this replica as the network, on the worker's thread, which waits for them.
             What one of them raises is logged once, and the job goes on. For them a GPU is synchronised with each batch.
     """
@@ -216,7 +219,7 @@ class MultiLayerNetworkPerformer:
         if job.phase.kind == VALIDATE:
             return self._validate(job)
         if not self._shares_state:
-            self._network.updater_state.fill(0)
+            self._network.reset_updater()
         slot, batches = job.slot, _batches(job)
         weighted: Scalar = 0.0
         examples = 0

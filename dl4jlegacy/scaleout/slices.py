@@ -1,5 +1,6 @@
 """Slices of a frame: each has the header's values and, of every array, the elements between two bounds.
 
+Where values speak of the places of an array (``updater_beginning``), those of a slice say which one it is.
 So a model or an update is stored in parts that different workers fold, and put together again to the same bytes.
 
 Legacy: the shards of ``VoidConfiguration.numberOfShards``.
@@ -15,6 +16,7 @@ from dl4jlegacy import wire
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import WireError
 from dl4jlegacy.scaleout.store import Buffer
+from dl4jlegacy.scaleout.updater_beginning import joined_beginning, sliced_beginning
 
 __all__ = ["cut", "joined"]
 
@@ -27,7 +29,7 @@ def cut(frame: Buffer, index: int, count: int) -> memoryview:
     """
     values, arrays = wire.decode(frame)
     parts = {name: _part(name, array, index, count) for name, array in arrays.items()}
-    return wire.encode(values, parts)
+    return wire.encode(sliced_beginning(values, index, count), parts)
 
 
 def joined(frames: Sequence[Buffer]) -> memoryview:
@@ -36,7 +38,7 @@ def joined(frames: Sequence[Buffer]) -> memoryview:
     Raises:
         WireError: they are not slices of one frame.
     """
-    decoded = [wire.decode(frame) for frame in frames]
+    decoded = [(joined_beginning(values), arrays) for values, arrays in map(wire.decode, frames)]
     (values, first), kinds = decoded[0], {_kinds(arrays) for _, arrays in decoded}
     if any(other != values for other, _ in decoded) or len(kinds) > 1 or any(a.ndim != 1 for a in first.values()):
         raise WireError(f"{len(frames)} slices do not belong together: they have other values, or other arrays")

@@ -276,8 +276,8 @@ def test_first_adam_and_adagrad_steps_are_the_formulas(kernels):
     kernels.adam(params, np.array([2.0]), m, v, 1e-3, 0.9, 0.999, 1e-8, 0)
     assert params[0] == pytest.approx(-1e-3 * math.sqrt(0.001) / 0.1 * 0.2 / (math.sqrt(0.004) + 1e-8))
     params, h = np.zeros(1), np.ones(1)
-    kernels.adagrad(params, np.array([2.0]), h, 0.1, 1e-6)
-    assert (params[0], h[0]) == (pytest.approx(-0.2 / math.sqrt(5 + 1e-6)), 5)
+    kernels.adagrad(params, np.array([2.0]), h, 0.1, 0.5)  # epsilon outside the root
+    assert (params[0], h[0]) == (pytest.approx(-0.2 / (math.sqrt(5) + 0.5)), 5)
 
 
 @both_dtypes

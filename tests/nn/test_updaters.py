@@ -37,7 +37,7 @@ from dl4jlegacy.nn.updaters import (
 N, STEPS, LR = 5, 10, 0.05
 KERNELS = load("numpy")
 
-# step(g, s, t) -> up, with s a dict of float state that starts at 0
+# step(g, s, t) -> up, with s a dict of float state that begins at the updater's begins_at
 Step = Callable[[float, dict[str, float], int], float]
 
 
@@ -66,12 +66,12 @@ def nesterovs(g: float, s: dict[str, float], t: int) -> float:
 
 def adagrad(g: float, s: dict[str, float], t: int) -> float:
     s["h"] += g * g
-    return LR * g / math.sqrt(s["h"] + 1e-6)
+    return LR * g / (math.sqrt(s["h"]) + 1e-6)
 
 
 def rmsprop(g: float, s: dict[str, float], t: int) -> float:
     s["c"] = 0.95 * s["c"] + 0.05 * g * g
-    return LR * g / math.sqrt(s["c"] + 1e-8)
+    return LR * g / (math.sqrt(s["c"]) + 1e-8)
 
 
 def adam(g: float, s: dict[str, float], t: int) -> float:
@@ -129,9 +129,9 @@ def test_ten_steps_follow_the_formula_and_keep_the_state_in_its_order(name):
     step, state_names = FORMULAS[name]
     updater = create_updater(name, LR)
     gradients = np.random.default_rng(4).normal(size=(STEPS, N))
-    params, state = np.linspace(-1, 1, N), np.zeros(updater.state_size(N))
+    params, state = np.linspace(-1, 1, N), np.full(updater.state_size(N), updater.begins_at)
     wanted = [float(p) for p in params]
-    own = [dict.fromkeys(state_names, 0.0) for _ in range(N)]
+    own = [dict.fromkeys(state_names, updater.begins_at) for _ in range(N)]
     for t in range(STEPS):
         updater.apply(params, gradients[t].copy(), state, t, KERNELS)
         wanted = [p - step(float(g), s, t) for p, g, s in zip(wanted, gradients[t], own, strict=True)]

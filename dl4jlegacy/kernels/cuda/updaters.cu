@@ -35,7 +35,7 @@ adagrad(REAL *__restrict__ params, const REAL *__restrict__ gradient, REAL *__re
     EACH(i, n) {
         REAL g = gradient[i], now = h[i] + g * g;
         h[i] = now;
-        params[i] -= g / sqrt(now + eps) * lr;
+        params[i] -= g / (sqrt(now) + eps) * lr;
     }
 }
 
@@ -45,7 +45,7 @@ rmsprop(REAL *__restrict__ params, const REAL *__restrict__ gradient, REAL *__re
     EACH(i, n) {
         REAL g = gradient[i], now = c[i] * decay + rest * g * g;
         c[i] = now;
-        params[i] -= lr * g / sqrt(now + eps);
+        params[i] -= lr * g / (sqrt(now) + eps);
     }
 }
 

@@ -69,7 +69,7 @@ def _adagrad(params: Array, gradient: Array, h: Array, lr: float, eps: float) ->
         g = gradient[i]
         total = h[i] + g * g
         h[i] = total
-        moved = params[i] - rate * g / np.sqrt(total + small)
+        moved = params[i] - rate * g / (np.sqrt(total) + small)
         params[i] = moved
         bad |= moved - moved != 0
     return not bad
@@ -105,7 +105,7 @@ def _adagrad_float64(numbers: int, part: int, scratch: int) -> int:
 
 
 def adagrad(params: Array, gradient: Array, h: Array, lr: float, eps: float) -> bool:
-    """``h += g^2; up = lr g / sqrt(h + eps)``; threads share out long vectors, since each element is computed alone."""
+    """``h += g^2; up = lr g / (sqrt(h) + eps)``; threads share out long vectors: each element is computed alone."""
     part = _adagrad_float32 if params.dtype == np.float32 else _adagrad_float64
     shared = team.share_vectors(part, (params, gradient, h), (lr, eps, 1.0))
     return bool(_adagrad_alone(params, gradient, h, lr, eps) if shared is None else shared[2])
@@ -113,7 +113,7 @@ def adagrad(params: Array, gradient: Array, h: Array, lr: float, eps: float) -> 
 
 @kernel("mrmfff")
 def rmsprop(params: Array, gradient: Array, c: Array, lr: float, decay: float, eps: float) -> bool:
-    """``c = decay c + (1 - decay) g^2; up = lr g / sqrt(c + eps)``."""
+    """``c = decay c + (1 - decay) g^2; up = lr g / (sqrt(c) + eps)``."""
     kind = params.dtype.type
     rate, small, old, new = kind(lr), kind(eps), kind(decay), kind(1.0 - decay)
     bad = False
@@ -121,7 +121,7 @@ def rmsprop(params: Array, gradient: Array, c: Array, lr: float, decay: float, e
         g = gradient[i]
         mean = old * c[i] + new * g * g
         c[i] = mean
-        moved = params[i] - rate * g / np.sqrt(mean + small)
+        moved = params[i] - rate * g / (np.sqrt(mean) + small)
         params[i] = moved
         bad |= moved - moved != 0
     return not bad

@@ -241,8 +241,8 @@ def adagrad(params: Array, gradient: Array, h: Array, lr: float, eps: float) -> 
     """See ``Kernels``."""
     up = gradient * gradient
     h += up
-    np.add(h, eps, out=up)
-    np.sqrt(up, out=up)
+    np.sqrt(h, out=up)
+    up += eps
     np.divide(gradient, up, out=up)
     up *= lr
     params -= up
@@ -253,7 +253,7 @@ def rmsprop(params: Array, gradient: Array, c: Array, lr: float, decay: float, e
     """See ``Kernels``."""
     c *= decay
     c += (1 - decay) * gradient * gradient
-    params -= lr * gradient / np.sqrt(c + eps)
+    params -= lr * gradient / (np.sqrt(c) + eps)
     return all_finite(params)
 
 

@@ -126,43 +126,43 @@ def params_from_ours(vector: Array, layout: ParamLayout, found: Sequence[LayerLa
 
 def state_count(layers: Sequence[Layer], layout: ParamLayout, found: Sequence[LayerLayout]) -> int:
     """Return how many numbers the file's updater state has."""
-    return sum(span.stop - span.start for span, _ in _rows(_file_blocks(layers, layout, found)))
+    return sum(span.stop - span.start for span, *_ in _rows(_file_blocks(layers, layout, found)))
 
 
 def state_to_ours(vector: Array, layers: Sequence[Layer], layout: ParamLayout, found: Sequence[LayerLayout]) -> Array:
-    """Return the file's updater state as it lies here; that of a bias that it does not have is zero."""
+    """Return the file's updater state as it lies here; that of a bias that it does not have is a new one."""
     pieces: dict[tuple[ParamSpan, int], Array] = {}
     at = 0
-    for span, row in _rows(_file_blocks(layers, layout, found)):
+    for span, row, _ in _rows(_file_blocks(layers, layout, found)):
         size = span.stop - span.start
         pieces[span, row] = _to_ours(vector[at : at + size], span, found[span.layer])
         at += size
     ours = [
-        pieces.get((span, row), np.zeros(span.stop - span.start, vector.dtype))
-        for span, row in _rows(_our_blocks(layers, layout))
+        pieces.get((span, row), np.full(span.stop - span.start, begin, vector.dtype))
+        for span, row, begin in _rows(_our_blocks(layers, layout))
     ]
     return np.concatenate([vector[:0], *ours])
 
 
 def state_from_ours(vector: Array, layers: Sequence[Layer], layout: ParamLayout, found: Sequence[LayerLayout]) -> Array:
-    """Return our updater state as it lies in a file that has everything we have; frozen layers' is zero."""
+    """Return our updater state as it lies in a file that has everything we have; frozen layers' is a new one."""
     pieces: dict[tuple[ParamSpan, int], Array] = {}
     at = 0
-    for span, row in _rows(_our_blocks(layers, layout)):
+    for span, row, _ in _rows(_our_blocks(layers, layout)):
         size = span.stop - span.start
         pieces[span, row] = _theirs(vector[at : at + size], span, found[span.layer])
         at += size
     theirs = [
-        pieces.get((span, row), np.zeros(span.stop - span.start, vector.dtype))
-        for span, row in _rows(_file_blocks(layers, layout, found))
+        pieces.get((span, row), np.full(span.stop - span.start, begin, vector.dtype))
+        for span, row, begin in _rows(_file_blocks(layers, layout, found))
     ]
     return np.concatenate([vector[:0], *theirs])
 
 
 def _file_blocks(
     layers: Sequence[Layer], layout: ParamLayout, found: Sequence[LayerLayout]
-) -> Iterator[tuple[int, list[ParamSpan]]]:
-    """Yield the file's blocks, each as the vectors that its updater has and its parameters."""
+) -> Iterator[tuple[UpdaterBlock, list[ParamSpan]]]:
+    """Yield the file's blocks, each with its parameters."""
     counted = [
         msgspec.structs.replace(layer, frozen=False) if here.has_frozen_state else layer
         for layer, here in zip(layers, found, strict=True)
@@ -170,24 +170,26 @@ def _file_blocks(
     for block in MultiLayerUpdater(counted, layout).blocks:
         # 0.9.1 gives frozen layers a learning rate of 0, so that they share no block with others
         for _, spans in itertools.groupby(_spans(block, layout), lambda span: found[span.layer].has_frozen_state):
-            yield block.rows, [span for span in spans if found[span.layer].has(span)]
+            yield block, [span for span in spans if found[span.layer].has(span)]
 
 
-def _our_blocks(layers: Sequence[Layer], layout: ParamLayout) -> Iterator[tuple[int, list[ParamSpan]]]:
+def _our_blocks(layers: Sequence[Layer], layout: ParamLayout) -> Iterator[tuple[UpdaterBlock, list[ParamSpan]]]:
     for block in MultiLayerUpdater(layers, layout).blocks:
-        yield block.rows, _spans(block, layout)
+        yield block, _spans(block, layout)
 
 
 def _spans(block: UpdaterBlock, layout: ParamLayout) -> list[ParamSpan]:
     return [span for span in layout.spans if block.start <= span.start < block.stop]
 
 
-def _rows(blocks: Iterable[tuple[int, list[ParamSpan]]]) -> Iterator[tuple[ParamSpan, int]]:
-    """Yield the parameters with the number of the vector, m before v, in the order in which their state lies."""
-    for rows, spans in blocks:
-        for row in range(rows):
+def _rows(blocks: Iterable[tuple[UpdaterBlock, list[ParamSpan]]]) -> Iterator[tuple[ParamSpan, int, float]]:
+    """Yield the parameters in the order in which their state lies: with the number of the vector, m before v, and what
+    a new state has there.
+    """
+    for block, spans in blocks:
+        for row in range(block.rows):
             for span in spans:
-                yield span, row
+                yield span, row, block.updater.begins_at
 
 
 def _value_to_ours(part: Array, span: ParamSpan, here: LayerLayout) -> Array:

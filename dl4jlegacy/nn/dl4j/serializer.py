@@ -73,7 +73,9 @@ _UPDATER_STATE: Final = "updaterState.bin"
 _NORMALIZER: Final = "normalizer.bin"
 _PLAIN_FORMAT: Final = 1
 _OWN_FORMAT: Final = 2
-"""Since 2 the vectors may lie as Deeplearning4j has them; where they lie as here, files still say 1."""
+_BEGUN_FORMAT: Final = 3
+"""Since 2 the vectors may lie as Deeplearning4j has them; where they lie as here, files still say 1. 3: it has a state
+of AdaGrad or RmsProp that began as ND4J's; before, it began with zeros, and epsilon was added within the root."""
 
 _KERAS: Final = {"config.json", "metadata.json"}
 _OF_KERAS: Final = "; `dl4j export FILE --out model.zip` or KerasModelImport makes a model of it"
@@ -144,6 +146,7 @@ def write_model(
     own = _own_entry(
         network,
         normalizer,
+        has_updater=save_updater,
         label_names=list(label_names) or None,
         transform=None if transform is None else json.loads(transform.to_json()),
         images=None if images is None else msgspec.to_builtins(images),
@@ -160,7 +163,7 @@ def write_model(
         tree = to_dl4j(network.conf, iteration=network.iteration, version=version)
     layouts = layout.written_layouts(network.layers, version)
     if any(each != layout.LayerLayout() for each in layouts):
-        own |= {"format": _OWN_FORMAT, "dl4j_version": version}
+        own |= {"format": max(own["format"], _OWN_FORMAT), "dl4j_version": version}
     params = layout.params_from_ours(to_host(network.params), network.layout, layouts)
     state = layout.state_from_ours(to_host(network.updater_state), network.layers, network.layout, layouts)
     entries = {
@@ -189,7 +192,7 @@ def restore_model(
 
     Args:
         path: the zip, or the safetensors file.
-        load_updater: also restore the updater's state, if the file has it; otherwise it is all zero.
+        load_updater: also restore the updater's state, if the file has it; otherwise it begins anew.
         kernels: the network's; they decide where it lives.
         input_types: what a network of Deeplearning4j takes, one for each input, where its file does not say it.
 
@@ -232,6 +235,12 @@ def _read_updater(
     if state is not None:
         state = _cast(state, network.params.dtype, _UPDATER_STATE)
         network.set_updater_state(layout.state_to_ours(state, network.layers, network.layout, layouts))
+        if network.updater.beginnings and _OWN in archive.namelist() and _own(archive)["format"] < _BEGUN_FORMAT:
+            network.updater.begin_within(network.updater_state)
+            logger.warning(
+                "the file is of a version whose AdaGrad and RmsProp began their state with zeros, and added epsilon "
+                "within the root: its state is raised to Deeplearning4j's; with a large epsilon further steps are long"
+            )
 
 
 def restore_multi_layer_network(
@@ -354,10 +363,11 @@ def restore_label_names(path: str | os.PathLike[str]) -> tuple[str, ...]:
 
 
 def _own_entry(
-    network: MultiLayerNetwork | ComputationGraph, normalizer: Normalizer | None, **more: Any
+    network: MultiLayerNetwork | ComputationGraph, normalizer: Normalizer | None, *, has_updater: bool, **more: Any
 ) -> dict[str, Any]:
     """Return what this package alone looks at: the configuration and what belongs to it exactly as they are here."""
-    own: dict[str, Any] = {"format": _PLAIN_FORMAT, "configuration": json.loads(network.conf.to_json())}
+    format_ = _BEGUN_FORMAT if has_updater and network.updater.beginnings else _PLAIN_FORMAT
+    own: dict[str, Any] = {"format": format_, "configuration": json.loads(network.conf.to_json())}
     own["iteration"] = network.iteration
     if normalizer is not None:
         own["normalizer"] = json.loads(normalizer.to_json())
@@ -487,9 +497,9 @@ def _iteration(archive: _Archive) -> int:
 
 def _own(archive: _Archive) -> dict[str, Any]:
     own = _json(archive, _OWN)
-    if own.get("format") not in (_PLAIN_FORMAT, _OWN_FORMAT) or "configuration" not in own:
+    if own.get("format") not in (_PLAIN_FORMAT, _OWN_FORMAT, _BEGUN_FORMAT) or "configuration" not in own:
         raise ModelError(
-            f"entry {_OWN} has format {own.get('format')!r}, this version reads {_OWN_FORMAT}; upgrade dl4jlegacy"
+            f"entry {_OWN} has format {own.get('format')!r}, this version reads {_BEGUN_FORMAT}; upgrade dl4jlegacy"
         )
     return own
 

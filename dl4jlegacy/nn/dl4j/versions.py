@@ -21,7 +21,7 @@ from dl4jlegacy.nn.layers.normalization import BatchNormalization, LocalResponse
 from dl4jlegacy.nn.layers.rbm import RBM
 from dl4jlegacy.nn.layers.subsampling import Subsampling1DLayer, SubsamplingLayer
 from dl4jlegacy.nn.schedules import PolySchedule
-from dl4jlegacy.nn.updaters import AdaBelief, AdaGrad, NoOp, RmsProp, Sgd
+from dl4jlegacy.nn.updaters import AdaBelief, NoOp, Sgd
 from dl4jlegacy.nn.vertices import combine, shape
 
 __all__ = [
@@ -178,8 +178,6 @@ def _trains(layer: Layer, version: Version) -> Iterator[str]:
         if not isinstance(updater, Sgd | NoOp) or penalties or layer.gradient_normalization not in (None, "none"):
             yield "0.9.1 divides by the number of examples behind the updater, not before it"
         return
-    if isinstance(updater, AdaGrad | RmsProp):
-        yield f"{type(updater).__name__} adds its epsilon outside the root"
     if isinstance(getattr(updater, "schedule", None), PolySchedule):
         yield "its PolySchedule grows"
     if isinstance(layer, Bidirectional):

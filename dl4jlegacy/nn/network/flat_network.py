@@ -71,7 +71,7 @@ class FlatNetwork:
     def _init_params(self) -> None:
         """Draw the initial parameters on the host, so that all devices start alike, and reset the updater."""
         self._gradient.fill(0)
-        self.updater.initial_state(self._state)
+        self.reset_updater()
         drawn = np.empty(self.layout.size, self._dtype)
         for index, (layer, views) in enumerate(zip(self.layers, self.layout.views(drawn), strict=True)):
             layer.init_params(views, self._stream.at(index, purpose="weights"))
@@ -115,6 +115,10 @@ class FlatNetwork:
                 "do both sides use the same updaters?"
             )
         self._state[...] = asarray(state, like=self._state)
+
+    def reset_updater(self) -> None:
+        """Begin the updater's state anew."""
+        self.updater.initial_state(self._state)
 
     def check_finite(self) -> None:
         """Raise ``NotFiniteError`` naming the first layer that has a NaN or infinite parameter.

@@ -234,7 +234,7 @@ class MultiLayerNetwork(FlatNetwork):
         The first fine-tuning after pretraining starts with a fresh updater, as in DL4J, where pretraining has its own.
         """
         if self.iteration == 0 and any(self.pretrain_iterations.values()):
-            self.updater.initial_state(self._state)
+            self.reset_updater()
         for batch in _batches(data, epochs):
             stream = self._stream.at(self.iteration, purpose="finetune")
             score = self.fit_batch(

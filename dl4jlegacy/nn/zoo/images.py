@@ -39,7 +39,7 @@ def lenet(
     dense = [DenseLayer(n_out=size, activation="relu", drop_out=drop_out) for size in hidden or (200,)]
     loss = OutputLayer(n_out=n_out, activation="softmax", loss="negativeloglikelihood", drop_out=drop_out)
     return MultiLayerConfiguration(
-        conf=NeuralNetConfiguration(seed=seed, updater=AdaGrad(learning_rate=0.1, epsilon=0.01), l2=5e-4),
+        conf=NeuralNetConfiguration(seed=seed, updater=AdaGrad(learning_rate=0.1, epsilon=0.1), l2=5e-4),
         layers=(*images, *dense, loss),
         input_type=square_images("lenet", n_in, least=_LENET_SIDE),
     )

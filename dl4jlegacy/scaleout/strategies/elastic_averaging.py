@@ -11,14 +11,13 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from dl4jlegacy.errors import ConfError, WireError
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.scaleout.aggregate import PARAMS, STATE, Aggregation, JobAggregator, UpdateSum
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.store import Buffer
 from dl4jlegacy.scaleout.strategies.chains import SlotWorkRouter
+from dl4jlegacy.scaleout.updater_beginning import new_state
 
 __all__ = ["DIFFERENCE", "ElasticAveragingWorkRouter"]
 
@@ -32,7 +31,7 @@ class ElasticAveragingWorkRouter(SlotWorkRouter):
 
     After a job, ``d = beta / jobs_per_round * (x - c)``; the replica becomes ``x - d``, and the centre ``c`` plus the
     sum of the differences ``d`` of all slots, which is ``(1 - beta) c + beta mean(x)``. Replica and updater state
-    belong to the slot. At the beginning of a phase every replica is the centre, and its updater state is zero.
+    belong to the slot. At the beginning of a phase every replica is the centre, and its updater state a new one.
 
     Asynchronous, ``c`` in ``d`` is the centre that the job started with, and each ``d`` is added when it arrives,
     whole: what the centre gains is what the replica gives, however stale it is.
@@ -60,7 +59,7 @@ class ElasticAveragingWorkRouter(SlotWorkRouter):
         """See ``SlotStrategy``."""
         if state is not None:
             return state
-        return Result(model.values, {PARAMS: model.arrays[PARAMS], STATE: np.zeros_like(model.arrays[STATE])})
+        return Result(model.values, {PARAMS: model.arrays[PARAMS], STATE: new_state(model.values, model.arrays[STATE])})
 
     def settle(self, model: Result, state: Result | None, result: Result, kernels: Kernels) -> tuple[Result, Result]:
         """See ``SlotStrategy``."""

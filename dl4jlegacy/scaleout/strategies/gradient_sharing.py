@@ -30,6 +30,7 @@ from dl4jlegacy.scaleout.strategies.thresholds import (
     TargetSparsityThreshold,
     quantum,
 )
+from dl4jlegacy.scaleout.updater_beginning import new_state
 
 __all__ = ["CODES", "RESIDUAL", "THRESHOLDS", "GradientSharingWorkRouter"]
 
@@ -134,7 +135,7 @@ class GradientSharingWorkRouter(SlotWorkRouter):
 
     def replica(self, model: Result, state: Result | None) -> Result:
         """See ``SlotStrategy``: the model, with the updater state of the slot."""
-        steps = np.zeros_like(model.arrays[STATE]) if state is None else state.arrays[STATE]
+        steps = new_state(model.values, model.arrays[STATE]) if state is None else state.arrays[STATE]
         return Result(model.values, {PARAMS: model.arrays[PARAMS], STATE: steps})
 
     def settle(self, model: Result, state: Result | None, result: Result, kernels: Kernels) -> tuple[Result, Result]:

@@ -42,9 +42,10 @@ logger = logging.getLogger(__name__)
 
 CONF_NBYTES = 1_000_000
 """Longest envelope: a Zookeeper server closes the connection at 1 MiB (``jute.maxbuffer``) without a reason."""
-FORMAT = 4
+FORMAT = 5
 """Of a Conf and of a run's records. 2: a Conf names its incarnation. 3: a job's record has what is small of the job. 4:
-each id has a key of its own to its nodes."""
+each id has a key of its own to its nodes. 5: AdaGrad and RmsProp are Deeplearning4j's, and a short round counts as the
+updates that it is."""
 PAUSE_SECONDS = 0.05
 JAVA = b"\xac\xed\x00\x05"
 

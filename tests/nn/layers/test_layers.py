@@ -153,8 +153,9 @@ def test_an_update_normalizes_then_regularizes_then_steps() -> None:
     is_weight = np.concatenate([np.full(s.stop - s.start, not s.is_bias) for s in net.layout.spans])
     g = np.clip(gradient, -0.01, 0.01) + is_weight * (0.5 * params + 0.1 * np.sign(params))
     net.update_from(gradient, iteration=0)
-    np.testing.assert_allclose(net.params, params - 0.1 * g / np.sqrt(g * g + 1e-6), rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(net.updater_state, g * g, rtol=1e-5)
+    h = g * g + 1e-6
+    np.testing.assert_allclose(net.params, params - 0.1 * g / (np.sqrt(h) + 1e-6), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(net.updater_state, h, rtol=1e-5)
 
 
 def test_wrong_names_are_refused_with_the_nearest_one() -> None:

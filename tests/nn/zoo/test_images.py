@@ -31,7 +31,7 @@ def test_lenet_is_the_network_of_the_original() -> None:
     assert shapes == [(20, 24, 24), (20, 12, 12), (50, 4, 4), (50, 2, 2), (200,), (10,)]
     assert MultiLayerNetwork(conf).num_params == 20 * 26 + 50 * 501 + 201 * 200 + 2010
     assert conf.conf.l2 == 5e-4
-    assert conf.conf.updater == AdaGrad(learning_rate=0.1, epsilon=0.01)
+    assert conf.conf.updater == AdaGrad(learning_rate=0.1, epsilon=0.1)
     assert zoo.lenet(3 * 32 * 32, 5).stages()[1].layer_input_type.shape == (20, 28, 28)
 
 
@@ -48,7 +48,7 @@ def test_image_networks_learn(name: str) -> None:
     """LeNet with shorter steps than on MNIST: with those of the original it depends on the last bit what is learned."""
     conf = zoo.select(name).build(784, 4)
     if name == "lenet":
-        gentle = conf.conf.replace(weight_init="relu", updater=AdaGrad(learning_rate=0.02, epsilon=0.01))
+        gentle = conf.conf.replace(weight_init="relu", updater=AdaGrad(learning_rate=0.02, epsilon=0.1))
         conf = conf.replace(conf=gentle)
     network = MultiLayerNetwork(conf)
     data = bars(512 if name == "lenet" else 256)

@@ -376,7 +376,7 @@ def test_masters_that_register_at_the_same_time_leave_one_whole_conf(
         (
             f'{{"conf":{{}},"format":2,"package":"{__version__}"}}'.encode(),
             VersionError,
-            r"\(format 2\) .* \(format 4\)",
+            r"\(format 2\) .* \(format 5\)",
         ),
         (f'{{"format":{FORMAT},"package":"{__version__}"}}'.encode(), ConfError, "holds no run"),
         (f'{{"conf":[],"format":{FORMAT},"package":"{__version__}"}}'.encode(), ConfError, "Expected `object`"),

@@ -1,0 +1,96 @@
+"""With what numbers a network's updater state begins, told by the model itself.
+
+Whoever folds updates or keeps the states of slots has no network, and must begin a new phase as a network would. So a
+model names in its values the parts of the state that begin with another number than zero; most have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from dl4jlegacy.backend import Array
+from dl4jlegacy.decoding import described
+from dl4jlegacy.errors import WireError
+from dl4jlegacy.nn.networks import TrainableNetwork
+
+__all__ = [
+    "begin_state",
+    "beginning_of",
+    "joined_beginning",
+    "kept_beginning",
+    "new_state",
+    "sliced_beginning",
+    "tells_beginning",
+]
+
+_BEGINS = "state_begins"
+
+
+class _Beginning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a model says: the size of its state, the parts (from, up to, number), and which slice of it this is."""
+
+    size: int
+    parts: list[tuple[int, int, float]]
+    slice: tuple[int, int] = (0, 1)
+
+
+def beginning_of(network: TrainableNetwork) -> dict[str, Any]:
+    """Return what the values of a network's models say of the beginning of its updater state."""
+    parts = network.updater.beginnings
+    return {_BEGINS: {"size": network.updater.state_size, "parts": [list(part) for part in parts]}} if parts else {}
+
+
+def tells_beginning(values: Mapping[str, Any]) -> bool:
+    """Return whether a model's values speak of it."""
+    return _BEGINS in values
+
+
+def kept_beginning(before: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a model with what those of the one before it say of the beginning."""
+    return {**values, _BEGINS: before[_BEGINS]} if _BEGINS in before else dict(values)
+
+
+def begin_state(values: Mapping[str, Any], state: Array) -> None:
+    """Fill the updater state of the model with these values, or of a slice of it, with the numbers of a new one.
+
+    Raises:
+        WireError: what the values say is not of this state.
+    """
+    state[:] = 0
+    if _BEGINS not in values:
+        return
+    try:
+        said: _Beginning = msgspec.convert(values[_BEGINS], described(_Beginning))
+        index, count = said.slice
+        first, end = said.size * index // count, said.size * (index + 1) // count
+    except (msgspec.ValidationError, ZeroDivisionError) as exc:
+        raise WireError(f"the model's value {_BEGINS!r} says nothing of an updater state: {exc}") from exc
+    if end - first != state.size:
+        raise WireError(f"the model's value {_BEGINS!r} is of {end - first} numbers, and its state has {state.size}")
+    for start, stop, number in said.parts:
+        state[max(0, start - first) : max(0, stop - first)] = number
+
+
+def new_state(values: Mapping[str, Any], like: Array) -> Array:
+    """Return a new updater state for the model with these values, of the size of ``like``; raises as above."""
+    state = np.empty_like(like)
+    begin_state(values, state)
+    return state
+
+
+def sliced_beginning(values: Mapping[str, Any], index: int, count: int) -> dict[str, Any]:
+    """Return the values of slice ``index`` of ``count`` of a model; if it is the only one, those of the model."""
+    if _BEGINS not in values or count == 1:
+        return dict(values)
+    return {**values, _BEGINS: {**values[_BEGINS], "slice": [index, count]}}
+
+
+def joined_beginning(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of the model of which a slice has these; the inverse of ``sliced_beginning``."""
+    if _BEGINS not in values:
+        return dict(values)
+    return {**values, _BEGINS: {name: said for name, said in values[_BEGINS].items() if name != "slice"}}
