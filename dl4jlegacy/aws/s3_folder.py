@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import secrets
 import socket
 import tempfile
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -46,6 +46,7 @@ _POLL_SECONDS = 2.0
 _ATTEMPTS, _SILENT_CONNECTION_SECONDS = 3, 20.0
 _LOCK_ATTEMPTS, _LOCK_CONNECTION_SECONDS = 2, 10.0
 _PART_OF_LINES_NBYTES = 64 << 10
+_TURN = re.compile(r"-p([0-9]{6,9})-[0-9a-f]{8}-[0-9]{6,}\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,8 @@ class S3Folder:
         self._given, self._aws = aws, aws
         self._is_ready = False
         self._lock: _Lock | None = None
-        self._written_by = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(4)}"
+        self._id = secrets.token_hex(4)
+        self._writers: dict[str, str] = {}
         self._parts: dict[str, tuple[int, bytes]] = {}
 
     @property
@@ -137,7 +139,8 @@ class S3Folder:
         if len(before) >= _PART_OF_LINES_NBYTES:
             number, before = number + 1, b""
         stem, suffix = os.path.splitext(name)
-        self._put(self._location.child(f"{stem}-{self._written_by}-{number:06}{suffix}"), before + lines)
+        writer = self._writers[name] = self._writers.get(name) or f"{_turn(self._written(name))}-{self._id}"
+        self._put(self._location.child(f"{stem}-{writer}-{number:06}{suffix}"), before + lines)
         self._parts[name] = (number, before + lines)
 
     def read_lines(self, name: str) -> list[bytes]:
@@ -160,11 +163,15 @@ class S3Folder:
 
     def _parts_of(self, name: str) -> list[str]:
         """Return the names of the parts that lines were written to, sorted; raises ``FileNotFoundError``."""
-        stem, suffix = os.path.splitext(name)
-        parts = [part for part in self.names() if part.startswith(f"{stem}-") and part.endswith(suffix)]
+        parts = self._written(name)
         if not parts:
+            stem, suffix = os.path.splitext(name)
             raise FileNotFoundError(f"there is no {self._location.child(f'{stem}-*{suffix}')}")
         return parts
+
+    def _written(self, name: str) -> list[str]:
+        stem, suffix = os.path.splitext(name)
+        return [part for part in self.names() if part.startswith(f"{stem}-") and part.endswith(suffix)]
 
     def lock(self, owner: str, *, takes_over: bool = False) -> bool:
         """See ``Folder``. Waits for a holder that may have been killed, little more than ``SILENT_SECONDS``.
@@ -326,6 +333,15 @@ class _Lock:
 def _newest(parts: Sequence[str]) -> set[str]:
     """Return the last part that each process has written, of sorted ones."""
     return set({part.rpartition("-")[0]: part for part in parts}.values())
+
+
+def _turn(parts: Sequence[str]) -> str:
+    """Return what the name of a process's parts begins with: its turn, after those whose ``parts`` it finds.
+
+    A turn and not the time, since no two machines' clocks agree; older versions wrote that, and sort before any turn.
+    """
+    turns = [int(match[1]) for part in parts if (match := _TURN.search(part))]
+    return f"p{max(turns, default=0) + 1:06}"
 
 
 def _claim(found: Version) -> Claim:

@@ -1,8 +1,9 @@
 """The journal of a run: entries about events, written by all its processes, for ``dl4j logs`` and the master.
 
-Each entry is written once, under a key of its own, so writers never conflict. Keys begin with the writer's wall clock:
-they sort by time, as far as the machines' clocks agree. Writing is best effort, because nothing in a run depends on
-it. The master deletes the oldest entries.
+Each entry is written once, under a key of its own, so writers never conflict. Keys begin with a number from a counter
+that all writers share: they sort in the order in which the entries were written, whatever the machines' clocks say. Who
+has read a number takes none below it any more, so the order holds too if a grid that lost everything counts anew.
+Writing is best effort, because nothing in a run depends on it. The master deletes the oldest entries.
 
 Legacy: none; each process had a log file of its own.
 """
@@ -25,6 +26,7 @@ from dl4jlegacy.folders import LinesFolder
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.foreign import shortened
 from dl4jlegacy.scaleout.lines import LinesFile
+from dl4jlegacy.scaleout.protocol.frames import COUNTS
 from dl4jlegacy.scaleout.records import Failure, Keys, encode_record
 from dl4jlegacy.scaleout.tracker import StateTracker, drive
 
@@ -46,6 +48,8 @@ MOST_ENTRIES = 1000
 _MOST_CHARACTERS = 16_000
 _MOST_REFUSALS = 100
 _PREFIX = "log/"
+_COUNTER = "counter/dl4j.journal"
+"""The number of the newest entry."""
 
 Event = Literal[
     "run_began",
@@ -78,7 +82,11 @@ class RefusingStore(Protocol):
 
 
 class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """An event: ``time`` in seconds since 1970 by the clock of ``host``; ``source`` is the name of a process."""
+    """An event, written by the process named ``source``.
+
+    ``time`` is for people: seconds since 1970 by the clock of ``host``. ``ran`` tells how much later one entry of a
+    process was than another one: the seconds that it had run, of which nothing is known for other processes.
+    """
 
     key: str
     time: float
@@ -87,6 +95,7 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     event: str
     fields: dict[str, Any] = {}
+    ran: float = 0.0
 
     def line(self) -> str:
         """Return the entry as one line of text, without a traceback."""
@@ -131,8 +140,9 @@ class Journal:
             fields: JSON values; the middle of long texts is cut out.
         """
         entry = JournalEntry(
-            key=self._key(),
+            key="",
             time=time.time(),
+            ran=self._tracker.clock.now(),
             source=self._source,
             host=self._host,
             pid=self._pid,
@@ -141,6 +151,8 @@ class Journal:
         )
         try:
             logger.info("%s", entry.line())
+            encode_record(entry)  # before a number is taken for it
+            entry = msgspec.structs.replace(entry, key=self._key())
             self._tracker.store.put(entry.key, encode_record(entry))
             self._tracker.store.publish(JOURNAL_TOPIC)
         except (Dl4jError, TypeError, ValueError, OverflowError, RecursionError) as exc:  # a field is no JSON value
@@ -174,10 +186,24 @@ class Journal:
         self.write("frame_refused", key=key, reason=reason)
 
     def _key(self) -> str:
-        """Return a key greater than all earlier ones of this journal, even if the clock was set back."""
+        """Return a key greater than all that were written or read here before."""
+        number = drive(protocol.next_number(self._tracker.store, _COUNTER, self._last))
+        self._note(number)
+        return f"{_PREFIX}{number:020}/{self._source}"
+
+    def _note(self, number: int) -> None:
         with self._lock:
-            self._last = max(self._last + 1, time.time_ns())
-            return f"{_PREFIX}{self._last:020}/{self._source}"
+            self._last = max(self._last, number)
+
+    def came_after(self, entries: Iterable[JournalEntry]) -> None:
+        """Take note of entries that others have written: what is written here from now on comes after them."""
+        for entry in entries:
+            self._note(_number(entry.key))
+
+    def restore(self, keys: Iterable[str]) -> None:
+        """Write the counter again if it is not among the store's ``keys``, so that others count on from there."""
+        if self._last and _COUNTER not in keys:
+            drive(protocol.next_number(self._tracker.store, _COUNTER, self._last))
 
     @staticmethod
     def read(tracker: StateTracker, after: str = "") -> list[JournalEntry]:
@@ -284,6 +310,13 @@ class FollowedJournal(JournalFile):
         if new or is_all:
             self._entries = _in_order(new if is_all else [*self._entries, *new])
         return self._entries
+
+
+def _number(key: str) -> int:
+    """Return the number of an entry, 0 if its key has none that a counter can have given."""
+    digits = key.removeprefix(_PREFIX).partition("/")[0]
+    number = int(digits) if len(digits) == 20 and digits.isascii() and digits.isdigit() else 0
+    return number if number in COUNTS else 0
 
 
 def _in_order(entries: Iterable[JournalEntry]) -> list[JournalEntry]:

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from dl4jlegacy.clock import RUNNING
-from dl4jlegacy.errors import Dl4jError, TrackerClosedError, TrackerError, counted
+from dl4jlegacy.errors import CheckpointError, Dl4jError, TrackerClosedError, TrackerError, counted
 from dl4jlegacy.exits import exits_as_errors
 from dl4jlegacy.folders import LinesFolder
 from dl4jlegacy.scaleout.compute import ARITHMETIC
@@ -235,6 +235,7 @@ class ClusterMonitor:
         """
         if self._folder is not None:
             self._keeper = LinesKeeper(JournalFile(self._folder))
+            self._guarded(self._go_on_after_copy)
             self._guarded(lambda: self._keep(Journal.read(self._tracker)))
         self.journal.write("master_took_over" if self._takes_over else "run_began", run=self._conf.run)
         self._poll, self._fail, self._is_set_up = poll, fail, True
@@ -303,7 +304,7 @@ class ClusterMonitor:
             list(entries.values()),
             reissued=self.reissued,
             source=self.source,
-            now=time.time(),
+            now=self._tracker.clock.now(),
             seconds=seconds,
             first_version=min([first, *(entry.version for entry in earlier if entry.shares)]),
         )
@@ -509,8 +510,17 @@ class ClusterMonitor:
         if text != self._tracker.get(WAITING):
             self._tracker.define(WAITING, text)
 
+    def _go_on_after_copy(self) -> None:
+        """Number the journal's entries on from those in the folder, which the tracker may know nothing of."""
+        if self._folder is not None:
+            with contextlib.suppress(CheckpointError):  # there is none yet
+                self.journal.came_after(JournalFile(self._folder).read())
+
     def _read_journal(self, keys: Sequence[str] | None = None) -> None:
         new = self._reader.read(keys)
+        self.journal.came_after(new)
+        if keys is not None:
+            self.journal.restore(keys)
         self._news.extend(new)
         self._keep(new)
         if self._reader.needs_pruning():

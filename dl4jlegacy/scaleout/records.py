@@ -244,7 +244,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     best: Best | None = None
     scores: Scores | None = None
     seconds: float = 0.0
-    """For how long masters have led the run; counted if that may end it."""
+    """For how long masters have led the run, each by its own clock."""
     stopped_by: str = ""
     """The condition that ended the run before its plan, for people; "": none."""
     snapshot: Manifest | None = None

@@ -23,6 +23,8 @@ __all__ = ["RunSummary", "WorkerSummary", "summarize"]
 
 _NOBODY = Share(0, 0, 0.0)
 _MOST_THREADS = 10_000  # of a process, as far as an entry is believed
+_MOST_SECONDS = 1e9  # that a process has run, likewise
+_OF_MASTERS = ("run_began", "master_took_over", "worker_gone", "worker_back", "paused", "went_on")
 
 
 class WorkerSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +61,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
         backup_jobs, broken_leases: given to a second worker because the first was slow; because it was gone or late.
         take_overs: by how many masters the run was gone on with after the first one.
         paused_seconds: for which it waited for enough workers.
-        seconds: since it began, by the clocks of its masters' machines.
+        seconds: for which masters have led it, each by its own clock; without the time in which none did.
         first_version: the first version of the model whose jobs are among those of the workers; above 1 if a master
             before led the run, and the history that it kept, if any, is not to be had.
     """
@@ -103,16 +105,16 @@ def summarize(
         reissued: of (worker, reason), how many jobs this master has given to another worker; those of others are in the
             journal.
         source: this master's name in the journal.
-        now: the time, in seconds since 1970.
-        seconds: for how long this master has led the run; the run's duration if the journal has no beginning.
+        now: the seconds that this master's process has run, as in its entries.
+        seconds: for how long this master has led the run.
         first_version: as for ``RunSummary``.
     """
     entries = sorted(journal, key=lambda entry: entry.key)
     given = _reissued(entries, reissued, source)
     failures = Counter(_text(entry, "worker") for entry in entries if entry.event == "job_failed")
-    gone = _between(entries, "worker_gone", "worker_back", now)
+    axis = _Axis(entries, source, now)
+    gone = _between(entries, "worker_gone", "worker_back", axis)
     names = sorted({*shares, *failures, *(worker for worker, _ in given), *_joined(entries)} - {""})
-    began = [entry.time for entry in entries if entry.event == "run_began"]
     return RunSummary(
         workers=tuple(
             _worker(
@@ -132,8 +134,8 @@ def summarize(
         backup_jobs=sum(count for (_, reason), count in given.items() if reason == "slow"),
         broken_leases=sum(count for (_, reason), count in given.items() if reason != "slow"),
         take_overs=sum(entry.event == "master_took_over" for entry in entries),
-        paused_seconds=round(sum(_between(entries, "paused", "went_on", now).values()), 3),
-        seconds=round(max(0.0, now - began[0]) if began else seconds, 3),
+        paused_seconds=round(sum(_between(entries, "paused", "went_on", axis).values()), 3),
+        seconds=round(max(head.seconds, seconds), 3),
         first_version=first_version,
     )
 
@@ -171,18 +173,46 @@ def _joined(entries: Iterable[JournalEntry]) -> set[str]:
     return {f"{process}-{index}" for process, threads in joined if process for index in range(int(min(threads, 1000)))}
 
 
-def _between(entries: Iterable[JournalEntry], begins: str, ends: str, now: float) -> defaultdict[str, float]:
+class _Axis:
+    """One axis of time for the masters of a run, each of which has a clock of its own: their times one after another.
+
+    Args:
+        entries: the journal, in its order.
+        source: the present master, of which ``now`` is how long its process has run.
+    """
+
+    def __init__(self, entries: Sequence[JournalEntry], source: str, now: float) -> None:
+        spans: dict[str, list[float]] = {}
+        for entry in [entry for entry in entries if entry.event in _OF_MASTERS]:
+            spans.setdefault(entry.source, []).append(_ran(entry))
+        spans.setdefault(source, []).append(now)
+        self._offsets, self.now = dict[str, float](), 0.0
+        for each, ran in spans.items():
+            self._offsets[each] = self.now - min(ran)
+            self.now += max(ran) - min(ran)
+
+    def at(self, entry: JournalEntry) -> float:
+        """Return when an entry of a master was written."""
+        return self._offsets[entry.source] + _ran(entry)
+
+
+def _ran(entry: JournalEntry) -> float:
+    """Return how long the process had run that wrote an entry; 0 if that cannot be."""
+    return entry.ran if 0 <= entry.ran < _MOST_SECONDS else 0.0
+
+
+def _between(entries: Iterable[JournalEntry], begins: str, ends: str, axis: _Axis) -> defaultdict[str, float]:
     """Return the seconds between two kinds of events, for each process that they are of; "" for those of none."""
     since: dict[str, float] = {}
     total: defaultdict[str, float] = defaultdict(float)
     for entry in entries:
         process = _text(entry, "process")
         if entry.event == begins:
-            since.setdefault(process, entry.time - _number(entry, "silent_seconds"))
+            since.setdefault(process, axis.at(entry) - _number(entry, "silent_seconds"))
         elif entry.event == ends and process in since:
-            total[process] += max(0.0, entry.time - since.pop(process))
+            total[process] += max(0.0, axis.at(entry) - since.pop(process))
     for process, began in since.items():
-        total[process] += max(0.0, now - began)
+        total[process] += max(0.0, axis.now - began)
     return total
 
 
@@ -193,4 +223,4 @@ def _text(entry: JournalEntry, name: str) -> str:
 
 def _number(entry: JournalEntry, name: str) -> float:
     value = entry.fields.get(name)
-    return float(value) if isinstance(value, int | float) and 0 <= value < 1e9 else 0.0
+    return float(value) if isinstance(value, int | float) and 0 <= value < _MOST_SECONDS else 0.0

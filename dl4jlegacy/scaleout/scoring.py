@@ -112,11 +112,6 @@ class Scoring(msgspec.Struct, frozen=True, kw_only=True):
     stopping: EarlyStopping | None = None
     stop_if: Callable[[int, float], str] | None = None
 
-    @property
-    def counts_seconds(self) -> bool:
-        """Whether the head must know for how long the run has been led."""
-        return self.stopping is not None and self.stopping.max_seconds > 0
-
     def closed(self, plan: Plan, before: Head, after: Head, figures: Figures | None) -> Head:
         """Return ``after``, the head after a round is closed, with what is decided by it.
 

@@ -38,6 +38,8 @@ T = TypeVar("T")
 _REST, _MOST_REST_SECONDS = 100, 10.0
 """A file is left alone for so many times as long as its reading took, and for so many seconds at most."""
 _MOST_EVENTS = 2000
+_TURNS = ("run_ended", "run_began", "master_leads", "master_took_over")
+"""Entries of the journal of which the last one says whether a run has ended, or goes on."""
 OF_CHECKPOINTS = ("save", "evaluate")
 """What can be done where a run's checkpoints can be read."""
 
@@ -189,9 +191,9 @@ class RunFiles:
         """Return what the files alone say of the run; raises as the other methods."""
         conf, history, head, events = self.conf(), self.history(), self.head(), self.events()
         known: dict[str, Any] = {}
-        ended = next((entry for entry in reversed(events) if entry.event == "run_ended"), None)
-        if ended is not None and (not history or ended.time >= history[-1].time):
-            known["state"] = str(ended.fields.get("status") or "done")
+        last = next((entry for entry in reversed(events) if entry.event in _TURNS), None)
+        if last is not None and last.event == "run_ended":
+            known["state"] = str(last.fields.get("status") or "done")
         return Reading(
             run=run_view(conf, head, None, history, **known),
             workers=workers_of_history(history),

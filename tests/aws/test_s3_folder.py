@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -356,6 +357,20 @@ def test_two_masters_journals_are_one_and_parts_are_bounded(folder: Make, aws: A
     assert [entry.fields["workers"] for entry in JournalFile(folder()).read()] == list(range(12))
     parts = {name: body for name, body in written(aws).items() if name.startswith("journal-")}
     assert len(parts) == 4 and max(map(len, parts.values())) < 1000
+
+
+def test_parts_are_named_by_turn_and_not_by_the_clocks_of_their_machines(folder: Make, aws: Aws) -> None:
+    old = folder()
+    old._writers["notes.jsonl"] = "20991231T235959-0a0b0c0d"  # as older versions named them
+    for number, writer in enumerate((old, folder(), folder(), folder())):
+        writer.append("notes.jsonl", b"%d\n" % number)
+        writer.append("notes.jsonl", b"and %d\n" % number)
+    lines = [line for number in range(4) for line in (b"%d" % number, b"and %d" % number)]
+    assert folder().read_lines("notes.jsonl") == lines
+    parts = sorted(name for name in written(aws) if name.startswith("notes-"))
+    assert [re.sub("[0-9a-f]{8}", "ID", name) for name in parts[1:]] == [
+        f"notes-p00000{turn}-ID-000001.jsonl" for turn in (1, 2, 3)
+    ]
 
 
 def test_a_journal_that_s3_refuses_is_a_warning_once_and_complete_later(

@@ -24,7 +24,6 @@ from dl4jlegacy.scaleout.tracker import StateTracker
 from tests.test_layering import MODULES
 
 TIMES_OF_DAY = {
-    "dl4jlegacy.aws.s3_folder": {"time.time"},  # names of a journal's parts, in the order of their processes
     "dl4jlegacy.aws.session": {"time.time"},  # launch times and prices, which Amazon's clock gives
     "dl4jlegacy.cli.runs": {"time.time"},  # how long ago a run began, for people
     "dl4jlegacy.cli.watch": {"time.time"},  # when a run was seen, for people
@@ -34,8 +33,7 @@ TIMES_OF_DAY = {
     "dl4jlegacy.observing.tensorboard": {"time.time"},  # when a point was written; names of files, in their order
     "dl4jlegacy.scaleout.actors.heartbeat": {"time.time"},  # when a heartbeat was sent, for people
     "dl4jlegacy.scaleout.history": {"time.time"},  # when a version was made, for people
-    "dl4jlegacy.scaleout.journal": {"time.time", "time.time_ns"},  # when something happened; the order of entries
-    "dl4jlegacy.scaleout.monitor": {"time.time"},  # for how long workers have been gone, by the journal, for people
+    "dl4jlegacy.scaleout.journal": {"time.time"},  # when something happened, for people
     "dl4jlegacy.scaleout.phases": {"time.time"},  # when phases began, for people
     "dl4jlegacy.scaleout.zookeeper.session": {"time.time"},  # whether this machine's clock is that of the servers
     "dl4jlegacy.ui.watcher": {"time.time"},  # when a run was looked at, for people
@@ -44,6 +42,72 @@ TIMES_OF_DAY = {
 CLOCKS = {"time.time", "time.time_ns", "time.clock_gettime", "time.ctime", "time.asctime"} | {
     f"{place}.{call}" for place in ("datetime", "datetime.datetime", "date") for call in ("now", "utcnow", "today")
 }
+
+
+COMPARED = {
+    ("dl4jlegacy.cli.runs", "time.time() - run.began"): "for people: about how long ago a master says that it began",
+    (
+        "dl4jlegacy.doctor.network",
+        "when + 0.5 - (sent + time.time()) / 2",
+    ): "this machine's clock and that of a server: it is what is asked for",
+    ("dl4jlegacy.observing.tensorboard", "max(int(time.time()), newest + 1)"): "TensorBoard reads files by the time in "
+    "their names; a file that is begun here comes after those that are there, whatever the clock says",
+    ("dl4jlegacy.scaleout.phases", "time.time() - time.monotonic()"): "for people: where a process is put on the axis "
+    "that a page shows; the page says that it is as good as the clocks are",
+    ("dl4jlegacy.ui.sources", "max([record.beat for record in records], default=0.0)"): "for people: when there was a "
+    "last sign of life",
+}
+"""What compares a time of day with another one, which may be of another machine, and why it may: it decides nothing."""
+OF_DAY = {"time", "began", "beat", "last_news", "st_mtime", "st_mtime_ns"}
+"""Attributes that are a time of day, of an entry, a version, a worker, a run or a file."""
+
+
+def comparisons(source: str) -> set[str]:
+    """Return the expressions of a module that subtract times of day, order by them, or take the first or the last."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.BinOp(op=ast.Sub()):
+                compared: list[ast.AST] = [node.left, node.right]
+            case ast.Compare() if any(isinstance(op, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for op in node.ops):
+                compared = [node.left, *node.comparators]
+            case ast.Call() if ast.unparse(node.func).rpartition(".")[2] in ("sorted", "sort", "min", "max"):
+                compared = [*node.args, *(each.value for each in node.keywords)]
+            case _:
+                continue
+        if any(_is_of_day(each) for part in compared for each in ast.walk(part)):
+            found.add(ast.unparse(node))
+    return {one for one in found if not any(other != one and other in one for other in found)}
+
+
+def _is_of_day(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call):
+        return ast.unparse(node.func) in ("time.time", "time.time_ns")
+    return isinstance(node, ast.Attribute) and node.attr in OF_DAY and ast.unparse(node) != "time.time"
+
+
+def test_every_comparison_of_times_of_day_is_known_and_decides_nothing() -> None:
+    found = {
+        (name, each) for name, path in MODULES.items() if "tools" not in name for each in comparisons(path.read_text())
+    }
+    assert found == set(COMPARED)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "sorted(entries, key=lambda entry: entry.time)",
+        "entries.sort(key=lambda entry: (entry.time, entry.source))",
+        "ended.time >= history[-1].time",
+        "a.began < b.began",
+        "time.time() - record.beat",
+        "max(file.stat().st_mtime for file in files)",
+        "self._last = max(self._last + 1, time.time_ns())",
+    ],
+)
+def test_the_sweep_finds_every_way_to_compare_times(source: str) -> None:
+    assert comparisons(source)
+    assert not comparisons("a.key < b.key, a.began == b.began, clock.now() - self._seen")
 
 
 def wall_clock_uses(source: str) -> Counter[str]:
@@ -104,7 +168,7 @@ def wall_clock(monkeypatch: pytest.MonkeyPatch) -> WallClock:
 def tracker(monkeypatch: pytest.MonkeyPatch) -> hazelcast_store.HazelcastStateTracker:
     """The tracker that a cluster's processes use, with its clock, over a store in this process."""
     store = MemoryStore()
-    store.patience, store.traffic = Patience("here:1", 20.0), lambda: (0, 0)
+    store.patience, store.traffic, store.memory = Patience("here:1", 20.0), lambda: (0, 0), lambda: None
     monkeypatch.setattr(hazelcast_store, "HazelcastStore", lambda *args, **given: store)
     return hazelcast_store.HazelcastStateTracker("here:1", cluster_name="c", run="r", secret=None)
 

@@ -6,12 +6,14 @@ import logging
 import resource
 import threading
 
+import msgspec
 import pytest
 
 from dl4jlegacy.errors import CheckpointError, TrackerError
 from dl4jlegacy.folders import LocalFolder
 from dl4jlegacy.scaleout import journal
 from dl4jlegacy.scaleout.journal import FollowedJournal, Journal, JournalEntry, JournalFile, JournalReader
+from dl4jlegacy.scaleout.records import encode_record
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
 
 
@@ -33,13 +35,56 @@ def test_an_entry_says_who_wrote_it_and_what_happened(tracker):
     assert entry.line() == "worker joined: worker host-1-0, threads 2"
 
 
-def test_entries_come_in_the_order_in_which_they_were_written_even_if_the_clock_is_put_back(tracker, monkeypatch):
-    now = iter([50, 40, 40, 60])
-    monkeypatch.setattr(journal.time, "time_ns", lambda: next(now))
-    writer = Journal(tracker, "a")
-    for event in ("run_began", "master_leads", "paused", "went_on"):
+def test_entries_come_in_the_order_in_which_they_were_written_whatever_the_clocks_say(tracker, monkeypatch):
+    now = iter([50.0, 9e9, 40.0, 40.0])
+    monkeypatch.setattr(journal.time, "time", lambda: next(now))
+    one, other = Journal(tracker, "b"), Journal(tracker, "a")
+    for writer, event in ((one, "run_began"), (other, "master_leads"), (one, "paused"), (other, "went_on")):
         writer.write(event)
     assert events(Journal.read(tracker)) == ["run_began", "master_leads", "paused", "went_on"]
+
+
+@pytest.mark.parametrize("left", [None, b"9223372036854775807", b"-5", b"no count"])
+def test_whoever_has_read_entries_writes_after_them_though_the_counter_is_lost_or_foreign(tracker, left):
+    first, master, worker = Journal(tracker, "c"), Journal(tracker, "b"), Journal(tracker, "a")
+    for event in ("run_began", "master_leads"):
+        first.write(event)
+    before = Journal.read(tracker)
+    for key in tracker.store.keys(""):  # the grid was started anew
+        tracker.store.delete(key)
+    if left is not None:
+        tracker.store.put("counter/dl4j.journal", left)
+    master.came_after(before)
+    master.restore(tracker.store.keys(""))
+    master.write("paused")
+    worker.write("worker_joined")
+    after = [*before, *Journal.read(tracker)]
+    assert events(sorted(after, key=lambda entry: entry.key)) == [
+        "run_began",
+        "master_leads",
+        "paused",
+        "worker_joined",
+    ]
+
+
+def test_a_worker_that_is_new_in_an_emptied_grid_counts_on_from_what_the_master_knows(tracker):
+    master, worker = Journal(tracker, "b"), Journal(tracker, "a")
+    for event in ("run_began", "paused"):
+        master.write(event)
+    before = Journal.read(tracker)
+    for key in tracker.store.keys(""):
+        tracker.store.delete(key)
+    master.restore(tracker.store.keys(""))
+    worker.write("worker_joined")
+    assert all(entry.key < Journal.read(tracker)[0].key for entry in before)
+
+
+def test_entries_that_older_versions_numbered_by_their_clocks_come_before(tracker):
+    master = Journal(tracker, "a")
+    old = JournalEntry(key="log/01795970546178123456/z", time=1.0, source="z", host="h", pid=1, event="run_began")
+    master.came_after([old, msgspec.structs.replace(old, key="log/99999999999999999999/z")])  # no number of a counter
+    master.write("paused")
+    assert old.key < Journal.read(tracker)[0].key < "log/1"
 
 
 def test_reading_goes_on_after_an_entry(tracker):
@@ -50,12 +95,18 @@ def test_reading_goes_on_after_an_entry(tracker):
     assert events(Journal.read(tracker, after=first.key)) == ["run_ended"]
 
 
-def test_a_reader_gives_each_entry_once_and_those_of_slow_clocks_too(tracker, monkeypatch):
-    reader = JournalReader(tracker)
-    Journal(tracker, "ahead").write("run_began")
+def test_a_reader_gives_each_entry_once_and_those_too_that_come_after_later_ones(tracker):
+    reader, late = JournalReader(tracker), Journal(tracker, "late")
+    put = tracker.store.put
+    tracker.store.put = lambda key, value: None  # it has its number, and is stopped
+    late.write("worker_joined")
+    tracker.store.put = put
+    Journal(tracker, "b").write("run_began")
     assert events(reader.read()) == ["run_began"]
-    monkeypatch.setattr(journal.time, "time_ns", lambda: 1)
-    Journal(tracker, "behind").write("worker_joined")
+    entry = JournalEntry(
+        key="log/00000000000000000001/late", time=1.0, source="late", host="h", pid=1, event="worker_joined"
+    )
+    put(entry.key, encode_record(entry))
     assert events(reader.read()) == ["worker_joined"]
     assert reader.read() == []
 

@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from dl4jlegacy import IrisDataSetIterator, read_history
@@ -29,9 +30,9 @@ from tests.scaleout.test_monitor import Leadership, Watched, wait_for
 HEAD = Head(run="r", version=9, round=9, model=Manifest("", 0, 0), batches=36, examples=576, status="done")
 
 
-def entry(time: float, event: str, source: str = "master-1", **fields: Any) -> JournalEntry:
-    key = f"log/{int(time * 1e6):020}/{source}"
-    return JournalEntry(key=key, time=time, source=source, host="h", pid=1, event=event, fields=fields)
+def entry(ran: float, event: str, source: str = "master-1", *, number: int = 0, **fields: Any) -> JournalEntry:
+    key = f"log/{number or int(ran * 1e6):020}/{source}"
+    return JournalEntry(key=key, time=5e8, source=source, host="h", pid=1, event=event, fields=fields, ran=ran)
 
 
 def summary(*entries: JournalEntry, shares: dict[str, Share] | None = None, **given: Any) -> RunSummary:
@@ -71,7 +72,7 @@ def test_each_worker_has_what_it_did_and_what_happened_to_it() -> None:
     assert (of(found, "b-0").lost_jobs, of(found, "b-0").lost_seconds) == (4, 10.5)
     assert of(found, "b-0").examples_per_second is None  # its clock says that it took no time
     assert (found.jobs, found.failures, found.backup_jobs, found.broken_leases) == (36, 2, 3, 1)
-    assert (found.rounds, found.batches, found.examples, found.seconds) == (9, 36, 576, 90.0)
+    assert (found.rounds, found.batches, found.examples, found.seconds) == (9, 36, 576, 7.0)
 
 
 def test_what_masters_before_gave_away_is_in_the_journal_and_is_counted_once() -> None:
@@ -91,7 +92,29 @@ def test_what_masters_before_gave_away_is_in_the_journal_and_is_counted_once() -
 def test_pauses_are_added_up_and_one_that_lasts_counts_to_the_end() -> None:
     found = summary(entry(1.0, "paused"), entry(4.0, "went_on"), entry(98.5, "paused"))
     assert found.paused_seconds == 4.5
-    assert found.seconds == 7.0  # nothing says when it began
+
+
+def test_what_begins_with_one_master_and_ends_with_another_is_counted_by_both_of_their_clocks() -> None:
+    """The wall clocks say nothing of it, nor do those that count how long a process has run, of each other."""
+    found = summary(
+        entry(5000.0, "run_began", "master-0", number=1),
+        entry(5001.0, "paused", "master-0", number=2),
+        entry(5004.0, "worker_gone", "master-0", number=3, process="b", silent_seconds=1.0),
+        entry(20.0, "master_took_over", number=4),
+        entry(22.0, "went_on", number=5),
+        entry(23.0, "worker_back", number=6, process="b"),
+        now=24.0,
+        shares={"b-0": Share(1, 1, 1.0)},
+    )
+    assert found.paused_seconds == 3.0 + 2.0
+    assert of(found, "b-0").lost_seconds == 1.0 + 3.0
+
+
+def test_a_run_took_as_long_as_all_its_masters_have_led_it() -> None:
+    led = msgspec.structs.replace(HEAD, seconds=50.0)
+    for head, seconds in ((led, 50.0), (HEAD, 7.0)):
+        arguments: dict[str, Any] = {"reissued": {}, "source": "master-1", "now": 100.0, "seconds": 7.0}
+        assert summarize(head, {}, [entry(1.0, "run_began", "master-0")], **arguments).seconds == seconds
 
 
 @pytest.mark.parametrize(
@@ -120,7 +143,7 @@ def test_a_table_has_a_row_for_each_worker_and_fits_a_terminal() -> None:
     assert lines[0].split() == ["worker", "jobs", "examples", "per", "second", "failed", "given", "away", "gone"]
     assert lines[1].split() == ["a-0", "0", "0", "-", "1", "0", "1:10"]
     assert lines[2].split() == ["…ternal-12345-0123abcd-0", "1,000", "16,000", "4,000", "0", "0", "-"]
-    assert lines[3] == "total     1,000 jobs, 9 rounds, 36 batches counted once, in 1:30"
+    assert lines[3] == "total     1,000 jobs, 9 rounds, 36 batches counted once, in 0:07"
     assert lines[4] == "trouble   1 failed job, 0 backup jobs, 0 broken leases"
     assert lines[5] == "masters   0 take-overs, paused for 0:00"
     assert len(lines) == 6 and max(map(len, lines)) <= 80

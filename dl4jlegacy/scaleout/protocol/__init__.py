@@ -33,6 +33,7 @@ from dl4jlegacy.scaleout.protocol.events import (
 from dl4jlegacy.scaleout.protocol.frames import (
     delete_many,
     increment,
+    next_number,
     parse_count,
     parse_record,
     read_frame,
@@ -132,6 +133,7 @@ __all__ = [
     "listing",
     "master_steps",
     "may_begin",
+    "next_number",
     "outlive_master",
     "parse_count",
     "parse_record",

@@ -137,8 +137,6 @@ def _advanced(me: Master, slots: OpenSlots, now: float) -> Head:
     """Return the head after the folded slots, before anything of it is stored."""
     dropped, recent = max(slots.head.updates_dropped, slots.dropped), 1 if me.router.binds_model else RECENT
     new = advance(slots.head, me.plan, slots.folded, updates_dropped=dropped, recent=recent)
-    if not me.scoring.counts_seconds:
-        return new
     return msgspec.structs.replace(new, seconds=slots.head.seconds + now - me.counted[1])
 
 

@@ -29,6 +29,7 @@ __all__ = [
     "increment",
     "keys_of",
     "manifest_of",
+    "next_number",
     "parse_count",
     "parse_record",
     "put_many_if_absent",
@@ -343,6 +344,22 @@ def increment(store: Store, key: str, by: int = 1, *, least: int | None = None) 
         written = str(count).encode()
         if store.put_if_absent(key, written) if raw is None else store.replace_if_same(key, raw, written):
             return
+
+
+def next_number(store: Store, key: str, after: int) -> Steps[int]:
+    """Return a number that no process has got from this counter before, and that is greater than ``after``.
+
+    So that numbers go on where they were if the store loses the counter, each process gives the greatest that it knows.
+    """
+    while True:
+        raw = (yield from read_many(store, [key], clears=True))[0]
+        number = max(after, parse_count(store, key, raw)) + 1
+        if number not in COUNTS:  # somebody else's
+            number = after + 1
+        yield STEP
+        written = str(number).encode()
+        if store.put_if_absent(key, written) if raw is None else store.replace_if_same(key, raw, written):
+            return number
 
 
 def sweep(store: Store, head: Head) -> Steps[list[str]]:
