@@ -11,6 +11,8 @@ from tests.scaleout.protocol.test_protocol import SCHEDULES, WORKS
 from tests.support import scenarios, simulator
 
 RELEASE = int(os.environ.get("DL4J_SCHEDULES", "1000"))
+LOST_RUNS = 111, 123
+"""Schedules in which a run that its store has lost waits for its checkpoints."""
 
 
 def simulate(count: int, router: str, work: str) -> None:
@@ -29,6 +31,16 @@ def simulate(count: int, router: str, work: str) -> None:
 @pytest.mark.parametrize(("router", "work"), [("iterative-reduce", "stopping"), ("hogwild", "scored")])
 def test_a_few_schedules_in_which_the_folder_goes_away_end_as_the_serial_run(router: str, work: str) -> None:
     simulate(10, router, work)
+
+
+@pytest.mark.parametrize("seed", LOST_RUNS)
+def test_a_run_that_its_store_loses_while_the_folder_is_away_waits_for_it_and_ends_as_the_serial_run(seed: int) -> None:
+    logging.disable(logging.WARNING)
+    try:
+        (world,) = simulator.simulate(WORKS["stopping"](), 1, seed, "iterative-reduce", scenarios.STORAGE)
+    finally:
+        logging.disable(logging.NOTSET)
+    assert world.storage is not None and world.storage.waited > 0  # or this proves nothing
 
 
 @pytest.mark.long
