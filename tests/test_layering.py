@@ -23,7 +23,7 @@ clock errors exits service_threads decoding ownership files machine strict_json 
 admission folders
 commands devices wire
 kernels.protocol kernels.philox kernels.compilation kernels.elementary kernels.threads kernels.host_memory
-kernels.responses
+kernels.responses kernels.draws
 kernels.numpy
 kernels.numba
 kernels.cuda

@@ -19,6 +19,7 @@ from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.column_scale import mean_and_std, width
 from dl4jlegacy.datasets.table import Table
 from dl4jlegacy.errors import ConfError, DataError, counted, nearest
+from dl4jlegacy.kernels.elementary import log, log1p
 
 __all__ = [
     "CategoricalToInteger",
@@ -453,7 +454,7 @@ _PAIRS: Mapping[str, Callable[[Array, Array], Array]] = {
     "multiply": np.multiply,
     "divide": np.divide,
 }
-_SINGLES: Mapping[str, Callable[[Array], Array]] = {"log": np.log, "log1p": np.log1p, "sqrt": np.sqrt, "abs": np.abs}
+_SINGLES: Mapping[str, Callable[[Array], Array]] = {"log": log, "log1p": log1p, "sqrt": np.sqrt, "abs": np.abs}
 
 
 class Derive(_Step, frozen=True, tag_field="type", tag="derive"):

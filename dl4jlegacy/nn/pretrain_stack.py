@@ -13,6 +13,7 @@ import numpy as np
 
 from dl4jlegacy.backend import Array, as_contiguous, asarray, to_host
 from dl4jlegacy.errors import ConfError, NotFiniteError, ShapeError
+from dl4jlegacy.kernels import draws
 from dl4jlegacy.nn.layers.autoencoder import AutoEncoder
 from dl4jlegacy.nn.layers.feedforward import Params
 from dl4jlegacy.nn.layers.layer import PretrainLayer
@@ -117,7 +118,7 @@ def sample_input(
         if isinstance(found, RBM):
             below = found.sample(_params(network, top), count, gibbs_steps, step.at(top))
             return _finite(_down(stack, network, below, top, step), "sample")
-        drawn = stream.at(purpose="latent").generator().standard_normal((count, found.n_out))
+        drawn = draws.normal(stream.at(purpose="latent").generator(), (count, found.n_out))
         latent = asarray(drawn.astype(network.params.dtype), like=network.params)
         return _finite(_down(stack, network, latent, top + 1, step), "sample")
 

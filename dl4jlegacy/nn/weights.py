@@ -16,6 +16,8 @@ import numpy.typing as npt
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ConfError, nearest
+from dl4jlegacy.kernels import draws, load
+from dl4jlegacy.kernels.elementary import exp
 from dl4jlegacy.nn.arguments import Described
 from dl4jlegacy.seeding import Stream
 
@@ -33,6 +35,7 @@ __all__ = [
 ]
 
 Shape = tuple[int, ...]
+_BLOCK = 32  # rows that are made orthonormal at a time
 
 
 class _Distribution(
@@ -59,7 +62,7 @@ class NormalDistribution(_Distribution, frozen=True, kw_only=True, tag="normal")
 
     def sample(self, generator: np.random.Generator, shape: Shape) -> Array:
         """Return float64 values of ``shape``."""
-        return generator.normal(self.mean, self.std, shape)
+        return draws.normal(generator, shape, self.mean, self.std)
 
 
 class UniformDistribution(_Distribution, frozen=True, kw_only=True, tag="uniform"):
@@ -74,7 +77,7 @@ class UniformDistribution(_Distribution, frozen=True, kw_only=True, tag="uniform
 
     def sample(self, generator: np.random.Generator, shape: Shape) -> Array:
         """Return float64 values of ``shape``."""
-        return generator.uniform(self.lower, self.upper, shape)
+        return draws.uniform(generator, shape, self.lower, self.upper)
 
 
 class BinomialDistribution(_Distribution, frozen=True, kw_only=True, tag="binomial"):
@@ -92,7 +95,7 @@ class BinomialDistribution(_Distribution, frozen=True, kw_only=True, tag="binomi
 
     def sample(self, generator: np.random.Generator, shape: Shape) -> Array:
         """Return float64 values of ``shape``."""
-        return generator.binomial(self.number_of_trials, self.probability_of_success, shape).astype(np.float64)
+        return draws.binomial(generator, shape, self.number_of_trials, self.probability_of_success)
 
 
 class ConstantDistribution(_Distribution, frozen=True, kw_only=True, tag="constant"):
@@ -116,7 +119,8 @@ class LogNormalDistribution(_Distribution, frozen=True, kw_only=True, tag="logno
 
     def sample(self, generator: np.random.Generator, shape: Shape) -> Array:
         """Return float64 values of ``shape``."""
-        return generator.lognormal(self.mean, self.std, shape)
+        values: Array = exp(draws.normal(generator, shape, self.mean, self.std))
+        return values
 
 
 class TruncatedNormalDistribution(_Distribution, frozen=True, kw_only=True, tag="truncated_normal"):
@@ -141,9 +145,8 @@ class OrthogonalDistribution(_Distribution, frozen=True, kw_only=True, tag="orth
     def sample(self, generator: np.random.Generator, shape: Shape) -> Array:
         """Return float64 values of ``shape``; dimensions after the first count as columns."""
         rows, columns = shape[0], math.prod(shape[1:])
-        q, r = np.linalg.qr(generator.normal(size=(max(rows, columns), min(rows, columns))))
-        q *= np.where(np.diagonal(r) < 0, -1.0, 1.0)  # without this the result is not uniform over rotations
-        return self.gain * (q if rows >= columns else q.T).reshape(shape)
+        q = _orthonormal(draws.normal(generator, (max(rows, columns), min(rows, columns))).T.copy())
+        return self.gain * (q.T if rows >= columns else q).reshape(shape)
 
 
 Distribution = (
@@ -162,11 +165,33 @@ def _positive(kind: str, field: str, value: float) -> None:
         raise ConfError(f"distribution {kind!r}: {field} is {value}; it must be a positive finite number")
 
 
+def _orthonormal(rows: Array) -> Array:
+    """Return rows of the same spans from the first on, orthonormal; ``rows`` is consumed.
+
+    By Gram and Schmidt, each row twice, block by block: LAPACK's bits depend on the processor and on its threads, those
+    of the kernels' products do not.
+    """
+    matmul = load().matmul
+    for start in range(0, len(rows), _BLOCK):
+        before, block = rows[:start], rows[start : start + _BLOCK]
+        for _ in range(2):
+            if start:
+                shares, along = np.empty((len(block), start)), np.empty_like(block)
+                matmul(block, before.T, shares)
+                matmul(shares, before, along)
+                block -= along
+            for index, row in enumerate(block):
+                for other in block[:index]:
+                    row -= (other * row).sum() * other
+                row /= np.sqrt((row * row).sum())
+    return rows
+
+
 def _truncated(generator: np.random.Generator, shape: Shape) -> Array:
-    values: Array = generator.normal(size=shape)
+    values = draws.normal(generator, shape)
     far = np.abs(values) > 2
     while far.any():
-        values[far] = generator.normal(size=int(far.sum()))
+        values[far] = draws.normal(generator, (int(far.sum()),))
         far = np.abs(values) > 2
     return values
 
@@ -176,11 +201,11 @@ Size = Callable[[int, int], float]
 
 
 def _normal(std: Size) -> Draw:
-    return lambda generator, shape, fi, fo: generator.normal(0.0, std(fi, fo), shape)
+    return lambda generator, shape, fi, fo: draws.normal(generator, shape, 0.0, std(fi, fo))
 
 
 def _uniform(limit: Size) -> Draw:
-    return lambda generator, shape, fi, fo: generator.uniform(-limit(fi, fo), limit(fi, fo), shape)
+    return lambda generator, shape, fi, fo: draws.uniform(generator, shape, -limit(fi, fo), limit(fi, fo))
 
 
 def _truncated_normal(std: Size) -> Draw:
@@ -204,7 +229,9 @@ WEIGHT_INITS: dict[str, Draw | None] = {
     "xavier": _normal(lambda fi, fo: math.sqrt(2 / (fi + fo))),
     "xavier_uniform": _uniform(lambda fi, fo: math.sqrt(6 / (fi + fo))),
     "xavier_fan_in": _normal(lambda fi, fo: 1 / math.sqrt(fi)),
-    "xavier_legacy": lambda generator, shape, fi, fo: generator.normal(0.0, (shape[0] + shape[1]) ** -0.5, shape),
+    "xavier_legacy": lambda generator, shape, fi, fo: draws.normal(
+        generator, shape, 0.0, 1 / math.sqrt(shape[0] + shape[1])
+    ),
     "relu": _normal(lambda fi, fo: math.sqrt(2 / fi)),
     "relu_uniform": _uniform(lambda fi, fo: math.sqrt(6 / fi)),
     "lecun_normal": _normal(lambda fi, fo: 1 / math.sqrt(fi)),

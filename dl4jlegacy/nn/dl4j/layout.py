@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from dl4jlegacy.backend import Array
+from dl4jlegacy.kernels.elementary import exp
 from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration
 from dl4jlegacy.nn.dl4j.names import number, tagged
 from dl4jlegacy.nn.layers.convolution import Convolution1DLayer
@@ -196,7 +197,7 @@ def _value_to_ours(part: Array, span: ParamSpan, here: LayerLayout) -> Array:
     if span.name != "var" or not span.is_state:
         return _to_ours(part, span, here)
     if here.is_log_std:
-        variance: Array = np.power(10.0, 2 * part.astype(np.float64)).astype(part.dtype)
+        variance: Array = exp(2 * 2.302585092994046 * part.astype(np.float64)).astype(part.dtype)
         return variance
     return np.maximum(part - part.dtype.type(here.eps_in_var), 0) if here.eps_in_var else part
 

@@ -6,12 +6,12 @@ Legacy: ``org.deeplearning4j.nn.conf.layers.variational.*ReconstructionDistribut
 
 from __future__ import annotations
 
-import math
 from typing import ClassVar
 
 import msgspec
 
 from dl4jlegacy.backend import Array, get_array_module
+from dl4jlegacy.kernels import draws
 from dl4jlegacy.kernels.elementary import exp, log, log1p
 from dl4jlegacy.nn.arguments import Described, resolve_name
 from dl4jlegacy.nn.functions import ACTIVATIONS
@@ -24,6 +24,7 @@ __all__ = [
     "ReconstructionDistribution",
 ]
 
+_LOG_2_PI = 1.8378770664093453
 _CLIP = 1e-10  # a probability of 0 or 1 that rounding made must not cost an infinite loss
 
 
@@ -82,7 +83,7 @@ class GaussianReconstructionDistribution(_Distribution, frozen=True, kw_only=Tru
         log_variance = out[:, n:]
         difference, precision = out[:, :n] - x, exp(-log_variance)
         squares = difference * difference * precision
-        losses = 0.5 * (n * math.log(2 * math.pi) + (log_variance + squares).sum(axis=1))
+        losses = 0.5 * (n * _LOG_2_PI + (log_variance + squares).sum(axis=1))
         dout = xp.empty_like(out)
         dout[:, :n], dout[:, n:] = difference * precision, 0.5 * (1 - squares)
         return losses, self._back(dout, z, out)
@@ -94,7 +95,7 @@ class GaussianReconstructionDistribution(_Distribution, frozen=True, kw_only=Tru
     def sample(self, z: Array, stream: Stream) -> Array:
         """Return normals."""
         xp, out, n = get_array_module(z), self._out(z), z.shape[1] // 2
-        noise = xp.asarray(stream.generator().standard_normal((len(z), n)), dtype=z.dtype)
+        noise = xp.asarray(draws.normal(stream.generator(), (len(z), n)), dtype=z.dtype)
         drawn: Array = out[:, :n] + noise * exp(0.5 * out[:, n:])
         return drawn
 
@@ -136,18 +137,18 @@ class ExponentialReconstructionDistribution(_Distribution, frozen=True, kw_only=
     def loss(self, x: Array, z: Array) -> tuple[Array, Array]:
         """Return ``sum(exp(g) x - g)`` and its gradient."""
         out = self._out(z)
-        weighted = get_array_module(x).exp(out) * x
+        weighted = exp(out) * x
         losses: Array = (weighted - out).sum(axis=1)
         return losses, self._back(weighted - 1, z, out)
 
     def mean(self, z: Array) -> Array:
         """Return one over the rates."""
-        mean: Array = get_array_module(z).exp(-self._out(z))
+        mean: Array = exp(-self._out(z))
         return mean
 
     def sample(self, z: Array, stream: Stream) -> Array:
         """Return exponentials."""
-        drawn: Array = get_array_module(z).asarray(stream.generator().exponential(size=z.shape)) * self.mean(z)
+        drawn: Array = get_array_module(z).asarray(draws.exponential(stream.generator(), z.shape)) * self.mean(z)
         return drawn.astype(z.dtype, copy=False)
 
 

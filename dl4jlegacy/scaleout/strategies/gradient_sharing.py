@@ -25,6 +25,7 @@ from dl4jlegacy.scaleout.store import Buffer
 from dl4jlegacy.scaleout.strategies.chains import SlotWorkRouter
 from dl4jlegacy.scaleout.strategies.thresholds import (
     DENSE,
+    HALF_IN_20,
     AdaptiveThreshold,
     FixedThreshold,
     TargetSparsityThreshold,
@@ -80,7 +81,7 @@ class GradientSharingWorkRouter(SlotWorkRouter):
     least_sparsity: float = 1e-4
     most_sparsity: float = 1e-2
     sparsity: float = 1e-3
-    decay: float = 0.5 ** (1 / 20)
+    decay: float = HALF_IN_20
     clip: float = 5.0
     clip_every: int = 5
     average: bool = False

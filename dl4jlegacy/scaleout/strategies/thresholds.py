@@ -14,6 +14,7 @@ from dl4jlegacy.errors import ConfError
 
 __all__ = [
     "DENSE",
+    "HALF_IN_20",
     "AdaptiveThreshold",
     "FixedThreshold",
     "TargetSparsityThreshold",
@@ -25,7 +26,7 @@ DENSE = 1 / 16
 """The sparsity as which a dense message counts: its two bits per element are 1/16 of a float32."""
 
 _SMALLEST, _LARGEST = 2.0**-100, 2.0**100
-_HALF_IN_20 = 0.5 ** (1 / 20)
+HALF_IN_20 = 0.9659363289248456  # to the power of 20 it is a half
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class AdaptiveThreshold:
     initial: float = 1e-4
     least_sparsity: float = 1e-4
     most_sparsity: float = 1e-2
-    decay: float = _HALF_IN_20
+    decay: float = HALF_IN_20
 
     def __post_init__(self) -> None:
         _check_tau("initial", self.initial)
@@ -99,7 +100,7 @@ class TargetSparsityThreshold:
 
     initial: float = 1e-4
     sparsity: float = 1e-3
-    decay: float = _HALF_IN_20
+    decay: float = HALF_IN_20
 
     def __post_init__(self) -> None:
         _check_tau("initial", self.initial)
