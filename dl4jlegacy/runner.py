@@ -84,6 +84,8 @@ class ActorNetworkRunner:
         id: the run's there.
         cluster_name: of the Hazelcast members; "": that of ``dl4j services`` on this machine, else ``dev``.
         bind: the host on which a cluster's master listens for its workers' signs of life.
+        stay: whether a worker waits for the next run under the id after each, until it is interrupted: a pool for a
+            program that trains several times, one run after the other.
         workers: threads that work in this process; None: for a master or standby on a cluster none, for a worker one
             (or one for each GPU), else as many as the Conf says.
         performer: makes each worker's performer in this process; None: the one that the Conf names, else one that
@@ -121,6 +123,7 @@ class ActorNetworkRunner:
         cluster_name: str = "",
         bind: str = "127.0.0.1",
         workers: int | None = None,
+        stay: bool = False,
         performer: PerformerFactory | None = None,
         aggregator: JobAggregator | None = None,
         first_model: Result | Network | None = None,
@@ -147,10 +150,14 @@ class ActorNetworkRunner:
         masters: dict[str, Any] = {"tracker": tracker, "aggregator": aggregator, "first_model": first_model}
         masters |= {"saver": saver, "validation": validation, "stop_if": stop_if}
         given = [name for name, value in {**masters, "listeners": listeners or None}.items() if value is not None]
+        if stay and type != "worker":
+            raise UsageError(
+                f"ActorNetworkRunner of type {type!r} takes no stay: it is a worker's, who waits for more runs"
+            )
         if type == "worker" and given:
             raise UsageError(f"ActorNetworkRunner of type 'worker' takes no {', '.join(given)}: they are the master's")
         self._type, self._iterator, self._workers = type, iterator, workers
-        self._validation = validation
+        self._validation, self._stay = validation, stay
         self._read: TrainingData | None = None
         self._tracker = tracker if isinstance(tracker, StateTracker) else None
         self._own_parts: dict[str, Any] = {
@@ -198,7 +205,7 @@ class ActorNetworkRunner:
 
         Args:
             conf: a Conf, which is resolved here, or what ``run.resolve`` made of one, which is taken as it is. A
-                standby and a worker take the one that is registered.
+                standby and a worker take the one that is registered; a worker that stays waits for it in ``train``.
             resume: go on with a run: the one that is registered, or else from the newest good checkpoint in
                 ``conf.checkpoint_dir``; a ``Run`` says so itself.
             changed_code: with ``resume``, go on though the program's own code (router, aggregator, performer,
@@ -217,7 +224,7 @@ class ActorNetworkRunner:
         if self._conf is not None:
             raise UsageError("setup was called twice; make a new ActorNetworkRunner for another run")
         if self._cluster is not None and self._type != "master":
-            self._conf = self._cluster.find_conf(wait_seconds)
+            self._conf = Conf() if self._stay else self._cluster.find_conf(wait_seconds)
             return self._conf
         if conf is None:
             raise UsageError("setup needs a Conf: only a standby and a worker find one in Zookeeper")
@@ -263,7 +270,7 @@ class ActorNetworkRunner:
             raise UsageError("call setup(conf) first")
         if self._cluster is not None and self._type == "worker":
             own = self._own_parts
-            self._cluster.work(own["performer"], own["worker_listeners"], own["observers"])
+            self._cluster.work(own["performer"], own["worker_listeners"], own["observers"], stay=self._stay)
             return None
         if self._cluster is not None and self._type == "standby":
             with self._undone_if_it_fails():

@@ -1,6 +1,10 @@
 """MnistMultiThreadedExample: a master and a pool of worker threads train a deep belief network on handwritten digits.
 
     python examples/mnist_multi_threaded.py [--examples N] [--workers N] [--epochs N]
+        [--tracker hazelcast://HOST:PORT --zookeeper HOST:PORT]
+
+With a tracker and Zookeeper (`dl4j services up` starts both) it is the master of a cluster's run, and the workers are
+processes of their own, on any machine: `actor-network-runner -t worker -ad HOST -a dbn`.
 
 The network is the one of 2014: 784 inputs, RBMs of 500, 250 and 100, a softmax output. MNIST is looked for in
 $DL4J_DATA_DIR and ~/.deeplearning4j, else downloaded; if that fails, a smaller network learns the bundled 8x8 digits.
@@ -31,6 +35,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for flag, default in (("--examples", 6000), ("--workers", 4), ("--epochs", 10)):
         parser.add_argument(flag, type=int, default=default)
+    for flag, place in (("--tracker", "hazelcast://HOST:PORT"), ("--zookeeper", "HOST:PORT")):
+        parser.add_argument(flag, metavar=place)
     args = parser.parse_args()
     iterator = digits(16, args.examples)
     sizes = (500, 250, 100) if iterator.input_columns == 784 else (128, 64)
@@ -48,7 +54,7 @@ def main() -> None:
     )
     conf = Conf(multi_layer_conf=network, multi_layer_clazz="DBN", workers=args.workers, epochs=args.epochs)
 
-    with ActorNetworkRunner("master", iterator) as runner:
+    with ActorNetworkRunner("master", iterator, tracker=args.tracker, zookeeper=args.zookeeper or "") as runner:
         runner.setup(conf)
         result = runner.train()
         accuracy = runner.network(result).evaluate(iterator).accuracy()

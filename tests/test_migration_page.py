@@ -94,7 +94,7 @@ def test_the_page_has_every_flag_of_2014_with_its_default() -> None:
                 "" if value is None else ",".join(map(str, value)) if isinstance(value, tuple) else str(value).lower()
             )
             assert shown == text.strip(), f"-{name} is {shown!r} by default, and the page says {text!r}"
-    assert seen == set(defaults)
+    assert seen == set(defaults) - {"out", "use", "stay"}  # ours, which the page names beside the table
 
 
 @pytest.mark.parametrize(

@@ -195,7 +195,7 @@ def resume_folder_on_cluster(options: ResumeOptions, content: bytes, observers: 
 
 
 def worker(options: ObservedWorkerOptions) -> None:
-    """Work for the run that a master has registered, until it ends."""
+    """Work for the run that a master has registered, until it ends; with --stay for the next ones, too."""
     from dl4jlegacy import storage
     from dl4jlegacy.cluster.worker import run_worker
 
@@ -222,4 +222,5 @@ def worker(options: ObservedWorkerOptions) -> None:
             data_dir=data_dir,
             observers=observers,
             on_event=on_event,
+            stay=options.stay,
         )

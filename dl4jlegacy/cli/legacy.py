@@ -4,7 +4,8 @@ Flags and defaults are those of 2014; what the original parsed and then ignored 
 ``-data`` took the name of a Java class; those of data sets that are here are understood beside our own names.
 ``-t master`` trains in this process; with ``-stp`` it is the master of a run on a cluster, whose tracker is at that
 port of ``-h`` and which is registered with Zookeeper at port 2181 there. ``-t worker`` joins the run that is registered
-at ``-ad``.
+at ``-ad``. ``--use``, ``--out`` and ``--stay``, which the original had not, are those of ``dl4j``, as are ``DL4J_USE``
+and ``DL4J_ID``.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import msgspec
 
 from dl4jlegacy.cli.cluster import worker
 from dl4jlegacy.cli.observing import ObservedWorkerOptions
-from dl4jlegacy.cli.options import cluster_address
+from dl4jlegacy.cli.options import cluster_address, import_used
 from dl4jlegacy.cli.values import rate, whole_number
 from dl4jlegacy.console import run_guarded
 from dl4jlegacy.errors import ConfError, UsageError, nearest
@@ -85,6 +86,9 @@ def _parser() -> argparse.ArgumentParser:
     add("-h", default="localhost", metavar="HOST", help="the master's host, with Zookeeper and the state tracker")
     add("-t", default="master", metavar="TYPE", help="master or worker")
     add("-ad", default=None, metavar="HOST", help="the master's host, for a worker")
+    add("--use", default=None, metavar="MODULE,...", help="modules that register parts of the run ($DL4J_USE)")
+    add("--stay", action="store_true", help="a worker: wait for the next run after each")
+    add("--out", default=None, metavar="FILE", help="where a master writes its model")
     whole("-stp", -1, default=-1, metavar="PORT", help="state tracker port of a master on a cluster; -1: train here")
     return parser
 
@@ -116,11 +120,13 @@ def _network(args: argparse.Namespace, n_in: int, n_out: int) -> Any:
 def _check(args: argparse.Namespace, given: set[str]) -> None:
     """Raise the error of flags that do not go together, or ask for what is not there."""
     if args.t == "worker":
-        if others := sorted(given - {"-t", "-ad", "-h", "-a"}):
+        if others := sorted(given - {"-t", "-ad", "-h", "-a", "--use", "--stay"}):
             raise UsageError(f"{', '.join(others)} with -t worker: these are the master's; a worker takes them from it")
         if {"-ad", "-h"} <= given:
             raise UsageError("-ad and -h both name the master's host to a worker; give one of them")
         return
+    if args.stay:
+        raise UsageError("--stay without -t worker: it is a worker that waits for the next run")
     if args.t != "master":
         raise UsageError(f"-t {args.t}: the type is master or worker")
     if args.ad is not None:
@@ -150,9 +156,15 @@ def _work(args: argparse.Namespace) -> None:
     from dl4jlegacy.cluster.address import find_conf
     from dl4jlegacy.nn import zoo
 
-    options = ObservedWorkerOptions(zookeeper=_zookeeper(args.ad or args.h))
+    options = ObservedWorkerOptions(
+        zookeeper=_zookeeper(args.ad or args.h),
+        id=os.environ.get("DL4J_ID"),
+        use=args.use,
+        stay=args.stay,
+        data_dir=os.environ.get("DL4J_DATA_DIR"),
+    )
     if args.a is not None:
-        conf = find_conf(cluster_address(options.zookeeper, None), wait_seconds=float(options.wait))
+        conf = find_conf(cluster_address(options.zookeeper, options.id), wait_seconds=float(options.wait))
         clazz = zoo.select(args.a).clazz  # a program's run has a network of its own, which is of some class
         ours = conf.model == args.a if conf.model else conf.multi_layer_clazz == clazz
         if not ours:
@@ -176,7 +188,10 @@ def _run(arguments: list[str]) -> None:
     from dl4jlegacy.scaleout.conf import Conf
 
     args = _parser().parse_args(arguments)
-    _check(args, {f"-{name}" for name in vars(args)} & set(arguments))
+    words = {word.partition("=")[0] for word in arguments}
+    _check(args, {f"{dashes}{name}" for name in vars(args) for dashes in ("-", "--")} & words)
+    args.use = args.use or os.environ.get("DL4J_USE")
+    import_used(args.use)
     if args.t == "worker":
         _work(args)
         return
@@ -200,15 +215,17 @@ def _run(arguments: list[str]) -> None:
         averaging_frequency=5,
     )
     if args.stp >= 0:
-        _lead(conf, data, args.h, args.stp)
+        _lead(conf, data, args.h, args.stp, args.out or "")
         return
     show_training(
-        lambda display: training.train(resolve(conf, training.training_data(conf, data)), data, tick=display.tick),
-        RunLocation(can_save=False),
+        lambda display: training.train(
+            resolve(conf, training.training_data(conf, data)), data, out=args.out or "", tick=display.tick
+        ),
+        RunLocation(),
     )
 
 
-def _lead(conf: Conf, data: Data, host: str, port: int) -> None:
+def _lead(conf: Conf, data: Data, host: str, port: int, out: str) -> None:
     """Be the master of a run on a cluster, whose servers are on this machine, at ``host``."""
     from dl4jlegacy import training
     from dl4jlegacy.cli.next_steps import RunLocation
@@ -218,14 +235,14 @@ def _lead(conf: Conf, data: Data, host: str, port: int) -> None:
     from dl4jlegacy.run import resolve
     from dl4jlegacy.services.grid import grid_of
 
-    address = cluster_address(_zookeeper(host), None)
+    address = cluster_address(_zookeeper(host), os.environ.get("DL4J_ID"))
     members, cluster_name = grid_of(f"hazelcast://{host}:{port}", os.environ.get("DL4J_CLUSTER_NAME"), label="-stp ")
     conf = conf.replace(state_tracker_connection_string=members, cluster_name=cluster_name)
     run = resolve(conf, training.training_data(conf, data), local_workers=0, on_cluster=True)
     bind = "127.0.0.1" if host == "localhost" else host
     show_training(
-        lambda display: run_master(run, data, address, MasterOptions(bind=bind, tick=display.tick)),
-        RunLocation(name=run.conf.run, address=address, can_save=False),
+        lambda display: run_master(run, data, address, MasterOptions(bind=bind, tick=display.tick, out=out)),
+        RunLocation(name=run.conf.run, address=address),
     )
 
 

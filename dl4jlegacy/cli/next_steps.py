@@ -47,14 +47,12 @@ class RunLocation:
         name: the name or id by which it can be resumed on its cluster.
         address: where it is registered; None: it is not on a cluster.
         data_dir: where MNIST's files are; "": in their usual place.
-        can_save: whether the command that trains it takes ``--out``.
     """
 
     checkpoints: str = ""
     name: str = ""
     address: ClusterAddress | None = None
     data_dir: str = ""
-    can_save: bool = True
 
     def resume_command(self) -> str:
         """Return the command that continues the run; "" if nothing of it is kept."""
@@ -96,13 +94,11 @@ def _where_the_model_is(fields: Mapping[str, object], location: RunLocation) -> 
             yield f"Predict the classes of rows without labels: {command('predict', model, 'FILE.csv')}"
         elif "r2" in fields:
             yield f"Predict {fields['label']} for rows without it: {command('predict', model, 'FILE.csv')}"
-    elif folder and location.can_save:
+    elif folder:
         resume = command("resume", shlex.quote(folder), "--out", _MODEL_FILE)
         yield f"The model was not saved to a file; without training again: {resume}"
-    elif location.can_save:
-        yield f"The model was not saved; --out FILE keeps it: add --out {_MODEL_FILE} to the command"
     else:
-        yield f"The model was not saved; {command('train')} has --out FILE, which keeps it"
+        yield f"The model was not saved; --out FILE keeps it: add --out {_MODEL_FILE} to the command"
 
 
 def _on_other_hosts(state: ServicesState) -> Iterator[str]:

@@ -495,6 +495,7 @@ class WorkerOptions:
         int,
         number_option("--wait", metavar="SECONDS", help="How long to wait for a master to register (60).", least=0),
     ] = 60
+    stay: Annotated[bool, typer.Option("--stay", help="Wait for the next run after each, and for the first.")] = False
     id: Id = None
     data_dir: DataDir = None
     device: Annotated[

@@ -101,9 +101,18 @@ class ClusterProgram:
         performer: PerformerFactory | None,
         listeners: Sequence[TrainingListener],
         observers: Sequence[RunObserver] = (),
+        *,
+        stay: bool = False,
     ) -> None:
         """Work for the run that is registered, until it ends; args and errors as for ``run_worker``."""
-        run_worker(self.address, workers=self.workers, performer=performer, listeners=listeners, observers=observers)
+        run_worker(
+            self.address,
+            workers=self.workers,
+            performer=performer,
+            listeners=listeners,
+            observers=observers,
+            stay=stay,
+        )
 
     def _on_grid(self, conf: Conf) -> Conf:
         """Return the Conf with the grid that is named here; raises ``UsageError`` if none is named at all."""

@@ -96,6 +96,7 @@ def run_worker(
     data_dir: str = "",
     observers: Sequence[RunObserver] = (),
     on_event: OnEvent = lambda name, fields: None,
+    stay: bool = False,
 ) -> Head | None:
     """Work for the run that is registered, with ``workers`` threads, until it ends.
 
@@ -111,6 +112,9 @@ def run_worker(
     A worker whose run has given way to another under the same id goes over to that one; one that comes to a run that
     has failed, or has nothing in the tracker, waits for somebody to resume it or to take its place. If the id is that
     of a search, it works for one of its trials after the other, until the search ends; trials may fail.
+
+    With ``stay`` it waits for the next run under the id after each, whatever became of that, and for the first one,
+    until it is asked to leave (a signal, or ``drain_worker``); ``on_event`` hears of each wait (``"waiting"``).
 
     Raises:
         TrackerError: nothing to be reached, no run registered or resumed in time, or its master gone for too long.
@@ -133,6 +137,8 @@ def run_worker(
         on_event=on_event,
     )
     try:
+        while stay:
+            _stay(address, work, wait_seconds, on_event)
         if is_search(address, wait_seconds):
             return _work_for_search(address, work, wait_seconds)
         head = work(address, wait_seconds, is_followed=True)
@@ -141,6 +147,43 @@ def run_worker(
     if head is not None and head.status == "failed":
         raise failure_of(head)
     return head
+
+
+def _stay(address: ClusterAddress, work: Callable[..., Head | None], wait_seconds: float, on_event: OnEvent) -> None:
+    """Work for one run after the other under an id; returns where nothing could be done for one, to be called again.
+
+    Raises:
+        TrackerError: Zookeeper cannot be reached any more.
+    """
+    ended = ""
+    while True:
+        on_event("waiting", {"id": address.id})
+        ended = _next_run(address, ended)
+        try:
+            if is_search(address, wait_seconds):
+                _work_for_search(address, work, wait_seconds)
+                continue
+            head = work(address, wait_seconds, is_followed=True)
+        except TrackerError as exc:
+            logger.warning("%s; this worker stays, and waits for the next run", exc)
+            time.sleep(_LOOK_SECONDS)
+            return
+        if head is not None and head.status == "failed":
+            logger.warning("%s; this worker stays, and waits for it to be resumed, or for another", failure_of(head))
+            ended = ""  # it is the same run again that is resumed
+
+
+def _next_run(address: ClusterAddress, ended: str) -> str:
+    """Wait until a run is registered whose incarnation is not ``ended``, and return what it has; raises as ``find``."""
+    with address.session() as session:
+        registered = ZookeeperConfigurationRetriever(*address.split(), address.id, session=session)
+        while True:
+            conf = registered.find()
+            if conf is not None and conf.incarnation != ended:
+                return conf.incarnation
+            if conf is None:
+                ended = ""  # what comes now is another run, or that one resumed
+            time.sleep(_LOOK_SECONDS / 4)
 
 
 def _work_for_search(address: ClusterAddress, work: Callable[..., Head | None], wait_seconds: float) -> Head | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dl4jlegacy import load_model
 from dl4jlegacy.cli import legacy
 from dl4jlegacy.nn.layers.autoencoder import AutoEncoder
 from dl4jlegacy.nn.layers.rbm import RBM
@@ -60,10 +61,30 @@ def test_a_short_run_trains_and_prints_the_evaluation(runner, algorithm):
     assert status == 0
     assert without_progress(err).splitlines() == [
         "The evaluation is of the held-out fifth of the data: 30 examples, which training never saw",
-        "The model was not saved; dl4j train has --out FILE, which keeps it",
+        "The model was not saved; --out FILE keeps it: add --out model.zip to the command",
     ]
     assert f"{algorithm} on iris" in out
     assert "Accuracy" in out
+
+
+def test_a_master_keeps_its_model_where_it_is_told(runner, tmp_path):
+    status, _, err = runner("-a", "mlp", *SHORT, "--out", str(tmp_path / "model.zip"))
+    assert status == 0 and "Evaluate the saved model again" in err
+    assert load_model(tmp_path / "model.zip").network.layers[0].n_in == 4
+
+
+def test_a_worker_takes_the_id_and_the_modules_of_the_environment_or_of_flags(runner, monkeypatch):
+    given = []
+    monkeypatch.setattr(legacy, "worker", given.append)
+    monkeypatch.setattr(legacy, "import_used", lambda modules: given.append(modules))
+    monkeypatch.setenv("DL4J_ID", "words")
+    monkeypatch.setenv("DL4J_USE", "wordcount")
+    assert runner("-t", "worker", "-ad", "127.0.0.1")[0] == 0
+    assert runner("-t", "worker", "-ad", "127.0.0.1", "--use", "other", "--stay")[0] == 0
+    (first, one, second, two) = given
+    assert (first, second) == ("wordcount", "other")
+    assert (one.id, one.use, one.stay) == ("words", "wordcount", False)
+    assert (two.id, two.use, two.stay) == ("words", "other", True)
 
 
 def test_data_may_be_named_by_the_java_class_or_be_a_file(runner, tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 from pathlib import Path
 
 import psutil
@@ -24,16 +23,6 @@ def test_a_master_and_two_workers_in_processes_of_their_own_give_the_embedded_tr
         assert worker.err().splitlines()[-1].endswith("status done")
     assert cluster.status() == {}  # the Conf is taken back, so that nobody joins a run that is over
     assert cluster.left_over() == []
-
-
-@pytest.mark.long
-def test_the_legacy_runner_is_a_worker_too(cluster: Cluster) -> None:
-    program = [sys.executable, "-c", "from dl4jlegacy.cli.legacy import main; main()"]
-    where = {"DL4J_ZOOKEEPER": cluster.zookeeper}
-    worker = cluster.start("-t", "worker", "-ad", "127.0.0.1", "-a", "dbn", env=where, program=program)
-    same(cluster.master("--epochs", "2"), 2)
-    assert worker.wait() == 0, worker.err() + worker.out()
-    assert worker.err().splitlines()[-1].endswith("status done")
 
 
 @pytest.mark.long
