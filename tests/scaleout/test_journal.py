@@ -36,8 +36,9 @@ def test_an_entry_says_who_wrote_it_and_what_happened(tracker):
 
 
 def test_entries_come_in_the_order_in_which_they_were_written_whatever_the_clocks_say(tracker, monkeypatch):
-    now = iter([50.0, 9e9, 40.0, 40.0])
+    now, nanoseconds = iter([50.0, 9e9, 40.0, 40.0]), iter([50, 40, 60, 30])
     monkeypatch.setattr(journal.time, "time", lambda: next(now))
+    monkeypatch.setattr(journal.time, "time_ns", lambda: next(nanoseconds))
     one, other = Journal(tracker, "b"), Journal(tracker, "a")
     for writer, event in ((one, "run_began"), (other, "master_leads"), (one, "paused"), (other, "went_on")):
         writer.write(event)
