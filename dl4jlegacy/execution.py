@@ -44,6 +44,7 @@ from dl4jlegacy.scaleout.compute import ARITHMETIC, MIXED, RunArithmetic, check_
 from dl4jlegacy.scaleout.computing import noted
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.first_model import first_model_of
+from dl4jlegacy.scaleout.handing_over import hand_over
 from dl4jlegacy.scaleout.history import History
 from dl4jlegacy.scaleout.identity import MadeOf, agree_on_parts, parts_of
 from dl4jlegacy.scaleout.issue import JobIssuer
@@ -414,7 +415,7 @@ class RunExecution:
                 parts.folder.restore,
                 parts.folder.best_model,
                 parts.folder.states,
-                *(() if monitor is None else (monitor.leadership.may_begin,)),
+                *(() if monitor is None else (monitor.leadership.may_begin, monitor.leadership.may_hand_over)),
             ),
             scoring=msgspec.structs.replace(conf.scoring, stop_if=self._stop_if),
             limits=conf.limits,
@@ -562,6 +563,7 @@ class RunExecution:
         parts.pool.shutdown(wait=not late, cancel_futures=True)
         try:
             if parts.started and not others:  # a worker that hangs writes no checkpoints
+                hand_over(parts.master)
                 _save_unfinished(parts)
         finally:
             if parts.history is not None:

@@ -94,10 +94,10 @@ class _Look:
         self._failures: list[dict[str, Any]] = []
 
     def __call__(self) -> dict[str, Any] | None:
-        """Return the fields of ``dl4j status``; None: the run that was there is not registered any more.
+        """Return the fields of ``dl4j status``; None: the run that was there has ended, and is not registered any more.
 
         Raises:
-            TrackerError: there is no run, or Zookeeper or the tracker does not answer.
+            TrackerError: there is no run, Zookeeper or the tracker does not answer, or they have lost the run.
         """
         try:
             return self._look()
@@ -112,12 +112,30 @@ class _Look:
         retriever = ZookeeperConfigurationRetriever(*self._address.split(), self._address.id, session=session)
         conf = retriever.retrieve() if self._conf is None else retriever.find()
         if conf is None:
+            self._check_ended(session)
             return None
         election = MasterElection(session, group=self._address.id)
         candidates = election.holder(), election.standbys()
         tracker = self._open(conf)
         self._failures = [*self._failures, *_failures(self._journal.read())][-_FAILURES:]
         return _status_fields(conf, self._address, tracker, self._failures, candidates=candidates)
+
+    def _check_ended(self, session: ZooKeeperSession) -> None:
+        """Raise ``TrackerError`` unless somebody has ended the run: servers that were started anew do not know it."""
+        from dl4jlegacy.cluster.register import NothingKept, ZookeeperRegister, place_of
+        from dl4jlegacy.scaleout import protocol
+        from dl4jlegacy.scaleout.tracker import drive
+
+        conf = self._conf
+        assert conf is not None
+        register = ZookeeperRegister(conf, self._address, session)
+        if register.end() in ("done", "stopped"):  # the grid may be gone for ever
+            return
+        place = place_of(conf, self._address, self._open(conf), register, kept=NothingKept())
+        if drive(protocol.find_end(place)) not in ("done", "stopped"):
+            raise TrackerError(
+                f"{place.servers} have nothing of run {conf.run}, and nobody has ended it; who has it puts it back"
+            )
 
     def _open(self, conf: Conf) -> HazelcastStateTracker:
         """Return the tracker of the run, which may be another one than before, or have gone elsewhere."""

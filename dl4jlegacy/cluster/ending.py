@@ -46,11 +46,12 @@ def stop_run(conf: Conf, address: ClusterAddress, tracker: StateTracker) -> str:
     """
     head = tracker.finish("stopped")
     with address.session() as session:
-        has_master = MasterElection(session, group=address.id).holder() is not None
+        register = ZookeeperRegister(conf, address, session)
+        place, leader = place_of(conf, address, tracker, register), register.holder()
+        # A standby may be elected for a moment, and step back: it is no master as long as it has not taken office.
+        has_master = leader is not None and not (leader.is_standby and drive(protocol.office(place)) != leader.process)
         if head is not None and head.status == "stopped":  # its master may be away, and the servers lose this
-            drive(
-                protocol.end_run(place_of(conf, address, tracker, ZookeeperRegister(conf, address, session)), "stopped")
-            )
+            drive(protocol.end_run(place, "stopped"))
     if not has_master:
         forget(conf, address, tracker)
     if head is not None:

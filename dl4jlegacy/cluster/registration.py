@@ -82,9 +82,18 @@ class MasterRegistration:
             )
 
     def register(self, *, takes_over: bool) -> None:
-        """Register the Conf, so that workers find it; raises ``TrackerError`` if the id is another run's by now."""
-        self._conf_node.register(takes_over=takes_over)
+        """Take office and register the Conf, so that workers find it.
+
+        A new run's master takes office first: a registered run without that has been lost by the grid.
+
+        Raises:
+            TrackerError: the id is another run's by now.
+        """
+        if takes_over:
+            self._conf_node.register(takes_over=True)
         self._tracker.define(protocol.OFFICE.partition("/")[2], self._election.nonce)
+        if not takes_over:
+            self._conf_node.register(takes_over=False)
 
     def go_on_again(self) -> None:
         """Remove the record of the run's end, if there is one: somebody wants it to go on."""
@@ -101,6 +110,10 @@ class MasterRegistration:
     def may_begin(self) -> protocol.Steps[bool]:
         """See ``protocol.may_begin``."""
         return protocol.may_begin(self.place)
+
+    def may_hand_over(self) -> protocol.Steps[bool]:
+        """See ``protocol.may_hand_over``."""
+        return protocol.may_hand_over(self.place)
 
     def clear_up(
         self,

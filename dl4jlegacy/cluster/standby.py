@@ -23,6 +23,8 @@ from dl4jlegacy.cluster.leadership import (
 )
 from dl4jlegacy.cluster.register import ZookeeperRegister, place_of
 from dl4jlegacy.cluster.registration import MasterRegistration
+from dl4jlegacy.errors import TrackerError
+from dl4jlegacy.exits import Stopped
 from dl4jlegacy.run import TrainingData
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.conf import Conf
@@ -59,7 +61,8 @@ def leading_after_master(
 
     Raises:
         CheckpointError: the data here are not those that the run began with; and what ``leading_new_run`` raises.
-        TrackerError: neither server has anything of the run any more, and nobody has put it back.
+        TrackerError: the servers have no model of the run any more, and nobody has put it back; or this process was
+            asked to stop while it waited for that, or somebody stopped the run meanwhile.
         VersionError: this process is not of the master's versions.
     """
     check_may_take_over(conf, address)
@@ -73,6 +76,8 @@ def leading_after_master(
         if found.what == "clear up":
             registration = MasterRegistration(conf, address, candidate.session, candidate.election, tracker)
             registration.clear_up(end=found.end)
+        if found.error:
+            raise TrackerError(found.error)
         if found.what != "lead":
             yield None
             return
@@ -93,15 +98,23 @@ def _outlives_master(
         patience=conf.worker_wait_seconds,
         yields=_YIELDED_SESSIONS * candidate.session.session_seconds,
         has_checkpoint=lambda: has_checkpoint(conf),
+        folder=conf.checkpoint_dir,
         tell=logger.warning,
     )
     steps, stands_by = protocol.outlive_master(waiting), False
-    while True:
-        try:
+    try:
+        while True:
             event = next(steps)
-        except StopIteration as stop:
-            found: protocol.TakeOver = stop.value
-            return found
-        if event is not None and not candidate.election.wait(_LOOK_SECONDS) and not stands_by:
-            stands_by = True
-            on_stand_by()
+            if event is not None and not candidate.election.wait(_LOOK_SECONDS) and not stands_by:
+                stands_by = True
+                on_stand_by()
+    except StopIteration as stop:
+        found: protocol.TakeOver = stop.value
+        return found
+    except (Stopped, KeyboardInterrupt) as stop:
+        error = protocol.asked_to_stop(waiting)
+        if error is not None and isinstance(stop, Stopped):
+            raise error from None
+        if error is not None:  # a program's own Ctrl-C stays one
+            stop.add_note(str(error))
+        raise

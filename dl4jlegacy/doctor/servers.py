@@ -181,19 +181,27 @@ def zookeeper_release(settings: Settings) -> Finding:
 
 def zookeeper_session(settings: Settings) -> Finding:
     """Open a session as a run would."""
-    servers = zookeeper_servers(settings.zookeeper)
-    with ZooKeeperSession(servers, deadline_seconds=_ANSWER_SECONDS) as session:
-        seconds = session.session_seconds
-        return ok(f"a session with {servers} is kept for {seconds:g} s of silence")
+    with _session(settings) as session:
+        return ok(f"a session with {session.address} is kept for {session.session_seconds:g} s of silence")
 
 
 def zookeeper_clock(settings: Settings) -> Finding:
     """Compare this machine's clock with Zookeeper's, by the time of a node that is made for it and removed."""
-    with ZooKeeperSession(zookeeper_servers(settings.zookeeper), deadline_seconds=_ANSWER_SECONDS) as session:
+    with _session(settings) as session:
         try:
             return clock_finding(session.seconds_ahead(), "Zookeeper's")
         except NotAuthorisedError:
-            return skipped("Zookeeper lets no node be made at its root, by which its clock could be read")
+            found = "Zookeeper lets no node be made at its root, by which its clock could be read"
+            return skipped(found, f"give the secret that it was started with ({SECRET_FILE})")
+
+
+def _session(settings: Settings) -> ZooKeeperSession:
+    """Return a session with the servers, such as a run has; a secret that cannot be read has a finding of its own."""
+    secret = None
+    with contextlib.suppress(ConfError):
+        secret = read_secret(settings.environ)
+    servers = zookeeper_servers(settings.zookeeper)
+    return ZooKeeperSession(servers, secret=secret, deadline_seconds=_ANSWER_SECONDS)
 
 
 def _host_and_port(server: str) -> tuple[str, int]:

@@ -91,6 +91,10 @@ class Leadership(Protocol):
         """
         ...
 
+    def may_hand_over(self) -> Steps[bool]:
+        """Return whether this process, which leaves, may write a head for the standby that leads the run."""
+        ...
+
     def restore(self) -> None:
         """Register the run again if its registration is gone or damaged."""
         ...

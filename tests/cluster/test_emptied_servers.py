@@ -13,7 +13,7 @@ import pytest
 
 from dl4jlegacy.services import Services, ServicesState
 from tests.support import REPOSITORY
-from tests.support.cluster_commands import COMMAND, RUN, SHORTER, Cluster, Command, error, same, until
+from tests.support.cluster_commands import COMMAND, RUN, SHORTER, Cluster, Command, error, freeze, same, until
 from tests.support.cluster_fixtures import HEAP
 
 pytestmark = pytest.mark.cluster
@@ -71,10 +71,15 @@ def test_a_run_goes_on_when_both_servers_are_started_anew_with_nothing(
     master = on_own.master("--epochs", SHORTER, "--run", "r")
     others = [on_own.worker(), on_own.worker(), *([stand_by(on_own)] if has_standby else [])]
     on_own.wait_for_round(3)
+    watch = on_own.start("status", "--watch", "--every", "0.2", "--zookeeper", on_own.zookeeper, "--format", "json")
+    until(lambda: "\n" in watch.out(), what="a look")
     start_servers_anew(servers, keeps=False)
     on_own.hold_in(6)
     on_own.let_go()
-    ends(master, others, "iterative-reduce")
+    ends(master, [*others, watch], "iterative-reduce")
+    looks = [json.loads(line) for line in watch.out().splitlines()]
+    assert [look["over"] for look in looks] == [False] * (len(looks) - 1) + [True]
+    assert any(look["away"] for look in looks) and looks[-1]["round"] > 6
     assert on_own.left_over() == []
 
 
@@ -119,19 +124,44 @@ def test_a_standby_goes_on_from_the_newest_checkpoint_when_master_and_servers_ar
 
 
 @pytest.mark.long
+def test_a_master_that_was_cut_off_hands_what_it_has_to_the_standby_that_went_on_from_a_checkpoint(
+    servers: ServicesState, on_own: Cluster, tmp_path: Path
+) -> None:
+    on_own.hold(9)
+    flags = ("--checkpoint-dir", str(tmp_path / "run"), "--checkpoint-every", "4")
+    master = on_own.master("--epochs", SHORTER, "--run", "r", *flags)
+    worker, standby = on_own.worker(), stand_by(on_own)
+    on_own.wait_for_round(9)
+    freeze(master.pid)
+    worker.process.kill()  # it holds a job of the round that it was held in
+    start_servers_anew(servers, keeps=False)
+    on_own.hold(6)
+    standby.says("round 8, from a checkpoint, since the grid does not have it")
+    os.kill(master.pid, signal.SIGCONT)
+    error(master, 4, "this master has handed it version 9", "run r has another master")
+    on_own.wait_for_round(9)
+    on_own.let_go()
+    again = on_own.worker()
+    same(standby, int(SHORTER))
+    assert again.wait() == 0, again.err()
+
+
+@pytest.mark.long
 def test_a_standby_without_model_and_checkpoint_says_why_it_gives_up_and_never_that_the_run_is_done(
     servers: ServicesState, on_own: Cluster
 ) -> None:
     on_own.hold(3)
     master = on_own.master("--epochs", SHORTER, "--run", "r", "--worker-wait", "20")
-    worker, standby = on_own.worker(), stand_by(on_own)
+    worker, standby, another = on_own.worker(), stand_by(on_own), stand_by(on_own)
     on_own.wait_for_round(3)
     master.process.kill()
     master.wait()
     start_servers_anew(servers, keeps=False)
-    said = error(
-        standby, 4, "run r cannot go on here", "have had nothing of it for", "no model of it, and no checkpoint"
-    )
-    assert "nobody has ended it" in said
-    assert "done" not in standby.out()
+    another.says("nobody has ended it")
+    another.process.terminate()
+    why = "run r cannot go on here", "have had no model of it for", "has none either, and no checkpoint"
+    for process, words in ((another, "which was asked to stop"), (standby, "nobody has put it back")):
+        said = error(process, 4, *why, words)
+        assert "nobody has ended it" in said
+        assert "done" not in process.out()
     error(worker, 4, "run r has")

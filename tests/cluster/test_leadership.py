@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import pytest
@@ -9,9 +10,11 @@ import pytest
 from dl4jlegacy.errors import TrackerError
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.protocol import Registered, write_frame
-from dl4jlegacy.scaleout.records import HEAD, Head, encode_record
+from dl4jlegacy.scaleout.records import HEAD, Head, Manifest, decode_record, encode_record
 from dl4jlegacy.scaleout.store import MemoryStore
+from dl4jlegacy.scaleout.strategies import create_router
 from dl4jlegacy.scaleout.tracker import drive
+from tests.scaleout.protocol.test_protocol import network_work
 
 
 class Register:
@@ -21,7 +24,11 @@ class Register:
 
     def __init__(self) -> None:
         self.leads, self.there, self.ended = False, Registered("this", "r"), None
+        self.leader: protocol.Holder | None = None
         self.stepped_back = 0
+
+    def holder(self) -> protocol.Holder | None:
+        return self.leader
 
     def fence(self) -> str | None:
         return "here" if self.leads else None
@@ -127,7 +134,7 @@ def test_a_head_is_not_put_back_whose_model_is_lost_too_or_that_others_may_follo
     waiting.store.delete(HEAD)
     if status == "done":
         waiting.lose(zookeeper=False)
-    waiting.register.leads = True
+    waiting.has_checkpoint = waiting.register.leads = True
     assert waiting.ends() == protocol.TakeOver("lead", 7)
     assert waiting.store.get(HEAD) is None
 
@@ -167,17 +174,147 @@ def test_a_standby_goes_on_from_the_newest_checkpoint_if_nobody_comes_back_who_h
     assert waiting.ends() == protocol.TakeOver("lead", 7)
 
 
+@pytest.mark.parametrize("zookeeper", [True, False])
 @pytest.mark.parametrize("leads", [True, False])
-def test_a_standby_that_has_nothing_to_put_back_gives_up_and_says_why(waiting: Waiting, leads: bool) -> None:
+def test_a_standby_that_has_nothing_to_put_back_gives_up_and_says_why(
+    waiting: Waiting, leads: bool, zookeeper: bool
+) -> None:
+    """A run that is registered still, in a grid that has lost it, is not begun anew: somebody may have it."""
     waiting.put("running")
     waiting.waits()
-    waiting.lose()
+    waiting.lose(zookeeper=zookeeper)
     waiting.waits(299.0)
     waiting.register.leads = leads
     waiting.waits(2.0)
     waiting.register.leads = leads
-    with pytest.raises(TrackerError, match=r"run r cannot go on here: .*nothing of it for 301 s.*no checkpoint"):
+    with pytest.raises(TrackerError, match=r"run r cannot go on here: .*no model of it for 301 s.*no checkpoint"):
         waiting.waits()
+
+
+def test_a_run_that_has_not_begun_is_led_at_once_and_one_that_its_grid_has_lost_is_not(waiting: Waiting) -> None:
+    """A standby that has seen no model of it knows by the office: who registers a new run has taken that before."""
+    waiting.register.leads = True
+    waiting.waits()
+    assert waiting.register.stepped_back == 1 and "nobody has ended it" in waiting.told[0]
+    waiting.store.put(protocol.OFFICE, b'"another"')
+    waiting.register.leads = True
+    assert waiting.ends() == protocol.TakeOver("lead", 0)
+
+
+def test_the_patience_of_a_standby_begins_anew_once_a_master_holds_the_run(waiting: Waiting) -> None:
+    waiting.waits(299.0)
+    waiting.register.leader = protocol.Holder("master", "r", "there")
+    waiting.waits(299.0)
+    waiting.register.leader = protocol.Holder("another", "r", "there", is_standby=True)
+    waiting.waits(299.0)
+    waiting.waits(2.0)
+    with pytest.raises(TrackerError, match="no model of it for 301 s"):
+        waiting.waits()
+
+
+@pytest.mark.parametrize(("lost", "has_checkpoint"), [(True, False), (True, True), (False, False)])
+def test_a_standby_that_is_asked_to_stop_says_that_it_leaves_a_run_which_nobody_has(
+    waiting: Waiting, lost: bool, has_checkpoint: bool
+) -> None:
+    waiting.put("running")
+    waiting.waits()
+    if lost:
+        waiting.lose()
+        waiting.waits(12.0)
+    waiting.has_checkpoint = has_checkpoint
+    error = protocol.asked_to_stop(waiting.me)
+    if not lost or has_checkpoint:
+        assert error is None
+    else:
+        assert "no model of it for 12 s, and this standby, which was asked to stop, has none either" in str(error)
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_run_that_somebody_stops_while_nobody_has_it_is_no_good_end_for_a_standby(
+    waiting: Waiting, leads: bool
+) -> None:
+    waiting.put("running")
+    waiting.waits()
+    waiting.lose()
+    waiting.waits(12.0)
+    waiting.register.ended, waiting.register.leads = "stopped", leads
+    error = "run r was stopped while the servers had no model of it"
+    assert waiting.ends() == protocol.TakeOver("clear up" if leads else "ended", end="stopped", error=error)
+
+
+# --- a master that was cut off until a standby took office ------------------------------------------------------------
+
+
+def replaced(waiting: Waiting, *, knows: int, standby: bool = True) -> protocol.Master:
+    """Return a master that knows a version, of a run that another one leads, who is in office."""
+    waiting.register.leader = protocol.Holder("another", "r", "there", is_standby=standby)
+    waiting.store.put(protocol.OFFICE, b'"another"')
+    plan = network_work().plan
+    router = create_router("iterative-reduce", jobs_per_round=plan.jobs_per_round)
+    start = protocol.RunStart(
+        "r",
+        lambda: b"first",
+        lambda: None,
+        may_hand_over=lambda: protocol.may_hand_over(waiting.me.place),
+    )
+    me = protocol.Master(
+        "me",
+        waiting.store,
+        waiting.me.clock,
+        plan,
+        router,
+        aggregator=network_work().aggregator(router.name),
+        start=start,
+    )
+    me.known = (Head(run="r", version=knows, round=5, model=Manifest("model/lost", 1, 5)), b"newer")
+    return me
+
+
+@pytest.mark.parametrize("there", [None, 7])
+def test_it_hands_what_it_knows_to_a_standby_that_has_gone_on_from_less(waiting: Waiting, there: int | None) -> None:
+    if there is not None:
+        waiting.put("running", version=there)
+    assert drive(protocol.hand_over(replaced(waiting, knows=9)))
+    head = decode_record(waiting.store.get(HEAD) or b"", Head)
+    assert (head.version, head.round, head.status) == (9, 5, "running")
+    assert bytes(drive(protocol.read_frame(waiting.store, head.model)) or b"") == b"newer"
+
+
+def has_ended(waiting: Waiting) -> None:
+    waiting.register.ended = "done"
+
+
+def has_another_run(waiting: Waiting) -> None:
+    waiting.register.there = Registered("another", "next")
+
+
+def leads_again(waiting: Waiting) -> None:
+    waiting.register.leads = True
+
+
+def has_not_taken_office(waiting: Waiting) -> None:
+    waiting.store.put(protocol.OFFICE, b'"me"')
+
+
+@pytest.mark.parametrize("but", [has_ended, has_another_run, leads_again, has_not_taken_office])
+def test_it_hands_nothing_over(waiting: Waiting, but: Callable[[Waiting], None]) -> None:
+    waiting.put("running")
+    me = replaced(waiting, knows=9)
+    before = waiting.store.get(HEAD)
+    but(waiting)
+    assert not drive(protocol.hand_over(me))
+    assert waiting.store.get(HEAD) == before
+
+
+@pytest.mark.parametrize(
+    ("version", "status", "standby"), [(9, "running", True), (7, "done", True), (7, "running", False)]
+)
+def test_it_hands_nothing_to_who_has_as_much_or_is_done_or_was_started_by_hand(
+    waiting: Waiting, version: int, status: str, standby: bool
+) -> None:
+    head = waiting.put(status, version=version)
+    assert not drive(protocol.hand_over(replaced(waiting, knows=9, standby=standby)))
+    assert waiting.store.get(HEAD) == encode_record(head)
 
 
 @pytest.mark.parametrize("where", ["grid", "zookeeper", "folder"])

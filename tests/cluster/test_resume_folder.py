@@ -192,9 +192,15 @@ def test_a_run_whose_checkpoints_are_elsewhere_is_not_begun_anew_by_resume(place
     assert not Path(conf.checkpoint_dir).exists()
 
 
-@pytest.mark.parametrize("loses", ["the model", "everything"])
-def test_a_run_whose_checkpoints_are_elsewhere_is_not_begun_anew_by_a_standby(place, stopped, loses):
-    conf, election = interrupted(place, stopped[0], in_grid=False, in_folder=False)
+@pytest.mark.parametrize(
+    ("loses", "error", "words"),
+    [
+        ("the model", CheckpointError, ELSEWHERE),
+        ("everything", TrackerError, "have had no model of it for .* and no ch"),
+    ],
+)
+def test_a_run_whose_checkpoints_are_elsewhere_is_not_begun_anew_by_a_standby(place, stopped, loses, error, words):
+    conf, election = interrupted(place, stopped[0], in_grid=False, in_folder=False, wait_seconds=1.0)
     stands_by = threading.Event()
     with ThreadPoolExecutor(1) as pool:
         standby = pool.submit(stand_by, conf, place.address("a"), MasterOptions(), on_stand_by=stands_by.set)
@@ -202,7 +208,7 @@ def test_a_run_whose_checkpoints_are_elsewhere_is_not_begun_anew_by_a_standby(pl
         if loses == "everything":
             place.tracker(conf).store.destroy()
         election.resign()
-        with pytest.raises(CheckpointError, match=ELSEWHERE):
+        with pytest.raises(error, match=words):
             standby.result(60)
     assert not Path(conf.checkpoint_dir).exists()
     assert place.registered("a") == conf

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -18,9 +19,9 @@ pytestmark = pytest.mark.cluster
 OF_SERVERS = ("tracker", "Zookeeper")
 
 
-def looked(state: ServicesState, cluster_name: str) -> dict[str, Result]:
+def looked(state: ServicesState, cluster_name: str, **environ: str) -> dict[str, Result]:
     settings = Settings(
-        tracker=f"hazelcast://{state.hazelcast}", cluster_name=cluster_name, zookeeper=state.zookeeper, environ={}
+        tracker=f"hazelcast://{state.hazelcast}", cluster_name=cluster_name, zookeeper=state.zookeeper, environ=environ
     )
     checks = [check for check in all_checks() if check.area == "Cluster" and check.name.startswith(OF_SERVERS)]
     return {result.name: result for result in examine(checks, settings)}
@@ -35,6 +36,19 @@ def test_servers_that_run_say_what_they_are_and_keep_nothing(session_services: S
     assert len(found) == 8 and all(result.needed for name, result in found.items() if name != "Zookeeper clock")
     for name, server in (("tracker version", "hazelcast"), ("Zookeeper version", "zookeeper")):
         assert found[name].found.split()[1] == pinned_jars(server)[0].coordinates.rpartition(":")[2]
+    assert "differ by 0." in found["Zookeeper clock"].found
+
+
+@pytest.mark.long
+def test_servers_that_were_started_with_a_secret_are_asked_with_it(
+    own_services: Callable[..., ServicesState], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DL4J_SECRET", "a secret of this test")
+    servers = own_services()
+    without = looked(servers, servers.cluster_name)["Zookeeper clock"]
+    assert without.status == "skipped" and "give the secret" in without.remedy
+    found = looked(servers, servers.cluster_name, DL4J_SECRET="a secret of this test")
+    assert {name: result.status for name, result in found.items()} == dict.fromkeys(found, "ok")
     assert "differ by 0." in found["Zookeeper clock"].found
 
 

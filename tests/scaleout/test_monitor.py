@@ -40,6 +40,10 @@ class Leadership:
         self.check()
         return self.answers
 
+    def may_hand_over(self) -> Steps[bool]:
+        yield STEP
+        return False
+
     def restore(self) -> None:
         self.restored.set()
 

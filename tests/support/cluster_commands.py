@@ -153,9 +153,19 @@ class Cluster:
         whole.replace(self._held_from)
 
     def hold_in(self, round_: int) -> None:
-        """Let the run that was started last go on up to this round, and wait until it is there."""
+        """Let the run that was started last go on up to this round, and wait until it is there.
+
+        Or until all its workers wait: where jobs are bound to no model, they may leave an older one for later.
+        """
         self.hold(round_)
-        self.wait_for_round(round_)
+        with self.tracker(self.run) as tracker:
+
+            def is_there() -> bool:
+                head, jobs = tracker.head(), [worker.job for worker in tracker.workers()]
+                all_wait = bool(jobs) and all(job and int(job.partition("/")[0]) >= round_ for job in jobs)
+                return head is not None and (head.round >= round_ or all_wait)
+
+            until(is_there, what=f"round {round_}")
 
     def is_held(self) -> bool:
         """Whether runs go on up to some round only."""

@@ -5,7 +5,8 @@ standbys and workers, over a simulated grid and a simulated Zookeeper with its s
 
 Every schedule must end in the parameters of a serial run (synchronous routers) with each batch counted once, unless all
 that held the run is gone: the servers are empty, nobody lives who knows its model, and there is no checkpoint. Nobody
-may take an empty server for the end of the run, or begin it again once it has ended; and nobody may wait for ever.
+may take an empty server for the end of the run, or begin it again once it has ended; no standby may begin it anew
+that somebody else may have, no master leave with more than whoever has replaced it; and nobody may wait for ever.
 """
 
 from __future__ import annotations
@@ -166,6 +167,9 @@ class Process:
     is_doubtful: bool = False
     """Whether it was frozen, and has not made sure since that it is the master."""
 
+    def freeze(self, until: float) -> None:
+        self.frozen, self.is_doubtful = max(until, self.frozen), True
+
     def begin(self, *threads: Iterator[float]) -> None:
         self.threads, self.asleep = list(threads), [0.0] * len(threads)
 
@@ -177,14 +181,14 @@ class EmptiedWorld(World):
         super().__init__(work, router, seed, losses=True, scenario=SCENARIO)
         self.names_store = SimulatedStore(work.chunk_nbytes)
         self.zookeeper = SimulatedZookeeper()
-        self.has_folder = seed % 3 != 0
+        self.has_folder, self.checkpoint_every = seed % 3 != 0, CHECKPOINT_EVERY * (1 + seed % 2)
         self.kept_end: protocol.End | None = None
         self.machines = simulator.Machines(ROLES, seed)
         self.emptied: list[Which] = []
         self.left_to_empty = 1 + seed // 3 % 4
         self.processes: dict[str, Process] = {}
         self.ended = self.is_lost = False
-        self.gave_up = self.took_over = self.stepped_back = 0
+        self.gave_up = self.took_over = self.handed_over = 0
 
     # -- the servers --------------------------------------------------------------------------------------------------
 
@@ -208,9 +212,15 @@ class EmptiedWorld(World):
         if self.left_to_empty and self.rng.random() < (20 * EMPTIED if is_end else EMPTIED):
             self.left_to_empty -= 1
             self.empty(self.rng.choice(("grid", "zookeeper", "both", "both")))
+            for process in self.processes.values():  # what empties servers may cut a master off from them
+                if process.master is not None and self.rng.random() < 0.5:
+                    process.freeze(self.time + self.rng.randrange(3, 9) * SESSION)
 
     def save(self, event: protocol.NewModel, checkpoints: protocol.DueCheckpoints) -> bool:
-        return self.has_folder and super().save(event, checkpoints)
+        if self.has_folder:
+            return super().save(event, checkpoints)
+        self.versions.append(self.time)
+        return False
 
     def save_last(self, event: protocol.NewModel, checkpoints: protocol.DueCheckpoints) -> bool:
         is_saved = self.save(event, checkpoints)
@@ -265,8 +275,9 @@ class EmptiedWorld(World):
         waiting = protocol.StandBy(
             place, clock, PATIENCE, 3 * SESSION, lambda: self.has_folder and self.checkpoint is not None
         )
-        steps = protocol.outlive_master(waiting)
+        steps, emptied = protocol.outlive_master(waiting), [0]
         while True:
+            emptied = [*emptied[-4:], len(self.emptied)]
             try:
                 event = next(steps)
             except StopIteration as stop:
@@ -278,6 +289,9 @@ class EmptiedWorld(World):
                 return
             yield self.after(event, clock)
         if found.what == "lead":
+            has_model = HEAD in self.store.now or self.checkpoint is not None or emptied[0] != len(self.emptied)
+            is_new = protocol.OFFICE in self.store.now and waiting.seen is None
+            assert has_model or is_new, f"seed {self.seed}: {process.name} begins anew, which may be elsewhere"
             self.took_over += 1
             yield from self.leads(process, takes_over=True)
             return
@@ -294,9 +308,13 @@ class EmptiedWorld(World):
                 return  # it lost its office before it had it
             yield simulator.POLL
         yield 0.0
-        register.restore(fence)
-        yield 0.0
+        if takes_over:
+            register.restore(fence)
+            yield 0.0
         self.store.put(protocol.OFFICE, f'"{process.name}"'.encode())
+        yield 0.0
+        if not takes_over:
+            register.restore(fence)
         process.begin(self.masters(process), self.monitors(process))
         yield 0.0
 
@@ -304,7 +322,7 @@ class EmptiedWorld(World):
         place, clock, work = self.place(process), self.clock(), self.work
         start = protocol.RunStart(
             RUN, work.first_model, self.restore, self.best_model, lambda head: self.states,
-            lambda: protocol.may_begin(place),
+            lambda: protocol.may_begin(place), lambda: protocol.may_hand_over(place),
         )  # fmt: skip
         process.master = me = protocol.Master(
             process.name,
@@ -320,7 +338,7 @@ class EmptiedWorld(World):
             scoring=work.scoring,
         )
         put_ahead: dict[int, Manifest] = {}
-        checkpoints = protocol.DueCheckpoints(CHECKPOINT_EVERY)
+        checkpoints = protocol.DueCheckpoints(self.checkpoint_every)
         try:
             for event in protocol.master_steps(me):
                 if process.is_doubtful:
@@ -369,10 +387,36 @@ class EmptiedWorld(World):
             process.begin(self.leaves(process, exc))
 
     def leaves(self, process: Process, reason: TrackerError) -> Iterator[float]:
-        """Leave the run to others."""
-        process.master = None
+        """Leave the run to others, and hand what this process knows to whoever has gone on from less."""
+        me, process.master = process.master, None
         process.begin(*process.threads[:1])
+        if me is not None:
+            yield from self.hands_over(process, me)
         yield from self.takes_back(process)
+
+    def hands_over(self, process: Process, me: protocol.Master) -> Iterator[float]:
+        steps, before, emptied = protocol.hand_over(me), self.is_behind(process, me), len(self.emptied)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as stop:
+                self.handed_over += stop.value
+                break
+            yield 0.0
+        lost = before and self.is_behind(process, me) and len(self.emptied) == emptied
+        assert not lost, f"seed {self.seed}: {process.name} leaves with version {me.known}, which nobody else has"
+
+    def is_behind(self, process: Process, me: protocol.Master) -> bool:
+        """Return whether a standby leads the run from less than this master knows, and could go on from that."""
+        raw, leader = self.store.now.get(HEAD), self.zookeeper.leader()
+        if me.known is None or leader is None or self.ended or self.time < self.zookeeper.away_until:
+            return False
+        known, holder = me.known[0], self.zookeeper.candidates[leader]
+        in_office = self.store.now.get(protocol.OFFICE) == f'"{holder.process}"'.encode() and self.zookeeper.conf
+        is_whole = not known.logged and known.snapshot is None and (known.best is None or me.best_of(known) is not None)
+        there = None if raw is None else decode_record(raw, Head)
+        is_less = there is None or (there.status == "running" and there.version < known.version)
+        return in_office and holder.is_standby and holder.process != process.name and is_whole and is_less
 
     def takes_back(self, process: Process) -> Iterator[float]:
         """Remove what was written after the run had ended."""
@@ -439,7 +483,7 @@ class EmptiedWorld(World):
     def is_gone_for_good(self) -> bool:
         """Return whether all that held the run is gone."""
         holders = [each for each in self.processes.values() if each.master is not None and each.master.known]
-        begun = bool(self.versions) or self.zookeeper.conf
+        begun = bool(self.versions) or (self.zookeeper.conf and protocol.OFFICE not in self.store.now)
         return begun and not holders and self.checkpoint is None and HEAD not in self.store.now
 
 
@@ -472,7 +516,7 @@ def _step(world: EmptiedWorld) -> bool:
         _kill(world, role)
         return True
     if simulator.KILLS <= dice < simulator.KILLS + simulator.FREEZES * hostility and process.threads:
-        process.frozen, process.is_doubtful = world.time + rng.randrange(20 * int(SESSION)), True
+        process.freeze(world.time + rng.randrange(20 * int(SESSION)))
     world.zookeeper.expire(world.time)
     if process.frozen > world.time:
         return True
@@ -496,18 +540,19 @@ def _start_again(world: EmptiedWorld, role: str) -> bool:
     """Start a process again that was killed, or has left; return whether there is anything left to do."""
     if world.ended or world.rng.random() > 0.02:
         return True
-    if world.zookeeper.conf or role in WORKERS:
-        world.new_process(role)
-        return True
     masters = [world.processes[each] for each in ROLES if each not in WORKERS]
-    if any(each.threads for each in masters):
-        return True
-    if world.is_gone_for_good():
-        world.is_lost = world.ended = True
-        for each in world.processes.values():
-            each.threads.clear()
-        return True
-    world.new_process(role, is_first=True)  # somebody resumes it from its folder
+    is_led = any(each.threads for each in masters)
+    if role in WORKERS:
+        world.new_process(role)
+    elif world.is_gone_for_good():
+        if not is_led:  # those who waited for it have given up
+            world.is_lost = world.ended = True
+            for each in world.processes.values():
+                each.threads.clear()
+    elif world.zookeeper.conf:
+        world.new_process(role)
+    elif not is_led:
+        world.new_process(role, is_first=True)  # somebody resumes it from its folder
     return True
 
 
@@ -565,6 +610,7 @@ if __name__ == "__main__":
     found = simulate(WORKS[flags.get("work", "network")](), schedules, first_seed, name)
     print(
         f"{schedules} schedules from seed {first_seed}, router {name}: {sum(len(w.emptied) for w in found)} emptied, "
-        f"{sum(w.took_over for w in found)} taken over, {sum(w.gave_up for w in found)} given up, "
+        f"{sum(w.took_over for w in found)} taken over, {sum(w.handed_over for w in found)} handed over, "
+        f"{sum(w.gave_up for w in found)} given up, "
         f"{sum(w.is_lost for w in found)} lost with all that held them"
     )

@@ -49,6 +49,7 @@ from dl4jlegacy.scaleout.protocol.leading import (
     RunPlace,
     StandBy,
     TakeOver,
+    asked_to_stop,
     check_master,
     end_run,
     find_end,
@@ -56,12 +57,22 @@ from dl4jlegacy.scaleout.protocol.leading import (
     is_left_behind,
     is_over,
     may_begin,
+    may_hand_over,
+    office,
     outlive_master,
     put_back,
 )
 from dl4jlegacy.scaleout.protocol.leasing import extend_lease
 from dl4jlegacy.scaleout.protocol.log import SharedModels, is_model_there, rewound
-from dl4jlegacy.scaleout.protocol.master import Master, RunStart, extend_run, master_steps, reopen, restore_end
+from dl4jlegacy.scaleout.protocol.master import (
+    Master,
+    RunStart,
+    extend_run,
+    hand_over,
+    master_steps,
+    reopen,
+    restore_end,
+)
 from dl4jlegacy.scaleout.protocol.names import (
     NAMES,
     RunRecord,
@@ -112,6 +123,7 @@ __all__ = [
     "TakeOver",
     "Wait",
     "Worker",
+    "asked_to_stop",
     "check_master",
     "claim_name",
     "delete_many",
@@ -121,6 +133,7 @@ __all__ = [
     "extend_run",
     "find_end",
     "go_on_again",
+    "hand_over",
     "increment",
     "is_left_behind",
     "is_model_there",
@@ -133,7 +146,9 @@ __all__ = [
     "listing",
     "master_steps",
     "may_begin",
+    "may_hand_over",
     "next_number",
+    "office",
     "outlive_master",
     "parse_count",
     "parse_record",

@@ -2,8 +2,9 @@
 
 Either server may lose all that it has, and both may: somebody starts them anew, on disks that were not kept. So nothing
 follows from neither knowing a run; it has ended only if its end is written down (``ends``). Who holds the run puts it
-back: the master in office what it knows, a standby the newest checkpoint; the higher version wins (``master``). A
-standby that has neither lets the others go first, waits for them, and gives up.
+back: the master in office what it knows, a standby the newest checkpoint; the higher version wins, also where the
+master comes back only when a standby is in office (``master``). A standby that has neither lets the others go first,
+waits for them, and gives up.
 
 The steps are driven against Hazelcast and Zookeeper by ``dl4jlegacy.cluster``, and by the simulator of the tests.
 """
@@ -34,6 +35,7 @@ __all__ = [
     "RunPlace",
     "StandBy",
     "TakeOver",
+    "asked_to_stop",
     "check_master",
     "end_run",
     "find_end",
@@ -41,6 +43,8 @@ __all__ = [
     "is_left_behind",
     "is_over",
     "may_begin",
+    "may_hand_over",
+    "office",
     "outlive_master",
     "put_back",
 ]
@@ -218,7 +222,7 @@ def check_master(place: RunPlace) -> Steps[None]:
     holder = place.register.holder()
     if holder is None or holder.process == place.register.process:
         return
-    if holder.is_standby and holder.run == place.run and (yield from _office(place)) != holder.process:
+    if holder.is_standby and holder.run == place.run and (yield from office(place)) != holder.process:
         return
     raise TrackerError(
         f"run {place.run} has another master, {holder.where}: it took over while this one stood still or was cut off, "
@@ -244,6 +248,24 @@ def may_begin(place: RunPlace) -> Steps[bool]:
     return end is None and there.kind != "unknown"
 
 
+def may_hand_over(place: RunPlace) -> Steps[bool]:
+    """Return whether a master that leaves may write what it knows into a run that goes on: a standby leads it.
+
+    Not if somebody has resumed the run, who may want it to go on from there; nor if that cannot be told now.
+    """
+    register = place.register
+    if register.fence() is not None:
+        return False
+    yield STEP
+    holder = register.holder()
+    if holder is None or holder.process == register.process or not holder.is_standby or holder.run != place.run:
+        return False
+    if (yield from office(place)) != holder.process or (yield from find_end(place)) is not None:
+        return False
+    yield STEP
+    return register.registered().kind == "this"
+
+
 def put_back(place: RunPlace) -> Steps[None]:
     """Register a run again whose registration is gone, or damaged by a stranger, if this process leads it.
 
@@ -264,7 +286,7 @@ def put_back(place: RunPlace) -> Steps[None]:
     if not place.register.stands(fence):
         return
     yield from place.keep_name()
-    if (yield from _office(place)) != place.register.process:
+    if (yield from office(place)) != place.register.process:
         yield STEP
         place.store.put(OFFICE, msgspec.json.encode(place.register.process))
 
@@ -282,6 +304,7 @@ class StandBy:
         patience: for so many seconds it waits for somebody to put a run back that neither server has.
         yields: so long it lets who led before go first, who has more than a checkpoint.
         has_checkpoint: returns whether there is one to go on from.
+        folder: where checkpoints would be; "": nowhere.
         tell: is told, in words, what this process waits for.
         seen: the newest head of the run that it has seen.
     """
@@ -291,17 +314,22 @@ class StandBy:
     patience: float
     yields: float
     has_checkpoint: Callable[[], bool]
+    folder: str = ""
     tell: Callable[[str], None] = lambda text: None
     seen: Head | None = None
     _lost_since: float | None = None
 
+    def is_lost(self) -> bool:
+        """Return whether the servers had no model of the run when they were asked last."""
+        return self._lost_since is not None
+
     def lost_seconds(self) -> float:
-        """Return for how long neither server has had anything of the run."""
+        """Return for how long the servers have had no model of the run."""
         if self._lost_since is None:
             self._lost_since = self.clock.now()
             self.tell(
-                f"{self.place.servers} have nothing of run {self.place.run}, and nobody has ended it; this standby, "
-                f"which has no model of it, waits up to {self.patience:g} s for who has"
+                f"{self.place.servers} have no model of run {self.place.run}, and nobody has ended it; this standby, "
+                f"which has none either, waits up to {self.patience:g} s for who has"
             )
         return self.clock.now() - self._lost_since
 
@@ -316,12 +344,13 @@ class TakeOver(NamedTuple):
     """What is left to do for a standby.
 
     ``what``: lead the run, from the newest ``version`` that was seen; remove what a dead master has left of a run that
-    has ``ended``; or nothing, since the run has ended, or failed.
+    has ``ended``; or nothing, since the run has ended, or failed. ``error``: why that is no good end for this process.
     """
 
     what: Literal["lead", "clear up", "ended", "failed"]
     version: int = 0
     end: End = "done"
+    error: str = ""
 
 
 def outlive_master(me: StandBy) -> Steps[TakeOver]:
@@ -330,7 +359,7 @@ def outlive_master(me: StandBy) -> Steps[TakeOver]:
     A run has ended when that is written down, not when its last batch is done: until then its model may not be written.
 
     Raises:
-        TrackerError: the run's id is another run's by now; or neither server has anything of the run, nobody has put it
+        TrackerError: the run's id is another run's by now; or the servers have no model of the run, nobody has put it
             back, and this process has nothing to do so.
     """
     place = me.place
@@ -353,14 +382,23 @@ def outlive_master(me: StandBy) -> Steps[TakeOver]:
         yield Wait(me.clock.now() + _LOOK_SECONDS)
 
 
+def asked_to_stop(me: StandBy) -> TrackerError | None:
+    """Return why a standby that is asked to stop leaves a run that nobody has; None if it does not."""
+    if not me.is_lost() or me.has_checkpoint():
+        return None
+    return _cannot_go_on(me, "this standby, which was asked to stop,")
+
+
 def _ended(me: StandBy, head: Head | None, *, leads: bool, end: str) -> Steps[TakeOver | None]:
     """Return what is left to do for a run that has ended; None while its master clears it up."""
     how: End = "done" if end == "done" else "stopped"
+    is_given_up = how == "stopped" and head is None and me.is_lost()
+    error = f"run {me.place.run} was stopped while {me.place.servers} had no model of it" if is_given_up else ""
     if leads:
-        return TakeOver("clear up", end=how)
+        return TakeOver("clear up", end=how, error=error)
     yield STEP
     is_there = head is not None or me.place.register.registered().kind in ("this", "unknown")
-    return None if is_there else TakeOver("ended", end=how)
+    return None if is_there else TakeOver("ended", end=how, error=error)
 
 
 def _behind(me: StandBy, head: Head | None) -> Steps[TakeOver | None]:
@@ -371,11 +409,27 @@ def _behind(me: StandBy, head: Head | None) -> Steps[TakeOver | None]:
     there = me.place.register.registered()
     if there.kind == "another":
         raise _replaced(me.place, there)
-    if there.kind == "nothing":
-        _check_patience(me)
-    elif there.kind == "this":
+    if there.kind == "unknown":
+        return None
+    if there.kind == "this" and (yield from _is_somebodys(me)):
         me.found(None)
+    else:
+        _check_patience(me)
     return None
+
+
+def _is_somebodys(me: StandBy) -> Steps[bool]:
+    """Return whether a run without a head has a master to write one, or has not begun."""
+    yield STEP
+    holder = me.place.register.holder()
+    if holder is not None and not holder.is_standby:
+        return True
+    return not (yield from _has_begun(me))
+
+
+def _has_begun(me: StandBy) -> Steps[bool]:
+    """Return whether a run has had a head that is lost: it was seen, or the office is gone, which is older than any."""
+    return me.seen is not None or (yield from office(me.place)) is None
 
 
 def _elected(me: StandBy, head: Head | None) -> Steps[TakeOver | None]:
@@ -392,9 +446,10 @@ def _elected(me: StandBy, head: Head | None) -> Steps[TakeOver | None]:
     if there.kind == "this":
         if me.seen is not None and (yield from restore_end(place.store, me.seen)):
             me.tell(f"the head of run {place.run}, which is done, was lost with its master; it is there again")
-        return TakeOver("lead", version)
-    waited = me.lost_seconds()
-    if waited >= me.yields and me.has_checkpoint():
+            return TakeOver("lead", version)
+        if not (yield from _has_begun(me)) or me.has_checkpoint():
+            return TakeOver("lead", version)
+    elif me.lost_seconds() >= me.yields and me.has_checkpoint():
         return TakeOver("lead", version)
     _check_patience(me)
     yield STEP
@@ -403,13 +458,17 @@ def _elected(me: StandBy, head: Head | None) -> Steps[TakeOver | None]:
 
 
 def _check_patience(me: StandBy) -> None:
-    waited = me.lost_seconds()
-    if waited > me.patience:
-        raise TrackerError(
-            f"run {me.place.run} cannot go on here: {me.place.servers} have had nothing of it for {waited:.0f} s, and "
-            "nobody has put it back; this standby has no model of it, and no checkpoint. Whoever has its folder of "
-            "checkpoints goes on with it (dl4j resume FOLDER); or begin it anew"
-        )
+    if me.lost_seconds() > me.patience and not me.has_checkpoint():
+        raise _cannot_go_on(me, "nobody has put it back; this standby")
+
+
+def _cannot_go_on(me: StandBy, who: str) -> TrackerError:
+    where = f" in {me.folder}" if me.folder else ""
+    return TrackerError(
+        f"run {me.place.run} cannot go on here: {me.place.servers} have had no model of it for "
+        f"{me.lost_seconds():.0f} s, and {who} has none either, and no checkpoint{where}. Whoever has its folder of "
+        "checkpoints goes on with it (dl4j resume FOLDER); or begin it anew"
+    )
 
 
 def _replaced(place: RunPlace, there: Registered) -> TrackerError:
@@ -423,7 +482,7 @@ def _head(place: RunPlace) -> Steps[Head | None]:
     return parse_record(place.store, HEAD, raw, Head)
 
 
-def _office(place: RunPlace) -> Steps[str | None]:
+def office(place: RunPlace) -> Steps[str | None]:
     """Return which process has taken office, as the run's store has it."""
     raw = (yield from read_many(place.store, [OFFICE]))[0]
     try:

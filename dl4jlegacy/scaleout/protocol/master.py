@@ -72,10 +72,12 @@ from dl4jlegacy.scaleout.records import (
 from dl4jlegacy.scaleout.store import Buffer, Store
 from dl4jlegacy.scaleout.strategies import WorkRouter, router_of, serving
 
-__all__ = ["Master", "RunStart", "extend_run", "master_steps", "reopen", "restore_end"]
+__all__ = ["Master", "RunStart", "extend_run", "hand_over", "master_steps", "reopen", "restore_end"]
 
 logger = logging.getLogger(__name__)
 
+Beginning = tuple[Head, Buffer, Buffer | None, Mapping[int, SavedState]]
+"""A head, its model, its best one, and the states of its slots that are not in the store."""
 MOST_SET_ASIDE = 64
 """So many of the workers that were set aside are remembered: they leave when they read of it."""
 
@@ -277,6 +279,12 @@ def _begin(me: Master, expected: Buffer | None) -> Steps[None]:
         logger.debug("run %s waits for its checkpoints: %s", me.start.run, exc)
         yield Wait(me.clock.now() + me.limits.poll)
         return
+    yield from _write_head(me, expected, (head, frame, best, states))
+
+
+def _write_head(me: Master, expected: Buffer | None, beginning: Beginning) -> Steps[bool]:
+    """Write a head and what it refers to, if the head still is ``expected``; return whether it was."""
+    head, frame, best, states = beginning
     new = msgspec.structs.replace(head, status="running")
     if not head.logged:
         manifest = yield from write_frame(me.store, me.model_key(head.version), frame)
@@ -296,6 +304,27 @@ def _begin(me: Master, expected: Buffer | None) -> Steps[None]:
         me.known = (new, frame)
         me.best = None if new.best is None or best is None else (new.best, best)
     me.store.publish(HEAD_TOPIC)
+    return written
+
+
+def hand_over(me: Master) -> Steps[bool]:
+    """Write what this master knows over a head that is older; return whether that was done.
+
+    For a master that leaves: it was cut off, or stood still, until a standby went on from less than it has. A version
+    whose slots' states or log are gone with the store is of no use to anybody.
+    """
+    while me.known is not None and (yield from me.start.may_hand_over()):
+        head, frame = me.known
+        raw = (yield from read_many(me.store, [HEAD], clears=True))[0]
+        there = parse_record(me.store, HEAD, raw, Head)
+        if there is not None and (there.status != "running" or there.version >= head.version):
+            return False
+        best = me.best_of(head)
+        if (head.best is not None and best is None) or not (yield from _can_go_on(me, head)):
+            return False
+        if (yield from _write_head(me, raw, (head, frame, best, {}))):
+            return True
+    return False
 
 
 def _can_go_on(me: Master, head: Head) -> Steps[bool]:
@@ -303,10 +332,6 @@ def _can_go_on(me: Master, head: Head) -> Steps[bool]:
     if head.logged and not (yield from is_model_there(me.store, head)):
         return False
     return (yield from states_of(me.store, head)) is not None
-
-
-Beginning = tuple[Head, Buffer, Buffer | None, Mapping[int, SavedState]]
-"""A head, its model, its best one, and the states of its slots that are not in the store."""
 
 
 def _beginning(me: Master) -> Beginning:

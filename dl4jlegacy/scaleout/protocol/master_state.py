@@ -38,6 +38,12 @@ def _always() -> Steps[bool]:
     return True
 
 
+def _never() -> Steps[bool]:
+    """Return False: there is nobody to hand the run over to."""
+    yield from ()
+    return False
+
+
 @dataclass(slots=True)
 class RunStart:
     """How a run starts, or restarts after the store has lost its head or model.
@@ -46,7 +52,8 @@ class RunStart:
     or None if there is none; ``best_model(best)`` the frame of a best model, if the checkpoints have it, and
     ``states(head)`` the states of the slots that belong to a restored head; these three raise ``StorageError`` if that
     is unknown now, and are asked again. ``may_begin()`` returns whether this process may write a head, False if that is
-    unknown now; it raises if it may not (``leading.may_begin``).
+    unknown now; it raises if it may not (``leading.may_begin``). ``may_hand_over()`` returns whether it may write one
+    when it leaves the run to another master (``leading.may_hand_over``).
     """
 
     run: str
@@ -55,6 +62,7 @@ class RunStart:
     best_model: Callable[[Best], Buffer | None] = lambda best: None
     states: Callable[[Head], Mapping[int, SavedState] | None] = lambda head: None
     may_begin: Callable[[], Steps[bool]] = _always
+    may_hand_over: Callable[[], Steps[bool]] = _never
 
 
 @dataclass(slots=True)
