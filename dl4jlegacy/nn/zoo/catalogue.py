@@ -78,7 +78,7 @@ def sda(
 
 def _adagrad(n_in: int) -> AdaGrad:
     """The rate at which small and large stacks of sigmoids were seen to train best, pretraining and finetuning."""
-    return AdaGrad(learning_rate=0.05 if n_in >= _LARGE else 0.1)
+    return AdaGrad(learning_rate=0.05 if n_in >= _LARGE else 0.12)
 
 
 def _first(layers: tuple[Any, ...], n_in: int) -> tuple[Any, ...]:
