@@ -103,6 +103,7 @@ class _Parts:
     ticker: Ticker | None = None
     history: History | None = None
     changed_code: tuple[str, ...] = ()
+    aside: tuple[tuple[int, int], ...] = ()
 
     @property
     def by_reference(self) -> bool:
@@ -192,7 +193,7 @@ class RunExecution:
         )
         performer, folder = self._performer_of(run), folder_of(conf, resumes=run.resumes)
         folder.check_unused()
-        outcome = Outcome(tracker.clock)
+        outcome, router = Outcome(tracker.clock), find_router(conf)
         folder.on_trouble, folder.on_wait, folder.on_failed = outcome.warn, outcome.progressed, self._checkpoint_failed
         if run.resumes and (made_with := folder.made_with()):
             tracker.define_once(ARITHMETIC, made_with)
@@ -204,19 +205,19 @@ class RunExecution:
         ours = parts_of(conf, jobs, performer=performer if run.local_workers else None, **own)
         changed = agree_on_parts(tracker, conf, ours, folder.made_with("made_of"), changed_code=run.changed_code)
         folder.take(RunArithmetic(tracker), made_of, takes_over=run.resumes and self._monitor is not None)
+        aside: tuple[tuple[int, int], ...] = ()
         if self._monitor is None and isinstance(tracker, InMemoryStateTracker):
-            run, performer = noted(run, performer, folder.begun() if run.resumes else None)
-        router = find_router(conf)
+            run, performer, aside = noted(run, performer, folder.begun() if run.resumes else None)
         if self._aggregator is not None:
             check_own_aggregator(router, conf.router, conf.router_args, weighted_average=conf.weighted_average)
         pool = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="dl4j-aggregate")
-        usual = aggregator_of(router, kernels, weighted_average=conf.weighted_average, pool=pool)
         self._parts = _Parts(
             run=run,
             jobs=jobs,
             tracker=tracker,
             router=router,
-            aggregator=self._aggregator or usual,
+            aggregator=self._aggregator
+            or aggregator_of(router, kernels, weighted_average=conf.weighted_average, pool=pool),
             kernels=kernels,
             first_model=first,
             performer=performer,
@@ -224,6 +225,7 @@ class RunExecution:
             outcome=outcome,
             pool=pool,
             changed_code=changed,
+            aside=aside,
         )
         return conf
 
@@ -412,9 +414,7 @@ class RunExecution:
             start=protocol.RunStart(
                 conf.run,
                 lambda: parts.first_model().encode(),
-                parts.folder.restore,
-                parts.folder.best_model,
-                parts.folder.states,
+                *(parts.folder.restore, parts.folder.best_model, parts.folder.states, parts.aside),
                 *(() if monitor is None else (monitor.leadership.may_begin, monitor.leadership.may_hand_over)),
             ),
             scoring=msgspec.structs.replace(conf.scoring, stop_if=self._stop_if),

@@ -150,7 +150,8 @@ def aggregate(
     """Return the next model's frame and score from all updates at once, weighted by their own example counts."""
     examples = [int(Result.decode(update).values.get("examples", 1)) for update in updates]
     begun = aggregator.begin(model, version=version, examples=examples)
-    begun.add(updates)
+    if updates:
+        begun.add(updates)
     return begun.finish(ends_phase=ends_phase)
 
 

@@ -28,7 +28,7 @@ from dl4jlegacy.scaleout.perform import WorkerPerformer
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol.crashes import describe
 from dl4jlegacy.scaleout.protocol.poison import SUSPECTED, Counts, is_poison
-from dl4jlegacy.scaleout.records import Crash, Head
+from dl4jlegacy.scaleout.records import Crash, Head, covered, fold_number
 
 __all__ = ["Computing", "noted"]
 
@@ -39,12 +39,16 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class _Noted(msgspec.Struct, kw_only=True):
-    """The file: which run's it is, on which boot of the machine, what is computed, how often a job's process died."""
+    """The file: which run's it is, on which boot of the machine, what is computed, how often a job's process died.
+
+    And how many jobs were finished: a checkpoint may know of none of them.
+    """
 
     incarnation: str = ""
     boot: str = ""
     computing: dict[str, str] = {}
     crashes: dict[str, int] = {}
+    finished: int = 0
 
 
 class Computing:
@@ -57,13 +61,14 @@ class Computing:
 
     def __init__(self, folder: Path, incarnation: str) -> None:
         self._folder, self._lock, self._fd = folder, threading.Lock(), _open(folder / _NAME)
+        self._aside: set[str] = set()
         boot = _BOOT.read_text().strip() if _BOOT.exists() else ""
         found = _read(self._fd)
         self._noted = _Noted(incarnation=incarnation, boot=boot)
         if self._fd is not None:
             weakref.finalize(self, os.close, self._fd)
         if found.incarnation == incarnation:
-            self._noted.crashes = found.crashes
+            self._noted.crashes, self._noted.finished = found.crashes, found.finished
         if found.incarnation == incarnation and found.boot == boot:  # else the machine went down, and all with it
             for place in set(found.computing.values()):
                 self._noted.crashes[place] = self._noted.crashes.get(place, 0) + 1
@@ -71,21 +76,34 @@ class Computing:
 
     def is_suspected(self) -> bool:
         """Return whether some job has cost so many processes that it may not be computed beside others."""
-        return any(count >= SUSPECTED for count in self._noted.crashes.values())
+        return any(count >= SUSPECTED for place, count in self._noted.crashes.items() if place not in self._aside)
 
-    def check(self, run: str, plan: Plan, head: Head | None) -> None:
-        """Raise ``PoisonJobError`` if a job is known to kill the process; whoever resumes the run again may try it."""
-        deaths = sum(self._noted.crashes.values())
+    def check(
+        self, run: str, plan: Plan, head: Head | None, *, sets_aside: bool = False
+    ) -> tuple[tuple[int, int], ...]:
+        """Return the jobs that are known to kill the process and are to be set aside, as ``Head.jobs_set_aside``.
+
+        Raises:
+            PoisonJobError: they are not, or cannot be; whoever resumes the run again may try them.
+        """
+        deaths, aside = sum(self._noted.crashes.values()), () if head is None else head.jobs_set_aside
         finished = 0 if head is None else sum(last - first for first, last in head.folded)
-        for place, count in self._noted.crashes.items():
+        for place, count in list(self._noted.crashes.items()):
             crashes = [Crash(f"process {index + 1}", "", "it left the job in its folder") for index in range(count)]
             round_, slot = map(int, place.split("/"))
-            counts = Counts(finished, deaths)
-            if is_poison(crashes, counts, jobs=plan.total_slots):
+            counts = Counts(max(finished, self._noted.finished), deaths)
+            number = plan.number(round_, slot)
+            if covered(aside, number) or not is_poison(crashes, counts, jobs=plan.total_slots):
+                continue
+            text = f"run {run}: {describe(plan, number, crashes, counts, where=str(self._folder))}"
+            if not sets_aside or plan.is_validation(round_):
                 del self._noted.crashes[place]
                 self._write()
-                number, where = plan.number(round_, slot), str(self._folder)
-                raise PoisonJobError(f"run {run}: {describe(plan, number, crashes, counts, where=where)}")
+                raise PoisonJobError(f"{text}, or resume it with --poison-jobs set-aside to go on without them")
+            logger.warning("round %s, slot %s is set aside: %s", round_, slot, text)
+            aside = fold_number(aside, number)
+        self._aside = {"{}/{}".format(*plan.at(n)) for first, last in aside for n in range(first, last)}
+        return aside
 
     def noting(self, make: PerformerFactory) -> PerformerFactory:
         """Return what makes performers that note what they compute."""
@@ -101,6 +119,7 @@ class Computing:
                 self._noted.computing.pop(str(threading.get_ident()), None)
             if is_done:
                 self._noted.crashes.pop(place, None)
+                self._noted.finished += 1
             self._write()
 
     def _write(self) -> None:
@@ -159,18 +178,22 @@ def _read(fd: int | None) -> _Noted:
         return _Noted()
 
 
-def noted(run: Any, performer: PerformerFactory, head: Head | None) -> tuple[Any, PerformerFactory]:
+def noted(
+    run: Any, performer: PerformerFactory, head: Head | None
+) -> tuple[Any, PerformerFactory, tuple[tuple[int, int], ...]]:
     """Return a run in one process, and what makes its performers, so that it is noted what they compute.
 
+    And the jobs that it is to go on without, as ``Head.jobs_set_aside``.
+
     Raises:
-        PoisonJobError: a job is known to kill the process.
+        PoisonJobError: a job is known to kill the process, and is not to be set aside.
     """
     folder = run.conf.checkpoint_dir
     if not folder or not Path(folder).is_dir():  # there is none, or it is in S3
-        return run, performer
+        return run, performer, ()
     computing = Computing(Path(folder), run.conf.incarnation)
-    computing.check(run.conf.run, run.plan, head)
+    aside = computing.check(run.conf.run, run.plan, head, sets_aside=run.conf.poison_jobs == "set-aside")
     if computing.is_suspected() and run.local_workers > 1:
         logger.warning("run %s goes on with one worker: one of its jobs may have killed the process", run.conf.run)
         run = replace(run, local_workers=1)
-    return run, computing.noting(performer)
+    return run, computing.noting(performer), aside

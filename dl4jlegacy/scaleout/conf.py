@@ -133,7 +133,7 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         session_seconds: how long Zookeeper waits for a process that it does not hear of before it counts as gone, and a
             standby takes over from a master; Zookeeper has bounds of its own (4 to 40 s, unless it is told others).
         poison_jobs: what becomes of a job that kills the processes of its workers: ``"fail"``, the run ends (exit code
-            12), or ``"set-aside"``, it goes on without that job's batches, if its strategy keeps no states of slots.
+            12), or ``"set-aside"``, it goes on without that job's batches.
         kernels: the implementation that all workers of the run use, ``cupy`` on GPUs; resolved at ``setup``.
         device: what the workers of the master's process compute on, one of ``devices.CHOICES``; "": what ``kernels``
             says. Workers elsewhere choose for themselves, of the kind that ``kernels`` says.

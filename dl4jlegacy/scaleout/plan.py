@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import NamedTuple, TypeVar
@@ -443,10 +443,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         _, epoch, inside = self._place(self.training_round(round_))
         return self._epoch_of(epoch).rounds - inside
 
-    def is_last_until(self, number: int, until: int) -> bool:
-        """Return whether a job is the last one of its slot up to the round ``until``; short rounds leave slots out."""
+    def is_last_until(self, number: int, until: int, aside: Sequence[tuple[int, int]] = ()) -> bool:
+        """Return whether a job is the last one of its slot up to the round ``until``; short rounds leave slots out.
+
+        So do jobs that are set ``aside``: ranges of their numbers, as ``Head.jobs_set_aside``.
+        """
         round_, slot = self.at(number)
-        return not any(slot < self.slots(later) for later in range(round_ + 1, until + 1))
+        later = (self.number(each, slot) for each in range(round_ + 1, until + 1) if slot < self.slots(each))
+        return all(any(first <= n < last for first, last in aside) for n in later)
 
     def epochs_before(self, round_: int) -> int:
         """Return how many epochs, pretraining apart, are trained on when a round begins."""

@@ -481,11 +481,13 @@ def covered(folded: tuple[tuple[int, int], ...], number: int) -> bool:
 def advance(head: Head, plan: Plan, numbers: Iterable[int], **changes: Any) -> Head:
     """Return the head after ``numbers`` were folded, with the counts that the plan has for them.
 
-    Jobs that are set aside count for nothing, and keep no round open.
+    Jobs that are set aside count for nothing, and keep no round open: not before their round, so that one in which
+    nothing else is left ends its phase like any other, whenever it became known.
     """
-    folded, batches, examples = head.folded, head.batches, head.examples
+    folded, batches, examples, numbers = head.folded, head.batches, head.examples, list(numbers)
+    latest = max([head.round, *(plan.at(number)[0] for number in numbers)])
     for aside in (n for first, last in head.jobs_set_aside for n in range(first, last)):
-        folded = fold_number(folded, aside)
+        folded = fold_number(folded, aside) if plan.at(aside)[0] <= latest else folded
     for number in numbers:
         folded = fold_number(folded, number)
         batches += plan.batches_of(number)

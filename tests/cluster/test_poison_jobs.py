@@ -28,7 +28,7 @@ poison_module.MultiLayerNetworkPerformer.perform = perform_poison
 """
 WAYS = {
     "exit": "os._exit(3)",
-    "segmentation fault": "os.kill(os.getpid(), signal.SIGSEGV)",
+    "segmentation fault": "signal.raise_signal(signal.SIGSEGV)",
     "out of memory": "os.kill(os.getpid(), signal.SIGKILL)",
 }
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dl4jlegacy.errors import PoisonJobError
@@ -42,6 +43,18 @@ def test_a_process_that_dies_of_one_job_again_and_again_is_told_which_and_may_tr
     with pytest.raises(PoisonJobError, match=r"round 500, slot 1 .*kills its workers"):
         Computing(tmp_path, "i").check("r", PLAN, HEAD)
     Computing(tmp_path, "i").check("r", PLAN, HEAD)
+
+
+def test_a_job_that_is_to_be_set_aside_is_left_out_by_every_resume_until_a_checkpoint_says_so(tmp_path: Path) -> None:
+    for _ in range(3):
+        dies(tmp_path, (500, 1))
+    number = PLAN.number(500, 1)
+    for _ in range(2):  # whoever dies before its next checkpoint
+        noted = Computing(tmp_path, "i")
+        assert noted.check("r", PLAN, HEAD, sets_aside=True) == ((number, number + 1),)
+        assert not noted.is_suspected()
+    known = msgspec.structs.replace(HEAD, jobs_set_aside=((number, number + 1),))
+    assert Computing(tmp_path, "i").check("r", PLAN, known) == known.jobs_set_aside
 
 
 def test_a_job_that_is_done_is_not_to_blame(tmp_path: Path) -> None:
@@ -79,15 +92,35 @@ def test_no_link_is_followed(tmp_path: Path) -> None:
 
 
 DIES = """
-import os, signal
+import signal
 import dl4jlegacy.scaleout.perform as poison_module
 performed_well = poison_module.MultiLayerNetworkPerformer.perform
 def perform_poison(self, job):
     if tuple(job.slot[:2]) == (60, 2):
-        os.kill(os.getpid(), signal.SIGSEGV)
+        signal.raise_signal(signal.SIGSEGV)
     return performed_well(self, job)
 poison_module.MultiLayerNetworkPerformer.perform = perform_poison
 """
+
+
+@pytest.mark.long
+def test_a_training_that_dies_of_its_own_job_goes_on_without_it_if_that_is_wanted(tmp_path: Path) -> None:
+    """Though its slots remember something."""
+    (tmp_path / "sitecustomize.py").write_text(DIES)
+    env, folder, died = {**os.environ, "PYTHONPATH": f"{tmp_path}:{REPOSITORY}"}, str(tmp_path / "run"), 0
+    data = ["--model", "mlp", "--dataset", "digits", "--epochs", "6", "--router", "gradient-sharing"]
+    flags = ["--checkpoint-dir", folder, "--checkpoint-every", "1", "--poison-jobs", "set-aside", "--format", "json"]
+    words = ["train", *data, "--jobs-per-round", "4", *flags]
+    while True:
+        program = [sys.executable, "-m", "dl4jlegacy", *words]
+        done = subprocess.run(program, env=env, capture_output=True, text=True, timeout=120, check=False)
+        if done.returncode != -signal.SIGSEGV or died > 12:
+            break
+        died, words = died + 1, ["resume", folder, "--format", "json"]
+    assert done.returncode == 0 and 3 <= died <= 12, done.stderr
+    report = json.loads(done.stdout)
+    assert (report["batches_set_aside"], report["batches_lost"], report["batches_duplicated"]) == (1, 0, 0)
+    assert "round 60, slot 2 is set aside" in done.stderr
 
 
 @pytest.mark.long
@@ -111,4 +144,5 @@ def test_a_training_that_dies_of_its_own_job_ends_with_its_name_when_it_is_resum
     mended = run(["resume", folder, "--format", "json"], dict(os.environ))
     assert mended.returncode == 0, mended.stderr
     whole = run([*arguments[:-6], "--format", "json"], dict(os.environ))
+    assert json.loads(mended.stdout)["batches_set_aside"] == 0
     assert json.loads(mended.stdout)["params_sha256"] == json.loads(whole.stdout)["params_sha256"]

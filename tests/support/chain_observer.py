@@ -143,7 +143,8 @@ class ChainObserver:
 
     def _check_fold(self, before: Head, head: Head) -> None:
         plan, seed = self.plan, f"seed {self.seed}, version {head.version}"
-        numbers = [n for first, last in head.folded for n in range(first, last) if not covered(before.folded, n)]
+        folded = (n for first, last in head.folded for n in range(first, last) if not covered(before.folded, n))
+        numbers = [n for n in folded if not covered(head.jobs_set_aside, n)]
         is_known = all(h.snapshot is None or h.snapshot.key in self.states for h in (before, head))
         if not numbers or plan.is_validation(before.round) or head.snapshot is None or not is_known:
             return
@@ -222,7 +223,8 @@ class ChainObserver:
 
 def updates_in(head: Head) -> int:
     """Return how many updates are in a version."""
-    return sum(last - first for first, last in head.folded)
+    folded = (n for first, last in head.folded for n in range(first, last))
+    return sum(not covered(head.jobs_set_aside, n) for n in folded)
 
 
 def sent_by(update: Result, size: int) -> Any:

@@ -322,7 +322,7 @@ class EmptiedWorld(World):
         place, clock, work = self.place(process), self.clock(), self.work
         start = protocol.RunStart(
             RUN, work.first_model, self.restore, self.best_model, lambda head: self.states,
-            lambda: protocol.may_begin(place), lambda: protocol.may_hand_over(place),
+            (), lambda: protocol.may_begin(place), lambda: protocol.may_hand_over(place),
         )  # fmt: skip
         process.master = me = protocol.Master(
             process.name,

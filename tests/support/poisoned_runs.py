@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 
 from dl4jlegacy.scaleout import protocol
-from dl4jlegacy.scaleout.records import POISON, Failure, Head
+from dl4jlegacy.scaleout.records import POISON, Failure, Head, covered
 from tests.support import simulator
 from tests.support.scenarios import HOSTILE, Scenario
 from tests.support.simulator import LEASE, WORKERS, DiedError, Work, World
@@ -112,6 +112,10 @@ def simulate(
         assert isinstance(world, PoisonedWorld)
         assert not world.poison, f"seed {world.seed}: {world.poison} was never accused"
         assert sorted(world.accused) == sorted(world.planned), f"seed {world.seed}: accused {world.accused}"
+        assert not (sets_aside and world.resumed), f"seed {world.seed}: the run has ended, to be resumed"
+        if sets_aside and not world.losses and world.result is not None:
+            aside = world.result[0].jobs_set_aside
+            assert all(covered(aside, work.plan.number(*job)) for job in world.planned), f"seed {world.seed}: {aside}"
         worlds.append(world)
     return worlds
 

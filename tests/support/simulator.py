@@ -590,7 +590,7 @@ def check(world: World, seed: int, peak: int) -> None:
 
 def fold(aggregator: Any, model: Any, updates: list[Any], depth: int, *, version: int, ends_phase: bool) -> Any:
     """Return the next model and its score, folded in a tree of this depth."""
-    *groups, _ = aggregation_tree(len(updates), depth)
+    *groups, _ = aggregation_tree(len(updates), depth) if updates else [[]]
     for level in groups:
         sources, updates = updates, []
         for places in level:

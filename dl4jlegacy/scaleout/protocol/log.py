@@ -21,7 +21,7 @@ from dl4jlegacy.scaleout.mesh.messages import Messages
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol.events import Steps
 from dl4jlegacy.scaleout.protocol.frames import manifest_of, parse_record, read_frame, read_frames, write_frames
-from dl4jlegacy.scaleout.records import Folded, Head, JobRecord, LogEntry, Manifest, SlotState, encode_record
+from dl4jlegacy.scaleout.records import Folded, Head, JobRecord, LogEntry, Manifest, SlotState, covered, encode_record
 from dl4jlegacy.scaleout.store import Buffer, Store
 from dl4jlegacy.wire import digest
 
@@ -247,13 +247,14 @@ def rewound(head: Head, plan: Plan) -> Head:
     The rounds since then are done again if it does, and come to the same.
     """
     numbers = numbers_since(head, plan)
+    counted = [number for number in numbers if not covered(head.jobs_set_aside, number)]
     return msgspec.structs.replace(
         head,
         version=head.version - head.logged,
         round=head.round - head.logged,
         folded=((0, numbers.start),) if numbers.start else (),
-        batches=head.batches - sum(map(plan.batches_of, numbers)),
-        examples=head.examples - sum(map(plan.examples_of, numbers)),
+        batches=head.batches - sum(map(plan.batches_of, counted)),
+        examples=head.examples - sum(map(plan.examples_of, counted)),
         entry=None,
         logged=0,
     )

@@ -46,6 +46,7 @@ from dl4jlegacy.scaleout.protocol.log import (
     model_after,
     numbers_since,
     read_log,
+    rewound,
 )
 from dl4jlegacy.scaleout.protocol.master_state import SWEEP_VERSIONS, Master, RunStart
 from dl4jlegacy.scaleout.protocol.parameter_servers import fold_by_workers
@@ -66,11 +67,12 @@ from dl4jlegacy.scaleout.records import (
     Keys,
     Manifest,
     SlotState,
+    covered,
     encode_record,
     fold_number,
 )
 from dl4jlegacy.scaleout.store import Buffer, Store
-from dl4jlegacy.scaleout.strategies import WorkRouter, router_of, serving
+from dl4jlegacy.scaleout.strategies import WorkRouter, router_of, serving, slot_strategy
 
 __all__ = ["Master", "RunStart", "extend_run", "hand_over", "master_steps", "reopen", "restore_end"]
 
@@ -130,8 +132,8 @@ def _work(me: Master, slots: OpenSlots, *, is_new: bool) -> Steps[None]:
     if is_new and router_of(me.router, me.plan, head).binds_model:  # no job can be done yet; the first commit is a hint
         with me.phases.phase("MasterWait", (head.round, None)):
             yield Wait(me.clock.now() + me.limits.poll)
-    is_served = serving(me.router, me.plan, head.round) is not None
     if (yield from watch(me, slots)):
+        is_served = bool(slots.folded) and serving(me.router, me.plan, head.round) is not None
         folded = (yield from fold_by_workers(me, slots)) if is_served else None
         if folded is not None or not is_served:
             yield from close_round(me, slots, folded)
@@ -285,7 +287,10 @@ def _begin(me: Master, expected: Buffer | None) -> Steps[None]:
 def _write_head(me: Master, expected: Buffer | None, beginning: Beginning) -> Steps[bool]:
     """Write a head and what it refers to, if the head still is ``expected``; return whether it was."""
     head, frame, best, states = beginning
-    new = msgspec.structs.replace(head, status="running")
+    aside = head.jobs_set_aside
+    for number in (n for first, last in me.start.aside for n in range(first, last) if not covered(head.folded, n)):
+        aside = fold_number(aside, number)
+    new = msgspec.structs.replace(head, status="running", jobs_set_aside=aside)
     if not head.logged:
         manifest = yield from write_frame(me.store, me.model_key(head.version), frame)
         new = msgspec.structs.replace(new, model=manifest)
@@ -401,15 +406,33 @@ def _set_aside(me: Master, slots: OpenSlots) -> Steps[None]:
 
 
 def _set_job_aside(me: Master, slots: OpenSlots, number: int, failure: Failure) -> Steps[None]:
-    """Have the run go on without the job of a slot."""
+    """Have the run go on without the job of a slot, which keeps the state that its last job has left.
+
+    If that job has not saved it, and no later one is going to before model and states are stored, the run goes back to
+    where they were stored last. Its rounds since then come to the same, and their states are saved with the last one.
+    The version goes on, so that nobody takes this for an older head.
+    """
     aside = fold_number(slots.head.jobs_set_aside, number)
     head = msgspec.structs.replace(slots.head, jobs_set_aside=aside)
+    goes_back = _leaves_unsaved(me, head, number)
+    if goes_back:
+        back = rewound(head, me.plan)
+        head = msgspec.structs.replace(back, version=head.version + 1, keeps=head.round - 1)
     yield STEP
     if me.store.replace_if_same(HEAD, slots.raw, encode_record(head)):
-        me.known = (head, slots.model)
+        me.known = None if goes_back else (head, slots.model)
         me.on_job_set_aside(me.plan.at(number), failure)
         yield from increment(me.store, CRASHES, -slots.accused, least=0)
     me.store.publish(HEAD_TOPIC)
+
+
+def _leaves_unsaved(me: Master, head: Head, number: int) -> bool:
+    """Return whether nobody would save the state of a slot whose job is set aside."""
+    if slot_strategy(me.router, me.plan, head.round) is None:
+        return False
+    aside, slot = head.jobs_set_aside, me.plan.at(number)[1]
+    since = (n for n in numbers_since(head, me.plan) if me.plan.at(n)[1] == slot and not covered(aside, n))
+    return any(since) and me.plan.is_last_until(number, head.keeps, aside)
 
 
 def reopen(store: Store, plan: Plan, router: WorkRouter) -> Steps[bool]:

@@ -53,7 +53,8 @@ class RunStart:
     ``states(head)`` the states of the slots that belong to a restored head; these three raise ``StorageError`` if that
     is unknown now, and are asked again. ``may_begin()`` returns whether this process may write a head, False if that is
     unknown now; it raises if it may not (``leading.may_begin``). ``may_hand_over()`` returns whether it may write one
-    when it leaves the run to another master (``leading.may_hand_over``).
+    when it leaves the run to another master (``leading.may_hand_over``). ``aside`` are jobs that it goes on without,
+    as ``Head.jobs_set_aside``.
     """
 
     run: str
@@ -61,6 +62,7 @@ class RunStart:
     restore: Callable[[], tuple[Head, Buffer] | None]
     best_model: Callable[[Best], Buffer | None] = lambda best: None
     states: Callable[[Head], Mapping[int, SavedState] | None] = lambda head: None
+    aside: tuple[tuple[int, int], ...] = ()
     may_begin: Callable[[], Steps[bool]] = _always
     may_hand_over: Callable[[], Steps[bool]] = _never
 
@@ -73,7 +75,7 @@ class Master:
     other workers immediately. A wrong answer only means that a job is done twice. ``death_of(worker)`` returns how it
     is known that the process has died, and did not only fall silent; "": it is not. Crashes of jobs are counted by
     that, and ``on_crashed(slot, crash, count)`` is called for each. A job that kills its workers ends the run; with
-    ``sets_poison_aside``, if the strategy can do without it, ``on_job_set_aside(slot, why)`` is called instead.
+    ``sets_poison_aside``, if its round can do without it, ``on_job_set_aside(slot, why)`` is called instead.
     ``on_reissued(slot, worker, reason)`` is called for each job that is also given to another worker,
     ``on_progress()`` whenever batches were done, be it of a job that is not done yet, ``on_set_aside(worker,
     failures)`` for a worker that gets no more jobs; they must only enqueue.

@@ -17,7 +17,7 @@ import msgspec
 from dl4jlegacy.clock import Clock
 from dl4jlegacy.errors import WireError
 from dl4jlegacy.scaleout.aggregate import Aggregation, JobAggregator, ValidationAggregation, check_update
-from dl4jlegacy.scaleout.contract import begun, open_slots, slots_to_fold, slots_to_fold_ahead
+from dl4jlegacy.scaleout.contract import begun, is_own, open_slots, slots_to_fold, slots_to_fold_ahead
 from dl4jlegacy.scaleout.phases import Phases
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol.crashes import CRASHES, MOST_EXCUSED, Attempts, accusation, is_held_back, note_crashes
@@ -287,11 +287,13 @@ def _accuse(me: Watcher, slots: OpenSlots, number: int, record: JobRecord) -> St
 
 
 def _can_do_without(me: Watcher, head: Head, number: int) -> bool:
-    """Return whether a job can be set aside: its slot remembers nothing, and something is left to be folded."""
-    if slot_strategy(me.router, me.plan, head.round) is not None:
-        return False
+    """Return whether a job can be set aside: if nothing else is left to be folded, that is nobody's own matter.
+
+    A validation of no examples has no score, and an aggregator of somebody's own may need one update at least.
+    """
     without = msgspec.structs.replace(head, jobs_set_aside=fold_number(head.jobs_set_aside, number))
-    return bool(open_slots(me.router, me.plan, without)) or not router_of(me.router, me.plan, head).binds_model
+    is_ours = not me.plan.is_validation(head.round) and not is_own(me.aggregator)
+    return is_ours or bool(open_slots(me.router, me.plan, without))
 
 
 def _note_progress(me: Watcher, slots: OpenSlots, number: int, record: JobRecord) -> None:
@@ -309,7 +311,8 @@ def _reissued(me: Watcher, slots: OpenSlots, number: int, record: JobRecord, raw
     if record.model != model:  # a record from before the run was restored
         return JobRecord(state="ready", model=model, token=record.token, data=record.data, crashes=record.crashes)
     ready = msgspec.structs.replace(record, state="ready", worker="", failure=None, update=None, saved=None, home="")
-    saves = _slot_strategy(me, slots) is not None and me.plan.is_last_until(number, slots.head.keeps)
+    keeps, aside = slots.head.keeps, slots.head.jobs_set_aside
+    saves = _slot_strategy(me, slots) is not None and me.plan.is_last_until(number, keeps, aside)
     if record.state == "done" and saves and (record.saved is None or not _goes_on(me, slots, number, record)):
         return ready  # its slot would begin anew, or go on from what is not its last job
     if record.state == "ready" and record.home and (me.is_gone(record.home) or record.home not in me.present()):

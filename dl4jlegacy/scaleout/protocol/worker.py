@@ -189,7 +189,7 @@ def _write(me: Worker, done: Sequence[Done], head: Head) -> Steps[list[Commit]]:
     commits = []
     for each, update, slot, writer in zip(done, updates, slots, writers, strict=True):
         state, saved = each.state, None
-        if state is not None and me.plan.is_last_until(each.claim.number, head.keeps):
+        if state is not None and me.plan.is_last_until(each.claim.number, head.keeps, head.jobs_set_aside):
             saved = yield from write_frame(me.store, Keys.state(*slot, writer), state)
         if state is not None and saved is None and me.copies is not None:
             me.copies.keep(slot[1], update.key, state)  # before the commit, so that whoever sees that finds it

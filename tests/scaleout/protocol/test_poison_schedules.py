@@ -8,9 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from dl4jlegacy.scaleout.protocol import crashes, poison
+from dl4jlegacy.datasets import ListDataSetIterator
+from dl4jlegacy.scaleout.job import DataSetJobIterator
+from dl4jlegacy.scaleout.plan import Phase
+from dl4jlegacy.scaleout.protocol import crashes, master, poison
 from dl4jlegacy.scaleout.strategies import STRATEGIES
-from tests.scaleout.protocol.test_protocol import CHAINS, network_work
+from tests.scaleout.protocol.test_protocol import CHAINS, examples, network_work, work_of
 from tests.support.poisoned_runs import SCENARIOS, PoisonedWorld, simulate
 
 POISONED = [name for name, (jobs, *_) in SCENARIOS.items() if jobs]
@@ -64,6 +67,19 @@ def test_1000_schedules_with_workers_killed_at_random_accuse_no_job(router: str,
     simulate(network_work(), math.ceil(1000 / len(KILLED) / len(ROUTERS)), 1001, scenario, router)
 
 
+@pytest.mark.parametrize(("router", "seed"), [("gradient-sharing", 8), ("easgd", 2), ("easgd-asynchronous", 3)])
+def test_a_slot_whose_job_is_set_aside_keeps_its_state(router: str, seed: int) -> None:
+    simulate(network_work(), 1, seed, "two-set-aside", router)
+
+
+@pytest.mark.parametrize("router", ["bmuf", "gradient-sharing", "easgd-asynchronous"])
+def test_a_round_whose_only_job_is_set_aside_is_closed_without_updates(router: str) -> None:
+    """In seed 3 it is the last of its phase; in the others it is not."""
+    phases = (Phase(kind="pretrain", layer=0, epochs=2), Phase(kind="finetune", epochs=2))
+    jobs = DataSetJobIterator(ListDataSetIterator(examples(9, 3), 2, seed=5), jobs_per_round=1, phases=phases)
+    simulate(work_of(jobs), 3, 2, "one-set-aside", router)
+
+
 # --- each breaks one rule, and the simulator must notice ---
 
 
@@ -71,6 +87,14 @@ def test_that_three_crashes_are_enough_is_noticed(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(poison, "CHANCE", 1e9)
     with pytest.raises(AssertionError, match=r"seed \d+: .* is accused, which is innocent"):
         simulate(network_work(), 40, 1, "many-kills")
+
+
+def test_a_state_that_nobody_has_saved_of_a_slot_whose_job_is_set_aside_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(master, "_leaves_unsaved", lambda me, head, number: False)
+    with pytest.raises(AssertionError, match="seed 8: parameters differ"):
+        simulate(network_work(), 1, 8, "two-set-aside", "gradient-sharing")
 
 
 def test_a_job_that_nobody_accuses_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
