@@ -28,6 +28,17 @@ TEXTS = {
         ),
         *(TRAIN, 3, "aliases make it larger than its text"),
     ),
+    "many merges": (
+        "c.yaml",
+        "a0: &a0 {x: 1}\n" + "".join(f"a{i}: &a{i} {{<<: *a{i - 1}, k{i}: 1}}\n" for i in range(1, 300)),
+        *(TRAIN, 3, "merges (<<) make it larger than its text"),
+    ),
+    "merge of itself": ("c.yaml", "router_args: &a {<<: [{b: 1}, *a]}", TUNE, 3, "a map merges itself"),
+    "long merge": (
+        "c.yaml",
+        "seed: &a0 {}\nx: [" + ", ".join(f"&a{i} {{<<: *a{i - 1}}}" for i in range(1, 2000)) + "]\n<<: *a1999",
+        *(SUMMARY, 3, "lead from one to the next, too deep"),
+    ),
     "no such month": ("c.yaml", "epochs: 2001-99-01", SUMMARY, 3, "month must be in 1..12"),
     "deep JSON": ("c.json", '{"layers":' * 400 + "1" + "}" * 400, SUMMARY, 3, "nested more than 100 deep"),
     "epochs without number": (

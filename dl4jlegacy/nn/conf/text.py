@@ -27,6 +27,7 @@ _VALUE = re.compile(r"Invalid value '?(?P<name>[^']*)'?")
 _AT = re.compile(r" - at (?:`key` in )?`(?P<path>\$[^`]*)`")
 _BRACKET = re.compile(r"[\[\]{}]")
 _MOST_NESTED = 100
+_MERGE = "tag:yaml.org,2002:merge"
 _SEGMENT = re.compile(r"\.(?P<field>[^.\[\]]+)|\[(?P<index>\d+|\.\.\.)\]")
 
 
@@ -72,8 +73,8 @@ def top_level_keys(text: str) -> frozenset[str]:
 def load_yaml(text: str | bytes) -> Any:
     """Parse YAML; raises ``YAMLError``, also for brackets that are nested so deep that parsing them takes minutes.
 
-    What holds itself (``a: &a [*a]``), what aliases make many times larger than the text, and a date that there is not
-    are such errors, too.
+    What holds itself (``a: &a [*a]``), what aliases and merges make many times larger than the text, and a date that
+    there is not are such errors, too.
     """
     depth = 0
     for bracket in _BRACKET.findall(text if isinstance(text, str) else text.decode(errors="replace")):
@@ -81,13 +82,41 @@ def load_yaml(text: str | bytes) -> Any:
         if depth > _MOST_NESTED:
             raise yaml.YAMLError(f"brackets are nested more than {_MOST_NESTED} deep")
     try:
-        found = yaml.safe_load(text)
+        found = _BoundedLoader(text).get_single_data()
         _check_bounds(found, len(text))
     except yaml.YAMLError:
         raise
+    except RecursionError as exc:
+        raise yaml.YAMLError(
+            "its maps and lists are nested, or its merges (<<) lead from one to the next, too deep"
+        ) from exc
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as exc:  # its constructors raise any
         raise yaml.YAMLError(f"a value cannot be read: {exc}") from exc
     return found
+
+
+class _BoundedLoader(yaml.SafeLoader):
+    """PyYAML's safe loader, for which ``<<`` copies no more entries than the text has characters."""
+
+    def __init__(self, text: str | bytes) -> None:
+        super().__init__(text)
+        self._may_copy = len(text) + _MOST_NESTED
+        self._merging = set[int]()
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """See ``SafeConstructor``; counts before it copies, since each map of a chain copies all those before it."""
+        if id(node) in self._merging:
+            raise ValueError("a map merges itself (<<)")
+        self._merging.add(id(node))
+        for value in [value for key, value in node.value if key.tag == _MERGE]:
+            for source in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                if isinstance(source, yaml.MappingNode):
+                    self.flatten_mapping(source)
+                    self._may_copy -= len(source.value)
+        self._merging.discard(id(node))
+        if self._may_copy < 0:
+            raise ValueError("its merges (<<) make it larger than its text; write out what they stand for")
+        super().flatten_mapping(node)
 
 
 def _check_bounds(tree: Any, text_length: int) -> None:
