@@ -15,14 +15,16 @@ import signal
 import sys
 import threading
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
 from rich.console import Console
 from rich.text import Text
 
-from dl4jlegacy.errors import Dl4jError, JobError, OutputError
+from dl4jlegacy.errors import Dl4jError, JobError, OutputError, counted
 from dl4jlegacy.exits import Stopped
+from dl4jlegacy.service_threads import ServiceThread
 from dl4jlegacy.strict_json import to_json
 
 __all__ = ["EXIT_INTERNAL", "emit", "error_fields", "open_console", "printable", "run_guarded"]
@@ -31,6 +33,8 @@ EXIT_INTERNAL = 70
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _NOHUP = (signal.SIGHUP, signal.SIG_IGN)
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_MOST_LINES = 1000
+"""So many lines of other threads' logs wait for a reader; of more, only their number is told."""
 _SHOW_CURSOR = b"\x1b[?25h"
 
 
@@ -76,24 +80,87 @@ class _Console(Console):
 
 
 class _Log(logging.Handler):
-    """Log records as one line of text, or of JSON; one of an exception has its traceback, too."""
+    """Log records as one line of text, or of JSON; one of an exception has its traceback, too.
+
+    The main thread waits until its lines are printed. Other threads never do: theirs wait in a queue, which a thread of
+    its own prints, so that a reader who has paused (``2>&1 | less``) holds up no actor.
+    """
 
     def __init__(self, console: Console, *, as_json: bool) -> None:
         super().__init__()
         self._console, self._json = console, as_json
+        self._lines: deque[str | int] = deque()  # a number: so many lines are left out there
+        self._own_lock = threading.Lock()
+        self._printer: ServiceThread | None = None
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Emit without the lock of ``Handler``, which whoever waits for a reader would keep from all other threads."""
+        is_wanted = bool(self.filter(record))
+        if is_wanted:
+            self.emit(record)
+        return is_wanted
 
     def emit(self, record: logging.LogRecord) -> None:
-        level, message = record.levelname.lower(), record.getMessage()
+        """Print a record, or have it printed."""
         trace = "".join(traceback.format_exception(*record.exc_info)).rstrip() if record.exc_info else ""
+        line = self._line(record.levelname.lower(), record.getMessage(), trace)
+        if threading.current_thread() is threading.main_thread():
+            self.flush()
+            self._print(line)
+        else:
+            self._hand_over(line)
+
+    def flush(self) -> None:
+        """Wait until everything that other threads have logged is printed."""
+        with self._own_lock:
+            printer = self._printer
+        if printer is not None:
+            printer.join()
+
+    def _hand_over(self, line: str) -> None:
+        with self._own_lock:
+            if len(self._lines) < _MOST_LINES:
+                self._lines.append(line)
+            elif isinstance(self._lines[-1], int):
+                self._lines[-1] += 1
+            else:
+                self._lines.append(1)
+            if self._printer is None:
+                printer = ServiceThread(target=self._print_all, name="dl4j-log")
+                with contextlib.suppress(RuntimeError):  # no thread can be started: the next line tries again
+                    printer.start()
+                    self._printer = printer
+
+    def _next(self) -> str | None:
+        """Return the next line that waits; None where nothing does, and then another line begins another thread."""
+        with self._own_lock:
+            if not self._lines:
+                self._printer = None
+                return None
+            line = self._lines.popleft()
+        if isinstance(line, str):
+            return line
+        return self._line("warning", f"{counted(line, 'line')} of the log left out: nobody read on", "")
+
+    def _print_all(self) -> None:
+        while (line := self._next()) is not None:
+            self._print(line)
+
+    def _line(self, level: str, message: str, trace: str) -> str:
         fields = {"event": "log", "level": level, "message": message, **({"traceback": trace} if trace else {})}
-        line = to_json(fields) if self._json else f"{level}: {message}{trace and chr(10)}{trace}"
-        self._console.print(Text(printable(line)), soft_wrap=True)
+        return to_json(fields) if self._json else f"{level}: {message}{trace and chr(10)}{trace}"
+
+    def _print(self, line: str) -> None:
+        with contextlib.suppress(OSError, ValueError):  # it cannot be written to, or is closed: the work goes on
+            self._console.print(Text(printable(line)), soft_wrap=True)
 
 
 def open_console(*, json_lines: bool = False) -> Console:
     """Return the console on stderr, and send the package's log there."""
     console = _Console(stderr=True, highlight=False, force_terminal=None if sys.stderr.isatty() else False)
     logger = logging.getLogger("dl4jlegacy")
+    for before in logger.handlers:
+        before.flush()
     logger.handlers = [_Log(console, as_json=json_lines)]
     logger.setLevel(logging.WARNING)
     return console
@@ -112,7 +179,8 @@ def run_guarded(command: Callable[[], Any], *, as_json: bool = False, json_lines
     report = _Reporter(as_json, json_lines)
     with _signals():
         try:
-            status = command()
+            with _told_log():
+                status = command()
         except Stopped as stop:
             message = f"stopped by {stop.name}{stop.hint}"
             return report(f"DL4J-{stop.name}", message, stop.exit_status, line=message)
@@ -133,6 +201,16 @@ def run_guarded(command: Callable[[], Any], *, as_json: bool = False, json_lines
             _say(traceback.format_exc().rstrip())
             return report("DL4J-INTERNAL", "this is a bug in dl4jlegacy: the traceback is on stderr", EXIT_INTERNAL)
     return status if isinstance(status, int) and not isinstance(status, bool) else 0
+
+
+@contextlib.contextmanager
+def _told_log() -> Iterator[None]:
+    """Wait, when the body has ended, for what its threads have logged, which stands before what ended it."""
+    try:
+        yield
+    finally:
+        for handler in logging.getLogger("dl4jlegacy").handlers:
+            handler.flush()
 
 
 def error_fields(error: Dl4jError) -> dict[str, Any]:

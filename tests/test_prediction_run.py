@@ -144,8 +144,8 @@ class SetClock:
 
 def test_a_reader_may_pause_for_longer_than_a_run_may_stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
     """As behind ``| less``, or in front of a pipe that is full: the run waits with few rounds unread, and goes on."""
-    clock, progressed, performed = SetClock(), threading.Event(), list[Any]()
-    progress, perform = Outcome.progressed, PredictionPerformer.perform
+    clock, progressed, held, performed = SetClock(), threading.Event(), threading.Event(), list[Any]()
+    progress, perform, is_read = Outcome.progressed, PredictionPerformer.perform, prediction_run._Aggregator.is_read
 
     def performing(self: PredictionPerformer, job: Any) -> Any:
         performed.append(job.slot)
@@ -155,12 +155,20 @@ def test_a_reader_may_pause_for_longer_than_a_run_may_stand_still(monkeypatch: p
         progress(self)
         progressed.set()
 
+    def reading(self: Any) -> bool:
+        found = is_read(self)
+        if not found:
+            held.set()
+        return found
+
     monkeypatch.setattr(PredictionPerformer, "perform", performing)
     monkeypatch.setattr(Outcome, "progressed", progressing)
+    monkeypatch.setattr(prediction_run._Aggregator, "is_read", reading)
     stuck_seconds, limits = 10.0, Limits(poll=0.05)
     stall = stuck_seconds * (limits.attempts + 1)
     found = predicted(2, InMemoryStateTracker(clock), stuck_seconds=stuck_seconds, limits=limits)
     answers = [*next(found).classes]
+    assert held.wait(20), "from here on nothing is done, so that progress is what is said of the waiting"
     for _ in range(5):  # each step is shorter than the run may stand still, all of them are three times as long
         progressed.clear()
         clock.ahead += 0.6 * stall

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
+import time
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +15,7 @@ from dl4jlegacy.inference import evaluate_model, read_model
 from dl4jlegacy.nn import DenseLayer, MultiLayerNetwork, NeuralNetConfiguration, OutputLayer, write_model
 from dl4jlegacy.nn.batch_evaluation import ROWS
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
-from tests.support.cluster_commands import Cluster, Command, error, until
+from tests.support.cluster_commands import COMMAND, Cluster, Command, error, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
@@ -110,3 +113,49 @@ def test_rows_are_answered_in_their_order_while_a_worker_is_killed_with_a_job(cl
     assert master.out().count("\n") == len(rows)
     assert [worker.wait() for worker in others] == [0, 0], [worker.err() for worker in others]
     assert not cluster.left_over()
+
+
+READS_ON = """
+import pathlib, subprocess, sys, threading
+with subprocess.Popen(sys.argv[2:], stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as command:
+    print(command.stdout.readline().decode(), end="", flush=True)
+    while not pathlib.Path(sys.argv[1]).exists():
+        threading.Event().wait(0.05)
+    sys.stdout.buffer.write(command.stdout.read())
+sys.exit(command.returncode)
+"""
+"""A reader of stdout and stderr, as ``2>&1 | less``: it pauses after the first line, until there is a file."""
+PIPE_NBYTES = 1 << 16
+TALKS = """
+import logging
+import msgspec
+from dl4jlegacy import prediction_run
+def perform(self, job, perform=prediction_run.PredictionPerformer.perform):
+    logging.getLogger("dl4jlegacy.talks").warning("TALKS %s %s", job.slot, "x" * 5000)
+    return perform(self, job)
+def resolve(self, conf, *arguments, resolve=prediction_run.PredictionRun.resolve, **more):
+    return resolve(self, msgspec.structs.replace(conf, stuck_seconds=0.5), *arguments, **more)
+prediction_run.PredictionPerformer.perform = perform
+prediction_run.PredictionRun.resolve = resolve
+"""
+"""Workers that say more about each job than there is room for in a pipe, in a run that stands still for 2 s at most."""
+
+
+def test_a_reader_of_all_that_is_said_may_pause_for_longer_than_a_run_may_stand_still(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """Neither answers nor log lines that nobody reads hold up an actor; all of them come when they are read."""
+    count = 70 * ROWS + 5
+    np.savetxt(tmp_path / "rows.csv", np.random.default_rng(8).normal(size=(count, 6)).round(3), "%g", ",")
+    words = ("predict", save(tmp_path, 3), str(tmp_path / "rows.csv"), "--workers", "2")
+    gate = tmp_path / "gate"
+    reads = [sys.executable, "-c", READS_ON, str(gate), *COMMAND]
+    run = cluster.start(*words, *cluster.master_flags, "--run", "paused", patch=TALKS, program=reads)
+    until(lambda: run.out(), what="a first line")
+    paused = time.monotonic()
+    until(lambda: time.monotonic() - paused > 5.0, what="it has paused for longer than the run may stand still")
+    gate.touch()
+    assert run.wait() == 0, run.out()[-2000:]
+    found = Counter("talk" if " TALKS " in line else line for line in run.out().splitlines())
+    assert found.pop("talk") * 5000 > 2 * PIPE_NBYTES, "not more than there is room for"
+    assert sum(found.values()) == count and set(found) == {"0", "1", "2"}

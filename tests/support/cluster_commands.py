@@ -31,7 +31,7 @@ from tests.support import REPOSITORY
 from tests.support.progress_lines import without_progress
 
 __all__ = [
-    *("LONG", "RUN", "SECRET", "SHORTER", "Cluster", "Command"),
+    *("COMMAND", "LONG", "RUN", "SECRET", "SHORTER", "Cluster", "Command"),
     *("cluster", "embedded", "error", "freeze", "nodes_below", "on_own", "same", "servers", "until"),
 ]
 
