@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import Generic, Literal, TypeVar
 
 from dl4jlegacy.clock import RUNNING, Clock
@@ -36,7 +36,8 @@ def most_connections(port: Port) -> int:
 
 
 class Places(Generic[Who]):
-    """The places at a port. A newcomer takes that of the client that has been waited for longest. Used by one thread.
+    """The places at a port. A newcomer takes that of the client that has been waited for longest. Used by one
+    thread, or under a lock.
 
     Args:
         most: so many clients at a time.
@@ -51,6 +52,10 @@ class Places(Generic[Who]):
     def __len__(self) -> int:
         """Return how many are inside, those that are about to leave included."""
         return len(self._inside)
+
+    def __iter__(self) -> Iterator[Who]:
+        """Return those who are inside."""
+        return iter(tuple(self._inside))
 
     def has_room(self, coming: int = 0) -> bool:
         """Return whether one more may come, beside so many that are on their way in.

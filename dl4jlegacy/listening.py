@@ -13,7 +13,7 @@ from dl4jlegacy.scaleout.secret import SECRET, SECRET_FILE, beyond_loopback, rea
 
 __all__ = ["bind", "read_token", "url_of"]
 
-_BACKLOG = 1024
+_BACKLOG = 4096
 _MOST_PORT = 65535
 _LEAST_TOKEN = 16
 

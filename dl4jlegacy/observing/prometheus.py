@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, get_args
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from dl4jlegacy.admission import Seldom, most_connections
+from dl4jlegacy.admission import Places, Seldom, most_connections
 from dl4jlegacy.clock import RUNNING, Clock
 from dl4jlegacy.errors import ConfError, Dl4jError, UsageError, how_to_install
 from dl4jlegacy.exits import exits_as_errors
@@ -42,8 +42,8 @@ STATES = ("idle", "working", "stuck", "other")
 _SECONDS = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0)
 """Bounds of the histograms."""
 _SAMPLE_SECONDS, _RATE_SECONDS = 0.5, 10.0
-_REQUEST_SECONDS, _MOST_LEAVING, _BACKLOG = 5.0, 8, 64
-"""A client has so long to say and to read the next piece; beside those that are served, so many may be leaving."""
+_REQUEST_SECONDS, _MOST_LEAVING, _LEAVING_SECONDS, _BACKLOG = 5.0, 8, 1.0, 64
+"""A client has so long to say and to read the next piece; beside those inside, so many may be leaving, for so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,6 +383,14 @@ def _rate(examples: Sequence[tuple[float, int]]) -> float:
 
 class _Handler(WSGIRequestHandler):
     timeout = _REQUEST_SECONDS
+    server: _Server
+
+    def parse_request(self) -> bool:
+        """Let a client that has sent a whole request keep its place until it has its answer."""
+        is_whole = super().parse_request()
+        if is_whole:
+            self.server.serve(self.connection)
+        return is_whole
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log requests where nobody sees them who does not ask for it."""
@@ -397,9 +405,9 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
 
     def __init__(self, address: tuple[str, int], look: Callable[[], None]) -> None:
         self._look = look
-        self._open: dict[socket.socket, None] = {}  # in the order in which they came
-        self._most = most_connections("metrics")
-        self._threads_left = threading.Semaphore(self._most + _MOST_LEAVING)
+        self._lock = threading.Lock()
+        self._places: Places[socket.socket] = Places(most_connections("metrics"))
+        self._threads_left = threading.Semaphore(self._places.most + _MOST_LEAVING)
         self._failures = Seldom()
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, _Handler)
@@ -436,15 +444,20 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
             logger.exception("the metrics' look at the run failed")
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a client on a thread of its own; of many, the one that has been there for longest has to leave."""
-        if not self._threads_left.acquire(blocking=False):  # those that have to leave are about to
+        """Serve a client on a thread of its own; where there are many, who has been waited for longest has to leave."""
+        if not self._threads_left.acquire(timeout=_LEAVING_SECONDS):  # those that have to leave are about to
             super().shutdown_request(request)
             return
-        if len(self._open) >= self._most:
-            for oldest in list(self._open)[:1]:
-                _hang_up(oldest)
-        self._open[request] = None
+        with self._lock:
+            leaves = self._places.enter(request)
+        if leaves is not None:
+            _hang_up(leaves)
         super().process_request(request, client_address)
+
+    def serve(self, request: socket.socket) -> None:
+        """Note that a client has sent a whole request. For any thread."""
+        with self._lock:
+            self._places.serve(request)
 
     def get_request(self) -> Any:
         """Take a connection; where that cannot be, wait for a moment, as it would be tried again at once."""
@@ -460,9 +473,9 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
 
     def shutdown_request(self, request: Any) -> None:
         """Close a client's connection when it is served."""
-        if request in self._open:
-            del self._open[request]
-            self._threads_left.release()
+        with self._lock:
+            self._places.leave(request)
+        self._threads_left.release()
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -471,7 +484,9 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
 
     def server_close(self) -> None:
         """Close everything, and wait for the threads."""
-        for request in tuple(self._open):
+        with self._lock:
+            inside = tuple(self._places)
+        for request in inside:
             _hang_up(request)
         super().server_close()
 

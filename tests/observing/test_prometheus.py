@@ -333,6 +333,28 @@ def test_of_more_clients_than_there_is_room_for_the_oldest_leave(metrics: Promet
             assert client.recv(1) == b""
 
 
+def test_whoever_has_sent_a_request_keeps_its_place_till_the_answer(
+    metrics: PrometheusObserver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, goes_on, collect = threading.Event(), threading.Event(), metrics.collect
+
+    def held() -> Any:
+        asked.set()
+        assert goes_on.wait(60)
+        return collect()
+
+    monkeypatch.setattr(metrics, "collect", held)
+    address = metrics._server.server_address[:2]
+    with ExitStack() as stack:
+        client = stack.enter_context(socket.create_connection(address, 60))
+        client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        assert asked.wait(60)
+        silent = [stack.enter_context(socket.create_connection(address, 60)) for _ in range(40)]
+        assert silent[0].recv(1) == b"", "it has left for a later one"
+        goes_on.set()
+        assert client.recv(15, socket.MSG_WAITALL) == b"HTTP/1.0 200 OK"
+
+
 def test_the_command_says_where_and_serves_until_its_end(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,9 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
 
+from dl4jlegacy.scaleout.liveness.handshake import CHALLENGE_NBYTES, Connection
 from tests.support.cluster_commands import until
 
-__all__ = ["FEW", "HTTP", "MANY", "PATIENCE", "Crowd", "Footprint", "Speech", "Strangers", "Watched"]
+__all__ = [
+    *("FEW", "HTTP", "MANY", "MODELS", "PATIENCE", "Crowd", "Footprint", "Speech", "Strangers", "Watched"),
+    "of_the_run",
+]
 
 PATIENCE = 120.0
 _TICK_SECONDS, _SLOW_SECONDS = 0.02, 0.1
@@ -70,6 +74,39 @@ HTTP = Speech(
         b"",  # and then it is reset
     ),
 )
+
+
+_PREDICT = b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: "
+MODELS = Speech(
+    slow=(*HTTP.slow, _PREDICT + b'16000000\r\n\r\n{"rows": [[', _PREDICT + b"1"),
+    hostile=(
+        *HTTP.hostile,
+        _PREDICT + b"16000000\r\n\r\n" + b"[" * 1_000_000,
+        _PREDICT + b"15000\r\n\r\n" + b'{"rows": [' + b"[1, 2, 3, 4], " * 1000,
+        (_PREDICT + b'26\r\n\r\n{"rows": [[1, 2, 3, 4.5]]}') * 500,
+    ),
+)
+
+
+def of_the_run(connection: Connection) -> Speech:
+    """Return what comes where the processes of a run speak to each other: hellos that are slow, long, or prove nothing.
+
+    The name in the hello is there, so that its proof is looked at.
+    """
+    hello = connection.magic + bytes(32) + b"\1" + bytes(32) + b"\5guest"
+    assert len(connection.magic) < CHALLENGE_NBYTES
+    return Speech(
+        slow=(connection.magic, hello, connection.magic[:9]),
+        hostile=(
+            _NOISE,
+            hello,
+            hello + b"B" * 1_000_000,
+            connection.magic + _NOISE,
+            connection.magic[:-2] + b"9\n" + _NOISE,
+            HTTP.hostile[4],
+            b"",
+        ),
+    )
 
 
 @dataclass
