@@ -106,7 +106,7 @@ def json_object(label: str, text: str) -> dict[str, Any]:
 
     try:
         found: dict[str, Any] = msgspec.json.decode(text, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeEncodeError) as exc:  # what no UTF-8 is comes in as lone surrogates
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as exc:  # no UTF-8 comes in as lone surrogates
         raise UsageError(f"{label} is {text!r}; give a JSON object, such as '{{\"n\": 2}}': {exc}") from exc
     return found
 

@@ -164,7 +164,7 @@ def _opened(place: Path) -> TransformedTables | None:
         x = StoredArray.open(place / "features", (train + test, columns))
         y = StoredArray.open(place / "labels", (train + test, outcomes))
         os.utime(place / _SUMMARY)
-    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, RecursionError):
         return None
     whole = stored_data_set(x, y)
     return TransformedTables(process, whole.rows(0, train), whole.rows(train, train + test))

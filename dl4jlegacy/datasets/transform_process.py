@@ -172,7 +172,7 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         """Return what ``to_json`` wrote; raises ``ConfError``."""
         try:
             return msgspec.json.decode(text, type=described(TransformProcess))
-        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
             raise ConfError(f"not a schema: {exc}") from exc
 
     # -- reading -------------------------------------------------------------------------------------------------------

@@ -135,7 +135,7 @@ def _read_note(note: Path) -> _Copy | None:
     """Return what is known of the copy; None: nothing, or it was never whole."""
     try:
         return msgspec.json.decode(files.read(note), type=described(_Copy))
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 

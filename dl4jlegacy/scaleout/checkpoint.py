@@ -194,7 +194,7 @@ class CheckpointStore:
         """Return a field of the Conf in this folder, as text; "" if it does not say, or there is no Conf."""
         try:
             kept = msgspec.json.decode(self.folder.read(CONF), type=dict[str, Any])
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return ""  # an unreadable Conf is reported by whoever reads all of it
         return str(kept.get(field, ""))
 
@@ -474,7 +474,7 @@ class CheckpointStore:
         """Return whether a file of arrays, which none of this run's manifests names, says that this run wrote it."""
         try:
             said = _metadata(self.folder.read(name)).get(_RUN, "")
-        except (FileNotFoundError, ValueError, msgspec.MsgspecError):
+        except (FileNotFoundError, ValueError, msgspec.MsgspecError, RecursionError):
             said = None
         if said != (self._owner or RunIdentity()).mark():
             self._foreign.add(name)
@@ -585,7 +585,7 @@ def _verified(content: bytes) -> dict[str, Any]:
     try:
         body = json.loads(content)
         digest = body.pop("digest")
-    except (ValueError, KeyError, AttributeError, TypeError) as exc:
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as exc:
         raise CheckpointError(f"the manifest of {len(content)} bytes is cut short or no manifest") from exc
     if digest != hashlib.sha256(to_json(body, sort_keys=True).encode()).hexdigest() or body.get("format") not in (
         _FORMAT,

@@ -78,7 +78,7 @@ class LinesFile(Generic[R]):
         for line in lines:
             try:
                 records.append(msgspec.json.decode(line, type=described(self._kind)))
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 logger.debug("a line of %s is no %s", self.place, self._kind.__name__)
         return records
 

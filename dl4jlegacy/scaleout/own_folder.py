@@ -33,7 +33,7 @@ def whose(folder: Folder) -> Whose | None:
     """
     try:
         return msgspec.json.decode(folder.read(CONF), type=described(Whose))
-    except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
+    except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
 

@@ -149,7 +149,7 @@ def member_answers(port: int, members: int, host: str = HOST) -> bool:
             health = json.loads(_get(connection, "/hazelcast/health") or b"{}")
             backed_up = members == 1 or (health["clusterSafe"] is True and health["migrationQueueSize"] == 0)
             return bool(health["nodeState"] == "ACTIVE" and health["clusterSize"] >= members and backed_up)
-        except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+        except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, RecursionError):
             return False
 
 

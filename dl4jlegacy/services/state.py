@@ -177,7 +177,7 @@ def read_state(folder: Path) -> ServicesState | None:
         return msgspec.json.decode(content, type=described(ServicesState))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (msgspec.DecodeError, UnicodeDecodeError, OSError) as exc:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OSError) as exc:
         if isinstance(exc, OSError) and exc.errno == errno.EPERM:
             raise TrackerError(f"the servers of {folder} are left alone: {exc.filename}: {exc.strerror}") from exc
         raise TrackerError(f"{path} cannot be read: {exc}; look for servers with ps, stop them, delete it") from exc

@@ -358,7 +358,7 @@ def _begun(node: Node) -> _Begun | None:
     """Return which run's Conf a node holds, as far as it says so; None if it holds no Conf."""
     try:
         return msgspec.json.decode(node.data, type=described(_Unsigned)).conf
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 
