@@ -18,6 +18,7 @@ from dl4jlegacy.datasets import DataSet, DataSource, load
 from dl4jlegacy.datasets.image_files import ImageRecordReader
 from dl4jlegacy.datasets.normalizers import Normalizer
 from dl4jlegacy.datasets.sequence_reader import SequenceRecordReader
+from dl4jlegacy.datasets.svmlight_files import MOST_COLUMNS
 from dl4jlegacy.datasets.texts import TextReader
 from dl4jlegacy.datasets.transform_process import TransformProcess
 from dl4jlegacy.errors import DataError, ModelError, ShapeError, counted
@@ -45,6 +46,7 @@ from dl4jlegacy.nn.dl4j.serializer import (
 from dl4jlegacy.nn.evaluation.classification import Evaluation
 from dl4jlegacy.nn.modelimport.keras import KerasModelImport
 from dl4jlegacy.nn.modelimport.keras_file import is_keras
+from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.networks import Network, input_type_of
 
 __all__ = [
@@ -156,6 +158,7 @@ def evaluate_model(
         stratify=model.stratified,
         text=model.text,
         sequences=model.sequences,
+        columns=model.network.n_in if model.is_sparse else 0,
     )
     parts = {"test": (source.test,), "train": (source.train,), "all": (source.train, source.test)}[split]
     examples = DataSet.merge(parts) if len(parts) > 1 else parts[0]
@@ -310,8 +313,15 @@ class TrainedModel:
             f"for {counted(n_out, 'output')}; save it again with one name for each"
         )
 
+    @property
+    def is_sparse(self) -> bool:
+        """Whether it has learned from sparse features, since no table has so many columns."""
+        return isinstance(self.network, MultiLayerNetwork) and self.network.n_in > MOST_COLUMNS
+
     def check_width(self, n_in: int, what: str) -> None:
-        """Raise ``ShapeError`` unless examples of so many features fit."""
+        """Raise ``ShapeError`` unless examples of so many features fit; sparse ones may have fewer."""
+        if self.is_sparse and n_in <= self.network.n_in:
+            return
         if not input_type_of(self.network).fits_columns(n_in):
             raise ShapeError(
                 f"model {self.name} takes {counted(self.network.n_in, 'feature')}, {what} has {n_in}; is it the right "

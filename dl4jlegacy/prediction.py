@@ -21,6 +21,7 @@ from dl4jlegacy.datasets.csv_files import read_csv_blocks
 from dl4jlegacy.datasets.image_files import find_images, is_image
 from dl4jlegacy.datasets.image_tables import listed_files
 from dl4jlegacy.datasets.sequence_files import sequence_paths
+from dl4jlegacy.datasets.sparse_files import sparse_features_of
 from dl4jlegacy.datasets.svmlight_schema import features_only
 from dl4jlegacy.datasets.table_files import is_svmlight, is_table
 from dl4jlegacy.datasets.text_files import opened_text
@@ -226,6 +227,8 @@ def _line(reader: TextReader, line: str, names: Sequence[str], where: str) -> Ar
 
 def _features_of(model: TrainedModel, file: BinaryIO, name: str) -> Iterator[Array]:
     transform = model.transform
+    if model.is_sparse and is_svmlight(name):
+        return sparse_features_of(file, name, model.network.n_in, rows=ROWS)
     if transform is None and is_svmlight(name):
         transform = features_only(model.network.n_in)
     if transform is None:

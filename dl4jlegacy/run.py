@@ -47,6 +47,7 @@ from dl4jlegacy.scaleout.records import Head
 from dl4jlegacy.scaleout.run_folder import RunFolder
 from dl4jlegacy.scaleout.scoring import ValidationConf
 from dl4jlegacy.scaleout.strategies import check_servers
+from dl4jlegacy.scaleout.strategies.row_averaging import ROW_AVERAGING
 from dl4jlegacy.scaleout.worker_pool import process_name
 
 __all__ = ["Run", "TrainingData", "folder_of", "job_iterator", "resolve"]
@@ -115,6 +116,7 @@ def resolve(
         jobs_per_round=conf.jobs_per_round or conf.workers,
         export_directory=storage.absolute(conf.export_directory),
     )
+    conf = _with_router_of_data(conf, data)
     if on_cluster:
         conf = _with_place_of_data(conf, data)
     try:
@@ -143,6 +145,34 @@ def resolve(
     if isinstance(data, ValidatedData):
         conf = _with_validation_fingerprint(conf, data, checkpoints)
     return Run(conf, compute, jobs.plan, workers, resumes=resume, changed_code=changed_code, model_nbytes=model_nbytes)
+
+
+def _with_router_of_data(conf: Conf, data: TrainingData) -> Conf:
+    """Return the Conf with the router that sparse features need; raises ``ConfError`` if it has another one."""
+    training = data.training if isinstance(data, ValidatedData) else data
+    if not _are_sparse(training):
+        if conf.router == ROW_AVERAGING:
+            raise ConfError(
+                f"Conf.router is {ROW_AVERAGING}, which is for sparse features, and the data have none; leave it out"
+            )
+        return conf
+    if conf.router not in (Conf().router, ROW_AVERAGING):
+        raise ConfError(
+            f"Conf.router is {conf.router}, and the features are sparse: only {ROW_AVERAGING} sends no more of a model "
+            "than a job touches; leave router out"
+        )
+    if conf.multi_layer_conf is None:
+        raise ConfError("the features are sparse, and only a MultiLayerNetwork takes them; give Conf.multi_layer_conf")
+    return conf.replace(router=ROW_AVERAGING)
+
+
+def _are_sparse(training: object) -> bool:
+    """Return whether the batches of an iterator have sparse features."""
+    if not isinstance(training, DataSetIterator):
+        return False
+    inside = getattr(training, "dataset", None)
+    first = inside if isinstance(inside, DataSet) else training.batch(0, 0)
+    return isinstance(first, DataSet) and first.is_sparse
 
 
 def _with_place_of_data(conf: Conf, data: TrainingData) -> Conf:

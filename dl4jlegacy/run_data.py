@@ -17,6 +17,7 @@ from dl4jlegacy.datasets.normalizers import Normalizer, NormalizerMinMaxScaler
 from dl4jlegacy.datasets.sequence_reader import SequenceRecordReader
 from dl4jlegacy.datasets.sources import svmlight_files_of, table_files_of
 from dl4jlegacy.datasets.stored_tables import is_large
+from dl4jlegacy.datasets.svmlight_files import TooWideError
 from dl4jlegacy.datasets.svmlight_schema import svmlight_schema
 from dl4jlegacy.datasets.table import find_columns
 from dl4jlegacy.datasets.texts import TextReader
@@ -69,7 +70,7 @@ def load_data(
         sequences=sequences,
     )
     source = dataclasses.replace(found, name=name)
-    if not scale or source.text is not None:
+    if not scale or source.text is not None or source.train.is_sparse:
         return Data(source, None)
     if transform is not None and (transform.steps or not _is_sparse(name, transform)):
         return Data(source, None)
@@ -124,7 +125,11 @@ def new_data(conf: Conf, *, label: str = "", regression: bool = False, multi_lab
         listed = _of_images(conf, conf.images.column, label, regression=regression, multi_label=multi_label)
         conf = conf.replace(transform=listed)
     elif label or regression or multi_label or _is_large(conf):
-        conf = conf.replace(transform=_guessed(conf, label, regression=regression, multi_label=multi_label))
+        try:
+            conf = conf.replace(transform=_guessed(conf, label, regression=regression, multi_label=multi_label))
+        except TooWideError:
+            if label or regression or multi_label:
+                raise
     try:
         data = data_of(conf)
     except CellError:

@@ -53,6 +53,7 @@ __all__ = [
     "is_aligned",
     "join",
     "replace_header",
+    "writable",
 ]
 
 Frame = bytes | bytearray | memoryview
@@ -149,6 +150,25 @@ def decode(frame: Frame) -> tuple[dict[str, Any], dict[str, Array]]:
     if total != len(view):
         raise WireError(f"frame of {len(view)} bytes claims arrays that end at byte {total}; it is corrupt")
     return header, _views(view, _PREFIX.size + len(packed), table, offsets)
+
+
+def writable(frame: Frame) -> dict[str, Array]:
+    """Return the arrays of a frame of ``allocate`` or ``join`` to be written into: its owner, and nobody else, may.
+
+    Raises:
+        WireError: as ``decode``; or the bytes are somebody's who does not let them be changed.
+    """
+    view = _as_bytes(frame)
+    arrays = decode(view)[1]
+    if view.readonly or not is_aligned(view):
+        raise WireError(f"a frame of {len(view)} bytes was to be changed, and it is read-only")
+    raw = np.frombuffer(view, np.uint8)
+    start = raw.ctypes.data
+    found = {}
+    for name, array in arrays.items():
+        offset = array.ctypes.data - start
+        found[name] = raw[offset : offset + array.nbytes].view(array.dtype).reshape(array.shape)
+    return found
 
 
 def chunks(frame: Frame, nbytes: int) -> list[memoryview]:

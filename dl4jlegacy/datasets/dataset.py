@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from dl4jlegacy.backend import Array
+from dl4jlegacy.datasets.sparse_features import SparseFeatures
 from dl4jlegacy.datasets.splitting import class_numbers, split_order, stratified
 from dl4jlegacy.errors import DataError, counted
 from dl4jlegacy.seeding import Stream
@@ -23,6 +24,7 @@ __all__ = ["DataSet", "SplitTestAndTrain", "one_hot", "split_order", "stored_dat
 
 _LARGEST_LABELS = 1 << 31  # values
 _NAMES = ("features", "labels", "features_mask", "labels_mask")
+_SPARSE = ("offsets", "indices", "values", "columns")
 
 
 class SplitTestAndTrain(NamedTuple):
@@ -42,7 +44,7 @@ class DataSet:
 
     Attributes:
         features: ``(examples, n_in)``; images ``(examples, channels, height, width)``; sequences
-            ``(examples, n_in, time steps)``.
+            ``(examples, n_in, time steps)``. Or ``SparseFeatures``, which a matrix of scipy.sparse becomes.
         labels: ``(examples, n_out)``, one-hot or real; ``(examples, n_out, time steps)`` for one label a time step;
             None for none at all, kept as ``(examples, 0)``.
         features_mask: ``(examples, time steps)``, 1 where a sequence goes on and 0 behind its end; None: all alike.
@@ -53,19 +55,19 @@ class DataSet:
             does not fit its array.
     """
 
-    features: Array
+    features: Any  # an Array or SparseFeatures; those who need an array get an error that says so
     labels: Array
     features_mask: Array | None
     labels_mask: Array | None
 
     def __init__(
         self,
-        features: npt.ArrayLike,
+        features: npt.ArrayLike | SparseFeatures,
         labels: npt.ArrayLike | None = None,
         features_mask: npt.ArrayLike | None = None,
         labels_mask: npt.ArrayLike | None = None,
     ) -> None:
-        x = _numeric("features", features)
+        x = _features(features)
         y = np.zeros((len(x), 0), x.dtype) if labels is None else _numeric("labels", labels, x.dtype)
         if y.ndim != 2 and not (y.ndim == 3 and x.ndim > 2):
             raise DataError(f"labels have shape {y.shape}; expected (examples, n_out) or (examples, n_out, time steps)")
@@ -73,20 +75,45 @@ class DataSet:
             raise DataError(
                 f"features have {counted(len(x), 'example')} and labels have {len(y)}; every example needs its label"
             )
-        _check_finite("features", x)
+        if not isinstance(x, SparseFeatures):
+            _check_finite("features", x)
+        elif features_mask is not None:
+            raise DataError("sparse features are no sequences, and only those have a features mask")
         _check_finite("labels", y)
         _set(self, x, y, _mask("features", x, features_mask), _mask("labels", y, labels_mask))
 
     @classmethod
-    def of_classes(cls, features: npt.ArrayLike, classes: npt.ArrayLike, n_classes: int | None = None) -> DataSet:
+    def of_classes(
+        cls, features: npt.ArrayLike | SparseFeatures, classes: npt.ArrayLike, n_classes: int | None = None
+    ) -> DataSet:
         """Return a DataSet whose labels are ``classes`` (integers, ``(examples,)``) made one-hot."""
-        x = _numeric("features", features)
+        x = _features(features)
         return cls(x, one_hot(classes, n_classes, x.dtype))
+
+    @classmethod
+    def from_arrays(cls, get: Callable[[str], Array | None]) -> DataSet:
+        """Return the data set whose ``arrays`` ``get`` gives by name.
+
+        Raises:
+            DataError: as the constructor. KeyError: there are no features, or no labels.
+        """
+        parts = {name: get(f"features.{name}") for name in _SPARSE}
+        sparse = {name: part for name, part in parts.items() if part is not None}
+        features: Any = SparseFeatures.from_arrays(**sparse) if len(sparse) == len(_SPARSE) else get("features")
+        labels = get("labels")
+        if features is None or labels is None:
+            raise KeyError("features" if features is None else "labels")
+        return cls(features, labels, get("features_mask"), get("labels_mask"))
 
     @property
     def num_examples(self) -> int:
         """Number of rows."""
         return len(self.features)
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether the features are ``SparseFeatures``."""
+        return isinstance(self.features, SparseFeatures)
 
     @property
     def nbytes(self) -> int:
@@ -164,16 +191,24 @@ class DataSet:
         if len({(part.features.shape[1:], part.labels.shape[1:]) for part in given}) != 1:
             shapes = ", ".join(f"{part.features.shape}/{part.labels.shape}" for part in given)
             raise DataError(f"data sets to merge must agree in columns and outcomes; got {shapes or 'none'}")
-        x = np.concatenate([part.features for part in given])
+        sparse = [part.features for part in given if part.is_sparse]
+        if sparse and len(sparse) < len(given):
+            raise DataError("data sets to merge must all have sparse features, or none of them")
+        x = SparseFeatures.concatenated(sparse) if sparse else np.concatenate([part.features for part in given])
         y = np.concatenate([part.labels for part in given]).astype(x.dtype, copy=False)
         return _trusted(x, y, _merged("features", given), _merged("labels", given))
 
     def arrays(self) -> dict[str, Array]:
-        """Return what there is by name: ``features``, ``labels``, and those masks that are not None."""
+        """Return what there is by name: ``features``, ``labels``, and those masks that are not None.
+
+        Sparse features are ``features.offsets`` and so on.
+        """
         every = {name: getattr(self, name) for name in _NAMES}
+        if self.is_sparse:
+            every |= {"features": None, **{f"features.{name}": a for name, a in self.features.arrays().items()}}
         return {name: array for name, array in every.items() if array is not None}
 
-    def _each(self, rows: Callable[[Array], Array]) -> DataSet:
+    def _each(self, rows: Callable[[Any], Any]) -> DataSet:
         masks = [None if mask is None else rows(mask) for mask in (self.features_mask, self.labels_mask)]
         return _trusted(rows(self.features), rows(self.labels), *masks)
 
@@ -224,7 +259,7 @@ def one_hot(classes: npt.ArrayLike, n_classes: int | None = None, dtype: npt.DTy
 
 
 def _trusted(
-    features: Array, labels: Array, features_mask: Array | None = None, labels_mask: Array | None = None
+    features: Any, labels: Array, features_mask: Array | None = None, labels_mask: Array | None = None
 ) -> DataSet:
     """Return a DataSet of arrays that come from a checked one."""
     dataset = object.__new__(DataSet)
@@ -237,12 +272,20 @@ def stored_data_set(features: Array, labels: Array) -> DataSet:
     return _trusted(features, labels)
 
 
-def _set(dataset: DataSet, *arrays: Array | None) -> None:
+def _set(dataset: DataSet, *arrays: Any) -> None:
     for name, array in zip(_NAMES, arrays, strict=True):
-        view = None if array is None else array.view()
-        if view is not None:
+        view = array
+        if isinstance(array, np.ndarray):  # others never change
+            view = array.view()
             view.flags.writeable = False
         object.__setattr__(dataset, name, view)  # the class is frozen
+
+
+def _features(values: npt.ArrayLike | SparseFeatures) -> Any:
+    """Return checked features: sparse ones, or an array."""
+    if isinstance(values, SparseFeatures):
+        return values
+    return SparseFeatures.of(values) if hasattr(values, "tocsr") else _numeric("features", values)
 
 
 def _mask(name: str, array: Array, values: npt.ArrayLike | None) -> Array | None:

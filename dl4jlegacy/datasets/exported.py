@@ -275,7 +275,7 @@ def _decoded(content: bytes) -> DataSet:
         arrays = wire.decode(content)[1]
     except WireError as exc:
         raise DataError(f"a batch's file is damaged: {exc}") from exc
-    return DataSet(arrays["features"], arrays["labels"], *(arrays.get(name) for name in _MASKS))
+    return DataSet.from_arrays(arrays.get)
 
 
 def _decoded_manifest(content: bytes, where: str) -> _Manifest:

@@ -231,7 +231,7 @@ def _trusted(groups: tuple[tuple[Array | None, ...], ...]) -> MultiDataSet:
     dataset = object.__new__(MultiDataSet)
     for name, group in zip(_NAMES, groups, strict=True):
         for array in group:
-            if array is not None and array.flags.owndata:
+            if isinstance(array, np.ndarray) and array.flags.owndata:
                 array.flags.writeable = False
         object.__setattr__(dataset, name, group)
     return dataset

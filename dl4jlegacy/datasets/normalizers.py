@@ -182,7 +182,7 @@ def _parts(data: DataSet | Iterable[DataSet]) -> Iterator[Array]:
     """Return the features of every part as float64 rows, one part at a time; of sequences one row a time step."""
     empty = True
     for part in [data] if isinstance(data, DataSet) else data:
-        rows = part.features.reshape(len(part), -1)
+        rows = np.asarray(part.features).reshape(len(part), -1)
         if _has_time_steps(part):
             steps = np.moveaxis(part.features, 1, 2)
             rows = (
@@ -198,7 +198,7 @@ def _parts(data: DataSet | Iterable[DataSet]) -> Iterator[Array]:
 
 
 def _has_time_steps(dataset: DataSet) -> bool:
-    return dataset.features.ndim == 3
+    return np.asarray(dataset.features).ndim == 3  # sparse features are no array, and say so
 
 
 def _fitted(vector: _Vector, dataset: DataSet) -> _Vector:

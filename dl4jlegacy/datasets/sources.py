@@ -19,8 +19,10 @@ from dl4jlegacy.datasets.image_files import ImageRecordReader, holds_images, rea
 from dl4jlegacy.datasets.image_tables import image_schema, read_listed
 from dl4jlegacy.datasets.mnist import find_idx_files, read_idx_dataset, read_mnist
 from dl4jlegacy.datasets.sequence_reader import SequenceRecordReader, read_sequence_parts
+from dl4jlegacy.datasets.sparse_files import read_svmlight_files
 from dl4jlegacy.datasets.splitting import Split, class_numbers, stratified
 from dl4jlegacy.datasets.stored_tables import is_large, stored_tables
+from dl4jlegacy.datasets.svmlight_files import TooWideError
 from dl4jlegacy.datasets.svmlight_schema import svmlight_schema
 from dl4jlegacy.datasets.table import Table
 from dl4jlegacy.datasets.table_files import KINDS, check_one_kind, is_pattern, is_svmlight, is_table, tables_like
@@ -74,6 +76,7 @@ def load(
     stratify: bool = False,
     text: TextReader | None = None,
     sequences: SequenceRecordReader | None = None,
+    columns: int = 0,
 ) -> DataSource:
     """Return the data set called ``name_or_path``.
 
@@ -98,6 +101,8 @@ def load(
         stratify: a part that is held out, by ``test_fraction``, gets its share of every class.
         text: how texts are read; None: by characters.
         sequences: how CSV files in a folder are read, each as a sequence; None: they are parts of one table.
+        columns: SVMLight files have so many, and are read as sparse features; 0: they are only if they have more than a
+            table may have.
 
     Raises:
         DataError: unknown, missing or damaged; the message names what was searched for and where. With ``stratify``:
@@ -121,8 +126,15 @@ def load(
         return _text(name, read_sonnets(), split, label_names, text)
     path, kind = _path_of(name)
     if kind is not None and (found := svmlight_files_of(name)):
-        known = svmlight_schema(found, n_classes=n_classes, label_names=label_names)
-        return _load_tables(name, known, split)
+        try:
+            known = svmlight_schema(found, n_classes=n_classes, label_names=label_names) if not columns else None
+        except TooWideError:
+            known = None
+        return (
+            _load_sparse(name, found, split, columns, label_names)
+            if known is None
+            else _load_tables(name, known, split)
+        )
     if kind == "file" and path.suffix.lower() == ".txt":
         return _text(name, read_text(path), split, label_names, text)
     if (
@@ -230,6 +242,17 @@ def _load_tables(name: str, transform: TransformProcess, split: Split) -> DataSo
     ready = TransformedTables.of(transform, train, test)
     names = ready.process.label_names
     return DataSource(name, ready.train, ready.test, names, ready.process, stratified=split.stratify)
+
+
+def _load_sparse(
+    name: str, found: Sequence[Path], split: Split, columns: int, known: Sequence[str] | None
+) -> DataSource:
+    """Return SVMLight files with sparse features."""
+    ordered = _in_order(list(found))
+    datasets, names = read_svmlight_files(ordered, columns=columns, label_names=known or ())
+    if [_stem(path) for path in ordered] == ["train", "test"]:
+        return DataSource(name, datasets[0], datasets[1], names)
+    return _split(name, DataSet.merge(datasets), names, split)
 
 
 def _load_sequences(name: str, reader: SequenceRecordReader, known: Sequence[str] | None, split: Split) -> DataSource:

@@ -30,7 +30,7 @@ from dl4jlegacy.datasets.dataset import stored_data_set
 from dl4jlegacy.datasets.row_piles import Piles
 from dl4jlegacy.datasets.splitting import Split, stratified
 from dl4jlegacy.datasets.stored_array import StoredArray
-from dl4jlegacy.datasets.svmlight_files import count_lines, survey
+from dl4jlegacy.datasets.svmlight_files import TooWideError, count_lines, survey
 from dl4jlegacy.datasets.table import Table
 from dl4jlegacy.datasets.table_files import is_arrow, is_numpy, is_svmlight
 from dl4jlegacy.datasets.transform_process import TransformedTables, TransformProcess, class_name
@@ -65,7 +65,8 @@ def is_large(tables: Sequence[Path], columns: int = 0) -> bool:
 
     Args:
         tables: the files.
-        columns: that the table has; 0: not known. An SVMLight file is as large as the table that it becomes.
+        columns: that the table has; 0: not known. An SVMLight file is as large as the table that it becomes; one that
+            has too many columns for that becomes none, and is held in memory with sparse features.
 
     Raises:
         DataError: a file cannot be read.
@@ -76,7 +77,10 @@ def is_large(tables: Sequence[Path], columns: int = 0) -> bool:
             size = path.stat().st_size
         total += size * _PACKED if is_arrow(path.name) or is_numpy(path.name) or path.suffix == ".gz" else size
     if total < LARGE and tables and is_svmlight(tables[0].name):
-        columns, rows = (columns, _lines(tables)) if columns else _size(tables)
+        try:
+            columns, rows = (columns, _lines(tables)) if columns else _size(tables)
+        except TooWideError:
+            return False
         total = max(total, columns * rows * _NBYTES)
     return total >= LARGE
 

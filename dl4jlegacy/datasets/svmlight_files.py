@@ -27,6 +27,7 @@ __all__ = [
     "MOST_COLUMNS",
     "SparseRows",
     "Survey",
+    "TooWideError",
     "count_lines",
     "label_column",
     "numbered_columns",
@@ -292,6 +293,10 @@ def _is_not_finite(text: str) -> bool:
     return re.fullmatch(r"[+-]?(nan|inf|infinity)", text, re.IGNORECASE) is not None
 
 
+class TooWideError(DataError):
+    """A file has more columns than a dense table may have."""
+
+
 # -- what is in files --------------------------------------------------------------------------------------------------
 
 
@@ -331,7 +336,7 @@ def survey(paths: Sequence[Path], look: Callable[[SparseRows], None] = lambda ro
                 largest = int(block.indices.argmax())
                 first, last = min(first, int(block.indices.min())), max(last, int(block.indices[largest]))
                 if last - first >= MOST_COLUMNS:
-                    raise DataError(
+                    raise TooWideError(
                         f"{path}, line {block.line_of_pair(largest)}: index {last:,} makes a dense table of "
                         f"{counted(last - first + 1, 'column')}, and {MOST_COLUMNS:,} fit at most; correct the index, "
                         "or number the features anew, without those that are rare"

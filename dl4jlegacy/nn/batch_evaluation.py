@@ -188,6 +188,8 @@ def _of_each(binary: EvaluationBinary) -> dict[str, dict[str, float]]:
 def _are_features(examples: DataSet) -> bool:
     """Return whether the labels are the features, which the network learns to reconstruct."""
     features, labels = examples.features, examples.labels
+    if examples.is_sparse:
+        return False
     return labels is features or (labels.shape == features.shape and bool((labels == features).all()))
 
 

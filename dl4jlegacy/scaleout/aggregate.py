@@ -33,7 +33,9 @@ __all__ = [
     "DeltaAggregator",
     "FollowingAggregator",
     "GroupAggregator",
+    "InPlaceAggregator",
     "JobAggregator",
+    "MeanScore",
     "ParameterAveragingAggregator",
     "UpdateSum",
     "ValidationAggregation",
@@ -97,6 +99,18 @@ class FollowingAggregator(JobAggregator, Protocol):
         ...
 
 
+@runtime_checkable
+class InPlaceAggregator(FollowingAggregator, Protocol):
+    """One that needs no second model for that."""
+
+    def follow_in_place(self, model: Buffer, rounds: Iterable[tuple[Sequence[int], Sequence[Buffer]]]) -> None:
+        """Do what ``follow`` does to the frame of a model, which belongs to the caller alone.
+
+        If it raises, what is in the frame is no model any more.
+        """
+        ...
+
+
 def aggregation_tree(count: int, depth: int) -> list[list[range]]:
     """Return, level by level, which results of the level before are folded together; of the first, which updates.
 
@@ -155,13 +169,14 @@ def aggregate(
     return begun.finish(ends_phase=ends_phase)
 
 
-class _Score:
+class MeanScore:
     """The mean score of updates, weighted by examples; None if no update has a score."""
 
     def __init__(self) -> None:
         self._sum, self._examples = 0.0, 0
 
     def add(self, values: Any) -> None:
+        """Add what an update says."""
         if values.get("score") is not None:
             self._sum += values["score"] * values["examples"]
             self._examples += values["examples"]
@@ -172,6 +187,7 @@ class _Score:
         return self._examples
 
     def mean(self) -> float | None:
+        """Return the mean score of an example; None if no update has one."""
         return self._sum / self._examples if self._examples else None
 
 
@@ -203,7 +219,7 @@ class _Mean:
     def __init__(self, kernels: Kernels, pool: Executor | None, weights: Sequence[float]) -> None:
         self._kernels, self._pool, self._weights = kernels, pool, weights
         self._means: dict[str, Array] = {}
-        self._added, self._score = 0, _Score()
+        self._added, self._score = 0, MeanScore()
 
     def _begun(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """Return what the means of the first update's arrays are written to, of those that have one."""
@@ -297,7 +313,7 @@ class _Deltas:
         self._frame, self._arrays = frame_like(current.values, current.arrays)
         for name, out in self._arrays.items():
             out[:] = current.arrays[name]
-        self._values, self._added, self._score = current.values, 0, _Score()
+        self._values, self._added, self._score = current.values, 0, MeanScore()
 
     def add(self, updates: Sequence[Buffer]) -> None:
         """See ``Aggregation``."""
@@ -365,7 +381,7 @@ class UpdateSum:
         self._frame, self._arrays = frame_like(current.values, current.arrays)
         for name, out in self._arrays.items():
             out[:] = current.arrays[name]
-        self._add, self._score = add, _Score()
+        self._add, self._score = add, MeanScore()
 
     def add(self, updates: Sequence[Buffer]) -> None:
         """See ``Aggregation``."""
@@ -401,7 +417,7 @@ class _Collection:
     """The total so far."""
 
     def __init__(self, fold: Callable[[Any, Any], Any], total: Any) -> None:
-        self._fold, self._total, self._score = fold, total, _Score()
+        self._fold, self._total, self._score = fold, total, MeanScore()
 
     def add(self, updates: Sequence[Buffer]) -> None:
         """See ``Aggregation``."""

@@ -20,10 +20,12 @@ from dl4jlegacy.kernels import load, load_for_host
 from dl4jlegacy.kernels.arithmetic import cpu_arithmetic
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.compile_ahead import compiling_ahead
+from dl4jlegacy.nn.network.input_rows import narrow_conf
 from dl4jlegacy.nn.self_check import training_digest
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import Job, Result
 from dl4jlegacy.scaleout.perform import WorkerPerformer
+from dl4jlegacy.scaleout.strategies.row_averaging import ROW_AVERAGING
 from dl4jlegacy.scaleout.tracker import StateTracker
 from dl4jlegacy.version import __version__
 
@@ -277,9 +279,11 @@ def check_same_arithmetic(tracker: StateTracker, conf: Conf, compute: Compute) -
     if compute.on_gpu or conf.network_conf is None:
         ours = compute.arithmetic()
     else:
-        kernels = compute.kernels(0)
-        with compiling_ahead(conf.network_conf, kernels):
-            ours = {**compute.arithmetic(), "training": training_digest(conf.network_conf, kernels)}
+        kernels, network = compute.kernels(0), conf.network_conf
+        if conf.router == ROW_AVERAGING and conf.multi_layer_conf is not None:
+            network = narrow_conf(conf.multi_layer_conf, 0)  # what is trained: the whole may not fit into memory twice
+        with compiling_ahead(network, kernels):
+            ours = {**compute.arithmetic(), "training": training_digest(network, kernels)}
     found = tracker.define_once(ARITHMETIC, ours)
     theirs = found if isinstance(found, dict) else {}
     if conf.mixed_devices and theirs.keys() != ours.keys():

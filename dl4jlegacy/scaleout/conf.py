@@ -36,7 +36,7 @@ from dl4jlegacy.scaleout.plan import Phase
 from dl4jlegacy.scaleout.protocol import MOST_SECONDS, Limits
 from dl4jlegacy.scaleout.records import keyspace
 from dl4jlegacy.scaleout.scoring import METRICS, EarlyStopping, Scoring, ValidationConf
-from dl4jlegacy.scaleout.strategies import STRATEGIES
+from dl4jlegacy.scaleout.strategies import BUILT_IN
 from dl4jlegacy.strict_json import to_json
 
 __all__ = ["NETWORK_CLASSES", "Conf"]
@@ -330,7 +330,7 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         if self.validation is not None and self.validation.every_rounds:
             free -= {"epochs"}  # with more of them there would not be a validation where the last one was
         body = {name: value for name, value in msgspec.to_builtins(unmixed).items() if name not in free}
-        if self.router in STRATEGIES:
+        if self.router in BUILT_IN:
             body["router_args"] = {k: v for k, v in self.router_args.items() if k not in FREE_ROUTER_ARGS}
         later = ("transform", "images", "validation", "early_stopping", "router_args", "first_epoch", "first_iteration")
         if not self.warm_start:

@@ -36,7 +36,7 @@ from dl4jlegacy.scaleout.first_model import first_model
 from dl4jlegacy.scaleout.job import CollectionJobIterator, JobIterator, Result, encode_work
 from dl4jlegacy.scaleout.parts import ROUTERS, PerformerFactory, used_modules
 from dl4jlegacy.scaleout.plan import Plan
-from dl4jlegacy.scaleout.strategies import STRATEGIES
+from dl4jlegacy.scaleout.strategies import BUILT_IN
 from dl4jlegacy.scaleout.tracker import StateTracker
 
 __all__ = [
@@ -60,7 +60,7 @@ _MOST_JOBS = 64
 def shared_code(conf: Conf) -> dict[str, str]:
     """Return the digests of the code that masters and workers must have in common, by what it is."""
     modules = {f"{MODULE}{name}": digest for name, digest in used_modules().items()}
-    if conf.router in STRATEGIES:
+    if conf.router in BUILT_IN:
         return modules
     return {**modules, f"router {conf.router}": code_digest(ROUTERS.find(conf.router, f"run {conf.run}"))}
 

@@ -209,10 +209,13 @@ def decode_work(frame: Buffer) -> Any:
         if "multi_data_sets" in header:
             return [_multi(arrays, i, x, y) for i, (x, y) in enumerate(header["multi_data_sets"])]
         count = int(header["data_sets"])
-        masks = [(arrays.get(f"features_mask{i}"), arrays.get(f"labels_mask{i}")) for i in range(count)]
-        return [DataSet(arrays[f"features{i}"], arrays[f"labels{i}"], *masks[i]) for i in range(count)]
+        return [_single(arrays, index) for index in range(count)]
     except (KeyError, TypeError, ValueError) as exc:
         raise WireError(f"a job's data frame lacks what its header announces: {exc!r}") from exc
+
+
+def _single(arrays: Mapping[str, Array], index: int) -> DataSet:
+    return DataSet.from_arrays(lambda name: arrays.get(f"{name}{index}"))
 
 
 def _multi(arrays: Mapping[str, Array], index: int, features: int, labels: int) -> MultiDataSet:

@@ -179,7 +179,8 @@ def find_router(conf: Conf) -> WorkRouter:
         ConfError: its options are not allowed, or it has no messages for the mesh of the Conf.
     """
     router = _router(conf)
-    if conf.void_configuration is not None and not getattr(router, "is_logged", False):
+    has_messages = isinstance(router, strategies.SlotStrategy) and router.is_logged
+    if conf.void_configuration is not None and not has_messages:
         raise ConfError(
             f"Conf.void_configuration is given with router {conf.router} and router_args {conf.router_args}, and no "
             "messages of these are pushed from worker to worker; leave it out, or take gradient-sharing in rounds"
@@ -193,8 +194,8 @@ def find_router(conf: Conf) -> WorkRouter:
 
 
 def _router(conf: Conf) -> WorkRouter:
-    if conf.router in strategies.STRATEGIES:
-        kind: Any = strategies.STRATEGIES[conf.router]
+    if conf.router in strategies.BUILT_IN:
+        kind: Any = strategies.BUILT_IN[conf.router]
         # Devices that round differently cannot do each other's jobs again.
         has_choice = any(field.name == "state_every" for field in dataclasses.fields(kind))
         unlike = {"state_every": 1} if conf.mixed_devices and has_choice else {}

@@ -35,8 +35,9 @@ from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer, WorkerPerfor
 from dl4jlegacy.scaleout.phases import NO_PHASES, EventStats, PhaseRecorder
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.records import Failure
+from dl4jlegacy.scaleout.sparse_rows import SparseRowsPerformer
 from dl4jlegacy.scaleout.stats import StatsSender
-from dl4jlegacy.scaleout.strategies import SlotStrategy, WorkRouter, aggregator_of
+from dl4jlegacy.scaleout.strategies import RowAveragingWorkRouter, SlotStrategy, WorkRouter, aggregator_of
 from dl4jlegacy.scaleout.tracker import StateTracker
 
 __all__ = [
@@ -80,6 +81,14 @@ def network_performer(conf: Conf, kernels: Kernels, listeners: Sequence[Training
     if conf.network_conf is None:
         raise ConfError("Conf.multi_layer_conf is missing; there is no network to train")
     router = find_router(conf)
+    if isinstance(router, RowAveragingWorkRouter) and conf.multi_layer_conf is not None:
+        return SparseRowsPerformer(
+            conf.multi_layer_conf,
+            kernels,
+            seed=conf.seed,
+            shares_updater_state=conf.average_updater_state,
+            listeners=listeners,
+        )
     return MultiLayerNetworkPerformer(
         build_network(conf.network_conf, kernels),
         seed=conf.seed,

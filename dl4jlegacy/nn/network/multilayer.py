@@ -16,6 +16,7 @@ from dl4jlegacy.backend import Array, Scalar, as_contiguous, asarray, get_array_
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.iterator import DataSetIterator
 from dl4jlegacy.datasets.multi_dataset import MultiDataSet
+from dl4jlegacy.datasets.sparse_features import SparseFeatures
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.arrays import array_batches, as_features, as_numbers, is_data_set, resolve_epochs
@@ -26,6 +27,7 @@ from dl4jlegacy.nn.formats import mask_to_internal, to_external
 from dl4jlegacy.nn.layers.layer import PretrainLayer
 from dl4jlegacy.nn.layers.sequences import Memory, as_sequences, layer_states, segment_count, segments
 from dl4jlegacy.nn.network.flat_network import FlatNetwork, row_slices
+from dl4jlegacy.nn.network.sparse_input import SparseInput
 from dl4jlegacy.nn.network.stack import Stack
 from dl4jlegacy.seeding import Stream
 
@@ -60,6 +62,7 @@ class MultiLayerNetwork(FlatNetwork):
         self.pretrain_iterations: dict[int, int] = {}
         views = self.layout.views(self._params), self.layout.views(self._gradient)
         self._stack = Stack(self.stages, *views, self.kernels.xp)
+        self._sparse: SparseInput | None = None
         self.init()
 
     def init(self) -> Self:
@@ -98,7 +101,7 @@ class MultiLayerNetwork(FlatNetwork):
 
     def fit_batch(
         self,
-        x: Array,
+        x: Array | SparseFeatures,
         labels: Array,
         *,
         iteration: int,
@@ -111,7 +114,8 @@ class MultiLayerNetwork(FlatNetwork):
         With truncated backpropagation it is one update a segment, and the sum of their scores.
 
         Args:
-            x: features ``(examples, n_in)``, or images or sequences as in ``input_type``; may be read-only.
+            x: features ``(examples, n_in)``, or images or sequences as in ``input_type``; may be read-only. Or
+                ``SparseFeatures``, if the first layer is dense and its updater Sgd or AdaGrad.
             labels: ``(examples, n_out)``, or ``(examples, n_out, time steps)``; may be read-only.
             iteration: updates done before this one; schedules and bias corrections depend on it.
             stream: the random numbers of this position in the run (drop-out).
@@ -123,6 +127,8 @@ class MultiLayerNetwork(FlatNetwork):
             NotFiniteError: the score is NaN or infinite (nothing was updated), or the update made a parameter so; on a
                 GPU ``check_finite`` raises it.
         """
+        if isinstance(x, SparseFeatures):
+            return self.sparse_input().fit_batch(x, labels, iteration=iteration, stream=stream, labels_mask=labels_mask)
         x = as_features(x, self.stages[0].input_type)
         count = segment_count(self.conf, x)
         iterations = range(iteration * count, (iteration + 1) * count)
@@ -267,7 +273,7 @@ class MultiLayerNetwork(FlatNetwork):
 
     # -- using it ----------------------------------------------------------------------------------------------------
 
-    def output(self, x: Array, features_mask: Array | None = None) -> Array:
+    def output(self, x: Array | SparseFeatures, features_mask: Array | None = None) -> Array:
         """Return the outputs, ``(examples, n_out)`` or as in ``input_type``, for features as in ``fit_batch``.
 
         Raises:
@@ -275,8 +281,12 @@ class MultiLayerNetwork(FlatNetwork):
         """
         return self.masked_output(x, features_mask)[0]
 
-    def masked_output(self, x: Array, features_mask: Array | None = None) -> tuple[Array, Array | None]:
+    def masked_output(
+        self, x: Array | SparseFeatures, features_mask: Array | None = None
+    ) -> tuple[Array, Array | None]:
         """Return what ``output`` does, and which of its time steps count, ``(examples, time steps)``; None: all."""
+        if isinstance(x, SparseFeatures):
+            return self.sparse_input().masked_output(x)
         features_mask = None if features_mask is None else as_numbers(features_mask, "the features mask")
         x, _ = self._stack.prepare(self._dtype, x, None, features_mask)
         parts: list[Array] = []
@@ -292,7 +302,7 @@ class MultiLayerNetwork(FlatNetwork):
         self._check_output([whole], lambda rows: self._named_activations(x[rows]))
         return whole, xp.concatenate(masks) if masks else None
 
-    def predict(self, x: Array) -> Array:
+    def predict(self, x: Array | SparseFeatures) -> Array:
         """Return the most probable class of every example, ``(examples,)``."""
         classes: Array = to_host(self.output(x)).argmax(axis=1)
         return classes
@@ -366,7 +376,7 @@ class MultiLayerNetwork(FlatNetwork):
 
     def scored_output(self, data: Any) -> tuple[Array, Compared]:
         """Return what ``score_examples`` and ``compared`` do of a data set, from one pass through the network."""
-        _, labels = self._stack.prepare(self._dtype, data.features, data.labels, data.features_mask, data.labels_mask)
+        labels = self._stack.labels(self._dtype, data)
         y, own = self.masked_output(data.features, data.features_mask)
         mask = label_mask(labels, data.labels_mask, own)
         if mask is not None and is_on_device(y):
@@ -396,6 +406,12 @@ class MultiLayerNetwork(FlatNetwork):
         """Return features and labels, as given to ``score`` or ``evaluate``, as one data set."""
         layer, kind = self._stack.output_layer(), self.stages[0].input_type
         return array_batches(features, labels, kind, layer, 1, 0).dataset
+
+    def sparse_input(self) -> SparseInput:
+        """Return what sparse features go through; raises ``ConfError`` if the network cannot take them."""
+        if self._sparse is None:
+            self._sparse = SparseInput(self, lambda conf: MultiLayerNetwork(conf, kernels=self.kernels))
+        return self._sparse
 
     def _pretrain_layer(self, index: int) -> PretrainLayer:
         layer = self.layers[index] if 0 <= index < len(self.layers) else None

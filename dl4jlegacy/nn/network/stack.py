@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dl4jlegacy.backend import Array, Scalar, as_contiguous
+from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.errors import ConfError, DataError, ShapeError
 from dl4jlegacy.nn.arrays import as_features, as_labels
 from dl4jlegacy.nn.conf.stages import Stage
@@ -65,15 +66,23 @@ class Stack:
         if x.ndim != 2 and isinstance(self.stages[0].input_type, InputTypeFeedForward):
             x = x.reshape(len(x), -1)
         check_masks(x, labels, features_mask, labels_mask)
-        if labels is None:
-            return x, x
+        return x, x if labels is None else self._labels(dtype, x.shape, labels)
+
+    def labels(self, dtype: npt.DTypeLike, data: DataSet) -> Array:
+        """Return the labels of a data set as ``prepare`` does; raises likewise."""
+        if data.is_sparse:
+            return self._labels(dtype, data.features.shape, data.labels)
+        return self.prepare(dtype, data.features, data.labels, data.features_mask, data.labels_mask)[1]
+
+    def _labels(self, dtype: npt.DTypeLike, shape: tuple[int, ...], labels: Array) -> Array:
+        """Return the labels of features of this shape."""
         layer = self.output_layer()
         labels = as_labels(labels, layer)
-        if len(labels) != len(x) or not len(x):
-            raise DataError(f"a batch has {len(x)} examples and {len(labels)} labels; both must be equal and not 0")
-        shape = (*x.shape[:-1], self.output_steps(x.shape[-1]))
-        layer.check_label_shape(labels, shape, f"layer {len(self.stages) - 1} ({layer.title()})")
-        return x, as_contiguous(labels, self.xp, dtype)
+        if len(labels) != shape[0] or not shape[0]:
+            raise DataError(f"a batch has {shape[0]} examples and {len(labels)} labels; both must be equal and not 0")
+        features = (*shape[:-1], self.output_steps(shape[-1]))
+        layer.check_label_shape(labels, features, f"layer {len(self.stages) - 1} ({layer.title()})")
+        return as_contiguous(labels, self.xp, dtype)
 
     def output_steps(self, steps: int) -> int:
         """Return how many time steps leave the network for so many that enter it.

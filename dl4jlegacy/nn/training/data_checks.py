@@ -18,6 +18,7 @@ from dl4jlegacy.nn.graph.stack import GraphStack
 from dl4jlegacy.nn.input_type import InputTypeRecurrent
 from dl4jlegacy.nn.layers.output import BaseOutputLayer
 from dl4jlegacy.nn.losses import LOSSES
+from dl4jlegacy.nn.network.input_rows import check_sparse_input
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.network.stack import Stack
 from dl4jlegacy.nn.networks import Network, input_type_of
@@ -70,9 +71,12 @@ def _check_batch(network: MultiLayerNetwork, batch: DataSet) -> None:
     """Raise unless a batch has the shapes that the network takes, and labels that its loss can be computed for."""
     nothing: list[dict[str, Array]] = [{} for _ in network.stages]
     labels = batch.labels if network.conf.backprop else None
-    Stack(network.stages, nothing, nothing).prepare(
-        network.params.dtype, batch.features, labels, batch.features_mask, batch.labels_mask
-    )
+    stack = Stack(network.stages, nothing, nothing)
+    if batch.is_sparse:
+        check_sparse_input(network.layers)
+        stack.labels(network.params.dtype, batch)
+    else:
+        stack.prepare(network.params.dtype, batch.features, labels, batch.features_mask, batch.labels_mask)
     last = network.layers[-1]
     if labels is not None and isinstance(last, BaseOutputLayer):
         title = f"layer {len(network.layers) - 1} ({last.title()})"

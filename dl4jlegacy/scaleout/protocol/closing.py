@@ -51,7 +51,7 @@ from dl4jlegacy.scaleout.records import (
     encode_record,
 )
 from dl4jlegacy.scaleout.store import Buffer
-from dl4jlegacy.scaleout.strategies import slot_strategy
+from dl4jlegacy.scaleout.strategies import logged_strategy, slot_strategy
 
 __all__ = [
     "LONGEST_REPLAY",
@@ -145,7 +145,7 @@ def _stored(me: Master, slots: OpenSlots, new: Head, frame: Buffer, *, ends_phas
 
     With an entry a worker that has the model before need not read this one.
     """
-    head, strategy = slots.head, slot_strategy(me.router, me.plan, slots.head.round)
+    head, strategy = slots.head, logged_strategy(me.router, me.plan, slots.head.round)
     is_logged = strategy is not None and strategy.is_logged and not ends_phase
     is_whole = not is_logged or head.round >= head.keeps
     entry, begins = None, new.round if ends_phase else head.replay_round
@@ -249,7 +249,7 @@ def with_keeps(me: Master, head: Head) -> Head:
     saved, and with every round as long as it is not known how long they are. Rounds that may bring a score are stored,
     or a run that goes on from an earlier one would score them twice.
     """
-    strategy = slot_strategy(me.router, me.plan, head.round)
+    strategy = logged_strategy(me.router, me.plan, head.round)
     if strategy is None or head.round >= me.plan.total_rounds:
         return head
     durations = me.durations.get(False, [])

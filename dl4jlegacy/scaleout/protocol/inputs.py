@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dl4jlegacy.scaleout.aggregate import JobAggregator
+from dl4jlegacy.scaleout.aggregate import InPlaceAggregator, JobAggregator
 from dl4jlegacy.scaleout.copies import StateCopies
 from dl4jlegacy.scaleout.mesh.messages import Messages
 from dl4jlegacy.scaleout.phases import NO_PHASES, Phases
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol.events import ABANDONED, STEP, Perform, Performed, Steps
 from dl4jlegacy.scaleout.protocol.frames import parse_record, read_frame, read_frames, read_many
-from dl4jlegacy.scaleout.protocol.log import SharedModels, model_after, read_log
+from dl4jlegacy.scaleout.protocol.log import SharedModels, follow_in_place, model_after, read_log
 from dl4jlegacy.scaleout.protocol.states import read_snapshot
 from dl4jlegacy.scaleout.records import (
     HEAD,
@@ -85,6 +85,8 @@ class WorkerMemory:
     """Of the states of workers on this host."""
     model: tuple[str, Buffer] | None = None
     """The identity and frame of the newest model that was read, or that came from the log."""
+    owns_model: bool = False
+    """Whether nobody else has that frame: it was put together of several chunks here."""
     snapshot: tuple[str, Snapshot] | None = None
     """The key of the snapshot that was last read, and what it says."""
     states: dict[int, HeldState] = field(default_factory=dict)
@@ -160,6 +162,7 @@ def prepare(me: WorkerMemory, head: Head, claim: Claim, data: Buffer | None = No
         reading.end("WorkerGetData" if had_model else "WorkerGetModel", me.plan.at(claim.number))
     if model is None and (frame := frames["model"]) is not None:
         model = me.model = head.identity, frame
+        me.owns_model = head.model.chunks > 1
         me.latest.clear()
     state, data = frames.get("state", state), frames.get("data", data)
     if model is None:
@@ -216,13 +219,18 @@ def _follow(me: WorkerMemory, head: Head) -> Steps[Lost | None]:
         if entries is None or frame is None:
             return Lost(f"what version {head.version} follows from")
         me.latest.clear()
-        me.model = entries[0].before, frame
+        me.model, me.owns_model = (entries[0].before, frame), head.model.chunks > 1
     identities = [*(entry.before for entry in entries[1:]), head.identity]
     skipped, frame = me.models.newest_of(identities)
     assert me.model is not None
     before = frame if skipped else me.model[1]
-    make = functools.partial(model_after, me.aggregator, me.plan, before, entries[skipped:])
-    me.model = head.identity, me.models.get(head.identity, make)
+    if not skipped and me.owns_model and isinstance(me.aggregator, InPlaceAggregator):
+        me.model = None  # until it is whole again
+        follow_in_place(me.aggregator, me.plan, before, entries)
+        me.model = head.identity, before
+    else:
+        make = functools.partial(model_after, me.aggregator, me.plan, before, entries[skipped:])
+        me.model, me.owns_model = (head.identity, me.models.get(head.identity, make)), False
     for entry in entries:
         me.latest |= {me.plan.at(job.number)[1]: (entry.version, job.key) for job in entry.folded}
     return None
@@ -256,7 +264,7 @@ def _replayed(me: WorkerMemory, head: Head, claim: Claim, data: Buffer | None) -
             state = again.state
         since.append(entry)
     model = model_after(me.aggregator, me.plan, model, since)
-    me.model = head.identity, model
+    me.model, me.owns_model = (head.identity, model), False
     return Ready(claim, model, state, data, replayed=len(jobs))
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from dl4jlegacy.scaleout.aggregate import FollowingAggregator, JobAggregator
+from dl4jlegacy.scaleout.aggregate import FollowingAggregator, InPlaceAggregator, JobAggregator
 from dl4jlegacy.scaleout.mesh.messages import Messages
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol.events import Steps
@@ -30,6 +30,7 @@ __all__ = [
     "KnownLog",
     "SharedModels",
     "folded_jobs",
+    "follow_in_place",
     "is_model_there",
     "known_log",
     "model_after",
@@ -139,10 +140,7 @@ def is_model_there(store: Store, head: Head) -> Steps[bool]:
 
 def model_after(aggregator: JobAggregator, plan: Plan, model: Buffer, entries: Sequence[LogEntry]) -> Buffer:
     """Return the model after some entries; ``model`` is the one before them and stays as it is."""
-    rounds = [
-        ([plan.examples_of(job.number) for job in entry.folded], [job.update for job in entry.folded])
-        for entry in entries
-    ]
+    rounds = _rounds(plan, entries)
     if isinstance(aggregator, FollowingAggregator):
         return aggregator.follow(model, rounds) if rounds else model
     for entry, (examples, updates) in zip(entries, rounds, strict=True):
@@ -150,6 +148,19 @@ def model_after(aggregator: JobAggregator, plan: Plan, model: Buffer, entries: S
         begun.add(updates)
         model = begun.finish(ends_phase=False)[0]
     return model
+
+
+def follow_in_place(aggregator: InPlaceAggregator, plan: Plan, model: Buffer, entries: Sequence[LogEntry]) -> None:
+    """Make the model before some entries the one after them, in its own frame."""
+    aggregator.follow_in_place(model, _rounds(plan, entries))
+
+
+def _rounds(plan: Plan, entries: Sequence[LogEntry]) -> list[tuple[list[int], list[bytes]]]:
+    """Return for each entry the examples and the updates of its jobs."""
+    return [
+        ([plan.examples_of(job.number) for job in entry.folded], [job.update for job in entry.folded])
+        for entry in entries
+    ]
 
 
 class SharedModels:

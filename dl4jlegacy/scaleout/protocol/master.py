@@ -151,7 +151,7 @@ def _homes(me: Master, slots: OpenSlots) -> dict[int, tuple[str, float]]:
     A slot whose worker is not there is anybody's.
     """
     head, durations = slots.head, me.durations.get(False, [])
-    if not head.logged or not durations:
+    if not head.logged or not durations or slot_strategy(me.router, me.plan, head.round) is None:
         return {}
     present, seconds = set(me.present()), head.logged * median(durations)
     homes = {number: me.homes.get(me.plan.at(number)[1], "") for number in slots.numbers}

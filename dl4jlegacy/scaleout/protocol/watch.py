@@ -45,7 +45,14 @@ from dl4jlegacy.scaleout.records import (
     fold_number,
 )
 from dl4jlegacy.scaleout.store import Buffer, Store
-from dl4jlegacy.scaleout.strategies import SlotStrategy, WorkRouter, router_of, serving, slot_strategy
+from dl4jlegacy.scaleout.strategies import (
+    SlotStrategy,
+    WorkRouter,
+    logged_strategy,
+    router_of,
+    serving,
+    slot_strategy,
+)
 
 __all__ = [
     "GROUP_NBYTES",
@@ -264,7 +271,9 @@ def _check_slot(me: Watcher, slots: OpenSlots, number: int, raw: Buffer | None) 
     elif record.state == "done":
         durations = _durations(me, slots)
         durations[:] = [*durations[1 - REMEMBERED :], record.seconds]
-        if sick := me.suspects.add(number, record, is_checked=_slot_strategy(me, slots) is None):
+        if sick := me.suspects.add(
+            number, record, is_checked=logged_strategy(me.router, me.plan, slots.head.round) is None
+        ):
             able = _able(me, slots)
             slots.sick = next((worker for worker in sick if worker in able and len(able) > 1), "")
     elif record.state == "failed":
@@ -417,7 +426,8 @@ def _fold(me: Watcher, slots: OpenSlots, ready: Sequence[int], *, announced: lis
         with me.phases.phase("MasterAggregate", at):
             slots.aggregation.add(whole)
         slots.folded += group
-        if (strategy := _slot_strategy(me, slots)) is not None and strategy.is_logged:
+        strategy = logged_strategy(me.router, me.plan, slots.head.round)
+        if strategy is not None and strategy.is_logged:
             slots.updates |= zip(group, whole, strict=True)
         del frames, whole  # frees memory before the next are fetched
     return True
@@ -430,7 +440,7 @@ def _slot_strategy(me: Watcher, slots: OpenSlots) -> SlotStrategy | None:
 
 def _refuse_unfit(me: Watcher, slots: OpenSlots, numbers: Sequence[int], updates: Sequence[Buffer]) -> Steps[bool]:
     """Count updates that do not fit the model as failures of their workers' jobs; return whether there were any."""
-    strategy, refused = _slot_strategy(me, slots), False
+    strategy, refused = logged_strategy(me.router, me.plan, slots.head.round), False
     shares = "" if me.plan.is_validation(slots.head.round) else me.router.shares
     for number, update in zip(numbers, updates, strict=True):
         try:

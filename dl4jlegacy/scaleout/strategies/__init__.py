@@ -27,9 +27,11 @@ from dl4jlegacy.scaleout.strategies.averaging import IterativeReduceWorkRouter
 from dl4jlegacy.scaleout.strategies.block_momentum import BlockMomentumWorkRouter
 from dl4jlegacy.scaleout.strategies.elastic_averaging import ElasticAveragingWorkRouter
 from dl4jlegacy.scaleout.strategies.gradient_sharing import GradientSharingWorkRouter
-from dl4jlegacy.scaleout.strategies.strategy import SlotStrategy, Strategy, WorkRouter
+from dl4jlegacy.scaleout.strategies.row_averaging import RowAveragingWorkRouter
+from dl4jlegacy.scaleout.strategies.strategy import LoggedStrategy, SlotStrategy, Strategy, WorkRouter
 
 __all__ = [
+    "BUILT_IN",
     "STRATEGIES",
     "BlockMomentumWorkRouter",
     "BoundedStalenessWorkRouter",
@@ -37,6 +39,8 @@ __all__ = [
     "GradientSharingWorkRouter",
     "HogWildWorkRouter",
     "IterativeReduceWorkRouter",
+    "LoggedStrategy",
+    "RowAveragingWorkRouter",
     "SlotStrategy",
     "SoftSyncWorkRouter",
     "Strategy",
@@ -45,6 +49,7 @@ __all__ = [
     "check_own_aggregator",
     "check_servers",
     "create_router",
+    "logged_strategy",
     "router_of",
     "serving",
     "slot_strategy",
@@ -62,8 +67,12 @@ STRATEGIES: Mapping[str, Callable[..., Strategy]] = {
         GradientSharingWorkRouter,
     )
 }
+"""Those that one chooses from."""
+BUILT_IN: Mapping[str, Callable[..., Strategy]] = {**STRATEGIES, RowAveragingWorkRouter.name: RowAveragingWorkRouter}
+"""All of them: the last one comes with sparse features, which have no other."""
 _SYNCHRONOUS = IterativeReduceWorkRouter()
 _SLOT_CLASSES: dict[type, bool] = {}
+_LOGGED_CLASSES: dict[type, bool] = {}
 
 
 def create_router(
@@ -77,7 +86,7 @@ def create_router(
     """Return a strategy.
 
     Args:
-        name: one of ``STRATEGIES``.
+        name: one of ``BUILT_IN``.
         args: its own options, as ``Conf.router_args`` has them.
         window, jobs_per_round, weighted_average: of the run's ``Conf``.
 
@@ -85,9 +94,9 @@ def create_router(
         ConfError: there is no such strategy or option, or a value is not allowed, or what is given would change
             nothing; says what there is.
     """
-    if name not in STRATEGIES:
+    if name not in BUILT_IN:
         raise ConfError(f"unknown router {name!r}{nearest(name, list(STRATEGIES))}")
-    kind: Any = STRATEGIES[name]
+    kind: Any = BUILT_IN[name]
     fields = _fields(kind)
     run: dict[str, Any] = {"window": window, "jobs_per_round": jobs_per_round, "weighted_average": weighted_average}
     options = [field for field in fields if field not in run]
@@ -146,12 +155,24 @@ def slot_strategy(router: WorkRouter, plan: Plan, round_: int) -> SlotStrategy |
     return router if _is_slot_strategy(router) and not plan.is_validation(round_) else None
 
 
+def logged_strategy(router: WorkRouter, plan: Plan, round_: int) -> LoggedStrategy | None:
+    """Return the router if it checks the updates of a round itself, and versions may follow from them, else None."""
+    return router if _is_logged_strategy(router) and not plan.is_validation(round_) else None
+
+
 def _is_slot_strategy(router: WorkRouter) -> TypeGuard[SlotStrategy]:
     """Return whether a router is a ``SlotStrategy``; cached per class, as ``isinstance`` takes 25 us for a protocol."""
     kind = type(router)
     if kind not in _SLOT_CLASSES:
         _SLOT_CLASSES[kind] = isinstance(router, SlotStrategy)
     return _SLOT_CLASSES[kind]
+
+
+def _is_logged_strategy(router: WorkRouter) -> TypeGuard[LoggedStrategy]:
+    kind = type(router)
+    if kind not in _LOGGED_CLASSES:
+        _LOGGED_CLASSES[kind] = isinstance(router, LoggedStrategy)
+    return _LOGGED_CLASSES[kind]
 
 
 def serving(router: WorkRouter, plan: Plan, round_: int) -> IterativeReduceWorkRouter | None:

@@ -20,6 +20,7 @@ from dl4jlegacy.scaleout.records import Head, covered
 from dl4jlegacy.scaleout.store import Buffer
 
 __all__ = [
+    "LoggedStrategy",
     "SlotStrategy",
     "Strategy",
     "WorkRouter",
@@ -87,30 +88,36 @@ class Strategy(WorkRouter, Protocol):
 
 
 @runtime_checkable
-class SlotStrategy(Strategy, Protocol):
+class LoggedStrategy(Strategy, Protocol):
+    """A ``Strategy`` whose versions can follow from the updates of their rounds, so that few are written as a whole."""
+
+    @property
+    def state_every(self) -> int:
+        """After how many rounds at most a version is written as a whole, with the states of all slots."""
+        ...
+
+    @property
+    def is_logged(self) -> bool:
+        """Whether versions in between are not written. Jobs must be bound to a model then."""
+        ...
+
+    def check(self, update: Buffer, model: Buffer) -> None:
+        """Raise ``WireError`` if an update does not fit the model that it would be folded into."""
+        ...
+
+
+@runtime_checkable
+class SlotStrategy(LoggedStrategy, Protocol):
     """A ``Strategy`` whose slots remember something from one job to the next, within a phase.
 
     A job is a pure function of the model, the state that its slot's last job has left, and its batches. The update and
     the state after it are committed together, so who does a slot's jobs makes no difference. ``open_slots`` has at most
     one job of each slot, the first that is not folded.
+
+    Between versions that are written as a whole workers have the states in memory. Of a slot whose state is lost, the
+    jobs since then are done again: they come to the same. If it is not logged, states are saved with every job,
+    whatever ``state_every`` says.
     """
-
-    @property
-    def state_every(self) -> int:
-        """After how many rounds at most the states of all slots are saved; in between workers have them in memory.
-
-        Of a slot whose state is lost, the jobs since then are done again: they come to the same.
-        """
-        ...
-
-    @property
-    def is_logged(self) -> bool:
-        """Whether versions in between are not written, but follow from the updates of their rounds.
-
-        If not, states are saved with every job, whatever ``state_every`` says. A strategy whose jobs are not bound to a
-        model must not be logged.
-        """
-        ...
 
     def replica(self, model: Result, state: Result | None) -> Result:
         """Return what the worker begins to train from: ``params`` and ``updater_state``, arrays in host memory.
@@ -129,10 +136,6 @@ class SlotStrategy(Strategy, Protocol):
             result: what the worker's performer made of them: ``shares`` and the updater state.
             kernels: for host memory; all of them give the same bits.
         """
-        ...
-
-    def check(self, update: Buffer, model: Buffer) -> None:
-        """Raise ``WireError`` if an update does not fit the model that it would be folded into."""
         ...
 
 
