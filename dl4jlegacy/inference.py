@@ -16,7 +16,7 @@ from dl4jlegacy import storage
 from dl4jlegacy.backend import Array, to_host
 from dl4jlegacy.datasets import DataSet, DataSource, load
 from dl4jlegacy.datasets.image_files import ImageRecordReader
-from dl4jlegacy.datasets.normalizers import Normalizer
+from dl4jlegacy.datasets.normalizers import Normalizer, as_read
 from dl4jlegacy.datasets.sequence_reader import SequenceRecordReader
 from dl4jlegacy.datasets.svmlight_files import MOST_COLUMNS
 from dl4jlegacy.datasets.texts import TextReader
@@ -159,9 +159,10 @@ def evaluate_model(
         text=model.text,
         sequences=model.sequences,
         columns=model.network.n_in if model.is_sparse else 0,
+        rounded=False,
     )
     parts = {"test": (source.test,), "train": (source.train,), "all": (source.train, source.test)}[split]
-    examples = DataSet.merge(parts) if len(parts) > 1 else parts[0]
+    examples = model.as_read(DataSet.merge(parts) if len(parts) > 1 else parts[0])
     model.check_width(examples.n_in, dataset)
     if not network.conf.backprop or (network.n_out == examples.n_in != examples.n_out):
         examples = with_features_as_labels(examples)
@@ -284,6 +285,14 @@ class TrainedModel:
         self.check_width(examples.n_in, "the given data")
         names = self.label_names if len(self.label_names) == self.network.n_out else None
         return self.network.evaluate(self.normalize(examples), label_names=names)
+
+    def as_read(self, examples: DataSet) -> DataSet:
+        """Return examples that were read as float64 rounded as the training data were before these were scaled."""
+        return as_read(self.normalizer, examples)
+
+    def rows_as_read(self, rows: Array) -> Array:
+        """Return rows of features that were read as float64 as ``as_read`` does."""
+        return self.as_read(DataSet(rows)).features
 
     def normalize(self, examples: DataSet) -> DataSet:
         """Return examples scaled as those that the network was trained on."""

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import numpy as np
-
 from dl4jlegacy import files, storage
 from dl4jlegacy.backend import Array, to_host
 from dl4jlegacy.datasets.csv_files import read_csv_blocks
@@ -168,7 +166,7 @@ def sequences_of(model: TrainedModel, file: str) -> dict[Path, Array]:
     with files.errors_as(DataError, f"cannot read {file}"):
         place = files.expand(storage.local(file))
         paths = sequence_paths(place) if files.is_folder(place) else [place]
-    return {path: model.sequences.features(path) for path in paths}
+    return {path: model.rows_as_read(model.sequences.features(path)) for path in paths}
 
 
 def blocks_of(model: TrainedModel, file: str, images: Sequence[Path] = ()) -> Iterator[Array]:
@@ -193,7 +191,7 @@ def blocks_of(model: TrainedModel, file: str, images: Sequence[Path] = ()) -> It
         return
     for rows in _features_of(model, _opened(file, name), name):
         model.check_width(rows.shape[1], name)
-        yield rows
+        yield model.rows_as_read(rows)
 
 
 def _opened(file: str, name: str) -> BinaryIO:
@@ -233,7 +231,7 @@ def _features_of(model: TrainedModel, file: BinaryIO, name: str) -> Iterator[Arr
         transform = features_only(model.network.n_in)
     if transform is None:
         return read_csv_blocks(file, name, rows=ROWS)
-    return (transform.features(table, new_rows=True) for table in transform.blocks(file, name, rows=ROWS))
+    return (transform.exact_features(table, new_rows=True) for table in transform.blocks(file, name, rows=ROWS))
 
 
 def _predicted_by_threads(
@@ -383,8 +381,8 @@ def _each_row(rows: PredictedRows, names: Sequence[str], form: Form) -> Iterator
 
 
 def _number(value: Any) -> float:
-    """Return an output as the shortest decimal number that is it in float32."""
-    return float(str(np.float32(value)))
+    """Return an output as the shortest decimal number that is it in its own type, float32 or float64."""
+    return float(str(value))
 
 
 def _as_numbers(model: TrainedModel, rows: PredictedRows, form: Form) -> str:

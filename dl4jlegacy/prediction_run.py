@@ -72,6 +72,7 @@ class Spool:
 
     def __init__(self, blocks: Iterable[Array]) -> None:
         self._file, self.rows, self.n_in = tempfile.TemporaryFile(prefix="dl4j-rows-"), 0, 0  # noqa: SIM115
+        self._dtype = np.dtype(np.float32)
         try:
             self._fill(blocks)
         except BaseException:
@@ -81,16 +82,17 @@ class Spool:
     def _fill(self, blocks: Iterable[Array]) -> None:
         for rows in blocks:
             with files.errors_as(DataError, "the rows cannot be kept", "set TMPDIR to a larger disk"):
-                self._file.write(np.ascontiguousarray(rows, np.float32).data)
+                self._file.write(np.ascontiguousarray(rows).data)
                 self._file.flush()
+            self._dtype = rows.dtype
             self.rows, self.n_in = self.rows + len(rows), rows.shape[1]
 
     def read(self, first: int, stop: int) -> Array:
         """Return rows ``first`` to ``stop`` (exclusive), ``(rows, n_in)``."""
-        width = 4 * self.n_in
+        width = self._dtype.itemsize * self.n_in
         with files.errors_as(DataError, f"rows {first} to {stop} cannot be read again"):
             content = os.pread(self._file.fileno(), (stop - first) * width, first * width)
-        return np.frombuffer(content, np.float32).reshape(stop - first, self.n_in)
+        return np.frombuffer(content, self._dtype).reshape(stop - first, self.n_in)
 
     def close(self) -> None:
         """Remove the file."""

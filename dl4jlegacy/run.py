@@ -36,6 +36,7 @@ from dl4jlegacy.nn.batch_evaluation import (
 from dl4jlegacy.nn.class_weights import balanced_weights, class_counts, named_weights, output_layer, weigh_classes
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.networks import Network, NetworkConfiguration, build_network
+from dl4jlegacy.nn.rounding import warn_of_rounding
 from dl4jlegacy.nn.training.data_checks import check_data
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore, RunIdentity, with_fingerprint
 from dl4jlegacy.scaleout.compute import Compute, host_kernels, resolve_compute
@@ -131,6 +132,7 @@ def resolve(
         check_servers(router, network.num_params)
         model_nbytes = int(network.params.nbytes + network.updater_state.nbytes)
         check_data(network, jobs.iterator)
+        warn_of_rounding(jobs.iterator, jobs.iterator.batch(0, 0), network.params.dtype)
         if conf.augment is not None and not isinstance(jobs.iterator, AugmentedDataSetIterator):
             raise ConfError(
                 "Conf.augment is for images that dl4j loads; in a program give the runner an AugmentedDataSetIterator"

@@ -7,13 +7,15 @@ import logging
 from dataclasses import dataclass
 
 import msgspec
+import numpy as np
 
 from dl4jlegacy import storage
-from dl4jlegacy.datasets import DataSource, load
+from dl4jlegacy.datasets import DataSet, DataSource, load
 from dl4jlegacy.datasets.image_files import ImageRecordReader
 from dl4jlegacy.datasets.image_tables import image_schema
 from dl4jlegacy.datasets.inspection import GUESSED_ROWS, Inspection, check_one_kind, guess_schema, inspect_csv
-from dl4jlegacy.datasets.normalizers import Normalizer, NormalizerMinMaxScaler
+from dl4jlegacy.datasets.normalizers import Normalizer, NormalizerMinMaxScaler, as_read
+from dl4jlegacy.datasets.precision import warn_of_equal
 from dl4jlegacy.datasets.sequence_reader import SequenceRecordReader
 from dl4jlegacy.datasets.sources import svmlight_files_of, table_files_of
 from dl4jlegacy.datasets.stored_tables import is_large
@@ -68,18 +70,33 @@ def load_data(
         stratify=stratify,
         text=text,
         sequences=sequences,
+        rounded=False,
     )
     source = dataclasses.replace(found, name=name)
-    if not scale or source.text is not None or source.train.is_sparse:
+    if source.train.is_sparse:
         return Data(source, None)
-    if transform is not None and (transform.steps or not _is_sparse(name, transform)):
-        return Data(source, None)
-    low, high = float(source.train.features.min()), float(source.train.features.max())
-    if low >= 0.0 and high <= 1.0:
-        return Data(source, None)
-    normalizer = NormalizerMinMaxScaler().fit(source.train)
-    train, test = normalizer.transform(source.train), normalizer.transform(source.test)
-    return Data(dataclasses.replace(source, train=train, test=test), normalizer)
+    if source.text is not None or not scale or not _is_scaled(source, transform):
+        warn_of_equal(source.train.features, f"data set {name}", source.columns, source.train.features_mask)
+        return Data(_in_float32(source, source.train, source.test), None)
+    normalizer = NormalizerMinMaxScaler().fit(source.train.rounded())
+    train, test = (normalizer.transform(as_read(normalizer, part)) for part in (source.train, source.test))
+    return Data(_in_float32(source, train, test), normalizer)
+
+
+def _is_scaled(source: DataSource, transform: TransformProcess | None) -> bool:
+    """Return whether features are to be scaled to 0 to 1: no schema has made them, and some lie beyond that."""
+    if transform is not None and (transform.steps or not _is_sparse(source.name, transform)):
+        return False
+    x = source.train.features
+    low, high = np.float32(x.min()), np.float32(x.max())
+    return bool(low < 0.0 or high > 1.0)
+
+
+def _in_float32(source: DataSource, *parts: DataSet) -> DataSource:
+    """Return the source with these parts for training and testing, as float32."""
+    none = np.zeros(source.train.n_in, bool)
+    train, test = (part.rounded(none) for part in parts)
+    return dataclasses.replace(source, train=train, test=test)
 
 
 def data_of(conf: Conf, data_dir: str = "") -> Data:

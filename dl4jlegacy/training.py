@@ -20,6 +20,7 @@ from dl4jlegacy import files, storage
 from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets import AugmentedDataSetIterator, DataSet, ListDataSetIterator, load
 from dl4jlegacy.datasets.image_files import ImageRecordReader
+from dl4jlegacy.datasets.normalizers import as_read
 from dl4jlegacy.datasets.sources import NAMES
 from dl4jlegacy.datasets.table_files import is_pattern
 from dl4jlegacy.datasets.validation import ValidatedData
@@ -322,8 +323,9 @@ def training_data(conf: Conf, data: Data) -> ListDataSetIterator | ValidatedData
         images=data.source.images,
         text=data.source.text,
         sequences=data.source.sequences,
+        rounded=False,
     )
-    whole = DataSet.merge((source.train, source.test))
+    whole = as_read(data.normalizer, DataSet.merge((source.train, source.test)))
     whole = whole if data.normalizer is None else data.normalizer.transform(whole)
     model = zoo.ZOO.get(conf.model)
     return ValidatedData(training, with_features_as_labels(whole) if model and model.reconstructs else whole)

@@ -33,7 +33,7 @@ nn.arguments nn.gradient_normalization
 nn.functions nn.losses nn.schedules nn.updaters nn.weights nn.input_type nn.memory nn.step nn.formats nn.listeners
 nn.preprocessors
 nn.layers
-nn.vertices nn.arrays
+nn.vertices nn.arrays nn.rounding
 nn.evaluation
 nn.parameters nn.multilayer_updater
 nn.conf

@@ -20,7 +20,8 @@ from dl4jlegacy.aws.downloader import S3Downloader
 from dl4jlegacy.aws.locations import Location
 from dl4jlegacy.aws.session import Aws
 from dl4jlegacy.aws.uploader import S3Uploader
-from dl4jlegacy.datasets import DataSet, read_csv
+from dl4jlegacy.datasets import DataSet
+from dl4jlegacy.datasets.csv_files import read_csv_files
 from dl4jlegacy.datasets.iterator import BatchCursor
 from dl4jlegacy.errors import DataError, counted
 from dl4jlegacy.seeding import Stream
@@ -110,7 +111,8 @@ class BaseS3DataSetIterator(BatchCursor):
                 with tempfile.NamedTemporaryFile(prefix="dl4j-batch-", suffix=".csv") as file:
                     file.write(content)
                     file.flush()
-                    return read_csv(Path(file.name), n_classes=self._n_classes)[0]
+                    # Not as float32 where a batch does not need more: another batch may.
+                    return read_csv_files([Path(file.name)], n_classes=self._n_classes).parts[0]
             with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
                 return DataSet(arrays["features"], arrays["labels"])
         except (ValueError, KeyError, OSError, EOFError, DataError) as exc:

@@ -6,7 +6,7 @@ column is made anew, over the training rows in their order, from those few, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -19,7 +19,7 @@ from dl4jlegacy.datasets.table import Table
 from dl4jlegacy.datasets.transform_process import TransformProcess
 from dl4jlegacy.datasets.transforms import CategoricalToOneHot, Derive, Filter, RemoveColumns, Step
 
-__all__ = ["fit_by_columns"]
+__all__ = ["fit_by_columns", "unscaled_columns"]
 
 _LEARNED = ("values", "mean", "std", "minimum", "maximum", "categories")  # of each column, in lists beside ``columns``
 
@@ -41,6 +41,17 @@ def fit_by_columns(process: TransformProcess, store: ColumnStore, rows: npt.NDAr
     done = msgspec.structs.replace(process, steps=tuple(steps))
     labels = store.labels()[rows] if process.regression or process.multi_label else None
     return done.with_scale_of(Table(shape.name, {}, np.arange(len(rows)), {}, labels))
+
+
+def unscaled_columns(
+    process: TransformProcess, store: ColumnStore, rows: npt.NDArray[np.intp]
+) -> Iterator[tuple[str, Array]]:
+    """Yield each column of numbers that a fitted process leaves as it is in the file, without its gaps."""
+    changed = {name for step in process.steps if not isinstance(step, Filter | Derive) for name in step.columns}
+    for name in store.names:
+        if name not in changed and name not in store.words:
+            values = store.column(name)[rows]
+            yield name, values[~np.isnan(values)]
 
 
 def _fitted(step: Step, shape: Table, before: Sequence[Step], store: ColumnStore, rows: npt.NDArray[np.intp]) -> Step:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from dl4jlegacy.errors import CellError, DataError, counted
 
 __all__ = [
     "LABEL_HEADERS",
+    "CsvData",
     "CsvDataSetIterator",
     "read_csv",
     "read_csv_blocks",
@@ -72,10 +73,22 @@ class _Table:
     labels: list[str] = field(default_factory=list)
     lines: array[int] = field(default_factory=lambda: array("q"))
 
+    def feature_names(self) -> tuple[str, ...]:
+        """Return what the header calls the columns of features; none without a header."""
+        return tuple(name for column, name in enumerate(self.header or ()) if column != self.label_column)
+
     def clear(self) -> None:
         """Forget the rows, not the columns."""
         self.values, self.lines = array("d"), array("q")
         self.labels.clear()
+
+
+class CsvData(NamedTuple):
+    """What files hold: a part for each, float64; the names of the classes, and those of the columns of features."""
+
+    parts: list[DataSet]
+    label_names: tuple[str, ...]
+    columns: tuple[str, ...]
 
 
 def read_csv(
@@ -91,6 +104,9 @@ def read_csv(
     called label, class or target. The label is the column of that name, else the last one. Class numbers are used as
     they are, from 0; class names are numbered in sorted order.
 
+    Features are float32; if a column of them lies so far from 0 that float32 would lose what differs in it (times in
+    milliseconds, long numbers), float64: scale such columns, or the network, which computes in float32, loses it.
+
     Args:
         path: the file, UTF-8.
         n_classes: the range of class numbers; by default what the file holds.
@@ -100,8 +116,8 @@ def read_csv(
     Raises:
         DataError: names file, line, column and value.
     """
-    datasets, names = read_csv_files([Path(path)], n_classes=n_classes, label_names=label_names, labelled=labelled)
-    return datasets[0], names
+    found = read_csv_files([Path(path)], n_classes=n_classes, label_names=label_names, labelled=labelled)
+    return found.parts[0].rounded(), found.label_names
 
 
 def read_csv_files(
@@ -111,8 +127,8 @@ def read_csv_files(
     label_names: Sequence[str] | None = None,
     labelled: bool = True,
     is_split: bool = False,
-) -> tuple[list[DataSet], tuple[str, ...]]:
-    """Return one DataSet per file, all with the same columns and the same classes; see ``read_csv``.
+) -> CsvData:
+    """Return one DataSet per file, all with the same columns and the same classes, float64; see ``read_csv``.
 
     With ``is_split``, for examples of which some are then held out, a class that occurs once is an error, too.
     """
@@ -126,12 +142,14 @@ def read_csv_files(
                 f"{tables[0].name} has {features[0].shape[1]}; "
                 "files of one data set must have the same columns"
             )
+    columns = tables[0].feature_names()
     if not labelled:
-        return [DataSet(x) for x in features], ()
+        return CsvData([DataSet(x) for x in features], (), columns)
     classes, names = _classes(tables, n_classes, label_names)
     if is_split:
         _check_lone(tables, classes)
-    return [DataSet(x, one_hot(y, len(names))) for x, y in zip(features, classes, strict=True)], names
+    parts = [DataSet(x, one_hot(y, len(names))) for x, y in zip(features, classes, strict=True)]
+    return CsvData(parts, names, columns)
 
 
 def _check_alike(tables: Sequence[_Table]) -> None:
@@ -162,7 +180,7 @@ def read_csv_blocks(file: BinaryIO, name: str, *, rows: int) -> Iterator[Array]:
         rows: of a block, the last of which may have fewer. One block is in memory at a time.
 
     Yields:
-        ``(rows, columns)`` float32.
+        ``(rows, columns)`` float64, finite in float32.
 
     Raises:
         DataError: names file, line, column and value, after the blocks before it were yielded.
@@ -292,13 +310,12 @@ def _place(table: _Table, line: int, feature: int) -> str:
     return f"{table.name}, {table.unit} {line}, column {feature + 1 + shifted}"
 
 
-def _features(table: _Table, whole: str) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
-    """Return the features of the rows, which are all of ``whole``."""
+def _features(table: _Table, whole: str) -> Array:
+    """Return the features of the rows, which are all of ``whole``, as float64."""
     columns = table.width - (table.label_column is not None)
     values = np.frombuffer(table.values, np.float64).reshape(len(table.lines), columns)
     with np.errstate(over="ignore"):
-        x = values.astype(np.float32)
-    wrong = ~np.isfinite(x)
+        wrong = ~np.isfinite(values.astype(np.float32))
     if wrong.any():
         row, column = divmod(int(np.argmax(wrong)), columns)
         value = float(values[row, column])
@@ -306,7 +323,7 @@ def _features(table: _Table, whole: str) -> np.ndarray[tuple[int, int], np.dtype
             f"{_place(table, table.lines[row], column)}: {value} is not a finite number in float32; "
             f"{int(wrong.sum())} values of {whole} are not: remove or impute them"
         )
-    return x
+    return values
 
 
 def _classes(

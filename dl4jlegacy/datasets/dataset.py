@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dl4jlegacy.backend import Array
+from dl4jlegacy.datasets.precision import equal_columns, far_in, float_type_of, kept_where_far
 from dl4jlegacy.datasets.sparse_features import SparseFeatures
 from dl4jlegacy.datasets.splitting import class_numbers, split_order, stratified
 from dl4jlegacy.errors import DataError, counted
@@ -39,8 +40,8 @@ class DataSet:
     """Examples and labels, row by row.
 
     Arrays are taken as they are when they are C-contiguous float32 or float64 (the DataSet then holds a read-only
-    view, and whoever made the array should leave it alone); everything else numeric becomes float32. Labels get the
-    dtype of the features.
+    view, and whoever made the array should leave it alone). Everything else numeric becomes float32, or float64 where
+    float32 would change a number. Labels get the dtype of the features, which are float64 if these need it.
 
     Attributes:
         features: ``(examples, n_in)``; images ``(examples, channels, height, width)``; sequences
@@ -68,7 +69,11 @@ class DataSet:
         labels_mask: npt.ArrayLike | None = None,
     ) -> None:
         x = _features(features)
-        y = np.zeros((len(x), 0), x.dtype) if labels is None else _numeric("labels", labels, x.dtype)
+        y = np.zeros((len(x), 0), x.dtype) if labels is None else _numeric("labels", labels)
+        is_array = not isinstance(x, SparseFeatures)
+        if is_array and y.dtype != x.dtype and x.dtype == np.float32 and (far_in(y).any() or equal_columns(y)):
+            x = x.astype(np.float64)
+        y = _of_dtype(y, x.dtype)
         if y.ndim != 2 and not (y.ndim == 3 and x.ndim > 2):
             raise DataError(f"labels have shape {y.shape}; expected (examples, n_out) or (examples, n_out, time steps)")
         if len(x) != len(y):
@@ -197,6 +202,18 @@ class DataSet:
         x = SparseFeatures.concatenated(sparse) if sparse else np.concatenate([part.features for part in given])
         y = np.concatenate([part.labels for part in given]).astype(x.dtype, copy=False)
         return _trusted(x, y, _merged("features", given), _merged("labels", given))
+
+    def far(self) -> npt.NDArray[np.bool_]:
+        """Return the columns of features in which float32 would lose what differs, as a mask ``(columns,)``."""
+        return np.zeros(self.n_in, bool) if self.is_sparse else far_in(self.features, self.features_mask)
+
+    def rounded(self, far: npt.NDArray[np.bool_] | None = None) -> DataSet:
+        """Return it as float32; if columns are ``far`` (None: those of ``far()``), float64 with all others rounded."""
+        if self.features.dtype == np.float32 or self.is_sparse:
+            return self
+        x = kept_where_far(self.features, self.far() if far is None else far)
+        others = (None if a is None else _of_dtype(a, x.dtype) for a in (self.features_mask, self.labels_mask))
+        return _trusted(x, _of_dtype(self.labels, x.dtype), *others)
 
     def arrays(self) -> dict[str, Array]:
         """Return what there is by name: ``features``, ``labels``, and those masks that are not None.
@@ -345,8 +362,8 @@ def _merged(name: str, parts: list[DataSet]) -> Array | None:
     return np.concatenate([one if mask is None else mask for mask, one in zip(masks, ones, strict=True)])
 
 
-def _numeric(name: str, values: npt.ArrayLike, dtype: npt.DTypeLike | None = None) -> Array:
-    """Return ``values`` as a C-contiguous float array of at least two dimensions."""
+def _numeric(name: str, values: npt.ArrayLike) -> Array:
+    """Return ``values`` as a C-contiguous array of float32 or float64, of at least two dimensions."""
     try:
         array = np.asarray(values)
     except ValueError as error:  # ragged lists
@@ -356,9 +373,12 @@ def _numeric(name: str, values: npt.ArrayLike, dtype: npt.DTypeLike | None = Non
     if array.ndim < 2:
         hint = "; DataSet.of_classes takes class numbers" if name == "labels" else ""
         raise DataError(f"{name} have shape {array.shape}; expected one row per example: (examples, columns){hint}")
-    wanted = np.dtype(dtype or (array.dtype if array.dtype in (np.float32, np.float64) else np.float32))
+    return _of_dtype(array, float_type_of(array))
+
+
+def _of_dtype(array: Array, dtype: npt.DTypeLike) -> Array:
     with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite and is then named
-        return np.ascontiguousarray(array, wanted)
+        return np.ascontiguousarray(array, dtype)
 
 
 def _check_finite(name: str, array: Array) -> None:

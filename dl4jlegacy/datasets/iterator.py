@@ -196,6 +196,10 @@ class ListDataSetIterator(BatchCursor):
         other._stream = self._stream
         return other
 
+    def whole(self) -> DataSet | None:
+        """Return all examples as the batches have them; None if a pre-processor changes these."""
+        return self.dataset if self._pre_processor is None else None
+
     def pre_processed(self, dataset: DataSet) -> DataSet:
         """Return a data set as the batches of this iterator are: after its pre-processor, if it has one."""
         return dataset if self._pre_processor is None else self._pre_processor(dataset)

@@ -44,7 +44,8 @@ class MapDataSetIterator(NumberedDataSetIterator):
     """Batches of a map-style data set, in a new order every epoch: the same as ``ListDataSetIterator``'s with its seed.
 
     An example is read each time that a batch needs it, by one thread at a time; the data set must give the same one for
-    the same number, or runs that resume and jobs that are repeated see other data. Batches are float32.
+    the same number, or runs that resume and jobs that are repeated see other data. Batches are float32, or float64
+    where float32 would change a number, which is perhaps still to be scaled.
 
     Args:
         dataset: has ``len()`` and gives an example for a number from 0; one with ``__getitems__`` is asked for those of
@@ -98,8 +99,7 @@ class MapDataSetIterator(NumberedDataSetIterator):
         pairs = [_pair(example, self._columns) for example in self._examples(numbers)]
         names = () if self._columns is None else self._columns[0]
         arrays = [(number, *_arrays(number, pair, names)) for number, pair in zip(numbers, pairs, strict=True)]
-        with np.errstate(over="ignore"):  # what is beyond float32 becomes infinite, and is then named
-            features = _stacked("features", [(number, x) for number, x, _ in arrays]).astype(np.float32)
+        features = _as_needed(_stacked("features", [(number, x) for number, x, _ in arrays]))
         labelled = [(number, y) for number, _, y in arrays if y is not None]
         if not labelled:
             return DataSet(features)
@@ -210,6 +210,13 @@ def _array(what: str, value: Any) -> Array:
     planes = array[None] if array.ndim == 2 else np.moveaxis(array, -1, 0)
     most = {np.dtype(np.uint8): 255, np.dtype(np.uint16): 65535}.get(array.dtype.newbyteorder("="))
     return planes if most is None else planes.astype(np.float32) / np.float32(most)
+
+
+def _as_needed(x: Array) -> Array:
+    """Return numbers as float32 if that changes none of them, else as they are."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        rounded: Array = x.astype(np.float32)
+    return rounded if bool((rounded == x).all()) else x
 
 
 def _stacked(what: str, arrays: list[tuple[int, Array]]) -> Array:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.column_scale import mean_and_std, width
 from dl4jlegacy.datasets.dataset import DataSet
+from dl4jlegacy.datasets.precision import Mask, far_columns
 from dl4jlegacy.errors import DataError, counted
 from dl4jlegacy.strict_json import to_json
 
@@ -26,10 +27,13 @@ __all__ = [
     "Normalizer",
     "NormalizerMinMaxScaler",
     "NormalizerStandardize",
+    "as_read",
     "normalizer_from_json",
 ]
 
 _Vector = npt.NDArray[np.float64]
+_DEVIATIONS = 2.0
+"""So many standard deviations to both sides of its mean a column is taken to be wide."""
 
 
 class Normalizer(Protocol):
@@ -67,11 +71,19 @@ class NormalizerStandardize:
 
     def transform(self, dataset: DataSet) -> DataSet:
         """Return ``(x - mean) / std``."""
-        return _scaled(dataset, 1 / _fitted(self.std, dataset), -self.mean / self.std)
+        scale, far = 1 / _fitted(self.std, dataset), self.far_columns()
+        shift = np.where(far, 0.0, -self.mean / self.std)
+        return _scaled(dataset, scale, shift, np.where(far, self.mean, 0.0))
 
     def revert(self, dataset: DataSet) -> DataSet:
-        """Return ``x * std + mean``."""
-        return _scaled(dataset, _fitted(self.std, dataset), self.mean)
+        """Return ``x * std + mean``; float64 if a column is far from 0."""
+        return _scaled(_exact(dataset, self.far_columns()), _fitted(self.std, dataset), self.mean)
+
+    def far_columns(self) -> Mask:
+        """Return which columns lie so far from 0 for their width that float32 loses them, ``(n_in,)``."""
+        far = far_columns(self.mean - _DEVIATIONS * self.std, self.mean + _DEVIATIONS * self.std)
+        varying: Mask = far & (self.std != 1.0)
+        return varying
 
     def to_json(self) -> str:
         """Return mean and standard deviation as JSON."""
@@ -102,13 +114,18 @@ class NormalizerMinMaxScaler:
 
     def transform(self, dataset: DataSet) -> DataSet:
         """Return ``(x - min) / (max - min)`` stretched to the range."""
-        scale = (self.max_range - self.min_range) / self._width(dataset)
-        return _scaled(dataset, scale, self.min_range - self.min * scale)
+        scale, far = (self.max_range - self.min_range) / self._width(dataset), self.far_columns()
+        shift = np.where(far, self.min_range, self.min_range - self.min * scale)
+        return _scaled(dataset, scale, shift, np.where(far, self.min, 0.0))
 
     def revert(self, dataset: DataSet) -> DataSet:
-        """Return features on their original scale."""
+        """Return features on their original scale; float64 if a column is far from 0."""
         scale = self._width(dataset) / (self.max_range - self.min_range)
-        return _scaled(dataset, scale, self.min - self.min_range * scale)
+        return _scaled(_exact(dataset, self.far_columns()), scale, self.min - self.min_range * scale)
+
+    def far_columns(self) -> Mask:
+        """Return which columns lie so far from 0 for their width that float32 loses them, ``(n_in,)``."""
+        return far_columns(self.min, self.max)
 
     def to_json(self) -> str:
         """Return range and bounds as JSON."""
@@ -209,15 +226,36 @@ def _fitted(vector: _Vector, dataset: DataSet) -> _Vector:
     return vector
 
 
-def _scaled(dataset: DataSet, scale: Array | float, shift: Array | float) -> DataSet:
-    """Return ``features * scale + shift``, computed in float64 and kept in the features' dtype; 0 where masked."""
+def as_read(normalizer: Normalizer | None, dataset: DataSet) -> DataSet:
+    """Return a float64 data set as a normalizer is to be given it: rounded to float32 but for columns far from 0.
+
+    So it scales what it is asked about as it scaled what it learned from, which was read so; None: all is rounded.
+    """
+    if isinstance(normalizer, NormalizerStandardize | NormalizerMinMaxScaler):
+        return dataset.rounded(normalizer.far_columns())
+    return dataset.rounded(np.zeros(dataset.n_in, bool))
+
+
+def _exact(dataset: DataSet, far: Mask) -> DataSet:
+    """Return a data set as float64 if some column is far from 0, else as it is."""
+    if not far.any() or dataset.features.dtype == np.float64:
+        return dataset
+    return DataSet(dataset.features.astype(np.float64), dataset.labels, dataset.features_mask, dataset.labels_mask)
+
+
+def _scaled(dataset: DataSet, scale: Array | float, shift: Array | float, origin: Array | float = 0.0) -> DataSet:
+    """Return ``(features - origin) * scale + shift`` in float64, kept in the features' dtype; 0 where masked.
+
+    From a column that lies far from 0 the origin is taken first: the difference of two large numbers would be rounded.
+    """
     x = dataset.features
+    scale, shift, origin = np.float64(scale), np.float64(shift), np.float64(origin)
+    rows = x if _has_time_steps(dataset) else x.reshape(len(dataset), -1)
     if _has_time_steps(dataset):
-        scaled = x * np.atleast_1d(np.float64(scale))[:, None] + np.atleast_1d(np.float64(shift))[:, None]
-        if dataset.features_mask is not None:
-            scaled = np.where(dataset.features_mask[:, None] > 0, scaled, 0.0)
-    else:
-        scaled = (x.reshape(len(dataset), -1) * np.float64(scale) + np.float64(shift)).reshape(x.shape)
+        scale, shift, origin = (np.atleast_1d(each)[:, None] for each in (scale, shift, origin))
+    scaled = ((rows - origin if origin.any() else rows) * scale + shift).reshape(x.shape)
+    if _has_time_steps(dataset) and dataset.features_mask is not None:
+        scaled = np.where(dataset.features_mask[:, None] > 0, scaled, 0.0)
     return DataSet(scaled.astype(x.dtype), dataset.labels, dataset.features_mask, dataset.labels_mask)
 
 

@@ -21,6 +21,7 @@ from dl4jlegacy import files
 from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.dataset import DataSet, one_hot
 from dl4jlegacy.datasets.iterator import NumberedDataSetIterator
+from dl4jlegacy.datasets.precision import far_columns
 from dl4jlegacy.datasets.text_files import csv_rows, is_number
 from dl4jlegacy.errors import DataError, counted, nearest
 from dl4jlegacy.files import PathLike
@@ -72,7 +73,8 @@ class CsvSequenceDataSetIterator(NumberedDataSetIterator):
 
     All files are read once at first, to check them and to find the classes; of the data nothing is kept, and a batch
     reads its files again. They may be gzipped. Sequences of a batch are as long as its longest one: behind the end of
-    the others are zeros, and the masks are 0. Batches are float32.
+    the others are zeros, and the masks are 0. Batches are float32, or float64 if a column of the features lies so far
+    from 0 that float32 would lose what differs in it.
 
     Args:
         features: a folder with the files, in the order of the numbers in their names, or the files in their order.
@@ -88,6 +90,7 @@ class CsvSequenceDataSetIterator(NumberedDataSetIterator):
         skip_lines: lines at the beginning of each file, such as its header; empty ones do not count.
         seed, shuffle, drop_last: as for ``ListDataSetIterator``, whose order this is.
         pre_processor: applied to every batch, for instance ``normalizer.transform``.
+        rounded: False: batches are float64 in any case.
 
     Attributes:
         label_names: the classes in their order; empty with ``regression`` or without labels.
@@ -113,13 +116,15 @@ class CsvSequenceDataSetIterator(NumberedDataSetIterator):
         shuffle: bool = True,
         drop_last: bool = False,
         pre_processor: Callable[[DataSet], DataSet] | None = None,
+        rounded: bool = True,
     ) -> None:
         _check_arguments(labels, label, align, skip_lines)
         _check_classes(label_names, regression)
         paths = _found(features)
         of_labels = [] if labels is None else _labels_of(paths, labels)
-        self._layout = _Layout(align=align, skip_lines=skip_lines)
+        self._layout, self._bounds = _Layout(align=align, skip_lines=skip_lines), _Bounds()
         self._sequences, classes = self._looked_at(paths, of_labels, label, regression)
+        self._far = self._bounds.far() if rounded else None
         labelled = labels is not None or label is not None
         names = _class_names(classes, label_names) if labelled and not regression else ()
         self._layout = msgspec.structs.replace(self._layout, names=names)
@@ -143,7 +148,7 @@ class CsvSequenceDataSetIterator(NumberedDataSetIterator):
                 n_labels = 0 if column is None else 1
                 self._layout = msgspec.structs.replace(self._layout, n_in=width, label=column, n_labels=n_labels)
             features, labels = self._parted(path, rows)
-            numbers_of(path, features)
+            self._bounds.add(numbers_of(path, features))
             where, of_labels_file = path, None
             if of_labels:
                 where = of_labels[number]
@@ -206,6 +211,7 @@ class CsvSequenceDataSetIterator(NumberedDataSetIterator):
             starts_y = [whole - len(y) if ends else 0 for y, whole in zip(labels, steps, strict=True)]
             y, labels_mask = _padded(labels, starts_y, max(steps))
             batch = DataSet(features, y, features_mask, labels_mask)
+        batch = batch if self._far is None else batch.rounded(self._far)
         return batch if self._pre_processor is None else self._pre_processor(batch)
 
     def _sequence(self, sequence: _Sequence) -> tuple[Array, Array | None]:
@@ -330,11 +336,12 @@ def _column(path: Path, label: int | str, rows: Rows) -> int:
 
 
 def numbers_of(path: Path, rows: Rows) -> Array:
-    """Return rows as float32 ``(time steps, columns)``; ``DataError`` names a cell that is no finite number."""
+    """Return rows as float64 ``(time steps, columns)``; ``DataError`` names a cell that is not finite in float32."""
     try:
+        numbers = np.array(rows.cells, dtype=np.float64)
         with np.errstate(over="ignore"):
-            numbers = np.array(rows.cells, dtype=np.float64).astype(np.float32)
-        if np.isfinite(numbers).all() and all(is_number(cell) for row in rows.cells for cell in row):
+            is_finite = np.isfinite(numbers.astype(np.float32)).all()
+        if is_finite and all(is_number(cell) for row in rows.cells for cell in row):
             return numbers
     except ValueError:
         pass
@@ -409,9 +416,29 @@ def _unchanged(file: _File) -> bytes:
     return content
 
 
+class _Bounds:
+    """The smallest and the largest value of each column of all sequences."""
+
+    def __init__(self) -> None:
+        self._low = self._high = np.zeros(0)
+        self._inexact: npt.NDArray[np.bool_] = np.zeros(0, bool)
+
+    def add(self, rows: Array) -> None:
+        """Add the time steps of a sequence, ``(time steps, columns)``."""
+        low, high, inexact = rows.min(axis=0), rows.max(axis=0), (rows != rows.astype(np.float32)).any(axis=0)
+        if self._low.size:
+            low, high = np.minimum(low, self._low), np.maximum(high, self._high)
+            inexact |= self._inexact
+        self._low, self._high, self._inexact = low, high, inexact
+
+    def far(self) -> npt.NDArray[np.bool_]:
+        """Return the columns in which float32 would lose what differs, as ``DataSet.far`` does of all sequences."""
+        return far_columns(self._low, self._high) & self._inexact
+
+
 def _padded(arrays: Sequence[Array], starts: Sequence[int], steps: int) -> tuple[Array, npt.NDArray[np.float32] | None]:
     """Return sequences ``(time steps, columns)`` as ``(sequences, columns, steps)``, and a mask if they need one."""
-    padded = np.zeros((len(arrays), arrays[0].shape[1], steps), np.float32)
+    padded = np.zeros((len(arrays), arrays[0].shape[1], steps), arrays[0].dtype)
     mask = np.zeros((len(arrays), steps), np.float32)
     for number, (array, start) in enumerate(zip(arrays, starts, strict=True)):
         padded[number, :, start : start + len(array)] = array.T

@@ -59,7 +59,10 @@ class SequenceRecordReader(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
         return self.align == "end"
 
     def features(self, path: Path) -> Array:
-        """Return a sequence ``(1, columns, time steps)`` of a file, with its label or without; raises ``DataError``."""
+        """Return a sequence ``(1, columns, time steps)`` of a file as float64, with its label or without.
+
+        Raises ``DataError``.
+        """
         rows = read_rows(path, max(self.skip_lines, 0))
         width = len(rows.cells[0])
         if width == self.columns + 1 and self.label:
@@ -167,6 +170,7 @@ def _read(part: _Part, reader: SequenceRecordReader, known: Sequence[str] | None
         label_names=known,
         skip_lines=reader.skip_lines,
         shuffle=False,
+        rounded=False,
     )
     if reader.columns and data.input_columns != reader.columns:
         raise DataError(

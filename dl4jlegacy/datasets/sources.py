@@ -6,6 +6,7 @@ evaluation must hold out the same examples.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 from dl4jlegacy import files
 from dl4jlegacy.datasets.bundled import DIGITS_NAMES, IRIS_NAMES, read_digits, read_iris
 from dl4jlegacy.datasets.characters import read_sonnets, read_text
-from dl4jlegacy.datasets.csv_files import read_csv, read_csv_files
+from dl4jlegacy.datasets.csv_files import read_csv_files
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.image_files import ImageRecordReader, holds_images, read_parts
 from dl4jlegacy.datasets.image_tables import image_schema, read_listed
@@ -50,6 +51,7 @@ class DataSource:
         stratified: whether both parts were given the same shares of the classes.
         text: what made the examples of a text, whose characters or words ``label_names`` are; None: it is no text.
         sequences: what made sequences of files; None: nothing did.
+        columns: the names of the columns of features, where they have names.
     """
 
     name: str
@@ -61,6 +63,12 @@ class DataSource:
     stratified: bool = False
     text: TextReader | None = None
     sequences: SequenceRecordReader | None = None
+    columns: tuple[str, ...] = ()
+
+    def rounded(self) -> DataSource:
+        """Return it with both parts as ``DataSet.rounded`` returns them, by the columns of the training part."""
+        far = self.train.far()
+        return dataclasses.replace(self, train=self.train.rounded(far), test=self.test.rounded(far))
 
 
 def load(
@@ -77,6 +85,7 @@ def load(
     text: TextReader | None = None,
     sequences: SequenceRecordReader | None = None,
     columns: int = 0,
+    rounded: bool = True,
 ) -> DataSource:
     """Return the data set called ``name_or_path``.
 
@@ -103,12 +112,42 @@ def load(
         sequences: how CSV files in a folder are read, each as a sequence; None: they are parts of one table.
         columns: SVMLight files have so many, and are read as sparse features; 0: they are only if they have more than a
             table may have.
+        rounded: features are float32, or float64 if a column of the training part lies so far from 0 that float32
+            would lose what differs in it. False: what is read of texts and tables stays float64, to be scaled as a
+            model says.
 
     Raises:
         DataError: unknown, missing or damaged; the message names what was searched for and where. With ``stratify``:
             labels are no classes, or one of these has a single example, unless they are known already.
     """
     name, split = str(name_or_path), Split(test_fraction, seed, stratify, allows_lone=label_names is not None)
+    found = _load(
+        name,
+        split,
+        data_dir=data_dir,
+        n_classes=n_classes,
+        label_names=label_names,
+        transform=transform,
+        images=images,
+        text=text,
+        sequences=sequences,
+    )
+    return found.rounded() if rounded else found
+
+
+def _load(
+    name: str,
+    split: Split,
+    *,
+    data_dir: str | Path | None,
+    n_classes: int | None,
+    label_names: Sequence[str] | None,
+    transform: TransformProcess | None,
+    images: ImageRecordReader | None,
+    text: TextReader | None,
+    sequences: SequenceRecordReader | None,
+) -> DataSource:
+    """Return the data set, with features of tables and sequences as float64."""
     if sequences is not None:
         return _load_sequences(name, sequences, label_names, split)
     if images is not None and images.column:
@@ -241,7 +280,8 @@ def _load_tables(name: str, transform: TransformProcess, split: Split) -> DataSo
         train, test = whole.take(order[0]), whole.take(order[1])
     ready = TransformedTables.of(transform, train, test)
     names = ready.process.label_names
-    return DataSource(name, ready.train, ready.test, names, ready.process, stratified=split.stratify)
+    columns = ready.columns
+    return DataSource(name, ready.train, ready.test, names, ready.process, stratified=split.stratify, columns=columns)
 
 
 def _load_sparse(
@@ -337,11 +377,12 @@ def _load_parts(
     """Return tables of numbers and a class: one to learn from and one held out, by their names, or parts of one."""
     found = _in_order(tables)
     if [_stem(path) for path in found] == ["train", "test"]:
-        train, label_names = read_csv(found[0], n_classes=n_classes, label_names=known)
-        test, _ = read_csv(found[1], label_names=label_names)
+        learned = read_csv_files(found[:1], n_classes=n_classes, label_names=known)
+        train, test = learned.parts[0], read_csv_files(found[1:], label_names=learned.label_names).parts[0]
         if test.n_in != train.n_in:
             raise DataError(f"{found[0]} has {counted(train.n_in, 'feature')}, {found[1]} has {test.n_in}")
-        return DataSource(name, train, test, label_names)
+        return DataSource(name, train, test, learned.label_names, columns=learned.columns)
     is_new = n_classes is None and known is None
-    datasets, label_names = read_csv_files(found, n_classes=n_classes, label_names=known, is_split=is_new)
-    return _split(name, DataSet.merge(datasets), label_names, split)
+    whole = read_csv_files(found, n_classes=n_classes, label_names=known, is_split=is_new)
+    parted = _split(name, DataSet.merge(whole.parts), whole.label_names, split)
+    return dataclasses.replace(parted, columns=whole.columns)

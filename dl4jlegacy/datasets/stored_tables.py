@@ -24,9 +24,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dl4jlegacy import files
-from dl4jlegacy.datasets.column_fit import fit_by_columns
+from dl4jlegacy.datasets.column_fit import fit_by_columns, unscaled_columns
 from dl4jlegacy.datasets.column_store import ColumnStore
 from dl4jlegacy.datasets.dataset import stored_data_set
+from dl4jlegacy.datasets.precision import warn_of_equal
 from dl4jlegacy.datasets.row_piles import Piles
 from dl4jlegacy.datasets.splitting import Split, stratified
 from dl4jlegacy.datasets.stored_array import StoredArray
@@ -251,6 +252,8 @@ def _build(folder: Path, process: TransformProcess, tables: Sequence[Path], spli
         process = _with_classes(process, store, np.concatenate([train, test]))
         if not process.is_fitted:
             process = fit_by_columns(process, store, train)
+        for column, values in unscaled_columns(process, store, train):
+            warn_of_equal(values[:, None], str(tables[0]), (column,))
         _write(folder, process, store, train, test)
 
 

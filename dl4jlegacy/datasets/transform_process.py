@@ -22,6 +22,7 @@ import numpy.typing as npt
 from dl4jlegacy import files
 from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.dataset import DataSet, one_hot
+from dl4jlegacy.datasets.precision import far_columns
 from dl4jlegacy.datasets.table import Column, Table
 from dl4jlegacy.datasets.table_blocks import table_blocks
 from dl4jlegacy.datasets.text_files import MISSING
@@ -325,18 +326,29 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     def features(self, table: Table, *, new_rows: bool = False) -> Array:
         """Return the features, ``(rows, n_in)`` float32; args and errors as for ``apply``."""
+        return self.exact_features(table, new_rows=new_rows).astype(np.float32)
+
+    def exact_features(self, table: Table, *, new_rows: bool = False) -> Array:
+        """Return the features, ``(rows, n_in)`` float64, finite in float32; args and errors as for ``apply``."""
         return _matrix(self.apply(table, new_rows=new_rows))
 
     def data_set(self, table: Table) -> DataSet:
-        """Return features and labels of a table that was ``read``; raises as ``apply``."""
+        """Return features and labels of a table that was ``read``; raises as ``apply``.
+
+        They are float32, or float64 as ``DataSet.rounded`` says.
+        """
+        return self._exact(table)[0].rounded()
+
+    def _exact(self, table: Table) -> tuple[DataSet, tuple[str, ...]]:
+        """Return what ``data_set`` does as float64, and the names of the columns."""
         done = self.apply(table)
         if not len(done):
             raise DataError(f"{table.name}: the schema's filters leave no row of {counted(len(table), 'row')}")
-        return DataSet(*self.arrays(done))
+        return DataSet(_matrix(done), self.targets(done)), tuple(done.columns)
 
     def arrays(self, done: Table) -> tuple[Array, Array]:
         """Return features ``(rows, n_in)`` and labels ``(rows, n_out)``, float32, of a table that was ``apply``-ed."""
-        return _matrix(done), self.targets(done)
+        return _matrix(done).astype(np.float32), self.targets(done)
 
     def targets(self, table: Table) -> Array:
         """Return the labels of a table that was ``read`` as a network learns them, ``(rows, n_out)`` float32."""
@@ -378,20 +390,28 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         return classes
 
     def in_units(self, outputs: Array) -> Array:
-        """Return a network's outputs in the label's own units; as they are if it tells classes apart."""
+        """Return a network's outputs in the label's own units; as they are if it tells classes apart.
+
+        They are float64 where a label lies so far from 0 that float32 would lose what differs in it.
+        """
         if not self.regression:
             return outputs
-        scaled: Array = (outputs.astype(np.float64) * self.label_scales + self.label_shifts).astype(outputs.dtype)
-        return scaled
+        scale, shift = np.array(self.label_scales), np.array(self.label_shifts)
+        scaled: Array = outputs.astype(np.float64) * scale + shift
+        return scaled if far_columns(shift - 2 * scale, shift + 2 * scale).any() else scaled.astype(outputs.dtype)
 
 
 @dataclass(frozen=True, slots=True)
 class TransformedTables:
-    """Tables made ready by a fitted process: the part to learn from, and the part held out."""
+    """Tables made ready by a fitted process: the part to learn from, and the part held out.
+
+    Features are float64, or float32 where they are in files; ``columns`` are their names.
+    """
 
     process: TransformProcess
     train: DataSet
     test: DataSet
+    columns: tuple[str, ...] = ()
 
     @staticmethod
     def of(process: TransformProcess, train: Table, test: Table) -> TransformedTables:
@@ -399,7 +419,8 @@ class TransformedTables:
         process = process.with_classes_of((train, test))
         if not process.is_fitted:
             process = process.fit(train)
-        return TransformedTables(process, process.data_set(train), process.data_set(test))
+        learned, columns = process._exact(train)
+        return TransformedTables(process, learned, process._exact(test)[0], columns)
 
 
 def _labels_of(table: Table) -> Array:
@@ -417,10 +438,10 @@ def _check_varies(table: Table, name: str, labels: Array) -> None:
 
 
 def _matrix(table: Table) -> Array:
-    """Return numbers without gaps as rows, float32; raises ``DataError``, which names the cell."""
+    """Return numbers without gaps as rows, float64; raises ``DataError``, which names the cell."""
+    x = np.stack(list(table.columns.values()), axis=1, dtype=np.float64)
     with np.errstate(over="ignore"):
-        x = np.stack(list(table.columns.values()), axis=1).astype(np.float32)
-    wrong = ~np.isfinite(x)
+        wrong = ~np.isfinite(x.astype(np.float32))
     if wrong.any():
         row, index = divmod(int(wrong.argmax()), x.shape[1])
         name = list(table.columns)[index]

@@ -21,6 +21,7 @@ import numpy as np
 from dl4jlegacy import files
 from dl4jlegacy.backend import Array
 from dl4jlegacy.clock import Deadline
+from dl4jlegacy.datasets.precision import float_type_of
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import DataError, Dl4jError, NotFiniteError, OutputError, ShapeError, counted
 from dl4jlegacy.inference import TrainedModel
@@ -199,7 +200,7 @@ def _array_of(model: TrainedModel, media_type: str, body: bytes) -> Array | None
     if media_type == NPY and model.transform is None:
         rows = _decoded(body)
         model.check_width(rows.shape[1], "the body")
-        return rows
+        return rows if rows.dtype == np.float32 else model.rows_as_read(rows)
     is_plain = model.transform is None and model.text is None and model.sequences is None
     return _plain_rows(model, body) if media_type == JSON and is_plain else None
 
@@ -214,8 +215,8 @@ def _plain_rows(model: TrainedModel, body: bytes) -> Array | None:
     if array.ndim != 2 or array.shape[1] != model.network.n_in:
         return None
     with np.errstate(over="ignore"):
-        found: Array = array.astype(np.float32)
-    return found if bool(np.isfinite(found).all()) else None
+        is_finite = bool(np.isfinite(array.astype(np.float32)).all())
+    return model.rows_as_read(array) if is_finite else None
 
 
 def _blocks(model: TrainedModel, place: str) -> Iterable[Array]:
@@ -313,7 +314,9 @@ def _row(index: int, expected: str) -> Iterator[None]:
 
 
 def _decoded(content: bytes) -> Array:
-    """Return the array in a ``.npy`` file, ``(rows, n_in)`` as float32; nothing is made before its size is checked.
+    """Return the array in a ``.npy`` file, ``(rows, n_in)``; nothing is made before its size is checked.
+
+    It is float32, or float64 if the file has that, or whole numbers that need it.
 
     It cannot be written to if the file has it as it is.
     """
@@ -326,7 +329,7 @@ def _decoded(content: bytes) -> Array:
     if dtype == np.float32 and dtype.isnative and not in_columns:
         return flat.reshape(shape)
     with np.errstate(over="ignore"):  # what is beyond float32 becomes infinite, and is refused as such
-        array: Array = np.asarray(flat.reshape(shape, order="F" if in_columns else "C"), np.float32, order="C")
+        array: Array = np.asarray(flat.reshape(shape, order="F" if in_columns else "C"), float_type_of(flat), order="C")
     return array
 
 

@@ -25,6 +25,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.column_scale import mean_and_std
 from dl4jlegacy.datasets.dataset import DataSet
+from dl4jlegacy.datasets.precision import warn_of_equal
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.nn.arrays import as_labels
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
@@ -35,6 +36,8 @@ from dl4jlegacy.sklearn.fitted import FittedNetwork
 from dl4jlegacy.sklearn.training import TrainedNetwork, TrainingOptions, dense_layers, shared_configuration, train
 
 __all__ = ["DL4JAutoEncoder", "DL4JClassifier", "DL4JRegressor"]
+
+_FLOATS = (np.float64, np.float32)
 
 
 class _NetworkEstimator(BaseEstimator):
@@ -91,6 +94,12 @@ class _NetworkEstimator(BaseEstimator):
         check_is_fitted(self)
         x = validate_data(self, X, reset=False, dtype=np.float32)
         return self.model_.output(x)
+
+    def _rounded(self, x: Array) -> Array:
+        """Return features to learn from as float32; warns of columns of which that makes different values equal."""
+        warn_of_equal(x, "X", tuple(getattr(self, "feature_names_in_", ())))
+        rounded: Array = check_array(x, dtype=np.float32, estimator=self, input_name="X")
+        return rounded
 
 
 def _drawn(random_state: Any) -> int:
@@ -205,7 +214,8 @@ class DL4JClassifier(ClassifierMixin, _Predictor):
             ConfError: an argument is out of range, or the configuration does not fit the data.
             NotFiniteError: a score or a parameter became NaN or infinite.
         """
-        x, y = validate_data(self, X, y, dtype=np.float32)
+        x, y = validate_data(self, X, y, dtype=_FLOATS)
+        x = self._rounded(x)
         check_classification_targets(y)
         self.classes_, classes = np.unique(column_or_1d(y, warn=True), return_inverse=True)
         seed = _drawn(self.random_state)
@@ -261,7 +271,8 @@ class DL4JRegressor(RegressorMixin, _Predictor):
             ConfError: an argument is out of range, or the configuration does not fit the data.
             NotFiniteError: a score or a parameter became NaN or infinite.
         """
-        x, y = validate_data(self, X, y, dtype=np.float32, multi_output=True, y_numeric=True)
+        x, y = validate_data(self, X, y, dtype=_FLOATS, multi_output=True, y_numeric=True)
+        x = self._rounded(x)
         targets = np.asarray(y, np.float64).reshape(len(x), -1)
         self.target_mean_, self.target_scale_ = np.zeros(targets.shape[1]), np.ones(targets.shape[1])
         if self.configuration is None:
@@ -269,8 +280,9 @@ class DL4JRegressor(RegressorMixin, _Predictor):
         self._is_column = np.ndim(y) > 1
         seed = _drawn(self.random_state)
         conf = self._conf(OutputLayer(activation="identity", loss="mse"), x.shape[1], targets.shape[1], seed)
-        labels = ((targets - self.target_mean_) / self.target_scale_).astype(np.float32)
-        self._train(conf, DataSet(x, labels), seed)
+        labels = (targets - self.target_mean_) / self.target_scale_
+        warn_of_equal(labels, "y")
+        self._train(conf, DataSet(x, labels.astype(np.float32)), seed)
         return self
 
     def predict(self, X: Any) -> Array:
@@ -348,7 +360,7 @@ class DL4JAutoEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Networ
             ConfError: an argument is out of range.
             NotFiniteError: a score or a parameter became NaN or infinite.
         """
-        x = validate_data(self, X, dtype=np.float32)
+        x = self._rounded(validate_data(self, X, dtype=_FLOATS))
         seed = _drawn(self.random_state)
         conf = MultiLayerConfiguration(conf=self._shared(seed), layers=self._layers())
         trained = self._train(conf.with_sizes(x.shape[1], x.shape[1]), DataSet(x, x), seed).network

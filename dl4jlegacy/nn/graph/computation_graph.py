@@ -201,7 +201,7 @@ class ComputationGraph(FlatNetwork):
         labels, epochs = resolve_epochs(labels, epochs)
         if not is_data_set(data):
             data = ListMultiDataSetIterator(self._whole(data, labels), batch_size, seed=self.conf.conf.seed)
-        for batch in multi_data_sets(data, epochs):
+        for batch in self._looked_at(multi_data_sets(data, epochs), data):
             score = self.fit_batch(
                 batch.features,
                 batch.labels,

@@ -20,6 +20,7 @@ from dl4jlegacy.nn.memory import Allocation
 from dl4jlegacy.nn.multilayer_updater import MultiLayerUpdater
 from dl4jlegacy.nn.network.cuda_graphs import Arrays, CapturedSteps, Run
 from dl4jlegacy.nn.parameters import ParamLayout
+from dl4jlegacy.nn.rounding import warn_of_rounding
 from dl4jlegacy.nn.step import Step, Workspace, flat_vector
 from dl4jlegacy.seeding import Stream
 
@@ -55,6 +56,7 @@ class FlatNetwork:
         self._dtype = np.dtype(conf.dtype)
         self._memory: Memory = {}
         self._watch = _ScoreWatch()
+        self._has_warned = False
         nbytes = (2 * self.layout.size + self.updater.state_size) * self._dtype.itemsize
         check_memory(nbytes, f"a network of {self.layout.size:,} parameters")
         xp = self.kernels.xp
@@ -67,6 +69,13 @@ class FlatNetwork:
         self._captured: CapturedSteps | None = None
         if device is not None and device.captures:
             self._captured = CapturedSteps(device, self._dtype, self._workspace.arrays)
+
+    def _looked_at(self, batches: Iterator[Any], data: Any) -> Iterator[Any]:
+        """Yield the batches of training data; warn, once, if different values become equal in the network."""
+        for index, batch in enumerate(batches):
+            if not index and not self._has_warned:
+                self._has_warned = warn_of_rounding(data, batch, self._dtype)
+            yield batch
 
     def _init_params(self) -> None:
         """Draw the initial parameters on the host, so that all devices start alike, and reset the updater."""

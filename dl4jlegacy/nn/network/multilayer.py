@@ -241,7 +241,7 @@ class MultiLayerNetwork(FlatNetwork):
         """
         if self.iteration == 0 and any(self.pretrain_iterations.values()):
             self.reset_updater()
-        for batch in _batches(data, epochs):
+        for batch in self._looked_at(_batches(data, epochs), data):
             stream = self._stream.at(self.iteration, purpose="finetune")
             score = self.fit_batch(
                 batch.features,
@@ -258,7 +258,7 @@ class MultiLayerNetwork(FlatNetwork):
     def pretrain(self, data: DataSetIterator | DataSet, epochs: int = 1) -> None:
         """Train every pretrain layer by itself, from the input upwards, so many epochs each."""
         for layer in self.pretrain_layers:
-            for batch in _batches(data, epochs):
+            for batch in self._looked_at(_batches(data, epochs), data):
                 iteration = self.pretrain_iterations.get(layer, 0)
                 stream = self._stream.at(layer, iteration, purpose="pretrain")
                 score = self.pretrain_batch(layer, batch.features, iteration=iteration, stream=stream)

@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 
 from dl4jlegacy import files
+from dl4jlegacy.backend import Array
+from dl4jlegacy.datasets.column_scale import width
 from dl4jlegacy.datasets.dataset import DataSet
-from dl4jlegacy.datasets.normalizers import Normalizer
+from dl4jlegacy.datasets.normalizers import Normalizer, NormalizerMinMaxScaler, NormalizerStandardize
 from dl4jlegacy.errors import ModelError
 from dl4jlegacy.nn.graph.computation_graph import ComputationGraph
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeConvolutional, InputTypeRecurrent
@@ -41,7 +43,8 @@ def write_onnx(
     """Write what ``network`` computes to ``path``, replacing what is there in one step.
 
     Inputs and outputs are called as in a graph, those of a stack of layers ``input`` and ``output``. Numbers are
-    float32, whatever the network's are.
+    float32, whatever the network's are; but features are float64 where the normalizer scales columns that lie so far
+    from 0 that float32 would lose what differs in them.
 
     Args:
         network: of either kind; the updater's state is left out.
@@ -62,7 +65,7 @@ def write_onnx(
     body = onnx.helper.make_graph(
         graph.nodes,
         "dl4jlegacy",
-        [_described(onnx, name, kind) for name, kind in inputs],
+        [_described(onnx, name, kind, exact=_takes_float64(normalizer)) for name, kind in inputs],
         [_described(onnx, name, found.kind) for name, found in outputs],
         graph.constants,
     )
@@ -79,12 +82,13 @@ def write_onnx(
         file.write(made.SerializeToString(deterministic=True))
 
 
-def _described(onnx: Any, name: str, kind: AnyInputType) -> Any:
+def _described(onnx: Any, name: str, kind: AnyInputType, *, exact: bool = False) -> Any:
     """Return an input or output as ONNX describes it; sizes that are not fixed have names."""
     sizes = ["examples", *((f"{name}_time_steps" if size == 0 else size) for size in kind.shape)]
     if isinstance(kind, InputTypeRecurrent):
         sizes[2] = f"{name}_time_steps"
-    return onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, sizes)
+    kept = onnx.TensorProto.DOUBLE if exact else onnx.TensorProto.FLOAT
+    return onnx.helper.make_tensor_value_info(name, kept, sizes)
 
 
 Ends = tuple[list[tuple[str, AnyInputType]], list[tuple[str, Signal]]]
@@ -97,15 +101,40 @@ def _entry(graph: OnnxGraph, name: str, kind: AnyInputType, normalizer: Normaliz
 
 
 def _scaled(graph: OnnxGraph, x: str, kind: AnyInputType, normalizer: Normalizer) -> str:
-    """Return the features as a normalizer leaves them, which multiplies every column and adds to it."""
+    """Return the features as a normalizer leaves them, which multiplies every column and adds to it.
+
+    Features with a column that lies far from 0 are float64 until then.
+    """
     columns = kind.columns
     shape: tuple[int, ...] = (columns, 1) if isinstance(kind, InputTypeRecurrent) else (columns,)
     if isinstance(kind, InputTypeConvolutional):
         shape = kind.shape
+    if _takes_float64(normalizer):
+        origin, scale, shift = _exact_scale(normalizer)
+        moved = graph.add("Sub", x, graph.exact_numbers(origin.reshape(shape), "origin"))
+        stretched = graph.add("Mul", moved, graph.exact_numbers(scale.reshape(shape), "scale"))
+        there = graph.add("Add", stretched, graph.exact_numbers(shift.reshape(shape), "shift"))
+        return graph.add("Cast", there, to=import_onnx().TensorProto.FLOAT)
     probe = [np.full((1, *shape), value) for value in (0.0, 1.0)]
     zero, one = (normalizer.transform(DataSet(p, np.zeros((1, 1)))).features for p in probe)
     stretched = graph.add("Mul", x, graph.numbers((one - zero)[0], "scale"))
     return graph.add("Add", stretched, graph.numbers(zero[0], "shift"))
+
+
+def _takes_float64(normalizer: Normalizer | None) -> bool:
+    """Return whether a normalizer scales columns that lie so far from 0 that float32 would lose what differs."""
+    if isinstance(normalizer, NormalizerStandardize | NormalizerMinMaxScaler):
+        return bool(normalizer.far_columns().any())
+    return False
+
+
+def _exact_scale(normalizer: Normalizer) -> tuple[Array, Array, Array]:
+    """Return what is taken off each column, what that is multiplied by, and what is added then."""
+    if isinstance(normalizer, NormalizerStandardize):
+        return normalizer.mean, 1 / normalizer.std, np.zeros_like(normalizer.mean)
+    assert isinstance(normalizer, NormalizerMinMaxScaler)
+    scale = (normalizer.max_range - normalizer.min_range) / width(normalizer.min, normalizer.max)
+    return normalizer.min, scale, np.full_like(scale, normalizer.min_range)
 
 
 def _stack(graph: OnnxGraph, network: Any, normalizer: Normalizer | None) -> Ends:

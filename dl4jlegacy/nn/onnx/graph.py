@@ -72,6 +72,10 @@ class OnnxGraph:
         """Return the name of a constant of float32 values."""
         return self._constant(np.ascontiguousarray(values, np.float32), label)
 
+    def exact_numbers(self, values: Array, label: str) -> str:
+        """Return the name of a constant of float64 values."""
+        return self._constant(np.ascontiguousarray(values, np.float64), label)
+
     def integers(self, *values: int) -> str:
         """Return the name of a vector of integers."""
         return self._constant(np.array(values, np.int64), "integers")
