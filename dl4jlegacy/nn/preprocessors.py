@@ -377,15 +377,16 @@ class ComposableInputPreProcessor(PreProcessor, frozen=True, kw_only=True, tag="
             given = pre.output_type(given)
         return given
 
-    def _all(self) -> Iterator[InputPreProcessor]:
+    def flattened(self) -> Iterator[InputPreProcessor]:
+        """Yield all of them, and those that one of them consists of in its place."""
         for pre in self.input_pre_processors:
-            yield from pre._all() if isinstance(pre, ComposableInputPreProcessor) else (pre,)
+            yield from pre.flattened() if isinstance(pre, ComposableInputPreProcessor) else (pre,)
 
     def rows(self, x: Array, step: Step) -> int:
         """Return the number of images that the last one gives; only changes of kind change their number."""
         vectors = {2: len(x), 3: len(x) * int(x.shape[1])}.get(x.ndim, step.rows)
         rows = step.rows
-        for pre in self._all():
+        for pre in self.flattened():
             if isinstance(pre, FeedForwardToCnnPreProcessor | RnnToCnnPreProcessor):
                 rows = vectors
             elif isinstance(pre, CnnToRnnPreProcessor):

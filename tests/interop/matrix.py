@@ -31,7 +31,6 @@ EXCEPTIONS = {
     "Activation RRELU": "draws its slopes in prediction too, where it should take their mean",
     "Activation rrelu": "draws its slopes in prediction too, where it should take their mean",
     "Bidirectional: masked": "1.0.0-M2.1 turns a masked sequence around with its padding",
-    "PreprocessorVertex": "0.9.1 takes other statistics than the batch's for the unit variance of a column",
 }
 """Faults of Deeplearning4j's own, by the network that shows them."""
 

@@ -41,7 +41,7 @@ from dl4jlegacy.nn.schedules import (
 from dl4jlegacy.nn.updaters import UPDATERS, Nesterovs, Updater
 from dl4jlegacy.nn.weights import Distribution
 
-__all__ = ["from_dl4j", "read_layer", "read_network"]
+__all__ = ["biases_of_their_own", "from_dl4j", "read_layer", "read_network"]
 
 logger = logging.getLogger(__name__)
 
@@ -205,6 +205,22 @@ def _check_plain(conf: Tree, body: Tree, where: str) -> None:
     for key in _TRAINING_ONLY:
         if body.get(key):
             logger.warning("%s: %s is left out; training on would not use it", where, key)
+
+
+def biases_of_their_own(tree: object) -> str:
+    """Return where biases have an updater, or a learning rate, of their own, and which; "": nowhere."""
+    for node in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ():
+        if found := biases_of_their_own(node):
+            return found
+    if not isinstance(tree, dict):
+        return ""
+    name = tree.get("layerName") or "without a name"
+    if tree.get("biasUpdater"):
+        return f"layer {name} has a biasUpdater"
+    rates = [tree.get(key) for key in ("learningRate", "biasLearningRate")]
+    if all(isinstance(rate, float) and rate > 0 for rate in rates) and rates[0] != rates[1]:
+        return f"layer {name} has learningRate {rates[0]} and biasLearningRate {rates[1]}"
+    return ""
 
 
 def _size(body: Tree, key: str, where: str) -> int:

@@ -41,7 +41,7 @@ from dl4jlegacy.nn.dl4j import layout, nd4j
 from dl4jlegacy.nn.dl4j.graph import graph_from_dl4j, graph_to_dl4j
 from dl4jlegacy.nn.dl4j.json import to_dl4j
 from dl4jlegacy.nn.dl4j.normalizer_file import read_normalizer, write_normalizer
-from dl4jlegacy.nn.dl4j.reader import from_dl4j
+from dl4jlegacy.nn.dl4j.reader import biases_of_their_own, from_dl4j
 from dl4jlegacy.nn.dl4j.safetensors_file import OWN as _OWN
 from dl4jlegacy.nn.dl4j.safetensors_file import SUFFIX, SafetensorsFile, is_safetensors, write_safetensors
 from dl4jlegacy.nn.dl4j.versions import VERSIONS, Version, answers_otherwise, differences, suiting, why_not
@@ -231,6 +231,8 @@ def _read_updater(
         state = archive.updater_state(size) if archive.has_updater else None
     else:
         is_there = _UPDATER_STATE in archive.namelist()
+        if is_there and size and _OWN not in archive.namelist():
+            _check_biases(_json(archive, _CONFIGURATION))
         state = _read_vector(archive, _UPDATER_STATE, size) if is_there else None
     if state is not None:
         state = _cast(state, network.params.dtype, _UPDATER_STATE)
@@ -241,6 +243,15 @@ def _read_updater(
                 "the file is of a version whose AdaGrad and RmsProp began their state with zeros, and added epsilon "
                 "within the root: its state is raised to Deeplearning4j's; with a large epsilon further steps are long"
             )
+
+
+def _check_biases(tree: object) -> None:
+    """Raise ``ModelError`` if the updater's state lies otherwise in a file of Deeplearning4j's than here."""
+    if found := biases_of_their_own(tree):
+        raise ModelError(
+            f"{found}, so that the updater's state lies otherwise in the file than here: load_updater=False reads the "
+            "network without it (restore_model), as dl4j evaluate, dl4j predict and load_model do"
+        )
 
 
 def restore_multi_layer_network(

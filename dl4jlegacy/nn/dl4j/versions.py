@@ -20,6 +20,12 @@ from dl4jlegacy.nn.layers.loss_layers import CenterLossOutputLayer
 from dl4jlegacy.nn.layers.normalization import BatchNormalization, LocalResponseNormalization
 from dl4jlegacy.nn.layers.rbm import RBM
 from dl4jlegacy.nn.layers.subsampling import Subsampling1DLayer, SubsamplingLayer
+from dl4jlegacy.nn.preprocessors import (
+    BinomialSamplingPreProcessor,
+    ComposableInputPreProcessor,
+    UnitVarianceProcessor,
+    ZeroMeanAndUnitVariancePreProcessor,
+)
 from dl4jlegacy.nn.schedules import PolySchedule
 from dl4jlegacy.nn.updaters import AdaBelief, NoOp, Sgd
 from dl4jlegacy.nn.vertices import combine, shape
@@ -60,6 +66,30 @@ def why_not(conf: Any, version: Version) -> list[str]:
 
 def answers_otherwise(conf: Any) -> list[str]:
     """Return where Deeplearning4j of any version answers otherwise, whatever its file says."""
+    return [*_by_other_deviations(conf), *_along_other_axes(conf)]
+
+
+def _by_other_deviations(conf: Any) -> list[str]:
+    return [
+        f"{where} has a {type(part).__name__}, which divides by other deviations in Deeplearning4j than those of the "
+        "batch; take a BatchNormalization"
+        for where, part in _pre_processors(conf)
+        if isinstance(part, UnitVarianceProcessor | ZeroMeanAndUnitVariancePreProcessor)
+    ]
+
+
+def _pre_processors(conf: Any) -> Iterator[tuple[str, Any]]:
+    """Yield all preprocessors with their places, those that are parts of another one too."""
+    found = [(f"layer {where}", stage.pre_processor) for where, stage in _stages(conf)]
+    if isinstance(conf, ComputationGraphConfiguration):
+        vertices = [(f"vertex {node.name!r}", node.vertex) for node in conf.vertices]
+        found += [(where, v.pre_processor) for where, v in vertices if isinstance(v, shape.PreprocessorVertex)]
+    for where, given in found:
+        parts = given.flattened() if isinstance(given, ComposableInputPreProcessor) else (given,)
+        yield from ((where, part) for part in parts)
+
+
+def _along_other_axes(conf: Any) -> list[str]:
     return [
         f"layer {where} has softmax between images or sequences, which Deeplearning4j takes along another axis"
         for where, stage in _stages(conf)
@@ -76,6 +106,9 @@ def differences(conf: Any, version: Version) -> list[str]:
         for why in _trains(layer, version):
             found.setdefault(why, where)  # what holds for many layers is said once
     reasons = [f"layer {where}: {why}" for why, where in found.items()]
+    for where, part in _pre_processors(conf):
+        if isinstance(part, BinomialSamplingPreProcessor):
+            reasons.append(f"{where}: its BinomialSamplingPreProcessor draws other numbers there, in prediction too")
     if not conf.conf.minimize:
         reasons.append("minimize=False: gradient descent goes down there all the same")
     if version == "1.0.0" and conf.backprop_type == "truncated_bptt":
@@ -156,6 +189,13 @@ def _why_not(layer: Layer, version: Version) -> Iterator[str]:
         yield "has the updater AdaBelief, which 1.0.0 cannot make"
 
 
+def _drawn_in_prediction(layer: Layer) -> str:
+    """Return what Deeplearning4j draws at random in prediction, where this package takes the mean; "": nothing."""
+    if isinstance(layer, RBM):
+        return "the values of gaussian hidden units" if layer.hidden_unit == "gaussian" else ""
+    return "the slopes of rrelu" if layer.activation == "rrelu" else ""
+
+
 def _is_padded(layer: Any) -> bool:
     if layer.pooling_type not in ("max", "avg"):
         return False
@@ -165,8 +205,8 @@ def _is_padded(layer: Any) -> bool:
 
 def _trains(layer: Layer, version: Version) -> Iterator[str]:
     updater = layer.updater or Sgd()
-    if layer.activation == "rrelu":
-        yield "rrelu draws its slopes in prediction too"
+    if drawn := _drawn_in_prediction(layer):
+        yield f"Deeplearning4j draws {drawn} in prediction too"
     if getattr(layer, "loss", "") == "reconstruction_crossentropy" and hasattr(layer, "loss_weights"):
         yield "reconstruction_crossentropy is the Kullback-Leibler divergence there"
     if isinstance(layer, CenterLossOutputLayer):

@@ -25,7 +25,7 @@ from dl4jlegacy.nn.conf.network import (
     NeuralNetConfiguration,
 )
 from dl4jlegacy.nn.graph.computation_graph import ComputationGraph
-from dl4jlegacy.nn.input_type import AnyInputType, InputType, InputTypeFeedForward
+from dl4jlegacy.nn.input_type import AnyInputType, InputType, InputTypeFeedForward, InputTypeRecurrent
 from dl4jlegacy.nn.layers.elementwise import ActivationLayer
 from dl4jlegacy.nn.layers.feedforward import FeedForwardLayer
 from dl4jlegacy.nn.layers.layer import DenseLayer
@@ -125,15 +125,18 @@ class _Plan:
                 what = msgspec.structs.replace(what, frozen=True)
             self.parts.append(_Part(name, sources, what, weights))
             kinds = [each.kind for each in given] if index == 0 else [flow.kind]
-            kind = _type_behind(what, kinds)
+            kind = _type_behind(what, kinds, flow.steps)
             flow = Flow(name, kind, getattr(kind, "timesteps", 0) or flow.steps)
             sources = (name,)
         self.flows[source.name] = replace(flow, order=made.order)
 
 
-def _type_behind(what: Any, given: Sequence[AnyInputType]) -> AnyInputType:
+def _type_behind(what: Any, given: Sequence[AnyInputType], steps: int) -> AnyInputType:
+    """Return the type of what a part gives; sequences that came as rows, which do not know it, have ``steps``."""
     if isinstance(what, FeedForwardLayer):
         _, enters = pre.resolve_preprocessor(None, given[0], what.consumes)
+        if isinstance(enters, InputTypeRecurrent) and not enters.timesteps:
+            enters = msgspec.structs.replace(enters, timesteps=steps)
         return what.with_input(enters).output_type(enters)
     if isinstance(what, pre.PreProcessor):
         return what.output_type(given[0])

@@ -85,6 +85,13 @@ def stacks(keras: Any, layers: Any) -> Iterator[Model]:
     yield stack("words_flat", (6,), layers.Embedding(9, 4), layers.Flatten(), layers.Dense(3, activation="softmax"))
     yield stack("steps_flat", (6, 3), layers.LSTM(4, return_sequences=True), layers.Flatten(), layers.Dense(3))
     yield stack("rows_flat", (6, 3), layers.Dense(4, activation="tanh"), layers.Flatten(), layers.Dense(3))
+    fewer = (layers.MaxPooling1D(2, padding="same"), layers.Flatten(), layers.Dense(3))
+    yield stack("pooled_flat", (5, 3), layers.BatchNormalization(), *fewer)
+    fewer = (layers.Conv1D(2, 2), layers.Dense(4, activation="tanh"), layers.MaxPooling1D(2), layers.Flatten())
+    yield stack("shortened_flat", (7, 3), layers.Dense(3, activation="tanh"), *fewer, layers.Dense(3))
+    yield stack(
+        "padded_flat", (5, 3), layers.BatchNormalization(), layers.ZeroPadding1D(1), layers.Flatten(), layers.Dense(3)
+    )
 
 
 def graphs(keras: Any, layers: Any) -> Iterator[Model]:
