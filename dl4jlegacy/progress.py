@@ -76,12 +76,33 @@ def reading() -> Iterator[Callable[[int, int], None]]:
 
 @contextlib.contextmanager
 def shown(tick: Callable[[RunStatus], None] | None, progress: bool) -> Iterator[Callable[[RunStatus], None] | None]:
-    """Yield what to call with the status of a run: ``tick``, else what shows it on stderr, if somebody can see it."""
-    if tick is not None or not progress or sys.stderr is None or not sys.stderr.isatty():
+    """Yield what to call with the status of a run: ``tick``, else what shows it on stderr.
+
+    A terminal has one line, which goes on; any other stderr, such as a log's, a line for each wait for workers.
+    """
+    if tick is not None or not progress or sys.stderr is None:
         yield tick
+        return
+    if not sys.stderr.isatty():
+        yield _WaitingLines(sys.stderr).tick
         return
     with ProgressLine(sys.stderr) as line:
         yield line.tick
+
+
+class _WaitingLines:
+    """Says once that a run waits for workers, and again when it does so anew."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self._is_waiting = stream, False
+
+    def tick(self, status: RunStatus) -> None:
+        """Say what is new in a status."""
+        begins = status.waiting is not None and not self._is_waiting
+        self._is_waiting = status.waiting is not None
+        if begins and status.waiting is not None:
+            with contextlib.suppress(OSError, ValueError):
+                print(status.waiting.text(), file=self._stream, flush=True)
 
 
 class Speed:

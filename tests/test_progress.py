@@ -17,11 +17,12 @@ import pytest
 from dl4jlegacy import run_data, training
 from dl4jlegacy.datasets import DataSet, DataSource, ListDataSetIterator
 from dl4jlegacy.nn import zoo
-from dl4jlegacy.progress import ProgressLine, Speed
+from dl4jlegacy.progress import ProgressLine, Speed, shown
 from dl4jlegacy.run import resolve
 from dl4jlegacy.runner import ActorNetworkRunner
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.liveness.quorum import Waiting
 from dl4jlegacy.scaleout.outcome import RunStatus
 from dl4jlegacy.scaleout.plan import Phase, Plan
 from dl4jlegacy.scaleout.worker_pool import network_performer
@@ -214,3 +215,23 @@ def test_the_speed_is_that_of_the_run_that_is_shown_last() -> None:
     speed.add(1.0, 90)
     speed.add(2.0, 100)
     assert speed.now == 10.0
+
+
+def test_off_a_terminal_a_wait_for_workers_is_said_once_each_time(capsys: pytest.CaptureFixture[str]) -> None:
+    def status(present: int | None) -> RunStatus:
+        waiting = None if present is None else Waiting(present, 1, 300.0)
+        return RunStatus(
+            Plan(phases=(Phase(),), batches=1, examples=1, batch_size=1, jobs_per_round=1),
+            None,
+            0.0,
+            (),
+            waiting=waiting,
+        )
+
+    with shown(None, progress=True) as show:
+        assert show is not None
+        for present in (None, 0, 0, None, 0):
+            show(status(present))
+    assert capsys.readouterr().err == "waiting for workers: 0 of 1, giving up in 300 s\n" * 2
+    with shown(None, progress=False) as show:
+        assert show is None

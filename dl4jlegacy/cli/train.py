@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import typer
@@ -34,7 +35,7 @@ def train(options: ObservedTrainOptions) -> None:
     """
     if options.standby:
         raise UsageError("--standby belongs to dl4j master")
-    if options.tracker == "memory" and options.zookeeper:
+    if options.tracker == "memory" and options.zookeeper not in (None, "", os.environ.get("DL4J_ZOOKEEPER")):
         raise UsageError(
             f"--tracker is missing: a run that is registered in Zookeeper, at {options.zookeeper}, has its state in a "
             "grid; give --tracker hazelcast://host:port, or leave --zookeeper out to train here alone"

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -18,6 +19,9 @@ import typer
 import yaml
 
 from dl4jlegacy.cli import main
+from dl4jlegacy.cli import train as train_command
+from dl4jlegacy.cli.observing import ObservedTrainOptions
+from dl4jlegacy.errors import UsageError
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.nn.dl4j.serializer import restore_multi_layer_network
 from dl4jlegacy.nn.updaters import UPDATERS
@@ -317,3 +321,13 @@ def test_a_commands_process_declares_its_family_and_no_other(family: str) -> Non
 def test_what_begins_with_no_command_is_answered_with_all_of_them(dl4j) -> None:
     assert "did you mean 'train'" in dl4j("trian", "--epochs", "2")[2].lower()
     assert dl4j("--help", "train") == dl4j("--help")
+
+
+def test_zookeeper_in_the_environment_keeps_no_run_from_training_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[Any] = []
+    monkeypatch.setattr(train_command, "_train_here", lambda options, observers: begun.append(options))
+    monkeypatch.setenv("DL4J_ZOOKEEPER", "127.0.0.1:2181")
+    train_command.train(ObservedTrainOptions(model="mlp", zookeeper="127.0.0.1:2181"))
+    assert len(begun) == 1
+    with pytest.raises(UsageError, match="--tracker is missing"):
+        train_command.train(ObservedTrainOptions(model="mlp", zookeeper="127.0.0.2:2181"))
