@@ -284,7 +284,8 @@ class TrainedModel:
         """Return the classification metrics on examples as they came, before any scaling; errors as for ``output``."""
         self.check_width(examples.n_in, "the given data")
         names = self.label_names if len(self.label_names) == self.network.n_out else None
-        return self.network.evaluate(self.normalize(examples), label_names=names)
+        found: Evaluation = self.network.evaluate(self.normalize(examples), label_names=names)
+        return found
 
     def as_read(self, examples: DataSet) -> DataSet:
         """Return examples that were read as float64 rounded as the training data were before these were scaled."""

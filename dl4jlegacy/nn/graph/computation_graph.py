@@ -324,19 +324,20 @@ class ComputationGraph(FlatNetwork):
         (y, own), first = found[0], self._stack.layer(self._stack.outputs[0])
         return to_host(total), compared(first, batch.labels[0], y, multi.labels_masks[0], own)
 
-    def evaluate(self, data: Any, labels: Any = None, label_names: Sequence[str] | None = None) -> Evaluation:
-        """Return the classification metrics of the first output on data as in ``fit`` (one epoch of an iterator).
+    def evaluate(self, data: Any, labels: Any = None, label_names: Any = None) -> Any:
+        """Return the classification metrics of the first output, an ``Evaluation``, on data as in ``fit`` (one epoch).
 
         Args:
             data: an iterator, a data set, or features.
             labels: of features; for an iterator or a data set the second argument may be ``label_names``.
-            label_names: names of the classes, for the report.
+            label_names: names of the classes, for the report; or an evaluation of another kind, such as
+                ``ROCMultiClass()``, which is made, and returned.
         """
         if is_data_set(data):
             label_names = labels if label_names is None else label_names
         else:
             data = self._whole(data, labels)
-        evaluation = Evaluation(self.n_out, label_names)
+        evaluation = label_names if hasattr(label_names, "eval") else Evaluation(self.n_out, label_names)
         self.do_evaluation(data, {self.conf.network_outputs[0]: (evaluation,)})
         return evaluation
 

@@ -7,7 +7,7 @@ with a position in the run and that position's random stream, and reads the two 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -384,18 +384,22 @@ class MultiLayerNetwork(FlatNetwork):
         layer = self._stack.output_layer()
         return to_host(layer.scores(labels, y, mask)), compared(layer, labels, y, data.labels_mask, own)
 
-    def evaluate(self, data: Any, labels: Any = None, label_names: Sequence[str] | None = None) -> Evaluation:
-        """Return the classification metrics on data as in ``fit`` (one epoch of an iterator).
+    def evaluate(self, data: Any, labels: Any = None, label_names: Any = None) -> Any:
+        """Return the classification metrics, an ``Evaluation``, on data as in ``fit`` (one epoch of an iterator).
 
         Args:
             data: an iterator, a ``DataSet``, or features.
             labels: of features; for an iterator or a data set the second argument may be ``label_names``.
-            label_names: names of the classes, for the report.
+            label_names: names of the classes, for the report; or an evaluation of another kind, such as
+                ``ROCMultiClass()``, which is made, and returned.
         """
         if is_data_set(data):
             label_names = labels if label_names is None else label_names
         else:
             data = self._whole(data, labels)
+        if hasattr(label_names, "eval"):
+            do_evaluation(self, data, label_names)
+            return label_names
         evaluation = Evaluation(self.n_out, label_names)
         do_evaluation(self, data, evaluation)
         return evaluation

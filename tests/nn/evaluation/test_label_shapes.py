@@ -99,9 +99,8 @@ def test_class_numbers_are_evaluated_as_the_one_hot_labels_that_they_are(name: s
     if one_hot.labels.ndim == 2:
         assert network.evaluate(ROWS, CLASSES).confusion.tolist() == wanted.confusion.tolist()
     for kind in (ROCMultiClass, RegressionEvaluation, EvaluationCalibration):
-        found = [kind(), kind()]
-        for evaluation, data in zip(found, (numbers, one_hot), strict=True):
-            do_evaluation(network, data, evaluation)
+        found = [network.evaluate(ListDataSetIterator(numbers, 40), kind()), kind()]
+        do_evaluation(network, ListDataSetIterator(one_hot, 40), found[1])
         assert found[0].to_dict() == found[1].to_dict()
     areas = [ROCScoreCalculator("multi_class", data).calculate_score(network) for data in (numbers, one_hot)]
     assert areas[0] == areas[1]
