@@ -3,8 +3,7 @@
 ``runner.ActorNetworkRunner`` is what people use; this is below it, and below a cluster's master, which gives it a
 tracker and a monitor that other processes share in.
 
-Legacy: ``DeepLearning4jDistributed``, whose ``setup`` slept for a minute, whose ``train`` polled every 15 s, and whose
-``shutdown`` swallowed every error and left threads behind.
+Legacy: ``DeepLearning4jDistributed``, whose ``setup`` slept for a minute, and whose ``shutdown`` left threads behind.
 """
 
 from __future__ import annotations
@@ -414,8 +413,9 @@ class RunExecution:
             start=protocol.RunStart(
                 conf.run,
                 lambda: parts.first_model().encode(),
-                *(parts.folder.restore, parts.folder.best_model, parts.folder.states, parts.aside),
-                *(() if monitor is None else (monitor.leadership.may_begin, monitor.leadership.may_hand_over)),
+                aside=parts.aside,
+                **parts.folder.kept(),
+                **({} if monitor is None else monitor.rights()),
             ),
             scoring=msgspec.structs.replace(conf.scoring, stop_if=self._stop_if),
             limits=conf.limits,

@@ -293,7 +293,8 @@ class TrainedModel:
 
     def rows_as_read(self, rows: Array) -> Array:
         """Return rows of features that were read as float64 as ``as_read`` does."""
-        return self.as_read(DataSet(rows)).features
+        found: Array = self.as_read(DataSet(rows)).features
+        return found
 
     def normalize(self, examples: DataSet) -> DataSet:
         """Return examples scaled as those that the network was trained on."""

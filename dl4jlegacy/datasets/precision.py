@@ -68,8 +68,10 @@ def equal_columns(x: Array, mask: Array | None = None) -> list[tuple[int, int, i
 
     Whole numbers count where any two do; others where the column is far from 0, and one in a hundred does.
     """
+    if x.dtype == np.float32 or not isinstance(x, np.ndarray):  # sparse features are not looked at
+        return []
     rows = _rows(x, mask)
-    if x.dtype == np.float32 or not rows.size:
+    if not rows.size:
         return []
     low, high = rows.min(axis=0), rows.max(axis=0)
     most = np.maximum(np.abs(low), np.abs(high)).astype(np.float64)

@@ -131,6 +131,7 @@ def load(
         images=images,
         text=text,
         sequences=sequences,
+        columns=columns,
     )
     return found.rounded() if rounded else found
 
@@ -146,6 +147,7 @@ def _load(
     images: ImageRecordReader | None,
     text: TextReader | None,
     sequences: SequenceRecordReader | None,
+    columns: int,
 ) -> DataSource:
     """Return the data set, with features of tables and sequences as float64."""
     if sequences is not None:
@@ -169,11 +171,9 @@ def _load(
             known = svmlight_schema(found, n_classes=n_classes, label_names=label_names) if not columns else None
         except TooWideError:
             known = None
-        return (
-            _load_sparse(name, found, split, columns, label_names)
-            if known is None
-            else _load_tables(name, known, split)
-        )
+        if known is None:
+            return _load_sparse(name, found, split, columns, label_names)
+        return _load_tables(name, known, split)
     if kind == "file" and path.suffix.lower() == ".txt":
         return _text(name, read_text(path), split, label_names, text)
     if (

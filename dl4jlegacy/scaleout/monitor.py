@@ -269,6 +269,10 @@ class ClusterMonitor:
         self._without.append((slot, failure))
         self._wakeup.set()
 
+    def rights(self) -> dict[str, Any]:
+        """Return what a ``protocol.RunStart`` is given of this, by the names of its fields."""
+        return {"may_begin": self.leadership.may_begin, "may_hand_over": self.leadership.may_hand_over}
+
     def watches(self) -> dict[str, Any]:
         """Return what a ``protocol.Master`` is given of this, by the names of its fields."""
         return {"is_gone": self.is_gone, "death_of": self.death_of, "on_crashed": self.job_crashed}

@@ -12,7 +12,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from dl4jlegacy.clock import RUNNING, Clock
 from dl4jlegacy.errors import CheckpointError, Dl4jError, StorageError
@@ -138,6 +138,10 @@ class RunFolder:
         if self._store is not None:
             self._store.save(head, frame, best, states)
             self._has_kept = True
+
+    def kept(self) -> dict[str, Any]:
+        """Return what a ``protocol.RunStart`` is given of this, by the names of its fields."""
+        return {"restore": self.restore, "best_model": self.best_model, "states": self.states}
 
     def has(self, version: int) -> bool:
         """Return whether there is a checkpoint of this version; raises ``StorageError``, and what a service says."""
