@@ -38,11 +38,12 @@ SCENARIOS = {
     "two-set-aside": (2, True, _CALM),
     "some-kills": (0, False, dataclasses.replace(_CALM, hostility=1.0)),
     "many-kills": (0, False, dataclasses.replace(_CALM, hostility=4.0, losses=0.25, replay=200.0)),
-    "long-jobs": (0, True, dataclasses.replace(_CALM, hostility=1.0, batches=40)),
+    "long-jobs": (0, True, dataclasses.replace(_CALM, hostility=1.0, batches=40, replay=200.0)),
 }
 """How many jobs are poison, whether they are set aside, and what happens besides: how often somebody kills a process,
-and how long jobs are. Many kills are not many losses, and logs are as long as in ``SHORT_LOGS``: at four times the
-losses the grid's only member is started anew every 1,250 steps, and nobody comes to the end of three rounds' log."""
+and how long jobs are. Many kills are not many losses: at four times the losses the grid's only member is started anew
+every 1,250 steps. With them, and with long jobs, logs are as long as in ``SHORT_LOGS``, or nobody comes to the end of a
+log of three rounds before it is lost."""
 
 
 def poisoned(count: int, sets_aside: bool) -> type[World]:
