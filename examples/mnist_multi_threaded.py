@@ -3,11 +3,9 @@
     python examples/mnist_multi_threaded.py [--examples N] [--workers N] [--epochs N]
         [--tracker hazelcast://HOST:PORT --zookeeper HOST:PORT]
 
-With a tracker and Zookeeper (`dl4j services up` starts both) it is the master of a cluster's run, and the workers are
-processes of their own, on any machine: `actor-network-runner -t worker -ad HOST -a dbn`.
-
-The network is the one of 2014: 784 inputs, RBMs of 500, 250 and 100, a softmax output. MNIST is looked for in
-$DL4J_DATA_DIR and ~/.deeplearning4j, else downloaded; if that fails, a smaller network learns the bundled 8x8 digits.
+With a tracker and Zookeeper (`dl4j services up`) it is the master of a cluster; a worker of it is
+`actor-network-runner -t worker -ad HOST -a dbn`. The network is that of 2014: 784 inputs, RBMs of 500, 250 and 100, a
+softmax output. Without MNIST, which is downloaded if it is not there, a smaller one learns the bundled 8x8 digits.
 """
 
 import argparse
@@ -16,19 +14,10 @@ from dl4jlegacy import (
     ActorNetworkRunner,
     Conf,
     DataError,
-    DataSetIterator,
     DigitsDataSetIterator,
     MnistDataSetIterator,
     NeuralNetConfiguration,
 )
-
-
-def digits(batch: int, num_examples: int) -> DataSetIterator:
-    try:
-        return MnistDataSetIterator(batch, num_examples)
-    except DataError as exc:
-        print(f"no MNIST, so the bundled digits: {exc}")
-        return DigitsDataSetIterator(batch, min(num_examples, 1797))
 
 
 def main() -> None:
@@ -38,7 +27,12 @@ def main() -> None:
     for flag, place in (("--tracker", "hazelcast://HOST:PORT"), ("--zookeeper", "HOST:PORT")):
         parser.add_argument(flag, metavar=place)
     args = parser.parse_args()
-    iterator = digits(16, args.examples)
+    iterator: MnistDataSetIterator | DigitsDataSetIterator
+    try:
+        iterator = MnistDataSetIterator(16, args.examples)
+    except DataError as exc:
+        print(f"no MNIST, so the bundled digits: {exc}")
+        iterator = DigitsDataSetIterator(16, min(args.examples, 1797))
     sizes = (500, 250, 100) if iterator.input_columns == 784 else (128, 64)
     network = (
         NeuralNetConfiguration.builder()

@@ -102,7 +102,7 @@ def warn_of_equal(x: Array, what: str, names: Sequence[str] = (), mask: Array | 
             f"column {_name(column, names)} has {counted(different, 'different value')}, of which {left} remain"
             for column, different, left in found[:_SHOWN]
         ]
-        more = f", and {len(found) - _SHOWN} columns more" if len(found) > _SHOWN else ""
+        more = f", and {counted(len(found) - _SHOWN, 'column')} more" if len(found) > _SHOWN else ""
         logger.warning(
             "%s: float32, in which networks compute, makes different values equal: %s%s; scale them first, in float64 "
             "(NormalizerStandardize, a standardize step, StandardScaler), or take off what all values have in common",

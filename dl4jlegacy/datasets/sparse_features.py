@@ -43,7 +43,9 @@ class SparseFeatures:
     def __init__(self, offsets: npt.ArrayLike, indices: npt.ArrayLike, values: npt.ArrayLike, columns: int) -> None:
         starts, places, given = np.asarray(offsets), np.asarray(indices), np.asarray(values)
         if not 0 < columns <= _MOST_COLUMNS:
-            raise DataError(f"sparse features have {columns} columns; from 1 to {_MOST_COLUMNS} are possible")
+            raise DataError(
+                f"sparse features have {counted(columns, 'column')}; from 1 to {_MOST_COLUMNS} are possible"
+            )
         if not (starts.ndim == places.ndim == given.ndim == 1 and len(starts) and len(places) == len(given)):
             raise DataError(
                 f"sparse features have offsets {starts.shape}, indices {places.shape} and values {given.shape}; "

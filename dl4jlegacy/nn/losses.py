@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from dl4jlegacy.backend import Array, asarray, get_array_module, is_on_device
 from dl4jlegacy.errors import ConfError, DataError, ShapeError, nearest
 from dl4jlegacy.kernels.elementary import log
@@ -140,7 +142,7 @@ def _one_hot(labels: Array, y: Array) -> Array:
         of_device: Array = xp.moveaxis(marked.astype(y.dtype, copy=False), -1, 1)
         return of_device
     if not bool(valid.all()):
-        place = xp.unravel_index(int(xp.argmin(valid)), valid.shape)
+        place = np.unravel_index(int(valid.argmin()), valid.shape)
         raise DataError(
             f"loss 'sparse_mcxent': label {float(index[place])} of example {int(place[0])} is no class index; "
             f"need whole numbers from 0 to {n - 1}"
