@@ -77,7 +77,8 @@ def test_a_part_that_there_is_not_is_no_part() -> None:
 
 def test_summaries_of_commands_are_whole() -> None:
     text = generated.filled("<!-- generated: commands -->", REPOSITORY)
-    assert "* [`worker`](#dl4j-worker): Work for the run that a master has registered, until it ends.\n" in text
+    worker = "Work for the run that a master has registered, until it ends; with --stay for the next ones, too."
+    assert f"* [`worker`](#dl4j-worker): {worker}\n" in text
     assert "* [`data inspect`](#dl4j-data-inspect): " in text and "### dl4j data inspect\n" in text
     assert "...\n" not in text.partition("**Commands**")[2].partition("##")[0]
 
