@@ -31,6 +31,7 @@ from kazoo.exceptions import (
     SessionExpiredError,
 )
 from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.connection import AUTH_XID, ConnectionHandler
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 from kazoo.security import ACL
@@ -89,6 +90,25 @@ class _KazooLog(logging.Logger):
         if record.levelno >= logging.WARNING:
             self.trouble = record.getMessage()
         logger.debug("kazoo: %s", record.getMessage())
+
+
+class _OrderedConnection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
+    """kazoo's connection, for sessions that tell keys while requests are under way.
+
+    Zookeeper answers a key at once, before requests that were sent earlier. kazoo takes that for the answer to the
+    oldest of these, and its thread ends at the next one. Used by that thread alone.
+    """
+
+    def _read_header(self, timeout: float | None) -> Any:
+        header, buffer, offset = super()._read_header(timeout)
+        if header.xid == AUTH_XID:
+            pending = self.client._pending
+            keys = [place for place, (_, _, xid) in enumerate(pending) if xid == AUTH_XID]
+            if keys:
+                asked = pending[keys[0]]
+                del pending[keys[0]]
+                pending.appendleft(asked)
+        return header, buffer, offset
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
@@ -407,7 +427,7 @@ class ZooKeeperSession:
         folders = self.rights.credential("")
         credentials = [] if folders is None else [("digest", folders)]
         try:
-            return KazooClient(
+            client = KazooClient(
                 self.address,
                 timeout=self._asked_seconds,
                 handler=self._handler,
@@ -415,6 +435,8 @@ class ZooKeeperSession:
                 connection_retry=retry,
                 logger=self._log,
             )
+            client._connection = _OrderedConnection(client, client._conn_retry.copy(), logger=self._log)
+            return client
         except ValueError as exc:
             raise ConfError(f"{self.address!r} is not an address of Zookeeper ({exc}); write host:port") from exc
 

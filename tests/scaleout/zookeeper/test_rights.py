@@ -267,3 +267,16 @@ def test_what_was_taken_before_servers_are_guarded_is_said(
     assert said.startswith(f"the rights to /dl4jlegacy in Zookeeper at {address} are digest:stranger:rwcda, world")
     with strangers(address) as stranger, pytest.raises(NoAuthError):
         stranger.create("/theirs", b"")
+
+
+def test_a_key_that_is_told_while_requests_are_under_way_spoils_no_answer(session_services: ServicesState) -> None:
+    """Zookeeper answers a key at once, so before requests that were sent earlier."""
+    with ZooKeeperSession(session_services.zookeeper) as session:
+        client: Any = session._client
+        for turn in range(20):
+            before = [client.get_children_async("/") for _ in range(50)]
+            told = client.add_auth_async("digest", f"guest{turn}:{turn}")
+            after = [client.exists_async("/") for _ in range(50)]
+            assert all(isinstance(answer.get(timeout=DEADLINE), list) for answer in before)
+            assert told.get(timeout=DEADLINE) is True
+            assert all(answer.get(timeout=DEADLINE).version is not None for answer in after)
