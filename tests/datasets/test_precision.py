@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
+import pandas
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -350,7 +351,6 @@ def test_features_that_nothing_scales_are_told_by_what_trains(way: str, caplog: 
 
 @pytest.mark.parametrize("kind", [DL4JClassifier, DL4JRegressor, DL4JAutoEncoder])
 def test_estimators_tell_of_features_that_nothing_has_scaled(kind: Any, caplog: pytest.LogCaptureFixture) -> None:
-    pandas = pytest.importorskip("pandas")
     kind(hidden_layer_sizes=(2,), epochs=1).fit(pandas.DataFrame({"stamp": STAMPS, "near": NEAR}), CLASSES)
     assert f"column 'stamp' {_SAID}" in caplog.text and "'near'" not in caplog.text
 
