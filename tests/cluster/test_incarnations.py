@@ -154,7 +154,7 @@ def test_a_woken_master_of_an_earlier_run_removes_nothing_of_the_next_one(place:
     node = old_election.fence
     old_election.resign()  # as when its session has ended while it was frozen
     new, _, tracker = place.master(place.conf())
-    old._election = FrozenElection(node, old_election.info)
+    old._election = FrozenElection(node, old_election.info, old_election.nonce)
     old._conf_node._fence = lambda: node
     old.place.register._election = old._election
     new.claim_name(takes_over=False)
@@ -176,8 +176,8 @@ class FrozenElection:
 
     is_leader = True
 
-    def __init__(self, fence: str | None, info: dict) -> None:
-        self.fence, self.info = fence, info
+    def __init__(self, fence: str | None, info: dict, nonce: str) -> None:
+        self.fence, self.info, self.nonce = fence, info, nonce
 
     def wait(self, seconds: float) -> bool:
         return True

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numba
+import numpy as np
 from numba.core import caching
 from numba.core.registry import cpu_target
 from numba.core.runtime.nrt import rtsys
@@ -189,9 +190,10 @@ def _compile_unless_others(signature: tuple[Any, ...], function: Callable[..., A
 
 
 class _Uncomputed:
-    """Stands for a compiled function, for its only overload and the library of that, and does nothing.
+    """Stands for a compiled function, for its only overload and the library of that, and computes zeros.
 
-    It returns what lets its caller go on: that all is finite and done.
+    It returns that all is finite and done, and fills with 0 the arrays that it is given to write to: what their memory
+    held before, NaN for one, would decide otherwise which kernels the caller needs next.
     """
 
     llvm_func_name = llvm_cfunc_wrapper_name = ""
@@ -206,6 +208,9 @@ class _Uncomputed:
     entry_point = library = fndesc = property(_itself)
 
     def __call__(self, *args: Any) -> Any:
+        for array in args:
+            if isinstance(array, np.ndarray) and array.flags.writeable:
+                array.fill(0)
         return self._result
 
     def get_pointer_to_function(self, name: str) -> int:
