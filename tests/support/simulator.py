@@ -48,6 +48,7 @@ from dl4jlegacy.scaleout.records import (
 )
 from dl4jlegacy.scaleout.scoring import Scoring
 from dl4jlegacy.scaleout.strategies import SlotStrategy, Strategy, WorkRouter, create_router
+from dl4jlegacy.wire import digest
 from tests.support.chain_observer import ChainObserver
 from tests.support.hostile_copies import HostileCopies
 from tests.support.hostile_mesh import HostileMesh
@@ -259,6 +260,7 @@ class World:
         self.copies = HostileCopies(seed) if scenario.copies else None
         self.storage = HostileStorage(seed) if scenario.storage else None
         self.replayed = 0
+        self.begun: dict[tuple[int, int], tuple[str, Any]] = {}  # with which model and state, by round and slot
         """How often a job was done again for a later one of its slot."""
         self.born = 0
 
@@ -446,6 +448,10 @@ class World:
         if not self.wants(event):
             return protocol.ABANDONED
         self.replayed += event.leased is not None
+        if self.router.binds_model and not self.sets_poison_aside:
+            begins = digest(event.model), None if event.state is None else digest(event.state)
+            same = self.begun.setdefault((event.plan.round, event.plan.slot), begins) == begins
+            assert same, f"seed {self.seed}: round {event.plan.round}, slot {event.plan.slot} began with something else"
         done = self.work.perform(event.plan, event.version, event.model, event.data, self.router, event.state)
         if self.chains is not None and isinstance(done, protocol.Performed):
             number = self.work.plan.number(event.plan.round, event.plan.slot)

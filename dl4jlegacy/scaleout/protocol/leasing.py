@@ -51,13 +51,13 @@ def lease_jobs(me: Worker) -> Steps[list[Claim]]:
         me.second_hand.clear()
         me.many = len(blocks) > FEW_BLOCKS and bool(blocks[0])
         if not me.many:
-            claims = yield from _claim_in(me, blocks)
+            claims = yield from _claim_in(me, raw, blocks)
         else:
-            claims = yield from _claim_in(me, [] if me.overtaken else blocks[:1])
+            claims = yield from _claim_in(me, raw, [] if me.overtaken else blocks[:1])
             if not claims and me.raw is raw:
                 whole = me.clock.now() - me.searched >= me.limits.poll
                 free = yield from _look(me, [block[-1] for block in blocks])
-                claims = yield from _claim_in(me, _promising(blocks, free) + (blocks if whole else []))
+                claims = yield from _claim_in(me, raw, _promising(blocks, free) + (blocks if whole else []))
         me.overtaken = False
         me.second_hand.sort(key=lambda free: _own_failures(me, free[1]))  # first what it has not failed at
         while not claims and me.raw is raw and me.second_hand:
@@ -74,9 +74,12 @@ def lease_jobs(me: Worker) -> Steps[list[Claim]]:
             return []
 
 
-def _claim_in(me: Worker, blocks: list[list[int]]) -> Steps[list[Claim]]:
-    """Lease jobs that were never leased from one of the blocks; none if there are none or the head has changed."""
-    raw = me.raw
+def _claim_in(me: Worker, raw: Buffer | None, blocks: list[list[int]]) -> Steps[list[Claim]]:
+    """Lease jobs that were never leased from one of the blocks that are open under the head ``raw``.
+
+    None if there are none, or if the head is another one by now: a round that checks the model leaves it as it is, so
+    jobs of the next round look like jobs of this one when a head goes back.
+    """
     for block in blocks:
         free = yield from _look(me, block)
         if me.raw is not raw:

@@ -48,7 +48,7 @@ from tests.support import REPOSITORY, scenarios, simulator
 SCHEDULES = int(os.environ.get("DL4J_SCHEDULES", "80"))
 FEW_SCHEDULES = 24
 """So many find every mistake that ``tools/promises.yaml`` makes in the protocol, in seconds, with those of the next."""
-LOST_HEADS = 89, 93
+LOST_HEADS = 77, 93
 """Schedules in which the head is lost while no master remembers it: the run goes on from its checkpoint."""
 ROUTERS = ["iterative-reduce", "hogwild"]
 KERNELS = load("numpy")
