@@ -17,10 +17,12 @@ lock() { # lock FILE SOURCE [FLAG...]
 
 lock docker/requirements.txt setup.cfg "$@"
 lock docker/requirements-dev.txt setup.cfg --extra dev --constraints docker/requirements.txt "$@"
-lock docker/requirements-aws.txt setup.cfg --extra aws --constraints docker/requirements-dev.txt "$@"
-lock docker/requirements-serve.txt setup.cfg --extra serve --constraints docker/requirements-dev.txt "$@"
-lock docker/requirements-services.txt setup.cfg --extra services --constraints docker/requirements-dev.txt "$@"
+lock docker/requirements-bench.txt setup.cfg --extra bench --constraints docker/requirements-dev.txt "$@"
+lock docker/requirements-gpu.txt setup.cfg --extra gpu --constraints docker/requirements-dev.txt "$@" # CUDA 12
+for extra in aws data docs gpu13 images keras metrics onnx otel serve services sklearn tensorboard tune ui; do
+    lock "docker/requirements-$extra.txt" setup.cfg --extra "$extra" --constraints docker/requirements-dev.txt \
+        --constraints docker/requirements-bench.txt "$@"
+done
 lock dl4jlegacy/aws/requirements.txt setup.cfg --extra aws --extra services \
     --constraints docker/requirements-dev.txt "$@" # what instances install
-lock docker/requirements-gpu.txt docker/requirements-gpu.in --constraints docker/requirements.txt "$@"
 lock docker/requirements-build.txt docker/requirements-build.in "$@"

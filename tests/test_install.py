@@ -77,19 +77,32 @@ HAS_PIP = "python -m pip --version"
 UNPACKED = "python ASIDE/usr/share/python-wheels/pip-1.whl/pip install --quiet --no-index --no-deps --ignore-installed"
 PIP_INSTALL = "python -m pip install --quiet --disable-pip-version-check"
 AS_IT_IS = "--config-settings editable_mode=compat --editable"
-PROJECT = f"{PIP_INSTALL} {AS_IT_IS} .[dev]"
+PROJECT = f"{PIP_INSTALL} --no-deps --no-build-isolation --use-pep517 {AS_IT_IS} ."
+HASHES = f"{PIP_INSTALL} --require-hashes --only-binary :all:"
+
+
+def locked(*extras: str) -> str:
+    """The call that installs all that the package and some extras need, held against its hashes."""
+    files = (f"--requirement docker/requirements{extra}.txt" for extra in ("", "-build", *(f"-{e}" for e in extras)))
+    return " ".join((HASHES, *files))
+
+
+LOCKED = locked("dev")
 KERNELS = "python -m dl4jlegacy warm-up"
 
 
 def test_a_python_with_ensurepip_needs_nothing_else(install: Install) -> None:
     status, calls, said = install(ensurepip="yes")
-    assert (status, calls) == (0, [VENV, HAS_PIP, "python -m ensurepip --default-pip", HAS_PIP, PROJECT, KERNELS])
+    assert (status, calls) == (
+        0,
+        [VENV, HAS_PIP, "python -m ensurepip --default-pip", HAS_PIP, LOCKED, PROJECT, KERNELS],
+    )
     assert [line[:22] for line in said.splitlines()] == [
         *(f"install: step {n} of 4: " for n in "1234"),
         "install: done: type '.",
     ]
     status, calls, said = install()
-    assert (status, calls) == (0, [HAS_PIP, PROJECT, KERNELS]), "the environment is kept"
+    assert (status, calls) == (0, [HAS_PIP, LOCKED, PROJECT, KERNELS]), "the environment is kept"
     assert [line[:22] for line in said.splitlines()] == [
         "install: step 3 of 4: ",
         "install: step 4 of 4: ",
@@ -97,37 +110,24 @@ def test_a_python_with_ensurepip_needs_nothing_else(install: Install) -> None:
     ]
 
 
-def test_several_extras_may_be_words_of_their_own(install: Install) -> None:
+def test_nothing_is_installed_without_a_hash_and_several_extras_may_be_words_of_their_own(install: Install) -> None:
     for words in (("dev", "aws"), ("dev,aws",)):
-        assert f"{PIP_INSTALL} {AS_IT_IS} .[dev,aws]" in install(*words, ensurepip="yes")[1]
-
-
-def test_locked_installs_nothing_without_a_hash_and_builds_with_nothing_else(install: Install) -> None:
-    hashes = f"{PIP_INSTALL} --require-hashes --only-binary :all:"
-    files = ["docker/requirements.txt", "docker/requirements-build.txt", "docker/requirements-dev.txt"]
-    package = f"{PIP_INSTALL} --no-deps --no-build-isolation --use-pep517 {AS_IT_IS} ."
-    for words, names in (
-        (("--locked",), files[:2]),
-        (("--locked", "dev"), files),
-        (("dev,aws", "--locked"), [*files, "docker/requirements-aws.txt"]),
-    ):
         status, calls, said = install(*words, ensurepip="yes")
-        requirements = " ".join(f"--requirement {name}" for name in names)
-        assert (status, calls[-3:]) == (0, [f"{hashes} {requirements}", package, KERNELS]), said
+        assert (status, calls[-3:]) == (0, [locked("dev", "aws"), PROJECT, KERNELS]), said
 
 
-def test_an_extra_without_a_lock_file_is_refused_before_anything_is_made(install: Install, tmp_path: Path) -> None:
-    for words, extra in ((("--locked", "bench"), "bench"), (("--locked", "dev,gpu"), "gpu")):
-        status, calls, said = install(*words)
-        assert (status, calls, said.count("\n")) == (1, [], 1) and not (tmp_path / ".venv").exists()
-        assert f"no lock file of '{extra}', there are those of aws dev serve services: leave it out, or type '" in said
-        assert f"/install {words[1]}' for the newest" in said
+def test_the_newest_versions_are_taken_where_that_is_asked_for(install: Install) -> None:
+    for words in (("--newest", "dev", "aws"), ("dev,aws", "--newest")):
+        assert install(*words, ensurepip="yes")[1][-2:] == [f"{PIP_INSTALL} {AS_IT_IS} .[dev,aws]", KERNELS]
 
 
-def test_a_locked_installation_that_fails_says_how_to_repeat_it_locked(install: Install, tmp_path: Path) -> None:
-    status, calls, said = install("--locked", "dev", ensurepip="yes", fails="pip install", says=FULL)
-    assert status == 1 and calls[-1].startswith(f"{PIP_INSTALL} --require-hashes")
-    assert f"and type '{tmp_path}/install --locked dev'" in said.splitlines()[-1]
+@pytest.mark.parametrize(
+    "says", ["ERROR: No matching distribution found for x==1", "THESE PACKAGES DO NOT MATCH THE HASHES"]
+)
+def test_where_the_index_has_not_what_is_locked_the_newest_can_be_had(says: str, install: Install) -> None:
+    status, calls, said = install("dev", ensurepip="yes", fails="pip install", says=says)
+    assert status == 1 and calls[-1] == LOCKED
+    assert "/install --newest dev'" in said.splitlines()[-1]
 
 
 def test_debians_python_gets_debians_pip_without_root(install: Install) -> None:
@@ -139,6 +139,7 @@ def test_debians_python_gets_debians_pip_without_root(install: Install) -> None:
         "apt-get download",
         wheel,
         HAS_PIP,
+        LOCKED,
         PROJECT,
         KERNELS,
     ]
@@ -220,7 +221,7 @@ def test_debians_archive_that_cannot_be_reached_is_a_matter_of_the_network(insta
     [
         (("devel",), "no extra 'devel'; there are aws, dev"),
         (("dev", "aw"), "no extra 'aw'; there are aws, dev"),
-        (("--lock", "dev"), "--locked for locked versions"),
+        (("--lock", "dev"), "--newest for the newest versions"),
         (("--help",), "EXTRA"),
     ],
 )
