@@ -148,8 +148,7 @@ class RunExecution:
         self._listeners, self._saver, self._worker_listeners = tuple(listeners), saver, tuple(worker_listeners)
         self._seen: Any = None
         self._followers = RunObservers(observers, self._warn)
-        self._iterator = iterator
-        self._tracker, self._performer = tracker, performer
+        self._iterator, self._tracker, self._performer = iterator, tracker, performer
         self._aggregator, self._first_model = aggregator, first_model
         self._monitor, self._stop_if = monitor, stop_if
         self._parts: _Parts | None = None
@@ -401,7 +400,7 @@ class RunExecution:
 
     def _master(self, parts: _Parts, name: str) -> protocol.Master:
         """Return the protocol's master, called ``name``."""
-        conf, monitor = parts.run.conf, self._monitor
+        conf, monitor, has_readers = parts.run.conf, self._monitor, self._listeners or self._followers
         return protocol.Master(
             name=name,
             store=parts.tracker.store,
@@ -421,6 +420,7 @@ class RunExecution:
             limits=conf.limits,
             phases=self._phases("master"),
             models=parts.models,
+            shares_models=bool(parts.run.local_workers or has_readers),
             pushes_messages=conf.void_configuration is not None,
             **({} if monitor is None else monitor.watches()),
             on_progress=parts.outcome.progressed,

@@ -252,14 +252,14 @@ def _with_validation_fingerprint(conf: Conf, data: ValidatedData, checkpoints: C
 
 
 def _build(conf: Conf) -> Network:
-    """Return the network of the class that the Conf names; raises ``ConfError`` if it is none of that class."""
+    """Return the network of the class that the Conf names, without its parameters; raises ``ConfError``."""
     kernels = host_kernels(conf.kernels)
     if conf.multi_layer_conf is not None:
-        return NETWORK_CLASSES[conf.multi_layer_clazz](conf.multi_layer_conf, kernels=kernels)
+        return NETWORK_CLASSES[conf.multi_layer_clazz](conf.multi_layer_conf, kernels=kernels, init=False)
     if conf.multi_layer_clazz != MultiLayerNetwork.__name__:
         raise ConfError(f"Conf.multi_layer_clazz is {conf.multi_layer_clazz!r}, and the network is a graph")
     assert conf.computation_graph_conf is not None
-    return build_network(conf.computation_graph_conf, kernels)
+    return build_network(conf.computation_graph_conf, kernels, init=False)
 
 
 def job_iterator(conf: Conf, data: TrainingData) -> JobIterator:
@@ -384,7 +384,7 @@ def _checkpoints_to_resume(conf: Conf, plan: Plan) -> CheckpointStore:
 
 def _check_trains_alike(conf: Conf, plan: Plan) -> None:
     """Raise ``CheckpointError`` if a run that an older version of this package began would train on otherwise here."""
-    begins = conf.network_conf is not None and build_network(conf.network_conf).updater.beginnings
+    begins = conf.network_conf is not None and build_network(conf.network_conf, init=False).updater.beginnings
     what = ["its AdaGrad or RmsProp took other steps there"] if begins else []
     if plan.has_short_rounds:
         what.append("its short rounds counted as more updates there than they were")

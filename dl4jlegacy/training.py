@@ -549,7 +549,7 @@ def _scored(result: TrainingResult, network: Network) -> dict[str, Any]:
 
 def params_sha256(params: Array) -> str:
     """Return the SHA-256 of a flat parameter vector as little-endian float32."""
-    return hashlib.sha256(np.ascontiguousarray(params, dtype="<f4").tobytes()).hexdigest()
+    return hashlib.sha256(np.ascontiguousarray(params, dtype="<f4").data).hexdigest()
 
 
 def read_run(folder: str, content: bytes) -> Conf:

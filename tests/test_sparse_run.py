@@ -19,6 +19,7 @@ from dl4jlegacy import (
     DenseLayer,
     ListDataSetIterator,
     MultiLayerConfiguration,
+    MultiLayerNetwork,
     NeuralNetConfiguration,
     OutputLayer,
     Sgd,
@@ -77,6 +78,16 @@ def test_any_number_of_workers_ends_in_the_same_bits_and_learns(tmp_path: Path) 
     assert network.evaluate(data).accuracy() > 0.9
     validated = trained(conf_of(workers=2, validation=ValidationConf(fraction=0.2)), data)[2]
     assert validated.validation.examples == 40
+
+
+def test_a_run_draws_its_network_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Millions of parameters take seconds to draw: no network is drawn that gets others, or is only looked at."""
+    drawn = []
+    real = MultiLayerNetwork._init_params
+    monkeypatch.setattr(MultiLayerNetwork, "_init_params", lambda network: (drawn.append(network.n_in), real(network)))
+    network = trained(conf_of(workers=2), examples())[1]
+    assert drawn.count(COLUMNS) == 1
+    assert network.num_params > COLUMNS
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [

@@ -3,7 +3,8 @@
 A round's updates stay until the next one is folded, and so do two versions of the model beside the one that is
 written. With M bytes of parameters and updater state and J jobs a round the grid thus holds ``(3 + 2J) M`` bytes at a
 time; more, if updates come faster than they are folded, and the data of jobs that do not name theirs. A member needs
-some 16 MiB for itself beside its share: members of 64 to 160 MiB ended with less, and did not with more.
+some 16 MiB for itself beside its share: members of 64 to 160 MiB ended with less, and did not with more. Updates of
+``row-averaging`` have the rows that a job touches only: of such a run only the models are counted.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dl4jlegacy.errors import ConfError, counted
 from dl4jlegacy.run import Run
 from dl4jlegacy.scaleout.parts import find_router
 from dl4jlegacy.scaleout.plan import Plan
-from dl4jlegacy.scaleout.strategies import SlotStrategy
+from dl4jlegacy.scaleout.strategies import RowAveragingWorkRouter, SlotStrategy
 from dl4jlegacy.scaleout.tracker import Memory, StateTracker
 
 __all__ = ["check_grid_memory", "needed_nbytes"]
@@ -60,7 +61,8 @@ def check_grid_memory(run: Run, tracker: StateTracker, *, takes_over: bool) -> N
         return
     strategy = find_router(run.conf)
     is_sure = not isinstance(strategy, SlotStrategy)  # what slots remember is saved now and then only
-    needed = needed_nbytes(run.model_nbytes, run.plan)
+    has_rows = isinstance(strategy, RowAveragingWorkRouter)
+    needed = needed_nbytes(run.model_nbytes, run.plan, keeps_updates=not has_rows)
     least = needed if is_sure else needed_nbytes(run.model_nbytes, run.plan, keeps_updates=False)
     if memory.nbytes >= _ENOUGH * needed * memory.copies:
         return

@@ -18,14 +18,14 @@ import numpy as np
 from dl4jlegacy.backend import Array
 from dl4jlegacy.kernels import elementary
 
-__all__ = ["binomial", "exponential", "normal", "uniform"]
+__all__ = ["PART", "binomial", "exponential", "normal", "uniform"]
 
 Shape = tuple[int, ...]
 
 _TAIL, _PER_TAIL = 3.6541528853610087963519472518, 0.27366123732975827203338247596  # where it begins, and 1 / that
-_PART = 1 << 16  # normals at a time
+PART = 1 << 16  # normals at a time
 _BESIDE = 0.022  # words that a normal needs besides its first one, on average
-_REACH = 64 + int(10 * math.sqrt(_BESIDE * _PART))  # that their number is off the average, at most
+_REACH = 64 + int(10 * math.sqrt(_BESIDE * PART))  # that their number is off the average, at most
 _SAME = 1e-13  # two logarithms of one number do not differ by more
 
 
@@ -37,8 +37,8 @@ def uniform(generator: np.random.Generator, shape: Shape, lower: float, upper: f
 def normal(generator: np.random.Generator, shape: Shape, mean: float = 0.0, std: float = 1.0) -> Array:
     """Return normal float64 values of a shape."""
     values = np.empty(math.prod(shape))
-    for start in range(0, values.size, _PART):
-        part = values[start : start + _PART]
+    for start in range(0, values.size, PART):
+        part = values[start : start + PART]
         again: Any = np.random.Philox()
         again.state = generator.bit_generator.state
         generator.standard_normal(out=part)

@@ -78,11 +78,11 @@ class TrainableNetwork(Protocol):
         """Do one pretraining update of one layer."""
 
 
-def build_network(conf: NetworkConfiguration, kernels: Kernels | None = None) -> Network:
-    """Return a new network of the kind that ``conf`` describes."""
+def build_network(conf: NetworkConfiguration, kernels: Kernels | None = None, *, init: bool = True) -> Network:
+    """Return a new network of the kind that ``conf`` describes; without ``init`` its parameters are zeros."""
     if isinstance(conf, ComputationGraphConfiguration):
-        return ComputationGraph(conf, kernels=kernels)
-    return MultiLayerNetwork(conf, kernels=kernels)
+        return ComputationGraph(conf, kernels=kernels, init=init)
+    return MultiLayerNetwork(conf, kernels=kernels, init=init)
 
 
 def input_type_of(network: Network) -> AnyInputType:

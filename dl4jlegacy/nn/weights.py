@@ -31,6 +31,7 @@ __all__ = [
     "OrthogonalDistribution",
     "TruncatedNormalDistribution",
     "UniformDistribution",
+    "fill_weights",
     "init_weights",
 ]
 
@@ -247,6 +248,15 @@ WEIGHT_INITS: dict[str, Draw | None] = {
     "si": _uniform(lambda fi, fo: 4 * math.sqrt(6 / (fi + fo))),
 }
 """Name to ``draw(generator, shape, fan_in, fan_out)``."""
+_IN_ROWS = frozenset(WEIGHT_INITS) - {
+    "distribution",
+    "identity",
+    "xavier_legacy",  # depends on the shape
+    *(name for name in WEIGHT_INITS if name.startswith("var_scaling_normal")),  # draws some values again
+}
+"""Those that are the same if rows are drawn one after the other."""
+_VALUES = 1 << 20
+"""About so many values are drawn at a time then."""
 
 
 def init_weights(
@@ -273,11 +283,41 @@ def init_weights(
     Raises:
         ConfError: unknown name, a distribution is missing, or the shape does not suit the kind.
     """
+    weights = np.empty(shape, dtype)
+    fill_weights(weights, kind, fan_in, fan_out, stream, distribution=distribution)
+    return weights
+
+
+def fill_weights(
+    weights: Array,
+    kind: str,
+    fan_in: int,
+    fan_out: int,
+    stream: Stream,
+    *,
+    distribution: Distribution | None = None,
+) -> None:
+    """Draw weights into an array, some rows at a time where that gives the same; args and errors of ``init_weights``.
+
+    A matrix of millions of rows then takes no memory beside its own.
+    """
     if kind not in WEIGHT_INITS:
         raise ConfError(f"unknown weight init {kind!r}{nearest(kind, tuple(WEIGHT_INITS))}")
-    draw = WEIGHT_INITS[kind]
-    if draw is not None:
-        return draw(stream.generator(), shape, fan_in, fan_out).astype(dtype)
-    if distribution is None:
+    draw, generator, shape = WEIGHT_INITS[kind], stream.generator(), weights.shape
+    if draw is None and distribution is None:
         raise ConfError("weight init 'distribution' needs a distribution: set dist, e.g. NormalDistribution(std=0.01)")
-    return distribution.sample(stream.generator(), shape).astype(dtype)
+    rows = shape[0]
+    if kind in _IN_ROWS or (draw is None and isinstance(distribution, NormalDistribution | UniformDistribution)):
+        rows = min(rows, _rows_of_a_part(math.prod(shape[1:])))
+    for start in range(0, shape[0], max(rows, 1)):
+        part = weights[start : start + rows]
+        if draw is not None:
+            part[...] = draw(generator, part.shape, fan_in, fan_out)
+        elif distribution is not None:
+            part[...] = distribution.sample(generator, part.shape)
+
+
+def _rows_of_a_part(values: int) -> int:
+    """Return how many rows of so many values are drawn at a time: whole parts of ``draws.normal``."""
+    least = draws.PART // math.gcd(draws.PART, max(values, 1))
+    return least * -(-_VALUES // (least * max(values, 1)))

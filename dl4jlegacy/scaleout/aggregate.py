@@ -101,13 +101,17 @@ class FollowingAggregator(JobAggregator, Protocol):
 
 @runtime_checkable
 class InPlaceAggregator(FollowingAggregator, Protocol):
-    """One that needs no second model for that."""
+    """One that needs no second model for that, nor to make the next model of another one's frame."""
 
     def follow_in_place(self, model: Buffer, rounds: Iterable[tuple[Sequence[int], Sequence[Buffer]]]) -> None:
         """Do what ``follow`` does to the frame of a model, which belongs to the caller alone.
 
         If it raises, what is in the frame is no model any more.
         """
+        ...
+
+    def begin_in_place(self, model: Buffer, *, version: int, examples: Sequence[int]) -> Aggregation:
+        """Start an aggregation as ``begin`` does, in the model's own frame, which belongs to the caller alone."""
         ...
 
 

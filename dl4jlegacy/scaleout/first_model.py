@@ -54,19 +54,19 @@ def first_model_of(
             return lambda: given
         if given is not None or not resumes:
             raise ConfError(_OTHER_JOBS)
-    network = None if conf.network_conf is None else build_network(conf.network_conf, kernels)
-    if given is not None and network is not None:
+    network_conf = conf.network_conf
+    if given is not None and network_conf is not None:
+        network = build_network(network_conf, kernels, init=False)
         _begin_with(network, given)
         return lambda: first_model(network)
 
     def first() -> Result:
-        if network is None or had_one():
+        if network_conf is None or had_one():
             raise CheckpointError(
                 f"run {conf.run} began with a model that its program gave it, of which nothing is left, and this "
                 "process was given none: give it that first_model"
             )
-        network.init()
-        return first_model(network)
+        return first_model(build_network(network_conf, kernels))
 
     return first
 

@@ -65,8 +65,7 @@ def trained_network(conf: Conf, model: Result, kernels: Kernels) -> Any:
     """Return the network of a run with the parameters of one of its models; raises ``ConfError`` if it has none."""
     if conf.network_conf is None:
         raise ConfError("this run trained no network")
-    network = build_network(conf.network_conf, kernels)
-    network.init()
+    network = build_network(conf.network_conf, kernels, init=False)
     network.set_params(model.arrays[PARAMS])
     network.set_updater_state(model.arrays[STATE])
     if not tells_beginning(model.values):  # of a checkpoint that an older version wrote

@@ -102,7 +102,7 @@ class SparseRowsPerformer:
         conf = narrow_conf(self._conf, columns)
         if self._network is None or self._inner is None or self._network.n_in != conf.layers[0].n_in:
             self._done = self.progress
-            self._network = MultiLayerNetwork(conf, kernels=self._kernels)
+            self._network = MultiLayerNetwork(conf, kernels=self._kernels, init=False)
             self._inner = MultiLayerNetworkPerformer(self._network, **self._options)
         return self._network, self._inner
 

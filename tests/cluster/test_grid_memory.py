@@ -133,6 +133,15 @@ def test_a_run_is_refused_if_it_cannot_fit_and_warned_of_if_it_may_not(
     assert f"{heap_mib}.0 MiB of heap" in caplog.text
 
 
+def test_updates_of_rows_are_not_taken_for_whole_models(caplog: pytest.LogCaptureFixture) -> None:
+    run = dataclasses.replace(run_of(jobs_per_round=4), model_nbytes=30 << 20)
+    run = dataclasses.replace(run, conf=run.conf.replace(router="row-averaging"))  # 3 models, and no 8 updates
+    check_grid_memory(run, Grid(Memory(1, 150 << 20, 1)), takes_over=False)
+    assert not caplog.records
+    with pytest.raises(ConfError, match=r"too small.* 90\.0 MiB "):
+        check_grid_memory(run, Grid(Memory(1, 80 << 20, 1)), takes_over=False)
+
+
 def test_jobs_that_are_no_networks_are_not_measured() -> None:
     check_grid_memory(dataclasses.replace(run_of(), model_nbytes=0), Grid(Memory(1, 1, 1)), takes_over=False)
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 
 import msgspec
 import numpy as np
 import pytest
 
 from dl4jlegacy.errors import ConfError
+from dl4jlegacy.nn import weights
+from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
+from dl4jlegacy.nn.layers.output import OutputLayer
+from dl4jlegacy.nn.networks import build_network
 from dl4jlegacy.nn.weights import (
     WEIGHT_INITS,
     BinomialDistribution,
@@ -19,6 +24,7 @@ from dl4jlegacy.nn.weights import (
     OrthogonalDistribution,
     TruncatedNormalDistribution,
     UniformDistribution,
+    fill_weights,
     init_weights,
 )
 from dl4jlegacy.seeding import Stream
@@ -56,6 +62,31 @@ CONSTANT = {"zero", "ones", "identity", "distribution"}
 
 def draw(kind: str, **more: object) -> np.ndarray:
     return init_weights(kind, (FI, FO), FI, FO, STREAM, dtype=np.float64, **more)
+
+
+@pytest.mark.parametrize("kind", sorted(name for name in WEIGHT_INITS if name not in ("identity", "distribution")))
+def test_a_matrix_of_many_rows_is_what_one_draw_of_all_would_be(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with rows of which no small number fills a part of the normals."""
+    monkeypatch.setattr(weights, "_VALUES", 1 << 12)
+    for shape in ((40_000, 4), (70_000, 3)):
+        found = np.zeros(shape[::-1], np.float32).T  # as a network's parameters lie
+        fill_weights(found, kind, 7, 9, STREAM)
+        draw = WEIGHT_INITS[kind]
+        assert draw is not None
+        assert np.array_equal(found, draw(STREAM.generator(), shape, 7, 9).astype(np.float32))
+
+
+def test_a_network_is_drawn_in_its_own_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "_VALUES", 1 << 16)
+    conf = MultiLayerConfiguration((OutputLayer(n_in=200_000, n_out=16, activation="softmax"),))
+    build_network(conf)
+    tracemalloc.start()
+    try:
+        network = build_network(conf)  # its vectors have pages of their own, which are not counted
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < 0.4 * network.params.nbytes
 
 
 def test_every_kind_is_tested():

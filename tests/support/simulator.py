@@ -349,6 +349,7 @@ class World:
             on_set_aside=lambda worker, failures: self.set_aside.append(worker),
             present=self.present,
             scoring=work.scoring,
+            shares_models=False,
             pushes_messages=self.mesh is not None and name.startswith(MASTERS[0]),
         )
         progressed, checkpoints = [self.time], protocol.DueCheckpoints(CHECKPOINT_EVERY)

@@ -50,7 +50,9 @@ class ComputationGraph(FlatNetwork):
 
     pretrain_layers: tuple[int, ...] = ()
 
-    def __init__(self, conf: ComputationGraphConfiguration, *, kernels: Kernels | None = None) -> None:
+    def __init__(
+        self, conf: ComputationGraphConfiguration, *, kernels: Kernels | None = None, init: bool = True
+    ) -> None:
         self.conf = conf
         nodes = conf.nodes()
         layers = [node.stage.layer for node in nodes if node.stage is not None]
@@ -58,16 +60,20 @@ class ComputationGraph(FlatNetwork):
         self.nodes = nodes
         views = self.layout.views(self._params), self.layout.views(self._gradient)
         self._stack = GraphStack(self.nodes, conf.network_outputs, *views, self.kernels.xp)
-        self.init()
+        if init:
+            self._init_params()
+        else:
+            self.reset_updater()
 
     def init(self) -> Self:
         """Draw the initial parameters from ``conf``'s seed and reset the updater; the constructor has done so once."""
+        self._gradient.fill(0)
         self._init_params()
         return self
 
     def clone(self) -> ComputationGraph:
         """Return an independent copy with the same parameters, updater state and iteration, without listeners."""
-        copy = ComputationGraph(self.conf, kernels=self.kernels)
+        copy = ComputationGraph(self.conf, kernels=self.kernels, init=False)
         copy.set_params(self._params)
         copy.set_updater_state(self._state)
         copy.iteration = self.iteration

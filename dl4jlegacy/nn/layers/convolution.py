@@ -20,7 +20,7 @@ from dl4jlegacy.nn.layers.feedforward import Backward, FeedForwardLayer, Params,
 from dl4jlegacy.nn.layers.subsampling import SubsamplingLayer
 from dl4jlegacy.nn.layers.windows import PAIRS, Mode, Window, check_window
 from dl4jlegacy.nn.step import Step
-from dl4jlegacy.nn.weights import init_weights
+from dl4jlegacy.nn.weights import fill_weights
 from dl4jlegacy.seeding import Stream
 
 __all__ = ["Convolution1DLayer", "ConvolutionLayer", "is_pooled"]
@@ -40,11 +40,8 @@ class _Convolution(FeedForwardLayer, frozen=True, kw_only=True):
     def init_params(self, params: Params, stream: Stream) -> None:
         """Fill ``params``; a weight's fans are DL4J's: all it sees, and all it reaches at the given stride."""
         (kh, kw), (sh, sw) = self._kernel(), self._strides()
-        W, fan_out = params["W"], max(1, self.n_out * kh * kw // (sh * sw))
-        kind = self.weight_init or "xavier"
-        W[...] = init_weights(
-            kind, W.shape, self.n_in * kh * kw, fan_out, stream, dtype=W.dtype, distribution=self.dist
-        )
+        fan_out, kind = max(1, self.n_out * kh * kw // (sh * sw)), self.weight_init or "xavier"
+        fill_weights(params["W"], kind, self.n_in * kh * kw, fan_out, stream, distribution=self.dist)
         params["b"][...] = self.bias_init or 0.0
 
 

@@ -21,7 +21,7 @@ from dl4jlegacy.nn.gradient_normalization import GRADIENT_NORMALIZATIONS
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeFeedForward
 from dl4jlegacy.nn.step import Step
 from dl4jlegacy.nn.updaters import Updater, resolve_updater
-from dl4jlegacy.nn.weights import WEIGHT_INITS, Distribution, init_weights
+from dl4jlegacy.nn.weights import WEIGHT_INITS, Distribution, fill_weights
 from dl4jlegacy.seeding import Stream
 
 __all__ = ["PARAMETER_FIELDS", "Backward", "FeedForwardLayer", "Params", "activate", "sample_activation"]
@@ -180,16 +180,8 @@ class FeedForwardLayer(
 
     def init_params(self, params: Params, stream: Stream) -> None:
         """Fill ``params`` with initial values: ``W`` drawn from ``stream``, ``b`` constant."""
-        W = params["W"]
-        W[...] = init_weights(
-            self.weight_init or "xavier",
-            (self.n_in, self.n_out),
-            self.n_in,
-            self.n_out,
-            stream,
-            dtype=W.dtype,
-            distribution=self.dist,
-        )
+        kind = self.weight_init or "xavier"
+        fill_weights(params["W"], kind, self.n_in, self.n_out, stream, distribution=self.dist)
         params["b"][...] = self.bias_init or 0.0
 
     def forward_activation(self) -> str:

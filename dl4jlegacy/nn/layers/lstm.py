@@ -20,7 +20,7 @@ from dl4jlegacy.nn.functions import ACTIVATIONS
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeRecurrent
 from dl4jlegacy.nn.layers.feedforward import Backward, FeedForwardLayer, Params
 from dl4jlegacy.nn.step import Step
-from dl4jlegacy.nn.weights import init_weights
+from dl4jlegacy.nn.weights import fill_weights
 from dl4jlegacy.seeding import Stream
 
 __all__ = ["GATES", "LSTM", "GravesLSTM"]
@@ -59,16 +59,8 @@ class LSTM(FeedForwardLayer, frozen=True, kw_only=True, tag="lstm"):
     def init_params(self, params: Params, stream: Stream) -> None:
         """Fill ``params``: fan-in ``n_out`` and fan-out ``n_in + n_out`` for both matrices, as in DL4J."""
         for name in ("W", "RW"):
-            view = params[name]
-            view[...] = init_weights(
-                self.weight_init or "xavier",
-                view.shape,
-                self.n_out,
-                self.n_in + self.n_out,
-                stream.at(purpose=name),
-                dtype=view.dtype,
-                distribution=self.dist,
-            )
+            kind, own = self.weight_init or "xavier", stream.at(purpose=name)
+            fill_weights(params[name], kind, self.n_out, self.n_in + self.n_out, own, distribution=self.dist)
         params["b"][...] = self.bias_init or 0.0
         params["b"][self.n_out : 2 * self.n_out] = self.forget_gate_bias_init
 

@@ -23,7 +23,7 @@ from dl4jlegacy.nn.layers.reconstruction_distribution import (
     ReconstructionDistribution,
 )
 from dl4jlegacy.nn.step import Step
-from dl4jlegacy.nn.weights import init_weights
+from dl4jlegacy.nn.weights import fill_weights
 from dl4jlegacy.seeding import Stream
 
 __all__ = ["VariationalAutoencoder"]
@@ -82,16 +82,8 @@ class VariationalAutoencoder(FeedForwardLayer, frozen=True, kw_only=True, tag="v
     def init_params(self, params: Params, stream: Stream) -> None:
         """Fill ``params`` with initial values."""
         for name, below, above in self._parts():
-            W = params[f"{name}W"]
-            W[...] = init_weights(
-                self.weight_init or "xavier",
-                (below, above),
-                below,
-                above,
-                stream.at(purpose=name),
-                dtype=W.dtype,
-                distribution=self.dist,
-            )
+            kind, own = self.weight_init or "xavier", stream.at(purpose=name)
+            fill_weights(params[f"{name}W"], kind, below, above, own, distribution=self.dist)
             params[f"{name}b"][...] = self.bias_init or 0.0
 
     def forward(self, params: Params, x: Array, step: Step) -> tuple[Array, Backward]:

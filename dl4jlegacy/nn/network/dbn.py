@@ -25,8 +25,8 @@ class DBN(MultiLayerNetwork):
 
     pretrains_and_finetunes: ClassVar[bool] = True
 
-    def __init__(self, conf: MultiLayerConfiguration, *, kernels: Kernels | None = None) -> None:
-        super().__init__(conf, kernels=kernels)
+    def __init__(self, conf: MultiLayerConfiguration, *, kernels: Kernels | None = None, init: bool = True) -> None:
+        super().__init__(conf, kernels=kernels, init=init)
         _demand(self, RBM)
 
 
@@ -38,8 +38,8 @@ class StackedDenoisingAutoEncoder(MultiLayerNetwork):
 
     pretrains_and_finetunes: ClassVar[bool] = True
 
-    def __init__(self, conf: MultiLayerConfiguration, *, kernels: Kernels | None = None) -> None:
-        super().__init__(conf, kernels=kernels)
+    def __init__(self, conf: MultiLayerConfiguration, *, kernels: Kernels | None = None, init: bool = True) -> None:
+        super().__init__(conf, kernels=kernels, init=init)
         _demand(self, AutoEncoder)
 
 

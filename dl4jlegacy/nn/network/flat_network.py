@@ -63,6 +63,8 @@ class FlatNetwork:
         self._params = flat_vector(self.layout.size, self._dtype, xp)
         self._gradient = flat_vector(self.layout.size, self._dtype, xp)
         self._state = flat_vector(self.updater.state_size, self._dtype, xp)
+        if xp is not np:  # those of the host are zeros, which take no memory until they are written
+            self._gradient.fill(0)
         vectors = {"parameters": self._params, "gradient": self._gradient, "updater state": self._state}
         self._workspace = Workspace(titles, [Allocation(what, int(vector.nbytes)) for what, vector in vectors.items()])
         device = device_kernels(self.kernels)
@@ -79,12 +81,15 @@ class FlatNetwork:
 
     def _init_params(self) -> None:
         """Draw the initial parameters on the host, so that all devices start alike, and reset the updater."""
-        self._gradient.fill(0)
         self.reset_updater()
-        drawn = np.empty(self.layout.size, self._dtype)
+        on_host = self.kernels.xp is np
+        drawn = self._params if on_host else np.empty(self.layout.size, self._dtype)
         for index, (layer, views) in enumerate(zip(self.layers, self.layout.views(drawn), strict=True)):
             layer.init_params(views, self._stream.at(index, purpose="weights"))
-        self.set_params(drawn)
+        if on_host:
+            self._watch.forget()
+        else:
+            self.set_params(drawn)
         self.iteration = 0
 
     @property

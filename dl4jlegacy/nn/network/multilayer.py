@@ -41,6 +41,7 @@ class MultiLayerNetwork(FlatNetwork):
         conf: layers, sizes, seed, updaters.
         kernels: they decide where the network lives: on the CPU (default: ``kernels.load()``), or with
             ``load("cupy")`` on a GPU.
+        init: whether to draw the initial parameters. Without that they are zeros, for whoever gives it others.
 
     Attributes:
         iteration: updates done by ``finetune`` (a worker counts for itself and passes the number).
@@ -53,7 +54,7 @@ class MultiLayerNetwork(FlatNetwork):
 
     pretrains_and_finetunes: ClassVar[bool] = False  # ``fit`` does both, whatever the configuration says
 
-    def __init__(self, conf: MultiLayerConfiguration, *, kernels: Kernels | None = None) -> None:
+    def __init__(self, conf: MultiLayerConfiguration, *, kernels: Kernels | None = None, init: bool = True) -> None:
         self.conf = conf
         stages = conf.stages()
         layers = tuple(stage.layer for stage in stages)
@@ -63,17 +64,21 @@ class MultiLayerNetwork(FlatNetwork):
         views = self.layout.views(self._params), self.layout.views(self._gradient)
         self._stack = Stack(self.stages, *views, self.kernels.xp)
         self._sparse: SparseInput | None = None
-        self.init()
+        if init:
+            self._init_params()
+        else:
+            self.reset_updater()
 
     def init(self) -> Self:
         """Draw the initial parameters from ``conf``'s seed and reset the updater; the constructor has done so once."""
+        self._gradient.fill(0)
         self._init_params()
         self.pretrain_iterations.clear()
         return self
 
     def clone(self) -> MultiLayerNetwork:
         """Return an independent copy with the same parameters, updater state and iteration, without listeners."""
-        copy = MultiLayerNetwork(self.conf, kernels=self.kernels)
+        copy = MultiLayerNetwork(self.conf, kernels=self.kernels, init=False)
         copy.set_params(self._params)
         copy.set_updater_state(self._state)
         copy.iteration = self.iteration

@@ -7,7 +7,7 @@ from statistics import median
 
 import msgspec
 
-from dl4jlegacy.scaleout.aggregate import ValidationAggregation
+from dl4jlegacy.scaleout.aggregate import InPlaceAggregator, ValidationAggregation
 from dl4jlegacy.scaleout.contract import finished
 from dl4jlegacy.scaleout.protocol.events import (
     HEAD_TOPIC,
@@ -25,6 +25,7 @@ from dl4jlegacy.scaleout.protocol.frames import (
 )
 from dl4jlegacy.scaleout.protocol.log import (
     KnownLog,
+    Spare,
     folded_jobs,
     saved_in,
     write_entry,
@@ -100,7 +101,7 @@ def close_round(me: Master, slots: OpenSlots, served: FoldedSlices | None = None
         me.known = None
         me.store.publish(HEAD_TOPIC)
         return
-    me.known, me.counted = (new, whole), (new.version, now)
+    me.known, me.counted, me.spare = (new, whole), (new.version, now), _spare(me, slots, new, whole)
     if new.best is not None and not new.best.is_same(head.best):
         me.best = (new.best, whole)
     me.homes |= {me.plan.at(number)[1]: slots.records[number].worker for number in slots.folded}
@@ -158,13 +159,23 @@ def _stored(me: Master, slots: OpenSlots, new: Head, frame: Buffer, *, ends_phas
         me.closed_keys += [] if messages is None else keys_of(messages)  # once the log has passed them
     if not is_whole:
         new = msgspec.structs.replace(new, entry=entry, logged=head.logged + 1)
-        me.models.put(new.identity, frame)  # before any worker can look for it
+        if me.shares_models:
+            me.models.put(new.identity, frame)  # before any worker can look for it
         return new
     model = head.model
     if head.logged or frame is not slots.model:
         model = yield from write_frame(me.store, me.model_key(new.version), frame)
     new = msgspec.structs.replace(new, model=model, entry=entry, logged=0, replay_round=begins)
     return (yield from _with_states(me, slots, new, ends_phase=ends_phase))
+
+
+def _spare(me: Master, slots: OpenSlots, new: Head, frame: Buffer) -> Spare | None:
+    """Return the frame of the model before a new one, if nobody else can have it: it was neither stored nor saved."""
+    is_ours = slots.head.logged and new.logged and frame is not slots.model and not me.shares_models
+    if not is_ours or not isinstance(me.aggregator, InPlaceAggregator):
+        return None
+    examples = [me.plan.examples_of(number) for number in slots.folded]
+    return Spare(slots.model, new.identity, examples, [slots.updates[number] for number in slots.folded])
 
 
 def _known_log(me: Master, slots: OpenSlots, new: Head) -> KnownLog:

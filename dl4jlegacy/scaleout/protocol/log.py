@@ -29,6 +29,7 @@ __all__ = [
     "PREVIOUS",
     "KnownLog",
     "SharedModels",
+    "Spare",
     "folded_jobs",
     "follow_in_place",
     "is_model_there",
@@ -153,6 +154,20 @@ def model_after(aggregator: JobAggregator, plan: Plan, model: Buffer, entries: S
 def follow_in_place(aggregator: InPlaceAggregator, plan: Plan, model: Buffer, entries: Sequence[LogEntry]) -> None:
     """Make the model before some entries the one after them, in its own frame."""
     aggregator.follow_in_place(model, _rounds(plan, entries))
+
+
+class Spare(NamedTuple):
+    """The frame of the model before the newest one, which nobody reads any more, and the round that lies between."""
+
+    frame: Buffer
+    identity: str
+    examples: Sequence[int]
+    updates: Sequence[Buffer]
+
+    def brought_up(self, aggregator: InPlaceAggregator) -> Buffer:
+        """Return the frame as that of the newest model, whose identity is ``identity``."""
+        aggregator.follow_in_place(self.frame, [(self.examples, self.updates)])
+        return self.frame
 
 
 def _rounds(plan: Plan, entries: Sequence[LogEntry]) -> list[tuple[list[int], list[bytes]]]:

@@ -12,7 +12,7 @@ from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol.crashes import Attempts
 from dl4jlegacy.scaleout.protocol.events import Limits, SavedState, Steps
 from dl4jlegacy.scaleout.protocol.failures import Suspects
-from dl4jlegacy.scaleout.protocol.log import KnownLog, SharedModels
+from dl4jlegacy.scaleout.protocol.log import KnownLog, SharedModels, Spare
 from dl4jlegacy.scaleout.protocol.watch import ReissueReason
 from dl4jlegacy.scaleout.records import (
     Best,
@@ -81,7 +81,9 @@ class Master:
     failures)`` for a worker that gets no more jobs; they must only enqueue.
     ``present()`` returns the names of the workers that are there, as far as that is known.
     ``is_to_be_saved(head)`` returns whether a checkpoint of a new version will be written, which needs its states.
-    ``models`` are shared with the workers of this process.
+    ``models`` are shared with the workers of this process. Without ``shares_models`` there are none, and nobody who
+    follows the run reads models either: an aggregator that can do so then makes the next one in the frame of the one
+    before, unless that was stored or saved as a whole.
     ``folds_network``: whether ``aggregator`` is the router's, which folds a network's updates, and none of one's own.
     ``pushes_messages``: whether workers push each other their messages, so that entries of the log name them only.
     """
@@ -98,6 +100,7 @@ class Master:
     limits: Limits = field(default_factory=Limits)
     phases: Phases = NO_PHASES
     models: SharedModels = field(default_factory=SharedModels)
+    shares_models: bool = True
     pushes_messages: bool = False
     is_gone: Callable[[str], bool] = lambda worker: False
     death_of: Callable[[str], str] = lambda worker: ""
@@ -117,6 +120,8 @@ class Master:
     """How long recent fold jobs of parameter servers took."""
     known: tuple[Head, Buffer] | None = None
     """The newest head that this master has read or written, and its model: used if the store loses them."""
+    spare: Spare | None = None
+    """A second frame of the newest model, if there is one to be had without a copy."""
     best: tuple[Best, Buffer] | None = None
     """The best model of the run as this master knows it, likewise."""
     counted: tuple[int, float] = (-1, 0.0)

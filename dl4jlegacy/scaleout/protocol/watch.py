@@ -16,7 +16,13 @@ import msgspec
 
 from dl4jlegacy.clock import Clock
 from dl4jlegacy.errors import WireError
-from dl4jlegacy.scaleout.aggregate import Aggregation, JobAggregator, ValidationAggregation, check_update
+from dl4jlegacy.scaleout.aggregate import (
+    Aggregation,
+    InPlaceAggregator,
+    JobAggregator,
+    ValidationAggregation,
+    check_update,
+)
 from dl4jlegacy.scaleout.contract import begun, is_own, open_slots, slots_to_fold, slots_to_fold_ahead
 from dl4jlegacy.scaleout.phases import Phases
 from dl4jlegacy.scaleout.plan import Plan
@@ -31,6 +37,7 @@ from dl4jlegacy.scaleout.protocol.frames import (
     read_frames,
     read_many,
 )
+from dl4jlegacy.scaleout.protocol.log import Spare
 from dl4jlegacy.scaleout.records import (
     HEAD,
     MODEL_LOST,
@@ -146,6 +153,7 @@ class Watcher(Protocol):
     phases: Phases
     durations: dict[bool, list[float]]
     must_reread_model: bool
+    spare: Spare | None
     snapshot: tuple[str, Snapshot] | None
     suspects: Suspects
     attempts: Attempts
@@ -474,6 +482,10 @@ def _aggregation(me: Watcher, slots: OpenSlots) -> Aggregation:
     if me.plan.is_validation(slots.head.round):
         return ValidationAggregation(() if me.plan.validation is None else me.plan.validation.label_scales)
     examples = [me.plan.examples_of(number) for number in slots.announced]
+    spare, me.spare = me.spare, None
+    if spare is not None and spare.identity == slots.head.identity and isinstance(me.aggregator, InPlaceAggregator):
+        frame = spare.brought_up(me.aggregator)
+        return me.aggregator.begin_in_place(frame, version=slots.head.version, examples=examples)
     return begun(me.aggregator, slots.model, version=slots.head.version, examples=examples)
 
 

@@ -125,24 +125,21 @@ class RowAverager:
 
     def begin(self, model: Buffer, *, version: int, examples: Sequence[int]) -> Aggregation:
         """See ``JobAggregator``."""
+        return self.begin_in_place(_copied(model), version=version, examples=examples)
+
+    def begin_in_place(self, model: Buffer, *, version: int, examples: Sequence[int]) -> Aggregation:
+        """See ``InPlaceAggregator``."""
         return _RowAverage(model, self._weights(examples))
 
     def follow(self, model: Buffer, rounds: Iterable[tuple[Sequence[int], Sequence[Buffer]]]) -> Buffer:
         """See ``FollowingAggregator``."""
-        current = Result.decode(model)
-        frame, arrays = frame_like(current.values, current.arrays)
-        for name, out in arrays.items():
-            out[...] = current.arrays[name]
-        self._add_rounds(arrays, rounds)
+        frame = _copied(model)
+        self.follow_in_place(frame, rounds)
         return frame
 
     def follow_in_place(self, model: Buffer, rounds: Iterable[tuple[Sequence[int], Sequence[Buffer]]]) -> None:
-        """Do what ``follow`` does to the model's own frame, which nobody else reads."""
-        self._add_rounds(wire.writable(model), rounds)
-
-    def _add_rounds(
-        self, arrays: Mapping[str, Array], rounds: Iterable[tuple[Sequence[int], Sequence[Buffer]]]
-    ) -> None:
+        """See ``InPlaceAggregator``."""
+        arrays = wire.writable(model)
         for examples, updates in rounds:
             for update, weight in zip(updates, self._weights(examples), strict=True):
                 _add(arrays, Result.decode(update), weight)
@@ -152,15 +149,21 @@ class RowAverager:
         return [(count if self._weighted else 1) / total for count in examples]
 
 
+def _copied(model: Buffer) -> Buffer:
+    """Return a copy of a model's frame, to be changed."""
+    current = Result.decode(model)
+    frame, arrays = frame_like(current.values, current.arrays)
+    for name, out in arrays.items():
+        out[...] = current.arrays[name]
+    return frame
+
+
 class _RowAverage:
-    """The model to which some updates have been added so far. An ``Aggregation``."""
+    """The model, in its own frame, to which some updates have been added so far. An ``Aggregation``."""
 
     def __init__(self, model: Buffer, weights: Sequence[float]) -> None:
-        current = Result.decode(model)
-        self._frame, self._arrays = frame_like(current.values, current.arrays)
-        for name, out in self._arrays.items():
-            out[...] = current.arrays[name]
-        self._values, self._weights, self._added, self._score = current.values, weights, 0, MeanScore()
+        self._frame, self._arrays, self._values = model, wire.writable(model), Result.decode(model).values
+        self._weights, self._added, self._score = weights, 0, MeanScore()
 
     def add(self, updates: Sequence[Buffer]) -> None:
         """See ``Aggregation``."""

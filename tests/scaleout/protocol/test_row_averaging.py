@@ -18,7 +18,7 @@ from dl4jlegacy.nn.updaters import AdaGrad
 from dl4jlegacy.scaleout.first_model import first_model
 from dl4jlegacy.scaleout.job import DataSetJobIterator, Job, Result, decode_work, encode_work
 from dl4jlegacy.scaleout.plan import Phase
-from dl4jlegacy.scaleout.protocol import inputs
+from dl4jlegacy.scaleout.protocol import inputs, log
 from dl4jlegacy.scaleout.scoring import EarlyStopping, Scoring
 from dl4jlegacy.scaleout.sparse_rows import SparseRowsPerformer
 from dl4jlegacy.scaleout.strategies import create_router
@@ -107,6 +107,28 @@ def test_an_update_that_is_added_twice_in_place_is_noticed(monkeypatch):
     monkeypatch.setattr(inputs, "follow_in_place", twice)
     with pytest.raises(AssertionError, match="seed"):
         simulate(20)
+
+
+def test_a_master_makes_models_in_two_frames_in_turn(monkeypatch):
+    """Copied are those after a model that is stored as a whole, which somebody may read."""
+    begun = []
+
+    def begin(name, method):
+        return lambda self, model, **more: (begun.append(name), method(self, model, **more))[1]
+
+    in_place = RowAverager.begin_in_place
+    monkeypatch.setattr(RowAverager, "begin_in_place", begin("all", in_place))
+    monkeypatch.setattr(RowAverager, "begin", begin("copied", RowAverager.begin))
+    simulate(2)
+    monkeypatch.setattr(RowAverager, "begin_in_place", in_place)
+    assert 0 < begun.count("copied") < begun.count("all")
+
+
+def test_a_frame_that_is_used_again_without_its_round_is_noticed(monkeypatch):
+    """A master makes each model in the frame of the one before the last, which lacks a round."""
+    monkeypatch.setattr(log.Spare, "brought_up", lambda spare, aggregator: spare.frame)
+    with pytest.raises(AssertionError, match="seed"):
+        simulate(2)
 
 
 def _round(plan, entry):
