@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from dl4jlegacy.datasets import ListMultiDataSetIterator
 from dl4jlegacy.datasets.iterator import BatchCursor
 from dl4jlegacy.errors import TrackerError, TrainingError, UsageError, counted
 from dl4jlegacy.nn.graph.computation_graph import ComputationGraph
@@ -138,8 +137,8 @@ class ParallelWrapper:
         as with ``network.fit``.
 
         Args:
-            iterator: the data, as ``ActorNetworkRunner`` takes them: a ``DataSetIterator``, a
-                ``ListMultiDataSetIterator``, or any iterable of batches.
+            iterator: the data, as ``ActorNetworkRunner`` takes them: a ``DataSetIterator`` or a
+                ``MultiDataSetIterator``, or any iterable of batches of either kind.
             epochs: passes over the data.
 
         Raises:
@@ -230,7 +229,7 @@ class ParallelWrapper:
         self._network.iteration = plan.iteration_at(head.round)
         epochs = -(-head.round // plan.rounds_per_epoch)
         self._epochs += epochs
-        if epochs and isinstance(data, BatchCursor | ListMultiDataSetIterator):
+        if epochs and isinstance(data, BatchCursor):
             data.seek(plan.first_epoch + epochs - 1, data.total_batches)
 
     def _conf(self, epochs: int, first_epoch: int) -> Conf:
@@ -259,7 +258,7 @@ class ParallelWrapper:
 
     def _next_epoch(self, data: Any) -> int:
         """Return the epoch of the data that the next pass goes through."""
-        if not isinstance(data, BatchCursor | ListMultiDataSetIterator):
+        if not isinstance(data, BatchCursor):
             return self._epochs
         epoch, index = data.position
         return epoch + (1 if index else 0)

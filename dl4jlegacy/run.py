@@ -17,10 +17,10 @@ from dl4jlegacy.datasets import (
     AugmentedDataSetIterator,
     DataSet,
     DataSetIterator,
-    ExportedDataSetIterator,
-    ListMultiDataSetIterator,
     MultiDataSet,
 )
+from dl4jlegacy.datasets.batches import BatchIterator
+from dl4jlegacy.datasets.exported import Exported
 from dl4jlegacy.datasets.fingerprint import fingerprint
 from dl4jlegacy.datasets.validation import ValidatedData, in_batches, split_off
 from dl4jlegacy.errors import CheckpointError, ConfError, DataError, MissingPartError, ShapeError, counted
@@ -41,7 +41,7 @@ from dl4jlegacy.nn.training.data_checks import check_data
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore, RunIdentity, with_fingerprint
 from dl4jlegacy.scaleout.compute import Compute, host_kernels, resolve_compute
 from dl4jlegacy.scaleout.conf import NETWORK_CLASSES, Conf
-from dl4jlegacy.scaleout.job import BatchIterator, DataSetJobIterator, JobIterator
+from dl4jlegacy.scaleout.job import DataSetJobIterator, JobIterator
 from dl4jlegacy.scaleout.parts import find_router
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.records import Head
@@ -53,7 +53,7 @@ from dl4jlegacy.scaleout.worker_pool import process_name
 
 __all__ = ["Run", "TrainingData", "folder_of", "job_iterator", "resolve"]
 
-TrainingData = DataSetIterator | ListMultiDataSetIterator | JobIterator | ValidatedData
+TrainingData = BatchIterator | JobIterator | ValidatedData
 """The data of a run: batches of examples, with others to validate on or without, or jobs that are no network's."""
 
 
@@ -182,7 +182,7 @@ def _with_place_of_data(conf: Conf, data: TrainingData) -> Conf:
     by_reference = conf.data_by_reference
     if by_reference is None:
         by_reference = bool(conf.export_directory)
-    if by_reference and conf.export_directory and not isinstance(data, ExportedDataSetIterator):
+    if by_reference and conf.export_directory and not isinstance(data, Exported):
         raise ConfError(
             f"Conf.export_directory is {conf.export_directory}, and the data are {type(data).__name__}, which were not "
             "exported to it: ActorNetworkRunner does that; a data set that dl4j loads needs none"
@@ -209,7 +209,7 @@ def _with_class_weights(conf: Conf, training: BatchIterator) -> Conf:
     network, weights = conf.network_conf, conf.class_weights
     if weights is None or network is None:
         return conf
-    if isinstance(training, ListMultiDataSetIterator):
+    if not isinstance(training, DataSetIterator):
         raise ConfError("Conf.class_weights is for a DataSet, whose labels are classes; leave it out for MultiDataSets")
     n_classes = output_layer(network).n_out
     if isinstance(weights, str):
@@ -269,7 +269,7 @@ def job_iterator(conf: Conf, data: TrainingData) -> JobIterator:
         ConfError: data sets come without a network; or the run cannot be validated as the Conf says.
     """
     training, validation = _parts(conf, data)
-    if not isinstance(training, DataSetIterator | ListMultiDataSetIterator):
+    if not isinstance(training, BatchIterator):
         if not isinstance(getattr(training, "plan", None), Plan) or not callable(getattr(training, "work", None)):
             raise ConfError(
                 f"{type(training).__name__} is no JobIterator: that has a Plan, as plan, and a method work(slot)"
@@ -326,7 +326,7 @@ def _parts(conf: Conf, data: TrainingData) -> tuple[BatchIterator | JobIterator,
                 f"validation.fraction is {given.fraction}, and there are validation data besides; give one of them"
             )
         parts = data
-    elif not isinstance(data, DataSetIterator | ListMultiDataSetIterator):
+    elif not isinstance(data, BatchIterator):
         raise ConfError("Conf.validation is given, and the jobs are no network's, which cannot be evaluated")
     elif given.fraction:
         parts = split_off(data, given.fraction, conf.seed, stratify=conf.stratify)

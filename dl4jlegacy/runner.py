@@ -23,14 +23,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from dl4jlegacy import storage
-from dl4jlegacy.datasets import (
-    DataSet,
-    DataSetIterator,
-    ExportedDataSetIterator,
-    ListMultiDataSetIterator,
-    MultiDataSet,
-)
-from dl4jlegacy.datasets.exported import batches_of, export, one_epoch
+from dl4jlegacy.datasets.batches import Batch, BatchIterator, batches_of
+from dl4jlegacy.datasets.exported import Exported, export, one_epoch
 from dl4jlegacy.datasets.map_style import MapDataSetIterator, gives_examples
 from dl4jlegacy.datasets.validation import ValidatedData
 from dl4jlegacy.errors import ConfError, DataError, UsageError, nearest
@@ -70,10 +64,11 @@ class ActorNetworkRunner:
 
     Args:
         type: ``"master"``, ``"standby"`` or ``"worker"``.
-        iterator: the data, for a master and a standby: a ``DataSetIterator``; any iterable of batches, such as a list
-            of ``DataSet``s or a generator of pairs of features and labels; DL4J's classic iterator (``has_next``,
-            ``next``, ``reset``); a data set of PyTorch's or Hugging Face's kind, whose examples ``MapDataSetIterator``
-            deals out in batches of the Conf's size, by its seed; or a ``JobIterator`` for jobs that are no network's.
+        iterator: the data, for a master and a standby: a ``DataSetIterator`` or ``MultiDataSetIterator``; any iterable
+            of batches, such as a list of ``DataSet``s or ``MultiDataSet``s, or a generator of pairs of features and
+            labels; DL4J's classic iterator (``has_next``, ``next``, ``reset``); a data set of PyTorch's or Hugging
+            Face's kind, whose examples ``MapDataSetIterator`` deals out in batches of the Conf's size, by its seed; or
+            a ``JobIterator`` for jobs that are no network's.
             Batches that cannot be asked for by their number are read once, in ``setup``, and kept in files of the
             temporary folder until ``shutdown``; every epoch has them in that order. With ``Conf.export_directory`` any
             iterator's batches are kept there, once, and stay; the path of such a folder, or its place in S3, may take
@@ -131,7 +126,7 @@ class ActorNetworkRunner:
         worker_listeners: Sequence[TrainingListener] = (),
         saver: ModelSaver | None = None,
         observers: Sequence[RunObserver] = (),
-        validation: DataSet | MultiDataSet | DataSetIterator | ListMultiDataSetIterator | Iterable[Any] | None = None,
+        validation: Batch | BatchIterator | Iterable[Any] | None = None,
         stop_if: Callable[[int, float], str] | None = None,
     ) -> None:
         if type not in _TYPES:
@@ -359,7 +354,7 @@ class ActorNetworkRunner:
     def _with_place_of_data(self, conf: Conf) -> Conf:
         """Return the Conf with the folder of data that were exported before, if workers are to read them there."""
         given = self._iterator
-        exported = given.place if isinstance(given, ExportedDataSetIterator) else given
+        exported = given.place if isinstance(given, Exported) else given
         if conf.data_by_reference and not conf.export_directory and isinstance(exported, str | Path):
             return conf.replace(export_directory=str(exported))
         return conf
@@ -376,15 +371,15 @@ class ActorNetworkRunner:
         training = self._exported(conf, again=again) or cast(TrainingData, self._iterator)
         self._read = training
         if self._validation is not None:
-            if not isinstance(training, DataSetIterator | ListMultiDataSetIterator):
+            if not isinstance(training, BatchIterator):
                 raise ConfError("validation data are given, and the jobs are no network's, which cannot be evaluated")
             self._read = ValidatedData(training, self._read_validation())
         return self._read
 
-    def _read_validation(self) -> DataSet | MultiDataSet | DataSetIterator | ListMultiDataSetIterator:
+    def _read_validation(self) -> Batch | BatchIterator:
         """Return the validation data, after they were read once if their batches cannot be had by number."""
         given: Any = self._validation
-        if isinstance(given, DataSet | MultiDataSet | DataSetIterator | ListMultiDataSetIterator):
+        if isinstance(given, Batch | BatchIterator):
             return given
         folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="dl4j-validation-"))
         try:
@@ -395,19 +390,19 @@ class ActorNetworkRunner:
         except DataError as exc:
             raise DataError(f"the validation data: {exc}") from exc
 
-    def _exported(self, conf: Conf, *, again: bool) -> ExportedDataSetIterator | None:
+    def _exported(self, conf: Conf, *, again: bool) -> Exported | None:
         """Return the data as files, of before or of now; None for those that need none."""
         given, place = self._iterator, conf.export_directory
         if isinstance(given, str | Path):
             return storage.open_exported(str(given))
-        if isinstance(given, ExportedDataSetIterator):
+        if isinstance(given, Exported):
             return given
         batches = batches_of(given)
         if place and again:
             with contextlib.suppress(DataError):  # it was not kept before the process died
                 return storage.open_exported(place)
         if batches is None and place:
-            if not isinstance(given, DataSetIterator):
+            if not isinstance(given, BatchIterator):
                 raise ConfError(f"Conf.export_directory is {place}, and {type(given).__name__} cannot be kept in files")
             batches = one_epoch(given)
         if batches is None:

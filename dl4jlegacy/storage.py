@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dl4jlegacy import files
-from dl4jlegacy.datasets import ExportedDataSetIterator
+from dl4jlegacy.datasets.exported import Exported, open_batches
 from dl4jlegacy.datasets.web import fetch_file, is_web, spoken
 from dl4jlegacy.errors import CheckpointError, ConfError, Dl4jError, ModelError
 from dl4jlegacy.folders import Folder, LinesFolder, LocalFolder
@@ -155,9 +155,9 @@ def read_stats(place: str | Path) -> TrainingStats:
     return StatsFile(open_folder(str(place))).read()
 
 
-def open_exported(folder: str) -> ExportedDataSetIterator:
+def open_exported(folder: str) -> Exported:
     """Return the batches that were exported to a folder, or below a prefix in S3; errors as for that class."""
-    return ExportedDataSetIterator.open(open_folder(folder))
+    return open_batches(open_folder(folder))
 
 
 def find_conf(folder: str) -> bytes | None:

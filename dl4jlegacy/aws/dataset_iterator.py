@@ -44,7 +44,7 @@ def upload_batches(aws: Aws, batches: Iterable[DataSet], bucket: str, prefix: st
     return count
 
 
-class BaseS3DataSetIterator(BatchCursor):
+class BaseS3DataSetIterator(BatchCursor[DataSet]):
     """Batches from S3; a ``DataSetIterator``. ``batch`` is safe on any thread.
 
     Args:

@@ -10,7 +10,7 @@ import os
 import socket
 
 from dl4jlegacy import storage
-from dl4jlegacy.datasets import DataSetIterator
+from dl4jlegacy.datasets.batches import BatchIterator
 from dl4jlegacy.datasets.fingerprint import fingerprint
 from dl4jlegacy.errors import DataError, Dl4jError
 from dl4jlegacy.run import job_iterator
@@ -51,12 +51,12 @@ def jobs_by_reference(conf: Conf, plan: Plan, data_dir: str = "") -> JobIterator
     return jobs
 
 
-def _open(conf: Conf, data_dir: str) -> tuple[DataSetIterator, str]:
+def _open(conf: Conf, data_dir: str) -> tuple[BatchIterator, str]:
     """Return the run's data as this process has them, and where that is, in words."""
     place = conf.export_directory or conf.dataset
     try:
         if conf.export_directory:
-            data: DataSetIterator = storage.open_exported(place)
+            data: BatchIterator = storage.open_exported(place)
         else:
             data = batches(conf, data_of(conf, data_dir))
     except Dl4jError as exc:

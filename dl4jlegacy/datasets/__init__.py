@@ -4,7 +4,7 @@ from dl4jlegacy.datasets.bundled import DigitsDataSetIterator, IrisDataSetIterat
 from dl4jlegacy.datasets.characters import CharacterIterator, character_windows, read_sonnets
 from dl4jlegacy.datasets.csv_files import CsvDataSetIterator, read_csv
 from dl4jlegacy.datasets.dataset import DataSet, SplitTestAndTrain, one_hot
-from dl4jlegacy.datasets.exported import ExportedDataSetIterator, export
+from dl4jlegacy.datasets.exported import ExportedDataSetIterator, ExportedMultiDataSetIterator, export
 from dl4jlegacy.datasets.idx import read_idx
 from dl4jlegacy.datasets.image_files import ImageRecordReader, Images
 from dl4jlegacy.datasets.image_transforms import AugmentedDataSetIterator, ImageTransform
@@ -12,7 +12,7 @@ from dl4jlegacy.datasets.inspection import guess_schema, inspect_csv
 from dl4jlegacy.datasets.iterator import DataSetIterator, ListDataSetIterator
 from dl4jlegacy.datasets.map_style import MapDataSetIterator
 from dl4jlegacy.datasets.mnist import MnistDataSetIterator, data_directory, read_mnist
-from dl4jlegacy.datasets.multi_dataset import ListMultiDataSetIterator, MultiDataSet
+from dl4jlegacy.datasets.multi_dataset import ListMultiDataSetIterator, MultiDataSet, MultiDataSetIterator
 from dl4jlegacy.datasets.normalizers import (
     ImagePreProcessingScaler,
     Normalizer,
@@ -35,6 +35,7 @@ __all__ = [
     "DataSource",
     "DigitsDataSetIterator",
     "ExportedDataSetIterator",
+    "ExportedMultiDataSetIterator",
     "ImagePreProcessingScaler",
     "ImageRecordReader",
     "ImageTransform",
@@ -45,6 +46,7 @@ __all__ = [
     "MapDataSetIterator",
     "MnistDataSetIterator",
     "MultiDataSet",
+    "MultiDataSetIterator",
     "Normalizer",
     "NormalizerMinMaxScaler",
     "NormalizerStandardize",

@@ -13,26 +13,26 @@ from __future__ import annotations
 import hashlib
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import numpy as np
 
 from dl4jlegacy import files, wire
+from dl4jlegacy.datasets.batches import Batch, BatchIterator, each_batch
 from dl4jlegacy.datasets.dataset import DataSet
-from dl4jlegacy.datasets.iterator import BatchCursor, DataSetIterator
-from dl4jlegacy.datasets.multi_dataset import ListMultiDataSetIterator
+from dl4jlegacy.datasets.iterator import BatchCursor
+from dl4jlegacy.datasets.multi_dataset import MultiDataSet
 from dl4jlegacy.decoding import described
-from dl4jlegacy.errors import DataError, Dl4jError, WireError, counted
-from dl4jlegacy.exits import error_text, exits_as_errors
+from dl4jlegacy.errors import DataError, WireError, counted
 from dl4jlegacy.folders import Folder, LocalFolder
 
-__all__ = ["ExportedDataSetIterator", "batches_of", "export", "one_epoch"]
+__all__ = ["ExportedDataSetIterator", "ExportedMultiDataSetIterator", "export", "one_epoch", "open_batches"]
 
-_MASKS = ("features_mask", "labels_mask")
-_MANIFEST, _FORMAT = "batches.json", "dl4jlegacy-batches-1"
+_MANIFEST, _MOST_ARRAYS = "batches.json", 10_000
+B = TypeVar("B", bound=Batch)
 
 
 class _Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -42,54 +42,53 @@ class _Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sha256: str
 
 
-class _Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is in a folder of exported batches."""
+class _Manifest(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="format", tag="dl4jlegacy-batches-1"
+):
+    """What is in a folder of exported ``DataSet``s."""
 
-    format: str
     columns: int
     outcomes: int
     batches: tuple[_Batch, ...]
 
+    def decoded(self, arrays: dict[str, Any]) -> DataSet:
+        """Return the batch of these arrays; raises ``KeyError`` and ``DataError``."""
+        return DataSet.from_arrays(arrays.get)
 
-class ExportedDataSetIterator(BatchCursor):
-    """Batches in files, in the same order every epoch; made by ``export``. A ``DataSetIterator``.
 
-    Attributes:
-        place: the folder that they are in.
-        digest: of the contents of all batches, as 64 hex digits.
-    """
+class _MultiManifest(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="format", tag="dl4jlegacy-multi-batches-1"
+):
+    """What is in a folder of exported ``MultiDataSet``s, each of so many arrays of features and of labels."""
 
-    def __init__(self, folder: Folder, manifest: _Manifest) -> None:
-        self._folder, self._batches = folder, manifest.batches
+    features: Annotated[int, msgspec.Meta(ge=1, le=_MOST_ARRAYS)]
+    labels: Annotated[int, msgspec.Meta(ge=0, le=_MOST_ARRAYS)]
+    batches: tuple[_Batch, ...]
+
+    def decoded(self, arrays: dict[str, Any]) -> MultiDataSet:
+        """Return the batch of these arrays; raises ``KeyError`` and ``DataError``."""
+        return MultiDataSet.from_arrays(self.features, self.labels, arrays.get)
+
+
+class _ExportedBatches(BatchCursor[B]):
+    """Batches in files, in the same order every epoch."""
+
+    _kind: str
+
+    def __init__(self, folder: Folder, batches: tuple[_Batch, ...], decode: Callable[[dict[str, Any]], B]) -> None:
+        self._folder, self._batches = folder, batches
+        self._decode: Callable[[dict[str, Any]], B] = decode
         self._reading = threading.Lock()  # a folder is used by one thread at a time
-        self.place, self.batch_size = folder.place, manifest.batches[0].examples
-        self.input_columns, self.total_outcomes = manifest.columns, manifest.outcomes
-        self.total_examples = sum(batch.examples for batch in manifest.batches)
-        self.digest = hashlib.sha256(b"".join(bytes.fromhex(batch.sha256) for batch in manifest.batches)).hexdigest()
-
-    @classmethod
-    def open(cls, folder: Folder | Path | str) -> Self:
-        """Return the batches that were exported to a folder. Reads none of them yet.
-
-        Raises:
-            DataError: the folder cannot be read, or nothing was exported to it; names this host.
-        """
-        folder = _as_folder(folder)
-        where = f"{folder.place} on {socket.gethostname()}"
-        try:
-            content = folder.read(_MANIFEST)
-        except FileNotFoundError as exc:
-            raise DataError(f"there are no exported batches in {where}: it has no {_MANIFEST}") from exc
-        except OSError as exc:
-            raise DataError(f"the exported batches in {where} cannot be read: {exc.strerror or exc}") from exc
-        return cls(folder, _decoded_manifest(content, where))
+        self.place, self.batch_size = folder.place, batches[0].examples
+        self.total_examples = sum(batch.examples for batch in batches)
+        self.digest = hashlib.sha256(b"".join(bytes.fromhex(batch.sha256) for batch in batches)).hexdigest()
 
     @property
     def total_batches(self) -> int:
         """Batches per epoch."""
         return len(self._batches)
 
-    def batch(self, epoch: int, index: int) -> DataSet:
+    def batch(self, epoch: int, index: int) -> B:
         """Return batch ``index`` of any epoch; safe on any thread.
 
         Raises:
@@ -106,7 +105,87 @@ class ExportedDataSetIterator(BatchCursor):
                 f"batch {index} is not what was exported: {file} on {socket.gethostname()} has SHA-256 {found}, and "
                 f"not {expected}; was it changed, or is its copy not whole?"
             )
-        return _decoded(content)
+        try:
+            batch = self._decode(wire.decode(content)[1])
+        except (WireError, DataError, KeyError) as exc:
+            lacking = f"it has no {exc.args[0]}" if isinstance(exc, KeyError) else str(exc)
+            raise DataError(f"{what}: it is no exported {self._kind}: {lacking}") from exc
+        if batch.num_examples != self._batches[index].examples:
+            raise DataError(
+                f"{what}: it has {counted(batch.num_examples, 'example')}, and {_MANIFEST} says "
+                f"{self._batches[index].examples}"
+            )
+        return batch
+
+
+class ExportedDataSetIterator(_ExportedBatches[DataSet]):
+    """``DataSet``s in files, in the same order every epoch; made by ``export``. A ``DataSetIterator``.
+
+    Attributes:
+        place: the folder that they are in.
+        digest: of the contents of all batches, as 64 hex digits.
+    """
+
+    _kind = "DataSet"
+
+    def __init__(self, folder: Folder, manifest: _Manifest) -> None:
+        super().__init__(folder, manifest.batches, manifest.decoded)
+        self.input_columns, self.total_outcomes = manifest.columns, manifest.outcomes
+
+    @classmethod
+    def open(cls, folder: Folder | Path | str) -> ExportedDataSetIterator:
+        """Return the ``DataSet``s that were exported to a folder. Reads none of them yet.
+
+        Raises:
+            DataError: the folder cannot be read, or no ``DataSet``s were exported to it; names this host.
+        """
+        found = open_batches(folder)
+        if not isinstance(found, ExportedDataSetIterator):
+            raise DataError(f"{found.place} has MultiDataSets: open it by ExportedMultiDataSetIterator.open")
+        return found
+
+
+class ExportedMultiDataSetIterator(_ExportedBatches[MultiDataSet]):
+    """``MultiDataSet``s in files, as ``ExportedDataSetIterator`` has ``DataSet``s. A ``MultiDataSetIterator``."""
+
+    _kind = "MultiDataSet"
+
+    def __init__(self, folder: Folder, manifest: _MultiManifest) -> None:
+        super().__init__(folder, manifest.batches, manifest.decoded)
+
+    @classmethod
+    def open(cls, folder: Folder | Path | str) -> ExportedMultiDataSetIterator:
+        """Return the ``MultiDataSet``s that were exported to a folder; as ``ExportedDataSetIterator.open``."""
+        found = open_batches(folder)
+        if not isinstance(found, ExportedMultiDataSetIterator):
+            raise DataError(f"{found.place} has DataSets: open it by ExportedDataSetIterator.open")
+        return found
+
+
+Exported = ExportedDataSetIterator | ExportedMultiDataSetIterator
+
+
+def open_batches(folder: Folder | Path | str) -> Exported:
+    """Return the batches of either kind that were exported to a folder. Reads none of them yet.
+
+    Raises:
+        DataError: the folder cannot be read, or nothing was exported to it; names this host.
+    """
+    folder = _as_folder(folder)
+    where = f"{folder.place} on {socket.gethostname()}"
+    try:
+        content = folder.read(_MANIFEST)
+    except FileNotFoundError as exc:
+        raise DataError(f"there are no exported batches in {where}: it has no {_MANIFEST}") from exc
+    except OSError as exc:
+        raise DataError(f"the exported batches in {where} cannot be read: {exc.strerror or exc}") from exc
+    return _of_manifest(folder, _decoded_manifest(content, where))
+
+
+def _of_manifest(folder: Folder, manifest: _Manifest | _MultiManifest) -> Exported:
+    if isinstance(manifest, _Manifest):
+        return ExportedDataSetIterator(folder, manifest)
+    return ExportedMultiDataSetIterator(folder, manifest)
 
 
 def export(
@@ -115,12 +194,13 @@ def export(
     *,
     on_batch: Callable[[int, int], None] = lambda count, nbytes: None,
     remedy: str = "",
-) -> ExportedDataSetIterator:
+) -> Exported:
     """Go through ``batches`` once, and keep each in a file; one batch is in memory at a time.
 
     Args:
-        batches: ``DataSet``s, or pairs of features and labels; all of one size, only the last may have fewer examples.
-        folder: for the files; to be opened by ``ExportedDataSetIterator.open``.
+        batches: ``DataSet``s, pairs of features and labels, or ``MultiDataSet``s; all of one size, only the last may
+            have fewer examples.
+        folder: for the files; to be opened by ``open`` of the class of what is returned.
         on_batch: called after each with how many batches and bytes there are.
         remedy: what to do where the folder takes no more, to end that message with.
 
@@ -131,9 +211,9 @@ def export(
     folder = _as_folder(folder)
     _check_unused(folder)
     kept: list[_Batch] = []
-    first: DataSet | None = None
+    first: Batch | None = None
     nbytes = 0
-    for index, batch in enumerate(_each(batches)):
+    for index, batch in enumerate(each_batch(batches)):
         if first is not None:
             _check_like(first, batch, index)
             _check_full(kept, index)
@@ -146,15 +226,18 @@ def export(
         kept.append(_Batch(batch.num_examples, hashlib.sha256(content).hexdigest()))
         nbytes += len(content)
         on_batch(len(kept), nbytes)
-    if first is None:
-        raise DataError("the data have no batch: the iterator ended before its first one; was it used up already?")
-    manifest = _Manifest(_FORMAT, first.n_in, first.n_out, tuple(kept))
+    manifest: _Manifest | _MultiManifest
+    if isinstance(first, MultiDataSet):
+        manifest = _MultiManifest(len(first.features), len(first.labels), tuple(kept))
+    else:
+        assert first is not None  # each_batch yields one at least
+        manifest = _Manifest(first.n_in, first.n_out, tuple(kept))
     with files.errors_as(DataError, f"{_MANIFEST} cannot be kept in {folder.place}", remedy):
         folder.write(_MANIFEST, msgspec.json.encode(manifest))
-    return ExportedDataSetIterator(folder, manifest)
+    return _of_manifest(folder, manifest)
 
 
-def one_epoch(data: DataSetIterator) -> Iterator[DataSet]:
+def one_epoch(data: BatchIterator) -> Iterator[Batch]:
     """Yield the batches of the first epoch of an iterator, all of whose epochs are to be that one.
 
     Raises:
@@ -170,77 +253,6 @@ def one_epoch(data: DataSetIterator) -> Iterator[DataSet]:
         yield data.batch(0, index)
 
 
-def batches_of(data: Any) -> Iterable[Any] | None:
-    """Return the batches of an iterable or of DL4J's classic iterator (``has_next``, ``next``).
-
-    None for what has its batches, or its jobs, by number.
-
-    Raises:
-        DataError: it is nothing of that kind.
-    """
-    if isinstance(data, DataSetIterator | ListMultiDataSetIterator) or hasattr(data, "work"):
-        return None
-    if callable(getattr(data, "has_next", None)) and callable(getattr(data, "next", None)):
-        return _classic(data)
-    if isinstance(data, Mapping):
-        some = ", ".join(map(repr, list(data)[:5]))
-        raise DataError(f"the training data are {type(data).__name__}, and no batches; give one of what it has: {some}")
-    if isinstance(data, Iterable) and not isinstance(data, DataSet | str | bytes):
-        return data
-    remedy = (
-        "ListDataSetIterator(data, batch_size)" if isinstance(data, DataSet) else "an iterator, or a list of batches"
-    )
-    raise DataError(f"the training data are {type(data).__name__}, and no batches; give {remedy}")
-
-
-def _classic(data: Any) -> Iterator[Any]:
-    if callable(getattr(data, "reset", None)):
-        data.reset()
-    while data.has_next():
-        yield data.next()
-
-
-def _each(batches: Iterable[Any]) -> Iterator[DataSet]:
-    """Yield the batches as ``DataSet``s; what the iterable raises names the batch that it came instead of."""
-    index, iterator = 0, None
-    while True:
-        try:
-            with exits_as_errors():
-                iterator = iter(batches) if iterator is None else iterator
-                item = next(iterator)
-        except StopIteration:
-            return
-        except Exception as exc:
-            what = str(exc) if isinstance(exc, Dl4jError) else error_text(exc)
-            raise DataError(f"the data's iterator failed at batch {index}: {what}") from exc
-        yield _as_batch(item, index)
-        index += 1
-
-
-def _as_batch(item: Any, index: int) -> DataSet:
-    if isinstance(item, DataSet):
-        batch = item
-    elif isinstance(item, tuple | list) and len(item) == 2:
-        try:
-            batch = DataSet(*item)
-        except DataError as exc:
-            hint = "; in the place of a DataLoader of PyTorch's give MapDataSetIterator its data set"
-            are_classes = getattr(item[1], "ndim", 0) == 1
-            raise DataError(f"batch {index}: {exc}{hint if are_classes else ''}") from exc
-    elif isinstance(item, Mapping):
-        raise DataError(
-            f"batch {index} is a row of columns ({', '.join(map(str, list(item)[:5]))}), and no batch: give a data set "
-            "that has its rows by number (of Hugging Face's, without streaming), or pairs of features and labels"
-        )
-    else:
-        raise DataError(
-            f"batch {index} is {type(item).__name__}; a batch is a DataSet, or a pair of features and labels"
-        )
-    if not batch.num_examples:
-        raise DataError(f"batch {index} has no example")
-    return batch
-
-
 def _check_full(kept: list[_Batch], index: int) -> None:
     """Raise ``DataError`` if the batch before another one has fewer examples than the first."""
     if kept[-1].examples != kept[0].examples:
@@ -254,43 +266,52 @@ def _uneven(index: int, examples: int, expected: int) -> DataError:
     )
 
 
-def _check_like(first: DataSet, batch: DataSet, index: int) -> None:
+def _check_like(first: Batch, batch: Batch, index: int) -> None:
     """Raise ``DataError`` if a batch does not go with the first one, of which ``first`` is an example.
 
     Sequences may be of any length.
     """
-    for name, one, other in (("features", first.features, batch.features), ("labels", first.labels, batch.labels)):
-        sizes = slice(1, 2 if one.ndim == 3 else None)
-        if one.ndim != other.ndim or one.shape[sizes] != other.shape[sizes]:
-            raise DataError(
-                f"batch {index} has {name} of shape {other.shape[1:]} an example, those before it {one.shape[1:]}"
-            )
-    for name in _MASKS:
-        if (getattr(first, name) is None) != (getattr(batch, name) is None):
+    if type(first) is not type(batch):
+        raise DataError(f"batch {index} is a {type(batch).__name__}, and those before it {type(first).__name__}s")
+    one, other = _shapes(first), _shapes(batch)
+    for name in (*one, *(name for name in other if name not in one)):
+        if "mask" in name and (name in one) != (name in other):
             raise DataError(f"batch {index} and those before it do not all have a {name}")
+        if name not in one or name not in other:
+            raise DataError(
+                f"batch {index} is {batch!r}, and those before it are alike {first!r}; all have as many arrays of "
+                "features and of labels"
+            )
+        if "mask" in name:
+            continue
+        sizes = slice(1, 2 if len(one[name]) == 3 else None)
+        if len(one[name]) != len(other[name]) or one[name][sizes] != other[name][sizes]:
+            raise DataError(
+                f"batch {index} has {name} of shape {other[name][1:]} an example, those before it {one[name][1:]}"
+            )
 
 
-def _decoded(content: bytes) -> DataSet:
+def _shapes(batch: Batch) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of all features, labels and masks by their names."""
+    if isinstance(batch, MultiDataSet):
+        return {name: array.shape for name, array in batch.arrays().items()}
+    masks = {name: getattr(batch, name) for name in ("features_mask", "labels_mask")}
+    return {"features": batch.features.shape, "labels": batch.labels.shape} | {
+        name: mask.shape for name, mask in masks.items() if mask is not None
+    }
+
+
+def _decoded_manifest(content: bytes, where: str) -> _Manifest | _MultiManifest:
+    kinds: Any = _Manifest | _MultiManifest
     try:
-        arrays = wire.decode(content)[1]
-    except WireError as exc:
-        raise DataError(f"a batch's file is damaged: {exc}") from exc
-    return DataSet.from_arrays(arrays.get)
-
-
-def _decoded_manifest(content: bytes, where: str) -> _Manifest:
-    try:
-        manifest = msgspec.json.decode(content, type=described(_Manifest))
+        manifest: _Manifest | _MultiManifest = msgspec.json.decode(content, type=described(kinds))
         for batch in manifest.batches:
             if batch.examples < 1 or len(bytes.fromhex(batch.sha256)) != hashlib.sha256().digest_size:
                 raise ValueError(f"a batch of {counted(batch.examples, 'example')} and digest {batch.sha256[:80]!r}")
+        if not manifest.batches:
+            raise ValueError("it names no batch")
     except (msgspec.DecodeError, ValueError, RecursionError) as exc:
-        raise DataError(f"{_MANIFEST} in {where} is none of exported batches: {exc}") from exc
-    if manifest.format != _FORMAT or not manifest.batches:
-        raise DataError(
-            f"{_MANIFEST} in {where} is of format {manifest.format[:80]!r} with "
-            f"{counted(len(manifest.batches), 'batch', 'batches')}; this version reads {_FORMAT!r} with at least one"
-        )
+        raise DataError(f"{_MANIFEST} in {where} is none of exported batches that this version reads: {exc}") from exc
     return manifest
 
 

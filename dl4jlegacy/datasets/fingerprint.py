@@ -7,10 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dl4jlegacy.datasets.dataset import DataSet
-from dl4jlegacy.datasets.exported import ExportedDataSetIterator
-from dl4jlegacy.datasets.iterator import DataSetIterator
-from dl4jlegacy.datasets.multi_dataset import ListMultiDataSetIterator, MultiDataSet
+from dl4jlegacy.datasets.batches import Batch, BatchIterator
+from dl4jlegacy.datasets.exported import Exported
 
 __all__ = ["fingerprint"]
 
@@ -18,17 +16,15 @@ _LIMIT = 256 * 2**20  # about 0.15 s; all of MNIST is 190 MB
 _BLOCKS = 1024
 _BATCHES = 64
 
-Data = DataSet | MultiDataSet | DataSetIterator | ListMultiDataSetIterator
 
-
-def fingerprint(data: Data, *, limit: int = _LIMIT) -> str:
+def fingerprint(data: Batch | BatchIterator, *, limit: int = _LIMIT) -> str:
     """Return the SHA-256 of names, dtypes, shapes and bytes of all features, labels and masks, as 64 hex digits.
 
     Of an array of more than ``limit`` bytes, blocks of rows spread evenly over it, that many bytes in all. Of an
     iterator the data set that it deals out, however it shuffles; of one that has none, up to 64 batches of its first
     epoch, spread likewise; of batches that were exported, all.
     """
-    if isinstance(data, ExportedDataSetIterator):
+    if isinstance(data, Exported):
         return data.digest
     whole = hashlib.sha256()
     for part in _data_sets(data):
@@ -39,12 +35,12 @@ def fingerprint(data: Data, *, limit: int = _LIMIT) -> str:
     return whole.hexdigest()
 
 
-def _data_sets(data: Data) -> Iterator[DataSet | MultiDataSet]:
-    if isinstance(data, DataSet | MultiDataSet):
+def _data_sets(data: Batch | BatchIterator) -> Iterator[Batch]:
+    if isinstance(data, Batch):
         yield data
         return
     inside = getattr(data, "dataset", None)
-    if isinstance(inside, DataSet | MultiDataSet):
+    if isinstance(inside, Batch):
         yield inside
         return
     for index in _spread(data.total_batches, _BATCHES):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Protocol, runtime_checkable
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,14 @@ from dl4jlegacy.errors import DataError, counted
 from dl4jlegacy.seeding import Stream
 
 __all__ = ["BatchCursor", "DataSetIterator", "ListDataSetIterator", "NumberedDataSetIterator"]
+
+
+class _Batch(Protocol):
+    @property
+    def nbytes(self) -> int: ...
+
+
+B = TypeVar("B", bound=_Batch)
 
 
 @runtime_checkable
@@ -70,8 +78,8 @@ class DataSetIterator(Protocol):
         """Reset, then go through one epoch."""
 
 
-class BatchCursor(ABC):
-    """DL4J's way of walking through batches, for iterators that can give each by its position.
+class BatchCursor(ABC, Generic[B]):
+    """DL4J's way of walking through batches of kind ``B``, for iterators that can give each by its position.
 
     The cursor belongs to one thread. Going through an epoch (``for batch in iterator``) reads batches that take a while
     before they are asked for, on threads (``read_ahead``); the batches, their order and the cursor are as without.
@@ -85,7 +93,7 @@ class BatchCursor(ABC):
         """Batches per epoch."""
 
     @abstractmethod
-    def batch(self, epoch: int, index: int) -> DataSet:
+    def batch(self, epoch: int, index: int) -> B:
         """Return batch ``index`` of ``epoch``."""
 
     @property
@@ -97,7 +105,7 @@ class BatchCursor(ABC):
         """Tell whether the current epoch has a batch left."""
         return self._index < self.total_batches
 
-    def next(self) -> DataSet:
+    def next(self) -> B:
         """Return the batch under the cursor and move on; ``DataError`` at the end of the epoch."""
         if not self.has_next():
             raise DataError(f"epoch {self._epoch} has no batch after its {self.total_batches}; call reset() first")
@@ -115,9 +123,9 @@ class BatchCursor(ABC):
         self.check(epoch, index, self.total_batches)
         self._epoch, self._index = epoch, index
 
-    def __iter__(self) -> Iterator[DataSet]:
+    def __iter__(self) -> Iterator[B]:
         self.reset()
-        ahead = ReadAhead[tuple[int, int], DataSet](lambda place: self.batch(*place), lambda batch: batch.nbytes)
+        ahead = ReadAhead[tuple[int, int], B](lambda place: self.batch(*place), lambda batch: batch.nbytes)
         try:
             while self.has_next():
                 part = ahead.get(self.position, self._following)
@@ -140,7 +148,7 @@ class BatchCursor(ABC):
             raise DataError(f"no batch {index} of epoch {epoch}: epochs start at 0, batches run from 0 to {last}")
 
 
-class ListDataSetIterator(BatchCursor):
+class ListDataSetIterator(BatchCursor[DataSet]):
     """Batches of a DataSet in memory, in a new order every epoch.
 
     The order of an epoch is the permutation drawn from ``Stream.of(seed).at(epoch, purpose="shuffle")``.
@@ -252,7 +260,7 @@ class ListDataSetIterator(BatchCursor):
             return order
 
 
-class NumberedDataSetIterator(BatchCursor):
+class NumberedDataSetIterator(BatchCursor[DataSet]):
     """Batches of examples that are read by their numbers when needed, in the order of ``ListDataSetIterator``."""
 
     def __init__(self, examples: int, batch_size: int, *, seed: int, shuffle: bool, drop_last: bool) -> None:

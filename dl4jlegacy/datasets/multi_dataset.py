@@ -5,19 +5,20 @@ Follows ``org.nd4j.linalg.dataset.MultiDataSet``. Like a ``DataSet`` it is check
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.dataset import DataSet
+from dl4jlegacy.datasets.iterator import BatchCursor
 from dl4jlegacy.errors import DataError, counted
 from dl4jlegacy.seeding import Stream
 
-__all__ = ["Data", "ListMultiDataSetIterator", "MultiDataSet", "multi_data_sets"]
+__all__ = ["ListMultiDataSetIterator", "MultiDataSet", "MultiDataSetIterator"]
 
 _NAMES = ("features", "labels", "features_masks", "labels_masks")
 Arrays = Sequence[npt.ArrayLike]
@@ -99,9 +100,17 @@ class MultiDataSet:
 
     @classmethod
     def from_arrays(cls, features: int, labels: int, get: Callable[[str], Array | None]) -> MultiDataSet:
-        """Return the data set whose ``arrays`` ``get`` gives by name; raises ``DataError`` as the constructor."""
-        groups = [[get(f"{name}{i}") for i in range(labels if "labels" in name else features)] for name in _NAMES]
-        return cls([x for x in groups[0] if x is not None], [y for y in groups[1] if y is not None], *groups[2:])
+        """Return the data set of so many features and labels whose ``arrays`` ``get`` gives by name.
+
+        Raises:
+            DataError: as the constructor. KeyError: one of the features or labels is not there.
+        """
+        names = [[f"{name}{i}" for i in range(labels if "labels" in name else features)] for name in _NAMES]
+        for name in (*names[0], *names[1]):
+            if get(name) is None:
+                raise KeyError(name)
+        x, y, x_masks, y_masks = ([get(name) for name in group] for group in names)
+        return cls([a for a in x if a is not None], [a for a in y if a is not None], x_masks, y_masks)
 
     def _each(self, rows: Callable[[Array], Array]) -> MultiDataSet:
         every = (self.features, self.labels, self.features_masks, self.labels_masks)
@@ -115,7 +124,42 @@ class MultiDataSet:
         return f"MultiDataSet({' -> '.join(shapes)})"
 
 
-class ListMultiDataSetIterator:
+@runtime_checkable
+class MultiDataSetIterator(Protocol):
+    """Batches of MultiDataSets by position, as a ``DataSetIterator`` has DataSets, and DL4J's way through them."""
+
+    @property
+    def batch_size(self) -> int:
+        """Examples per batch; the last batch of an epoch may have fewer."""
+
+    @property
+    def total_examples(self) -> int:
+        """Examples per epoch."""
+
+    @property
+    def total_batches(self) -> int:
+        """Batches per epoch."""
+
+    def batch(self, epoch: int, index: int) -> MultiDataSet:
+        """Return batch ``index`` of ``epoch``, both from 0; always the same one, on any thread."""
+
+    def has_next(self) -> bool:
+        """Tell whether the current epoch has a batch left."""
+
+    def next(self) -> MultiDataSet:
+        """Return the batch under the cursor and move on."""
+
+    def reset(self) -> None:
+        """Go to the start of an epoch: the next one, unless the current one is still untouched."""
+
+    def seek(self, epoch: int, index: int) -> None:
+        """Put the cursor before batch ``index`` of ``epoch``."""
+
+    def __iter__(self) -> Iterator[MultiDataSet]:
+        """Reset, then go through one epoch."""
+
+
+class ListMultiDataSetIterator(BatchCursor[MultiDataSet]):
     """Batches of a MultiDataSet in memory, in a new order every epoch; the same ones as ``ListDataSetIterator``'s.
 
     Args:
@@ -134,7 +178,6 @@ class ListMultiDataSetIterator:
         self.batch_size = batch_size
         self._stream = Stream.of(seed)
         self._shuffle = shuffle
-        self._epoch = 0
 
     def over(self, dataset: MultiDataSet) -> ListMultiDataSetIterator:
         """Return an iterator over another data set that deals it out as this one does."""
@@ -153,46 +196,13 @@ class ListMultiDataSetIterator:
         return -(-self.dataset.num_examples // self.batch_size)
 
     def batch(self, epoch: int, index: int) -> MultiDataSet:
-        """Return batch ``index`` of ``epoch``, both from 0; always the same one."""
-        if epoch < 0 or not 0 <= index < self.total_batches:
-            raise DataError(f"no batch {index} of epoch {epoch}: batches run from 0 to {self.total_batches - 1}")
+        """Return batch ``index`` of ``epoch``, both from 0; always the same one, on any thread."""
+        self.check(epoch, index, self.total_batches - 1)
         rows = slice(index * self.batch_size, min((index + 1) * self.batch_size, len(self.dataset)))
         if not self._shuffle:
             return self.dataset.rows(rows.start, rows.stop)
         order = self._stream.at(epoch, purpose="shuffle").generator().permutation(len(self.dataset))
         return self.dataset.take(order[rows])
-
-    @property
-    def position(self) -> tuple[int, int]:
-        """Epoch and index of the first batch that the next pass gives."""
-        return self._epoch, 0
-
-    def seek(self, epoch: int, index: int) -> None:
-        """Let the next pass go through ``epoch``, or, if ``index`` is not 0, through the one behind it."""
-        if epoch < 0 or not 0 <= index <= self.total_batches:
-            raise DataError(f"no batch {index} of epoch {epoch}: batches run from 0 to {self.total_batches}")
-        self._epoch = epoch + (1 if index else 0)
-
-    def __iter__(self) -> Iterator[MultiDataSet]:
-        """Go through one epoch; the next call goes through the next."""
-        epoch, self._epoch = self._epoch, self._epoch + 1
-        for index in range(self.total_batches):
-            yield self.batch(epoch, index)
-
-    def __len__(self) -> int:
-        return self.total_batches
-
-
-Data = Iterable[DataSet] | Iterable[MultiDataSet] | DataSet | MultiDataSet
-"""A data set (one batch), or an iterator of batches."""
-
-
-def multi_data_sets(data: Data, epochs: int = 1) -> Iterator[MultiDataSet]:
-    """Yield the batches of so many epochs as MultiDataSets; a data set is one batch."""
-    for _ in range(epochs):
-        whole: Any = [data] if isinstance(data, DataSet | MultiDataSet) else data
-        for batch in whole:
-            yield MultiDataSet.of(batch)
 
 
 def _masks(name: str, arrays: Arrays, masks: Masks | None) -> Masks:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dl4jlegacy.datasets.dataset import DataSet
-from dl4jlegacy.datasets.iterator import DataSetIterator, ListDataSetIterator
+from dl4jlegacy.datasets.batches import Batch, BatchIterator
+from dl4jlegacy.datasets.iterator import ListDataSetIterator
 from dl4jlegacy.datasets.multi_dataset import ListMultiDataSetIterator, MultiDataSet
 from dl4jlegacy.datasets.splitting import class_numbers, lone_rows, stratified
 from dl4jlegacy.errors import ConfError, DataError, counted
@@ -20,7 +20,6 @@ __all__ = ["ValidatedData", "in_batches", "split_off"]
 logger = logging.getLogger(__name__)
 _SHOWN = 9  # classes that a message names
 
-Batches = DataSetIterator | ListMultiDataSetIterator
 Rows = npt.NDArray[np.intp]
 
 
@@ -28,11 +27,11 @@ Rows = npt.NDArray[np.intp]
 class ValidatedData:
     """The training data of a run, and those that it is validated on."""
 
-    training: Batches
-    validation: Batches | DataSet | MultiDataSet
+    training: BatchIterator
+    validation: Batch | BatchIterator
 
 
-def split_off(training: Batches, fraction: float, seed: int, *, stratify: bool = False) -> ValidatedData:
+def split_off(training: BatchIterator, fraction: float, seed: int, *, stratify: bool = False) -> ValidatedData:
     """Return the data in two parts: ``fraction`` of the examples, which ``seed`` draws, to validate on.
 
     The training part has the batch size, the shuffling and the pre-processing that the whole has. With ``stratify``
@@ -61,7 +60,7 @@ def split_off(training: Batches, fraction: float, seed: int, *, stratify: bool =
     return ValidatedData(training.over(training.dataset.take(learned)), training.dataset.take(held))
 
 
-def _stratified(training: Batches, learned: Rows, held: Rows) -> tuple[Rows, Rows]:
+def _stratified(training: BatchIterator, learned: Rows, held: Rows) -> tuple[Rows, Rows]:
     """Return which examples are trained on, and which validate, class by class; raises ``ConfError``."""
     if not isinstance(training, ListDataSetIterator):
         raise ConfError(
@@ -83,9 +82,9 @@ def _stratified(training: Batches, learned: Rows, held: Rows) -> tuple[Rows, Row
     return order
 
 
-def in_batches(data: Batches | DataSet | MultiDataSet, rows: int) -> Batches:
+def in_batches(data: Batch | BatchIterator, rows: int) -> BatchIterator:
     """Return validation data as batches in a fixed order; a data set is cut into batches of so many examples."""
-    if not isinstance(data, DataSet | MultiDataSet):
+    if not isinstance(data, Batch):
         return data
     if isinstance(data, MultiDataSet):
         return ListMultiDataSetIterator(data, rows, shuffle=False)

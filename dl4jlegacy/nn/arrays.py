@@ -8,26 +8,43 @@ from typing import Any
 import numpy as np
 
 from dl4jlegacy.backend import Array, is_on_device
+from dl4jlegacy.datasets.batches import Batch, BatchIterator, is_classic
 from dl4jlegacy.datasets.dataset import DataSet, one_hot
-from dl4jlegacy.datasets.iterator import DataSetIterator, ListDataSetIterator
-from dl4jlegacy.datasets.multi_dataset import ListMultiDataSetIterator, MultiDataSet
-from dl4jlegacy.errors import DataError
+from dl4jlegacy.datasets.iterator import ListDataSetIterator
+from dl4jlegacy.errors import ConfError, DataError
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeConvolutional
 from dl4jlegacy.nn.layers.output import BaseOutputLayer
 
-__all__ = ["array_batches", "as_features", "as_labels", "as_numbers", "is_data_set", "is_several", "resolve_epochs"]
-
-_SETS = (DataSet, MultiDataSet, DataSetIterator, ListMultiDataSetIterator)
+__all__ = [
+    "array_batches",
+    "as_data_set",
+    "as_features",
+    "as_labels",
+    "as_numbers",
+    "is_data_set",
+    "is_several",
+    "resolve_epochs",
+]
 
 
 def is_data_set(data: Any) -> bool:
     """Return whether ``data`` is a data set or an iterator over batches, and not the features alone."""
-    if isinstance(data, _SETS):
+    if isinstance(data, Batch | BatchIterator) or is_classic(data):
         return True
     if isinstance(data, list | tuple):
-        return bool(data) and isinstance(data[0], DataSet | MultiDataSet)
+        return bool(data) and isinstance(data[0], Batch)
     is_array = isinstance(data, str | bytes) or hasattr(data, "__array__") or hasattr(data, "ndim")
     return isinstance(data, Iterable) and not is_array
+
+
+def as_data_set(batch: Batch, which: str) -> DataSet:
+    """Return a batch of a ``MultiLayerNetwork``; raises ``ConfError`` if it is a ``MultiDataSet``."""
+    if isinstance(batch, DataSet):
+        return batch
+    raise ConfError(
+        f"a MultiLayerNetwork takes DataSets, and {which} is {batch!r}; give DataSets, or make the network a "
+        "ComputationGraph"
+    )
 
 
 def is_several(given: Any) -> bool:

@@ -31,7 +31,7 @@ import msgspec
 import safetensors
 import safetensors.numpy
 
-from dl4jlegacy.datasets import DataSet, DataSetIterator, ListMultiDataSetIterator, MultiDataSet
+from dl4jlegacy.datasets.batches import Batch, BatchIterator
 from dl4jlegacy.datasets.fingerprint import fingerprint
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import CheckpointError, Dl4jError, StorageError
@@ -555,7 +555,7 @@ def with_fingerprint(
     Raises:
         CheckpointError: the run began with other data.
     """
-    if not isinstance(data, DataSet | MultiDataSet | DataSetIterator | ListMultiDataSetIterator):
+    if not isinstance(data, Batch | BatchIterator):
         return conf
     found = fingerprint(data)
     began = conf.data_fingerprint or (

@@ -15,13 +15,13 @@ from typing import Any, Protocol
 
 from dl4jlegacy import wire
 from dl4jlegacy.backend import Array
-from dl4jlegacy.datasets import DataSet, DataSetIterator, ListMultiDataSetIterator, MultiDataSet
+from dl4jlegacy.datasets import DataSet, MultiDataSet
+from dl4jlegacy.datasets.batches import BatchIterator
 from dl4jlegacy.errors import DataError, WireError, counted
 from dl4jlegacy.scaleout.plan import Phase, Plan, SlotPlan, Validation
 from dl4jlegacy.scaleout.store import Buffer
 
 __all__ = [
-    "BatchIterator",
     "CollectionJobIterator",
     "DataSetJobIterator",
     "Job",
@@ -31,9 +31,6 @@ __all__ = [
     "decode_work",
     "encode_work",
 ]
-
-BatchIterator = DataSetIterator | ListMultiDataSetIterator
-"""Data whose batches can be had by their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +92,7 @@ class JobIterator(Protocol):
 
 
 class DataSetJobIterator:
-    """Makes jobs of the batches of a ``DataSetIterator``. Legacy: ``DataSetIteratorJobIterator``.
+    """Makes jobs of the batches of an iterator of either kind. Legacy: ``DataSetIteratorJobIterator``.
 
     Args:
         iterator: the training data.

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dl4jlegacy.datasets.batches import BatchIterator
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.iterator import ListDataSetIterator
-from dl4jlegacy.datasets.validation import Batches, split_off
+from dl4jlegacy.datasets.validation import split_off
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.threads import one_thread
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
@@ -116,7 +117,7 @@ def train(conf: MultiLayerConfiguration, data: DataSet, options: TrainingOptions
         NotFiniteError: a score or a parameter became NaN or infinite.
         JobError: a worker's job failed on every attempt; carries its traceback.
     """
-    batches: Batches = ListDataSetIterator(data, options.batch_size, seed=options.seed)
+    batches: BatchIterator = ListDataSetIterator(data, options.batch_size, seed=options.seed)
     validation = None
     if options.validation_fraction:
         parts = split_off(batches, options.validation_fraction, options.seed)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from dl4jlegacy.datasets import DataSet, DataSetIterator, ListMultiDataSetIterator, MultiDataSet
+from dl4jlegacy.datasets.batches import Batch, BatchIterator
 from dl4jlegacy.errors import DataError
-from dl4jlegacy.scaleout.job import BatchIterator, batch_of
+from dl4jlegacy.scaleout.job import batch_of
 
 __all__ = ["check_iterator"]
 
@@ -19,7 +19,9 @@ _Found = TypeVar("_Found")
 
 
 def check_iterator(data: Any, *, epochs: int = 2) -> None:
-    """Check that an iterator keeps to ``DataSetIterator``; of any other iterable, that its passes have the same rows.
+    """Check that an iterator keeps to ``DataSetIterator`` or ``MultiDataSetIterator``.
+
+    Of any other iterable, that its passes have the same rows.
 
     Args:
         data: the iterator; of its batches 64 of each epoch are asked for, at most.
@@ -29,9 +31,9 @@ def check_iterator(data: Any, *, epochs: int = 2) -> None:
         DataError: a batch has another size than is announced, or other rows when it is asked for again; names class
             and method.
     """
-    if isinstance(data, DataSetIterator | ListMultiDataSetIterator):
+    if isinstance(data, BatchIterator):
         _check_positions(data, epochs)
-    elif isinstance(data, Iterable) and not isinstance(data, DataSet | MultiDataSet):
+    elif isinstance(data, Iterable) and not isinstance(data, Batch):
         _check_passes(data, epochs)
     else:
         needed = ("batch", "total_batches", "total_examples", "batch_size")
@@ -95,8 +97,8 @@ def _check_passes(data: Iterable[Any], epochs: int) -> None:
 
 
 def _rows(batch: Any) -> int:
-    return batch.num_examples if isinstance(batch, DataSet | MultiDataSet) else len(batch[0])
+    return batch.num_examples if isinstance(batch, Batch) else len(batch[0])
 
 
-def _bytes(batch: DataSet | MultiDataSet) -> dict[str, bytes]:
+def _bytes(batch: Batch) -> dict[str, bytes]:
     return {name: array.tobytes() for name, array in batch.arrays().items()}

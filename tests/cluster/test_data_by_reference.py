@@ -16,6 +16,8 @@ from dl4jlegacy.datasets import ExportedDataSetIterator
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.training import params_sha256
 from tests.support.cluster_commands import SECRET, Cluster, error, same
+from tests.test_given_batches import SEVERAL, iterator, two_of_each
+from tests.test_given_batches import parts as given
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
@@ -72,6 +74,23 @@ def test_the_workers_of_dl4j_read_a_data_set_themselves(cluster: Cluster) -> Non
     same(master, 4)
     assert workers[1].wait() == 0
     assert not cluster.left_over()
+
+
+def test_workers_read_exported_multi_data_sets_themselves(cluster: Cluster, secret: None, tmp_path: Path) -> None:
+    """Inputs and outputs of several ranks, with masks; the model is that of the same batches in memory."""
+    cluster._runs.add("several")
+    conf = Conf(computation_graph_conf=two_of_each(), run="several", epochs=3, jobs_per_round=2)
+    where = {"tracker": f"hazelcast://{cluster.hazelcast}", "zookeeper": cluster.zookeeper}
+    batches = (part for part in given(SEVERAL))
+    with ActorNetworkRunner("master", batches, cluster_name=cluster.cluster_name, **where) as runner:
+        assert runner.setup(conf.replace(export_directory=str(tmp_path / "batches"))).data_by_reference
+        workers = [cluster.worker(), cluster.worker()]
+        result = runner.train(deadline=200)
+        spread = params_sha256(runner.network(result).params)
+    assert [worker.wait() for worker in workers] == [0, 0], [worker.err() for worker in workers]
+    with ActorNetworkRunner("master", iterator(SEVERAL)) as runner:
+        runner.setup(conf)
+        assert spread == params_sha256(runner.network(runner.train(deadline=200)).params)
 
 
 @pytest.fixture

@@ -16,7 +16,8 @@ import pytest
 
 from dl4jlegacy import ActorNetworkRunner, CollectionJobIterator, Conf, DataSet
 from dl4jlegacy.datasets import ExportedDataSetIterator, ListDataSetIterator, ListMultiDataSetIterator, MultiDataSet
-from dl4jlegacy.datasets.exported import batches_of, export
+from dl4jlegacy.datasets.batches import batches_of
+from dl4jlegacy.datasets.exported import export
 from dl4jlegacy.datasets.fingerprint import fingerprint
 from dl4jlegacy.errors import CheckpointError, ConfError, DataError
 from dl4jlegacy.nn import zoo
@@ -146,7 +147,7 @@ def raising() -> Iterator[DataSet]:
         (lambda: [*parts()[:2], DataSet(np.ones((8, 6)), np.ones((8, 2)))], r"batch 2 has labels of shape \(2,\) an"),
         (lambda: [parts()[5], *parts()[:2]], "batch 1 has 8 examples, the first one 4"),
         (lambda: [*parts(), parts()[0]], "batch 5 has 4 examples, the first one 8; only the last"),
-        (lambda: [*parts()[:2], "rows"], "batch 2 is str; a batch is a DataSet, or a pair"),
+        (lambda: [*parts()[:2], "rows"], "batch 2 is str; a batch is a DataSet, a MultiDataSet, or a pair"),
         (lambda: [(np.ones((8, 6)), np.arange(8) % 3)], r"batch 0: labels have shape \(8,\).*MapDataSetIterator"),
         (lambda: [{"pixels": [1, 2], "label": 0}], r"batch 0 is a row of columns \(pixels, label\)"),
         (

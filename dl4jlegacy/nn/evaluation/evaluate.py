@@ -6,13 +6,14 @@ Legacy: ``org.nd4j.evaluation.IEvaluation``, ``BaseEvaluation.reshapeAndExtractN
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
 from dl4jlegacy.backend import Array, to_host
-from dl4jlegacy.datasets.multi_dataset import Data, MultiDataSet, multi_data_sets
+from dl4jlegacy.datasets.batches import Data
 from dl4jlegacy.errors import ConfError, DataError, NotFiniteError, ShapeError
 from dl4jlegacy.nn.arrays import as_labels
 from dl4jlegacy.nn.layers.output import BaseOutputLayer
@@ -78,7 +79,9 @@ def compared(
 
 
 class _Network(Protocol):
-    def compared(self, batch: MultiDataSet) -> list[Compared]: ...
+    def batches(self, data: Data) -> Iterator[Any]: ...
+
+    def compared(self, batch: Any) -> list[Compared]: ...
 
 
 def do_evaluation(network: _Network, data: Data, *evaluations: IEvaluation) -> None:
@@ -86,7 +89,7 @@ def do_evaluation(network: _Network, data: Data, *evaluations: IEvaluation) -> N
 
     Raises like ``network.output`` and the evaluations' ``eval``.
     """
-    for batch in multi_data_sets(data):
+    for batch in network.batches(data):
         first = network.compared(batch)[0]
         for evaluation in evaluations:
             evaluation.eval(*first)

@@ -12,7 +12,9 @@ from typing import Any, Self
 import numpy as np
 
 from dl4jlegacy.backend import Array, Scalar, asarray, get_array_module, to_host
-from dl4jlegacy.datasets.multi_dataset import Data, ListMultiDataSetIterator, MultiDataSet, multi_data_sets
+from dl4jlegacy.datasets.batches import Batch as DataSets
+from dl4jlegacy.datasets.batches import Data, epochs_of
+from dl4jlegacy.datasets.multi_dataset import ListMultiDataSetIterator, MultiDataSet
 from dl4jlegacy.errors import ConfError, DataError, ShapeError, counted
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.arrays import as_features, is_data_set, is_several, resolve_epochs
@@ -194,20 +196,21 @@ class ComputationGraph(FlatNetwork):
         ``fit(iterator, 5)``, ``fit(data_set, epochs=5)`` or ``fit(features, labels, epochs=5)``.
 
         Args:
-            data: an iterator over batches; a data set, which is one batch; or features: an array, or a list of one
-                array for each input.
+            data: batches, of an iterator, a list or a generator; a ``MultiDataSet``, or a ``DataSet`` where there is
+                one input and one output, which is one batch; or features: an array, or a list of one for each input.
             labels: of features, for every output as in ``MultiLayerNetwork.fit``.
             epochs: passes over the data; the second argument where there are no labels.
             batch_size: examples in a batch of features and labels, which are shuffled anew in every epoch.
 
         Raises:
-            DataError: features or labels that are no numbers, do not belong together, or are missing.
+            DataError: features or labels that are no numbers, do not belong together, or are missing; or what is no
+                batch, or used up before the last epoch.
             ShapeError: sizes that do not fit the graph.
         """
         labels, epochs = resolve_epochs(labels, epochs)
         if not is_data_set(data):
             data = ListMultiDataSetIterator(self._whole(data, labels), batch_size, seed=self.conf.conf.seed)
-        for batch in self._looked_at(multi_data_sets(data, epochs), data):
+        for batch in self._looked_at(self.batches(data, epochs), data):
             score = self.fit_batch(
                 batch.features,
                 batch.labels,
@@ -290,20 +293,13 @@ class ComputationGraph(FlatNetwork):
         """Return the activation of every network input, layer and vertex by name, as outside."""
         return self._stack.activations(self._stack.prepare(self._dtype, x, None, features_masks), self._step())
 
-    def score(self, data: Any, labels: Any = None) -> float:
-        """Return the mean loss of a data set, or of features and labels as in ``fit``, without drop-out.
+    def batches(self, data: Data, epochs: int = 1) -> Iterator[MultiDataSet]:
+        """Yield the batches of so many epochs as ``MultiDataSet``s."""
+        return (MultiDataSet.of(batch) for batch in epochs_of(data, epochs))
 
-        All outputs' losses and the regularization term are added.
-        """
-        return float(self.score_examples(data, labels).mean()) + float(self.updater.penalty(self._params))
-
-    def score_examples(self, data: Any, labels: Any = None) -> Array:
-        """Return the loss of every example, all outputs added, without regularization, ``(examples,)``, on the host."""
-        return self.scored_output(MultiDataSet.of(data) if is_data_set(data) else self._whole(data, labels))[0]
-
-    def compared(self, batch: MultiDataSet) -> list[Compared]:
+    def compared(self, batch: DataSets) -> list[Compared]:
         """Return what evaluations compare of a batch, for every output; raises ``ShapeError`` if one has no labels."""
-        names = self.conf.network_outputs
+        names, batch = self.conf.network_outputs, MultiDataSet.of(batch)
         if len(batch.labels) != len(names):
             raise ShapeError(
                 f"a batch has {counted(len(batch.labels), 'array')} of labels, the graph has the outputs "
@@ -352,7 +348,7 @@ class ComputationGraph(FlatNetwork):
         for name in evaluations:
             if name not in self.conf.network_outputs:
                 raise ConfError(f"{name!r} is no network output; those are {list(self.conf.network_outputs)}")
-        for batch in multi_data_sets(data):
+        for batch in self.batches(data):
             for name, of_output in zip(self.conf.network_outputs, self.compared(batch), strict=True):
                 for evaluation in evaluations.get(name, ()):
                     evaluation.eval(*of_output)

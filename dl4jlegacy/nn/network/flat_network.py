@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
 
 from dl4jlegacy.backend import Array, Scalar, asarray, is_on_device, to_host
+from dl4jlegacy.datasets.batches import Data
 from dl4jlegacy.errors import NotFiniteError, ShapeError
 from dl4jlegacy.kernels import load
 from dl4jlegacy.kernels.protocol import Kernels, device_kernels
 from dl4jlegacy.machine import check_memory
+from dl4jlegacy.nn.arrays import is_data_set
+from dl4jlegacy.nn.evaluation.evaluate import Compared
 from dl4jlegacy.nn.layers.layer import Layer
 from dl4jlegacy.nn.layers.sequences import Memory
 from dl4jlegacy.nn.listeners import TrainingListener
@@ -35,7 +39,7 @@ def row_slices(rows: int) -> Iterator[slice]:
     return (slice(start, min(start + _ROWS, rows)) for start in range(0, max(rows, 1), _ROWS))
 
 
-class FlatNetwork:
+class FlatNetwork(ABC):
     """Parameters, gradient and updater state of a network, each one vector, in the memory that its kernels work on.
 
     On the CPU they are NumPy arrays. With the kernels ``load("cupy")`` they are CuPy arrays on a GPU, and so is what
@@ -71,6 +75,39 @@ class FlatNetwork:
         self._captured: CapturedSteps | None = None
         if device is not None and device.captures:
             self._captured = CapturedSteps(device, self._dtype, self._workspace.arrays)
+
+    @abstractmethod
+    def batches(self, data: Data, epochs: int = 1) -> Iterator[Any]:
+        """Yield the batches of so many epochs, of the kind that this network takes; a data set is one batch.
+
+        Raises:
+            ConfError: a batch is of another kind. DataError: one is no batch, or an epoch has none.
+        """
+
+    @abstractmethod
+    def scored_output(self, data: Any) -> tuple[Array, Compared]:
+        """Return the loss of every example of a batch, and what evaluations compare of it."""
+
+    @abstractmethod
+    def _whole(self, features: Any, labels: Any) -> Any:
+        """Return features and labels, as given to ``score`` or ``evaluate``, as one data set."""
+
+    def score(self, data: Any, labels: Any = None) -> float:
+        """Return the mean loss of the examples, without drop-out, plus the regularization term.
+
+        Of a graph all outputs' losses are added.
+
+        Args:
+            data: a data set, batches (one epoch of an iterator, a list, a generator), or features as in ``fit``.
+            labels: of features.
+        """
+        return float(self.score_examples(data, labels).mean()) + float(self.updater.penalty(self._params))
+
+    def score_examples(self, data: Any, labels: Any = None) -> Array:
+        """Return the loss of every example, without regularization, ``(examples,)``, on the host; see ``score``."""
+        given = data if is_data_set(data) else self._whole(data, labels)
+        losses: Array = np.concatenate([self.scored_output(batch)[0] for batch in self.batches(given)])
+        return losses
 
     def _looked_at(self, batches: Iterator[Any], data: Any) -> Iterator[Any]:
         """Yield the batches of training data; warn, once, if different values become equal in the network."""

@@ -13,13 +13,12 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from dl4jlegacy.backend import Array, Scalar, as_contiguous, asarray, get_array_module, is_on_device, to_host
+from dl4jlegacy.datasets.batches import Data, epochs_of
 from dl4jlegacy.datasets.dataset import DataSet
-from dl4jlegacy.datasets.iterator import DataSetIterator
-from dl4jlegacy.datasets.multi_dataset import MultiDataSet
 from dl4jlegacy.datasets.sparse_features import SparseFeatures
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.protocol import Kernels
-from dl4jlegacy.nn.arrays import array_batches, as_features, as_numbers, is_data_set, resolve_epochs
+from dl4jlegacy.nn.arrays import array_batches, as_data_set, as_features, as_numbers, is_data_set, resolve_epochs
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
 from dl4jlegacy.nn.evaluation.classification import Evaluation
 from dl4jlegacy.nn.evaluation.evaluate import Compared, compared, do_evaluation, label_mask
@@ -219,13 +218,16 @@ class MultiLayerNetwork(FlatNetwork):
         ``fit(iterator, 5)``, ``fit(data_set, epochs=5)`` or ``fit(features, labels, epochs=5)``.
 
         Args:
-            data: an iterator over batches; a ``DataSet``, which is one batch; or features, as an array or nested lists.
+            data: batches, of an iterator, a list or a generator; a ``DataSet``, which is one batch; or features, as an
+                array or nested lists.
             labels: of features: ``(examples, n_out)``, or the number of each example's class, ``(examples,)``.
             epochs: passes over the data; the second argument where there are no labels.
             batch_size: examples in a batch of features and labels, which are shuffled anew in every epoch.
 
         Raises:
-            DataError: features or labels that are no numbers, do not belong together, or are missing.
+            DataError: features or labels that are no numbers, do not belong together, or are missing; or what is no
+                batch, or used up before the last epoch.
+            ConfError: batches are ``MultiDataSet``s, which a ``ComputationGraph`` takes.
             ShapeError: sizes that do not fit the network.
         """
         labels, epochs = resolve_epochs(labels, epochs)
@@ -239,14 +241,14 @@ class MultiLayerNetwork(FlatNetwork):
         if self.conf.backprop or self.pretrains_and_finetunes:
             self.finetune(data, epochs)
 
-    def finetune(self, data: DataSetIterator | DataSet, epochs: int = 1) -> None:
+    def finetune(self, data: Data, epochs: int = 1) -> None:
         """Train all layers by backpropagation.
 
         The first fine-tuning after pretraining starts with a fresh updater, as in DL4J, where pretraining has its own.
         """
         if self.iteration == 0 and any(self.pretrain_iterations.values()):
             self.reset_updater()
-        for batch in self._looked_at(_batches(data, epochs), data):
+        for batch in self._looked_at(self.batches(data, epochs), data):
             stream = self._stream.at(self.iteration, purpose="finetune")
             score = self.fit_batch(
                 batch.features,
@@ -260,10 +262,10 @@ class MultiLayerNetwork(FlatNetwork):
             self.iteration += 1
         self._check_device()
 
-    def pretrain(self, data: DataSetIterator | DataSet, epochs: int = 1) -> None:
+    def pretrain(self, data: Data, epochs: int = 1) -> None:
         """Train every pretrain layer by itself, from the input upwards, so many epochs each."""
         for layer in self.pretrain_layers:
-            for batch in self._looked_at(_batches(data, epochs), data):
+            for batch in self._looked_at(self.batches(data, epochs), data):
                 iteration = self.pretrain_iterations.get(layer, 0)
                 stream = self._stream.at(layer, iteration, purpose="pretrain")
                 score = self.pretrain_batch(layer, batch.features, iteration=iteration, stream=stream)
@@ -361,23 +363,14 @@ class MultiLayerNetwork(FlatNetwork):
         """Set a layer's state, in the form that ``rnn_get_previous_state`` returns."""
         self._memory.update({(layer, name): asarray(value, like=self._params).copy() for name, value in state.items()})
 
-    def score(self, data: Any, labels: Any = None) -> float:
-        """Return the mean loss of a data set, or of features and labels as in ``fit``, plus the regularization term.
+    def batches(self, data: Data, epochs: int = 1) -> Iterator[DataSet]:
+        """Yield the batches of so many epochs as ``DataSet``s; raises ``ConfError`` if one is a ``MultiDataSet``."""
+        return (as_data_set(batch, f"batch {index}") for index, batch in enumerate(epochs_of(data, epochs)))
 
-        Nothing is dropped out.
-        """
-        return float(self.score_examples(data, labels).mean()) + float(self.updater.penalty(self._params))
-
-    def score_examples(self, data: Any, labels: Any = None) -> Array:
-        """Return the loss of every example, without regularization, ``(examples,)``, on the host."""
-        return self.scored_output(data if is_data_set(data) else self._whole(data, labels))[0]
-
-    def compared(self, batch: MultiDataSet) -> list[Compared]:
+    def compared(self, batch: DataSet) -> list[Compared]:
         """Return what evaluations compare of a batch, for the only output."""
-        several = len(batch.features) > 1  # which is said to be wrong further in
-        x: Any = batch.features if several else batch.features[0]
-        y, own = self.masked_output(x, batch.features_masks[0])
-        return [compared(self.layers[-1], batch.labels[0], y, batch.labels_masks[0], own)]
+        y, own = self.masked_output(batch.features, batch.features_mask)
+        return [compared(self.layers[-1], batch.labels, y, batch.labels_mask, own)]
 
     def scored_output(self, data: Any) -> tuple[Array, Compared]:
         """Return what ``score_examples`` and ``compared`` do of a data set, from one pass through the network."""
@@ -435,12 +428,3 @@ class MultiLayerNetwork(FlatNetwork):
 
     def _activations(self, x: Array) -> Iterator[Array]:
         return (y for y, _ in self._stack.layer_outputs(x, self._step()))
-
-
-def _batches(data: DataSetIterator | DataSet, epochs: int) -> Iterator[DataSet]:
-    """Yield the batches of so many epochs; a DataSet is one batch."""
-    for _ in range(epochs):
-        if isinstance(data, DataSet):
-            yield data
-        else:
-            yield from data

@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from dl4jlegacy.backend import Array
+from dl4jlegacy.datasets.batches import BatchIterator
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.iterator import DataSetIterator
-from dl4jlegacy.datasets.multi_dataset import ListMultiDataSetIterator, MultiDataSet
+from dl4jlegacy.datasets.multi_dataset import MultiDataSet
 from dl4jlegacy.errors import ConfError, DataError
 from dl4jlegacy.kernels import load
+from dl4jlegacy.nn.arrays import as_data_set
 from dl4jlegacy.nn.conf.graph_stages import Node
 from dl4jlegacy.nn.graph.computation_graph import ComputationGraph
 from dl4jlegacy.nn.graph.stack import GraphStack
@@ -38,7 +40,7 @@ _WANTED: dict[str, tuple[str, Callable[[Array], Array]]] = {
 }
 
 
-def check_data(network: Network, iterator: DataSetIterator | ListMultiDataSetIterator) -> None:
+def check_data(network: Network, iterator: BatchIterator) -> None:
     """Raise ``ConfError``, ``ShapeError`` or ``DataError`` unless a network can be trained with what is given.
 
     Checks the numbers of inputs and outputs, and the first batch: its shapes, and its labels if there is a loss. For a
@@ -47,10 +49,10 @@ def check_data(network: Network, iterator: DataSetIterator | ListMultiDataSetIte
     if isinstance(network, ComputationGraph):
         _check_graph(network, iterator)
         return
-    if not isinstance(iterator, DataSetIterator):
-        raise ConfError("a MultiLayerNetwork takes DataSets, the data are MultiDataSets; make it a ComputationGraph")
-    _check_columns(network, iterator)
-    _check_batch(network, iterator.batch(0, 0))
+    first = as_data_set(iterator.batch(0, 0), "batch 0")
+    if isinstance(iterator, DataSetIterator):
+        _check_columns(network, iterator)
+    _check_batch(network, first)
 
 
 def _check_columns(network: Network, iterator: DataSetIterator) -> None:
@@ -84,7 +86,7 @@ def _check_batch(network: MultiLayerNetwork, batch: DataSet) -> None:
         check_labels(last, labels, title)
 
 
-def _check_graph(network: ComputationGraph, iterator: DataSetIterator | ListMultiDataSetIterator) -> None:
+def _check_graph(network: ComputationGraph, iterator: BatchIterator) -> None:
     """Raise unless the first batch fits every input and output of a graph, and every loss."""
     conf = network.conf
     conf.validate()  # every output has a loss

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
-from dl4jlegacy.datasets.multi_dataset import Data
+from dl4jlegacy.datasets.batches import Data
 from dl4jlegacy.errors import ConfError, Dl4jError, NotFiniteError
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.networks import Network
@@ -278,7 +278,7 @@ class EarlyStoppingTrainer:
     Args:
         configuration: when to stop.
         network: trained in place; the best model is in the result.
-        data: an iterator, gone through once an epoch, or a data set.
+        data: batches, gone through once an epoch, as ``network.fit`` takes them; no generator, which has one epoch.
         listener: called at the start, after every evaluated epoch, and at the end.
     """
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, Protocol
 
-from dl4jlegacy.datasets.dataset import DataSet
-from dl4jlegacy.datasets.multi_dataset import Data, MultiDataSet, multi_data_sets
+from dl4jlegacy.datasets.batches import Data
 from dl4jlegacy.errors import ConfError, nearest
 from dl4jlegacy.nn.evaluation.classification import Evaluation
 from dl4jlegacy.nn.evaluation.evaluate import do_evaluation
@@ -54,19 +53,10 @@ class DataSetLossCalculator:
     def calculate_score(self, network: Network) -> float:
         """See ``ScoreCalculator``."""
         total, examples = 0.0, 0
-        for multi in multi_data_sets(self._data):
-            total += _loss(network, multi) * multi.num_examples
-            examples += multi.num_examples
-        if not examples:
-            raise ConfError("the score calculator's data have no examples")
+        for batch in network.batches(self._data):
+            total += network.score(batch) * batch.num_examples
+            examples += batch.num_examples
         return total / examples if self._average else total
-
-
-def _loss(network: Network, multi: MultiDataSet) -> float:
-    if isinstance(network, ComputationGraph):
-        return network.score(multi)
-    masks = multi.features_masks[0], multi.labels_masks[0]
-    return network.score(DataSet(multi.features[0], multi.labels[0], *masks))
 
 
 class ClassificationScoreCalculator:
@@ -158,8 +148,8 @@ class AutoencoderScoreCalculator:
         if isinstance(network, ComputationGraph):
             raise ConfError("a ComputationGraph has no pretrain layers; use DataSetLossCalculator")
         evaluation = RegressionEvaluation()
-        for multi in multi_data_sets(self._data):
-            x = multi.features[0]
+        for batch in network.batches(self._data):
+            x = batch.features
             below = x if self._layer == 0 else network.feed_forward(x)[self._layer]
             evaluation.eval(below, network.reconstruct(x, self._layer))
         return evaluation.average(self._metric)

@@ -217,7 +217,7 @@ def test_a_graph_of_several_inputs_wants_several_arrays_and_a_stack_of_layers_on
     iterator = ListMultiDataSetIterator(MultiDataSet([ROWS], [ONE_HOT]), 4)
     with (
         ActorNetworkRunner("master", iterator) as runner,
-        pytest.raises(ConfError, match="takes DataSets, the data"),
+        pytest.raises(ConfError, match="takes DataSets, and batch 0 is Multi"),
     ):
         runner.setup(Conf(multi_layer_conf=network, run="fits"))
 
