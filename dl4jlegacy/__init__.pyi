@@ -14,7 +14,12 @@ from .datasets import (
     NormalizerMinMaxScaler as NormalizerMinMaxScaler,
     NormalizerStandardize as NormalizerStandardize,
 )
-from .errors import ConfError as ConfError, DataError as DataError, Dl4jError as Dl4jError
+from .errors import (
+    ConfError as ConfError,
+    ContractError as ContractError,
+    DataError as DataError,
+    Dl4jError as Dl4jError,
+)
 from .inference import TrainedModel as TrainedModel
 from .nn import (
     DBN as DBN,
@@ -51,6 +56,7 @@ from .parallel_wrapper import ParallelWrapper as ParallelWrapper
 from .runner import ActorNetworkRunner as ActorNetworkRunner
 from .saved_model import load_model as load_model
 from .scaleout import (
+    Aggregation as Aggregation,
     CollectingAggregator as CollectingAggregator,
     CollectionJobIterator as CollectionJobIterator,
     Conf as Conf,
@@ -65,7 +71,10 @@ from .scaleout import (
     JobIterator as JobIterator,
     MultiLayerNetworkPerformer as MultiLayerNetworkPerformer,
     ParameterAveragingAggregator as ParameterAveragingAggregator,
+    Phase as Phase,
+    Plan as Plan,
     Result as Result,
+    SlotPlan as SlotPlan,
     StateTracker as StateTracker,
     ValidationConf as ValidationConf,
     WorkerPerformer as WorkerPerformer,

@@ -185,9 +185,9 @@ class RunExecution:
         run = conf if isinstance(conf, Run) else resolve(conf, self._iterator, resume=resume)
         conf, kernels = run.conf, host_kernels(run.conf.kernels)
         tracker = self._tracker or InMemoryStateTracker()
-        made_of, has_own = MadeOf(tracker), self._aggregator is not None
+        made_of = MadeOf(tracker)
         first = first_model_of(
-            conf, self._first_model, kernels, has_aggregator=has_own, resumes=run.resumes, had_one=made_of.had_a_model
+            conf, self._first_model, self._aggregator, kernels, resumes=run.resumes, had_one=made_of.had_a_model
         )
         performer, folder = self._performer_of(run), folder_of(conf, resumes=run.resumes)
         folder.check_unused()

@@ -42,6 +42,7 @@ from dl4jlegacy.scaleout.checkpoint import CheckpointStore, RunIdentity, with_fi
 from dl4jlegacy.scaleout.compute import Compute, host_kernels, resolve_compute
 from dl4jlegacy.scaleout.conf import NETWORK_CLASSES, Conf
 from dl4jlegacy.scaleout.job import DataSetJobIterator, JobIterator
+from dl4jlegacy.scaleout.own_jobs import checked_jobs
 from dl4jlegacy.scaleout.parts import find_router
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.records import Head
@@ -267,14 +268,11 @@ def job_iterator(conf: Conf, data: TrainingData) -> JobIterator:
 
     Raises:
         ConfError: data sets come without a network; or the run cannot be validated as the Conf says.
+        ContractError: jobs of the program's own could not be asked for.
     """
     training, validation = _parts(conf, data)
     if not isinstance(training, BatchIterator):
-        if not isinstance(getattr(training, "plan", None), Plan) or not callable(getattr(training, "work", None)):
-            raise ConfError(
-                f"{type(training).__name__} is no JobIterator: that has a Plan, as plan, and a method work(slot)"
-            )
-        return training
+        return checked_jobs(training)
     if conf.network_conf is None:
         raise ConfError("Conf.multi_layer_conf is missing; a run over data sets needs the network to train")
     classifies = validation is None or is_classified(conf.network_conf, _whole(validation))

@@ -35,6 +35,7 @@ from dl4jlegacy.progress import reading, shown
 from dl4jlegacy.run import Run, TrainingData, resolve
 from dl4jlegacy.scaleout.aggregate import JobAggregator
 from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.contract import check_aggregator
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.observers import ModelSaver, RunObserver
 from dl4jlegacy.scaleout.outcome import RunStatus, TrainingResult
@@ -209,6 +210,7 @@ class ActorNetworkRunner:
 
         Raises:
             ConfError: the Conf is invalid, or does not fit the data.
+            ContractError: a part of the program's own has not the methods that a run calls, or its jobs are none.
             DeviceError: its devices are not available.
             CheckpointError: the folder holds another run's checkpoints, ``resume`` finds nothing to go on from, or the
                 run began with other data, or another first model.
@@ -223,6 +225,8 @@ class ActorNetworkRunner:
             return self._conf
         if conf is None:
             raise UsageError("setup needs a Conf: only a standby and a worker find one in Zookeeper")
+        if self._own_parts["aggregator"] is not None:
+            check_aggregator(self._own_parts["aggregator"])
         with self._undone_if_it_fails():
             conf = conf if isinstance(conf, Run) else self._with_place_of_data(conf)
             data = self._read_data(conf.conf if isinstance(conf, Run) else conf, again=resume)

@@ -47,12 +47,12 @@ nn.training
 nn
 scaleout.liveness
 scaleout.mesh
-scaleout.foreign scaleout.own_folder scaleout.phases scaleout.updater_beginning
+scaleout.foreign scaleout.own_folder scaleout.own_parts scaleout.phases scaleout.updater_beginning
 scaleout.lines
 scaleout.plan scaleout.secret scaleout.store scaleout.records scaleout.slices scaleout.copies
 scaleout.job scaleout.aggregate scaleout.codec
 scaleout.strategies
-scaleout.scoring scaleout.contract
+scaleout.scoring scaleout.contract scaleout.own_jobs
 scaleout.envelope
 scaleout.protocol
 scaleout.tracker scaleout.journal scaleout.conf scaleout.perform scaleout.first_model

@@ -37,6 +37,7 @@ from dl4jlegacy.scaleout.aggregate import CollectingAggregator, ParameterAveragi
 from dl4jlegacy.scaleout.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import CollectionJobIterator, Result
+from dl4jlegacy.scaleout.observers import Observers
 from dl4jlegacy.scaleout.outcome import TrainingResult
 from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer
 from dl4jlegacy.scaleout.plan import Phase, Plan
@@ -332,13 +333,13 @@ def test_a_score_that_is_not_finite_names_round_slot_and_layer_and_keeps_the_las
     assert saved is None or np.isfinite(Result.decode(saved[1]).arrays["params"]).all()
 
 
-def test_a_bug_in_an_actor_ends_the_run_with_its_own_error():
-    class Broken:
-        def begin(self, model, *, version, examples):
-            raise ZeroDivisionError("a bug in the aggregator")
+def test_a_bug_in_an_actor_ends_the_run_with_its_own_error(monkeypatch):
+    def broken(master, event):
+        raise ZeroDivisionError("a bug in the master")
 
-    with pytest.raises(ZeroDivisionError, match="a bug in the aggregator"):
-        train(conf(), aggregator=Broken())
+    monkeypatch.setattr(Observers, "on_version", broken)
+    with pytest.raises(ZeroDivisionError, match="a bug in the master"):
+        train(conf())
 
 
 def test_a_run_that_takes_too_long_says_where_it_is():

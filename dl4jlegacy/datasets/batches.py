@@ -31,7 +31,7 @@ def batches_of(data: Any) -> Iterable[Any] | None:
     Raises:
         DataError: it is nothing of that kind.
     """
-    if isinstance(data, BatchIterator) or hasattr(data, "work"):
+    if isinstance(data, BatchIterator) or hasattr(data, "work") or hasattr(data, "plan"):
         return None
     if is_classic(data):
         return _classic(data)

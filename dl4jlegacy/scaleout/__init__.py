@@ -4,6 +4,7 @@
 """
 
 from dl4jlegacy.scaleout.aggregate import (
+    Aggregation,
     CollectingAggregator,
     DeltaAggregator,
     JobAggregator,
@@ -14,11 +15,13 @@ from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import CollectionJobIterator, DataSetJobIterator, Job, JobIterator, Result
 from dl4jlegacy.scaleout.parts import register_performer, register_router
 from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer, WorkerPerformer
+from dl4jlegacy.scaleout.plan import Phase, Plan, SlotPlan
 from dl4jlegacy.scaleout.scoring import EarlyStopping, ValidationConf
 from dl4jlegacy.scaleout.strategies import HogWildWorkRouter, IterativeReduceWorkRouter, WorkRouter
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, StateTracker
 
 __all__ = [
+    "Aggregation",
     "CheckpointStore",
     "CollectingAggregator",
     "CollectionJobIterator",
@@ -34,7 +37,10 @@ __all__ = [
     "JobIterator",
     "MultiLayerNetworkPerformer",
     "ParameterAveragingAggregator",
+    "Phase",
+    "Plan",
     "Result",
+    "SlotPlan",
     "StateTracker",
     "ValidationConf",
     "WorkRouter",

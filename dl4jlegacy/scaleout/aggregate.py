@@ -17,10 +17,11 @@ import numpy as np
 
 from dl4jlegacy import wire
 from dl4jlegacy.backend import Array
-from dl4jlegacy.errors import JobError, WireError
+from dl4jlegacy.errors import ContractError, JobError, WireError
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.batch_evaluation import BatchEvaluation, merge_evaluations
 from dl4jlegacy.scaleout.job import Result
+from dl4jlegacy.scaleout.own_parts import check_callable, in_words, name_of, told
 from dl4jlegacy.scaleout.records import Figures
 from dl4jlegacy.scaleout.store import Buffer
 from dl4jlegacy.scaleout.updater_beginning import begin_state
@@ -407,9 +408,13 @@ class CollectingAggregator:
     """Folds JSON values with a function of the caller's: ``fold(total, value) -> total``. For jobs without a network.
 
     The total of the whole run is the model, whose first value is ``first_model``'s.
+
+    Raises:
+        ContractError: ``fold`` takes no two arguments; and while a run folds, it raises, or returns no new total.
     """
 
     def __init__(self, fold: Callable[[Any, Any], Any]) -> None:
+        check_callable(fold, "CollectingAggregator's fold", "fold(total, value)", None, None)
         self._fold = fold
 
     def begin(self, model: Buffer, *, version: int, examples: Sequence[int]) -> Aggregation:
@@ -422,17 +427,32 @@ class _Collection:
 
     def __init__(self, fold: Callable[[Any, Any], Any], total: Any) -> None:
         self._fold, self._total, self._score = fold, total, MeanScore()
+        self.what = f"{name_of(fold)}, CollectingAggregator's fold,"
+        """What a message says has returned the total."""
 
     def add(self, updates: Sequence[Buffer]) -> None:
-        """See ``Aggregation``."""
+        """See ``Aggregation``; raises ``ContractError`` if the fold does, or returns nothing."""
         for frame in updates:
             values = Result.decode(frame).values
-            self._total = self._fold(self._total, values["value"])
+            if "value" not in values:
+                raise ContractError(
+                    f"a job's result has the values {sorted(values)}, and CollectingAggregator folds 'value': let the "
+                    'performer return Result({"value": ...})'
+                )
+            with told(self.what):
+                self._total = self._fold(self._total, values["value"])
+            if self._total is None:
+                raise ContractError(f"{self.what} returned None; it must return the new total")
             self._score.add(values)
 
     def finish(self, *, ends_phase: bool) -> tuple[Buffer, float | None]:
-        """See ``Aggregation``."""
-        return Result({"value": self._total}).encode(), self._score.mean()
+        """See ``Aggregation``; raises ``ContractError`` if the total is no JSON value."""
+        try:
+            return Result({"value": self._total}).encode(), self._score.mean()
+        except WireError as exc:
+            raise ContractError(
+                f"{self.what} returned {in_words(self._total, exc)}; it must return a JSON value"
+            ) from exc
 
 
 class CollectedEvaluations:

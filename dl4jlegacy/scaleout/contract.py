@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
 from numbers import Real
 from typing import Any
@@ -21,6 +21,7 @@ from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ContractError, NotFiniteError, WireError
 from dl4jlegacy.scaleout.aggregate import PARAMS, STATE, Aggregation, JobAggregator
 from dl4jlegacy.scaleout.job import Result
+from dl4jlegacy.scaleout.own_parts import check_methods, is_own, is_unfinished, told
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.records import Head, covered
 from dl4jlegacy.scaleout.store import Buffer
@@ -28,36 +29,26 @@ from dl4jlegacy.scaleout.strategies import SlotStrategy, WorkRouter, slot_strate
 from dl4jlegacy.scaleout.updater_beginning import kept_beginning, new_state, tells_beginning
 
 __all__ = [
+    "added",
     "begun",
+    "check_aggregator",
     "check_finite",
     "check_opened",
     "check_router",
     "check_settled",
     "finished",
-    "is_own",
     "open_slots",
     "slots_to_fold",
     "slots_to_fold_ahead",
 ]
 
 _SHARES = ("params", "delta")
-_OURS: dict[type, bool] = {}
-
-
-def is_own(part: object) -> bool:
-    """Return whether a part is of a class of somebody's own, and not of this package's."""
-    kind = type(part)
-    if kind not in _OURS:
-        _OURS[kind] = kind.__module__.startswith("dl4jlegacy.")
-    return not _OURS[kind]
 
 
 def check_router(router: WorkRouter) -> None:
     """Raise ``ContractError`` if a router of somebody's own lacks a method, or describes itself as none can be."""
     name = type(router).__name__
-    for method in ("open_slots", "send_work", "fold_ahead"):
-        if not callable(getattr(router, method, None)):
-            raise ContractError(f"{name} has no method {method}; a router has open_slots, send_work and fold_ahead")
+    check_methods(router, "a router", WorkRouter, ("open_slots", "send_work", "fold_ahead"))
     shares, binds = getattr(router, "shares", None), getattr(router, "binds_model", None)
     if shares not in _SHARES:
         raise ContractError(f"{name}.shares is {shares!r}; it must be 'params' or 'delta'")
@@ -81,10 +72,13 @@ def open_slots(router: WorkRouter, plan: Plan, head: Head) -> list[int]:
     """
     if head.round >= plan.total_rounds:
         return []
-    numbers = router.open_slots(plan, head)
     if is_own(router):
-        numbers = _numbers(f"{type(router).__name__}.open_slots", numbers)
+        what = f"{type(router).__name__}.open_slots"
+        with told(what):
+            numbers = _numbers(what, router.open_slots(plan, head))
         check_opened(router, plan, head, numbers)
+    else:
+        numbers = router.open_slots(plan, head)
     return [n for n in numbers if not covered(head.jobs_set_aside, n)] if head.jobs_set_aside else numbers
 
 
@@ -132,11 +126,11 @@ def slots_to_fold(router: WorkRouter, opened: Sequence[int], done: Collection[in
     Raises:
         ContractError: the answer is none that ``WorkRouter.send_work`` may give.
     """
-    answer = router.send_work(opened, done)
     if not is_own(router):
-        return answer
+        return router.send_work(opened, done)
     what = f"{type(router).__name__}.send_work"
-    numbers = _numbers(what, answer)
+    with told(what):
+        numbers = _numbers(what, router.send_work(opened, done))
     if others := [number for number in numbers if number not in opened]:
         raise ContractError(f"{what} folds slot {others[0]}, which is not open; open are {list(opened)!r}")
     if undone := [number for number in numbers if number not in done]:
@@ -152,11 +146,11 @@ def slots_to_fold_ahead(router: WorkRouter, opened: Sequence[int], done: Collect
     Raises:
         ContractError: the answer is none that ``WorkRouter.fold_ahead`` may give.
     """
-    answer = router.fold_ahead(opened, done)
     if not is_own(router):
-        return answer
+        return router.fold_ahead(opened, done)
     what = f"{type(router).__name__}.fold_ahead"
-    numbers = _numbers(what, answer)
+    with told(what):
+        numbers = _numbers(what, router.fold_ahead(opened, done))
     if numbers != list(opened[: len(numbers)]) or not all(number in done for number in numbers):
         raise ContractError(f"{what} returned {numbers!r}; it must be the first of {list(opened)!r}, and done")
     return numbers
@@ -182,13 +176,39 @@ def _place(plan: Plan, number: int) -> str:
 
 def begun(aggregator: JobAggregator, model: Buffer, *, version: int, examples: Sequence[int]) -> Aggregation:
     """Begin to fold updates; raises ``ContractError`` if an aggregator of somebody's own returns no ``Aggregation``."""
-    made = aggregator.begin(model, version=version, examples=examples)
-    if is_own(aggregator) and not (callable(getattr(made, "add", None)) and callable(getattr(made, "finish", None))):
+    if not is_own(aggregator):
+        return aggregator.begin(model, version=version, examples=examples)
+    what = f"{type(aggregator).__name__}.begin"
+    with told(what):
+        made = aggregator.begin(model, version=version, examples=examples)
+    if not (callable(getattr(made, "add", None)) and callable(getattr(made, "finish", None))):
         raise ContractError(
-            f"{type(aggregator).__name__}.begin returned {type(made).__name__}; it must be an Aggregation, with "
-            "add(updates) and finish(ends_phase=...)"
+            f"{what} returned {type(made).__name__}; it must be an Aggregation, with add(updates) and "
+            "finish(ends_phase=...)"
         )
+    check_methods(made, f"what {what} returns", Aggregation, ("add", "finish"))
     return made
+
+
+def check_aggregator(aggregator: JobAggregator) -> None:
+    """Raise ``ContractError`` if an aggregator of somebody's own cannot be called as one."""
+    check_methods(aggregator, "an aggregator", JobAggregator, ("begin",))
+
+
+def added(aggregation: Aggregation, updates: Sequence[Buffer]) -> None:
+    """Fold updates; raises ``ContractError`` by the name of what somebody's own aggregation does wrong.
+
+    That can read an update, and not write to it.
+    """
+    if not is_own(aggregation):
+        aggregation.add(updates)
+        return
+    what = f"{type(aggregation).__name__}.add"
+    with told(what):
+        add: Callable[[Sequence[Buffer]], Any] = aggregation.add  # somebody's own may return something
+        answer = add([memoryview(update).toreadonly() for update in updates])
+    if is_unfinished(answer):
+        raise ContractError(f"{what} returned {type(answer).__name__}: nothing was added; take 'yield' or 'async' out")
 
 
 def finished(aggregation: Aggregation, before: Buffer, *, ends_phase: bool) -> tuple[Buffer, float | None]:
@@ -202,9 +222,10 @@ def finished(aggregation: Aggregation, before: Buffer, *, ends_phase: bool) -> t
     Raises:
         ContractError: the answer is no model of this run, or no score. NotFiniteError: there is NaN or infinity in it.
     """
-    what = f"{type(aggregation).__name__}.finish"
+    what = getattr(aggregation, "what", "") or f"{type(aggregation).__name__}.finish"
     try:
-        answer: Any = aggregation.finish(ends_phase=ends_phase)
+        with told(what, passes=(WireError,)):
+            answer: Any = aggregation.finish(ends_phase=ends_phase)
     except WireError as exc:
         raise ContractError(f"{what} has made a model that cannot be written: {exc}") from exc
     if not isinstance(answer, tuple) or len(answer) != 2:

@@ -8,7 +8,7 @@ from dl4jlegacy.backend import to_host
 from dl4jlegacy.errors import CheckpointError, ConfError, ShapeError
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.networks import Network, TrainableNetwork, build_network
-from dl4jlegacy.scaleout.aggregate import PARAMS, STATE
+from dl4jlegacy.scaleout.aggregate import PARAMS, STATE, CollectingAggregator, JobAggregator
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.contract import check_finite
 from dl4jlegacy.scaleout.job import Result
@@ -27,9 +27,9 @@ def first_model(network: TrainableNetwork) -> Result:
 def first_model_of(
     conf: Conf,
     given: Result | Network | None,
+    aggregator: JobAggregator | None,
     kernels: Kernels,
     *,
-    has_aggregator: bool,
     resumes: bool = False,
     had_one: Callable[[], bool] = lambda: False,
 ) -> Callable[[], Result]:
@@ -38,8 +38,8 @@ def first_model_of(
     Args:
         conf: the run's.
         given: by its program; None: the network's configuration draws it.
+        aggregator: of its program, which jobs that are no network's need; None: it has none.
         kernels: of this process, for work in host memory.
-        has_aggregator: whether its program has one of its own, which jobs that are no network's need.
         resumes: whether the run goes on from before, so that it needs no first model as a rule.
         had_one: returns whether it began with one that was given; asked when version 0 is wanted.
 
@@ -47,10 +47,15 @@ def first_model_of(
         ConfError: it is none of the run's jobs. NotFiniteError: there is NaN or infinity in it.
     """
     if conf.network_conf is None:
-        if not has_aggregator:
+        if aggregator is None:
             raise ConfError(_OTHER_JOBS)
         if isinstance(given, Result):
             check_finite("first_model", given)
+            if isinstance(aggregator, CollectingAggregator) and "value" not in given.values:
+                raise ConfError(
+                    f"first_model has the values {sorted(given.values)}, and CollectingAggregator begins with 'value': "
+                    'give Result({"value": ...})'
+                )
             return lambda: given
         if given is not None or not resumes:
             raise ConfError(_OTHER_JOBS)

@@ -27,13 +27,13 @@ from typing import Any
 
 import msgspec
 
-from dl4jlegacy.errors import CheckpointError, TrackerError, VersionError, WireError
+from dl4jlegacy.errors import CheckpointError, TrackerError, VersionError
 from dl4jlegacy.nn.networks import Network
 from dl4jlegacy.scaleout.code_digest import code_digest
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.contract import is_own
 from dl4jlegacy.scaleout.first_model import first_model
-from dl4jlegacy.scaleout.job import CollectionJobIterator, JobIterator, Result, encode_work
+from dl4jlegacy.scaleout.job import JobIterator, Result
+from dl4jlegacy.scaleout.own_jobs import OwnJobs
 from dl4jlegacy.scaleout.parts import ROUTERS, PerformerFactory, used_modules
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.strategies import BUILT_IN
@@ -102,16 +102,14 @@ def _model_digest(first: Result | Network | None) -> str:
 
 def _jobs_digest(jobs: JobIterator) -> str:
     """Return the digest of jobs that are no network's: of their plan and of 64 of them at most; "": there is none."""
-    if not isinstance(jobs, CollectionJobIterator) and not is_own(jobs):
+    if not isinstance(jobs, OwnJobs):
         return ""  # data sets have a fingerprint, and what comes of others is nobody's model
     plan: Plan = jobs.plan
     whole = hashlib.sha256(msgspec.json.encode((plan.batches, plan.examples, plan.batch_size)))
     step = max(1, plan.total_slots // _MOST_JOBS)
-    with contextlib.suppress(WireError):
-        for number in range(0, plan.total_slots, step):
-            whole.update(encode_work(jobs.work(plan.slot(*plan.at(number)))))
-        return whole.hexdigest()
-    return ""
+    for number in range(0, plan.total_slots, step):
+        whole.update(jobs.frame(plan.slot(*plan.at(number))))
+    return whole.hexdigest()
 
 
 def agree_on_parts(

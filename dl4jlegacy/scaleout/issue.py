@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.job import JobIterator, encode_work
+from dl4jlegacy.scaleout.own_jobs import OwnJobs
 from dl4jlegacy.scaleout.phases import NO_PHASES, Phases
 from dl4jlegacy.scaleout.plan import SlotPlan
 from dl4jlegacy.scaleout.records import Manifest
@@ -56,4 +57,4 @@ class JobIssuer:
             drive(steps)
 
     def _load(self, slot: SlotPlan) -> Buffer:
-        return encode_work(self._jobs.work(slot))
+        return self._jobs.frame(slot) if isinstance(self._jobs, OwnJobs) else encode_work(self._jobs.work(slot))

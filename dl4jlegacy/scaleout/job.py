@@ -9,7 +9,7 @@ Legacy: ``org.deeplearning4j.scaleout.job.Job``, ``JobIterator``, ``DataSetItera
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -17,7 +17,8 @@ from dl4jlegacy import wire
 from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets import DataSet, MultiDataSet
 from dl4jlegacy.datasets.batches import BatchIterator
-from dl4jlegacy.errors import DataError, WireError, counted
+from dl4jlegacy.errors import DataError, Dl4jError, WireError, counted
+from dl4jlegacy.scaleout.own_parts import told
 from dl4jlegacy.scaleout.plan import Phase, Plan, SlotPlan, Validation
 from dl4jlegacy.scaleout.store import Buffer
 
@@ -154,7 +155,9 @@ def batch_of(data: BatchIterator, epoch: int, index: int) -> DataSet | MultiData
 
     A run counts examples by its plan, so batches are full but for the last one of an epoch, in each epoch alike.
     """
-    batch, what = data.batch(epoch, index), f"{type(data).__name__}.batch({epoch}, {index})"
+    what = f"{type(data).__name__}.batch({epoch}, {index})"
+    with told(what, DataError, passes=(Dl4jError,)):
+        batch = data.batch(epoch, index)
     if not isinstance(batch, DataSet | MultiDataSet):
         raise DataError(f"{what} returned {type(batch).__name__}; it must be a DataSet or a MultiDataSet")
     is_last, size = index == data.total_batches - 1, data.batch_size
@@ -168,10 +171,20 @@ def batch_of(data: BatchIterator, epoch: int, index: int) -> DataSet | MultiData
 
 
 class CollectionJobIterator:
-    """Makes a job of each JSON value in a list, ``epochs`` times."""
+    """Makes a job of each JSON value in a list, ``epochs`` times.
+
+    Raises:
+        DataError: it is no list, or an empty one.
+    """
 
     def __init__(self, items: Sequence[Any], *, jobs_per_round: int = 4, epochs: int = 1) -> None:
+        if not isinstance(items, Iterable) or isinstance(items, str | bytes | Mapping | Set):
+            raise DataError(
+                f"CollectionJobIterator got {type(items).__name__}; it makes a job of each item of a list, in its order"
+            )
         self._items = list(items)
+        if not self._items:
+            raise DataError("CollectionJobIterator got no item, so there is no job")
         self.plan = Plan(
             phases=(Phase(kind="collection", epochs=epochs),),
             batches=len(self._items),

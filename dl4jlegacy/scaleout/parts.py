@@ -18,13 +18,14 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dl4jlegacy.errors import ConfError, MissingPartError, UsageError, nearest
+from dl4jlegacy.errors import ConfError, Dl4jError, MissingPartError, UsageError, nearest
 from dl4jlegacy.exits import error_text, exits_as_errors
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.scaleout import strategies
 from dl4jlegacy.scaleout.code_digest import module_digest
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.contract import check_router
+from dl4jlegacy.scaleout.own_parts import check_callable, name_of, told
 from dl4jlegacy.scaleout.perform import CheckedPerformer, WorkerPerformer
 from dl4jlegacy.scaleout.strategies import WorkRouter
 
@@ -207,7 +208,9 @@ def _router(conf: Conf) -> WorkRouter:
             weighted_average=conf.weighted_average,
         )
     make = ROUTERS.find(conf.router, f"run {conf.run}" if conf.run else "the run")
-    with exits_as_errors():
+    what = f"router {name_of(make)}"
+    check_callable(make, what, "router(conf)", conf)
+    with told(what, passes=(Dl4jError,)):
         made: WorkRouter = make(conf)
     check_router(made)
     return made
@@ -217,7 +220,9 @@ def checked(factory: PerformerFactory) -> PerformerFactory:
     """Return what makes the same performers, whose results are checked: they are somebody's own."""
 
     def make(conf: Conf, kernels: Kernels) -> WorkerPerformer:
-        with exits_as_errors():
+        what = f"performer {name_of(factory)}"
+        check_callable(factory, what, "performer(conf, kernels)", conf, kernels)
+        with told(what, passes=(Dl4jError,)):
             return CheckedPerformer(factory(conf, kernels))
 
     return make

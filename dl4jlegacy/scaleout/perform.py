@@ -24,6 +24,7 @@ from dl4jlegacy.scaleout.aggregate import PARAMS, STATE, result_of
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.contract import check_finite, check_settled
 from dl4jlegacy.scaleout.job import Job, Result
+from dl4jlegacy.scaleout.own_parts import check_methods
 from dl4jlegacy.scaleout.phases import NO_PHASES, Phases
 from dl4jlegacy.scaleout.plan import VALIDATE
 from dl4jlegacy.scaleout.strategies import SlotStrategy
@@ -126,11 +127,7 @@ class CheckedPerformer:
     """
 
     def __init__(self, performer: WorkerPerformer) -> None:
-        for method in ("update", "perform"):
-            if not callable(getattr(performer, method, None)):
-                raise ContractError(
-                    f"{type(performer).__name__} has no method {method}; a performer has update(model) and perform(job)"
-                )
+        check_methods(performer, "a performer", WorkerPerformer, ("update", "perform"))
         self._performer = performer
 
     @property

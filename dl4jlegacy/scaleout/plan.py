@@ -56,6 +56,20 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
     layer: int = -1
     epochs: int = 1
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.kind, str):
+            raise ConfError(f"Phase.kind is {self.kind!r}; it must be a text")
+        for name in ("layer", "epochs"):
+            _whole(self, name)
+
+
+def _whole(owner: msgspec.Struct, name: str) -> int:
+    """Return a field that is a whole number; raises ``ConfError`` if it is something else."""
+    value = getattr(owner, name)
+    if type(value) is not int:
+        raise ConfError(f"{type(owner).__name__}.{name} is {value!r}; it must be a whole number")
+    return value
+
 
 class Validation(msgspec.Struct, frozen=True, kw_only=True):
     """The validation data of a run, and when the model is evaluated on them.
@@ -194,11 +208,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     warm_start_jobs: int = 1
 
     def __post_init__(self) -> None:
+        if not isinstance(self.phases, tuple) or not all(isinstance(phase, Phase) for phase in self.phases):
+            raise ConfError(f"Plan.phases is {self.phases!r}; it must be a tuple of Phases, as (Phase(epochs=2),)")
         for name in ("batches", "examples", "batch_size", "jobs_per_round", "averaging_frequency"):
-            if getattr(self, name) < 1:
+            if _whole(self, name) < 1:
                 raise ConfError(f"{name} is {getattr(self, name)}; a run needs at least 1")
         for name in ("first_epoch", "first_iteration"):
-            if getattr(self, name) < 0:
+            if _whole(self, name) < 0:
                 raise ConfError(f"{name} is {getattr(self, name)}; it must not be negative")
         if not 0 <= self.warm_start <= 1:
             raise ConfError(f"warm_start is {self.warm_start}; it must be a fraction of an epoch, from 0 to 1")

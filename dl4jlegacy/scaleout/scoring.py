@@ -15,6 +15,7 @@ import msgspec
 
 from dl4jlegacy.errors import ConfError, ContractError, NotFiniteError, nearest
 from dl4jlegacy.nn.batch_evaluation import CLASS_METRICS, NUMBER_METRICS
+from dl4jlegacy.scaleout.own_parts import name_of, told
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.records import Best, Failure, Figures, Head, Scores
 
@@ -134,11 +135,12 @@ class Scoring(msgspec.Struct, frozen=True, kw_only=True):
     @staticmethod
     def _asked(stop_if: Callable[[int, float], str], round_: int, score: float) -> str:
         """Return what a program's own function says; raises ``ContractError`` if that is no text."""
-        said: Any = stop_if(round_, score)
+        what = f"{name_of(stop_if)}, which is stop_if,"
+        with told(what):
+            said: Any = stop_if(round_, score)
         if said is not None and not isinstance(said, str):
             raise ContractError(
-                f"{getattr(stop_if, '__qualname__', type(stop_if).__name__)}, which is stop_if, returned {said!r} "
-                f'in round {round_}; it must be the reason why the run ends, as text, or ""'
+                f'{what} returned {said!r} in round {round_}; it must be the reason why the run ends, as text, or ""'
             )
         return said or ""
 

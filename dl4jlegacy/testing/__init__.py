@@ -2,7 +2,7 @@
 
 ::
 
-    from dl4jlegacy.testing import check_aggregator, check_iterator, check_performer, check_strategy
+    from dl4jlegacy.testing import check_aggregator, check_iterator, check_jobs, check_performer, check_strategy
 
     def test_my_router():
         check_strategy(MyRouter())
@@ -14,7 +14,8 @@ for again.
 
 from dl4jlegacy.testing.aggregators import check_aggregator
 from dl4jlegacy.testing.iterators import check_iterator
+from dl4jlegacy.testing.jobs import check_jobs
 from dl4jlegacy.testing.performers import check_performer
 from dl4jlegacy.testing.strategies import check_strategy
 
-__all__ = ["check_aggregator", "check_iterator", "check_performer", "check_strategy"]
+__all__ = ["check_aggregator", "check_iterator", "check_jobs", "check_performer", "check_strategy"]

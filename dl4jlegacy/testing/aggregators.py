@@ -9,7 +9,8 @@ import numpy as np
 
 from dl4jlegacy.errors import ContractError
 from dl4jlegacy.scaleout.aggregate import PARAMS, STATE, JobAggregator
-from dl4jlegacy.scaleout.contract import begun, finished
+from dl4jlegacy.scaleout.contract import added, begun, finished
+from dl4jlegacy.scaleout.contract import check_aggregator as check_aggregator_methods
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.store import Buffer
 
@@ -71,12 +72,13 @@ def _made(
     aggregator: JobAggregator, model: bytes, updates: Sequence[bytes], sizes: Sequence[int], *, ends_phase: bool = False
 ) -> tuple[bytes, float | None]:
     """Return the model, and its score, that comes of updates in groups of these sizes."""
+    check_aggregator_methods(aggregator)
     name, given = type(aggregator).__name__, bytearray(model)
     examples = [int(Result.decode(update).values.get("examples", 1)) for update in updates]
     aggregation, first = begun(aggregator, memoryview(given), version=1, examples=examples), 0
     for size in sizes:
         group: list[Buffer] = [memoryview(bytearray(update)) for update in updates[first : first + size]]
-        aggregation.add(group)
+        added(aggregation, group)
         if [bytes(each) for each in group] != list(updates[first : first + size]):
             raise ContractError(f"{name}: add() has changed an update; it belongs to whoever sent it")
         for each in group:  # they may be released afterwards

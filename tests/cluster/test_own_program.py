@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from dl4jlegacy import ActorNetworkRunner, Conf, DigitsDataSetIterator
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.training import params_sha256
 from tests.support.cluster_commands import SECRET, Cluster, Command, error, same, until
+from tests.support.mistaken_parts import MISTAKES
 from tests.support.own_program import lines
 
 pytestmark = pytest.mark.long
@@ -215,3 +217,22 @@ def test_the_legacy_master_and_worker_meet(cluster: Cluster) -> None:
     assert master.wait() == 0, master.err()
     assert "Accuracy" in master.out()
     assert worker.wait() == 0, worker.err()
+
+
+@pytest.mark.parametrize("name", ["work raises", "work is a set", "no begin", "finish exits", "fold returns nothing"])
+def test_a_mistake_in_a_part_is_told_once(cluster: Cluster, name: str) -> None:
+    """As in one process; a run that had begun has failed for its worker, too, and of the others nothing is left."""
+    where = (cluster.zookeeper, f"hazelcast://{cluster.hazelcast}", cluster.cluster_name)
+    cluster._runs.add("mistaken")
+    master = cluster.start(name, *where, program=[sys.executable, "-m", "tests.support.mistaken_parts"])
+    begins = name in ("finish exits", "fold returns nothing")
+    worker = cluster.worker("--use", "tests.support.mistaken_parts") if begins else None
+    assert master.wait(60) == 1
+    last = master.err().strip().splitlines()[-1]
+    assert re.match(rf"dl4jlegacy\.errors\.ContractError: .*{MISTAKES[name].words}", last), master.err()
+    assert "Unhandled exception" not in master.err()
+    if worker is None:
+        assert not cluster.left_over()
+    else:
+        told = error(worker, 1, "DL4J-CONTRACT")
+        assert "Traceback" not in worker.err(), told

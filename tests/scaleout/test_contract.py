@@ -273,7 +273,7 @@ def test_a_total_that_no_model_can_hold_ends_the_run(fold: Any, error: type[Dl4j
         "master", jobs, performer=make, aggregator=CollectingAggregator(fold), first_model=first
     ) as runner:
         runner.setup(Conf(workers=1))
-        with pytest.raises(error, match=r"Collection\.finish"):
+        with pytest.raises(error, match=r"<lambda>, CollectingAggregator's fold, returned"):
             runner.train(deadline=20)
 
 

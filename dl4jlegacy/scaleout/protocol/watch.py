@@ -23,7 +23,8 @@ from dl4jlegacy.scaleout.aggregate import (
     ValidationAggregation,
     check_update,
 )
-from dl4jlegacy.scaleout.contract import begun, is_own, open_slots, slots_to_fold, slots_to_fold_ahead
+from dl4jlegacy.scaleout.contract import added, begun, open_slots, slots_to_fold, slots_to_fold_ahead
+from dl4jlegacy.scaleout.own_parts import is_own
 from dl4jlegacy.scaleout.phases import Phases
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol.crashes import CRASHES, MOST_EXCUSED, Attempts, accusation, is_held_back, note_crashes
@@ -432,7 +433,7 @@ def _fold(me: Watcher, slots: OpenSlots, ready: Sequence[int], *, announced: lis
         if (yield from _refuse_unfit(me, slots, group, whole)):
             return False
         with me.phases.phase("MasterAggregate", at):
-            slots.aggregation.add(whole)
+            added(slots.aggregation, whole)
         slots.folded += group
         strategy = logged_strategy(me.router, me.plan, slots.head.round)
         if strategy is not None and strategy.is_logged:
