@@ -1,5 +1,6 @@
 """The public names of the package and where each lives: listed here once, for type checkers and for ``__init__``."""
 
+from .cluster.inference_program import ClusterInference as ClusterInference
 from .datasets import (
     CsvDataSetIterator as CsvDataSetIterator,
     CsvSequenceDataSetIterator as CsvSequenceDataSetIterator,

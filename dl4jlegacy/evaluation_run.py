@@ -9,20 +9,24 @@ Legacy: DL4J's ``IEvaluateFlatMapFunction`` and ``IEvaluationReduceFunction`` fo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from dl4jlegacy.datasets import DataSet
-from dl4jlegacy.inference_run import InferencePerformer, InferenceRun
+from dl4jlegacy.datasets.batches import Batch
+from dl4jlegacy.errors import ConfError
+from dl4jlegacy.inference_run import Batches, ExampleBatches, Examples, InferencePerformer, InferenceRun
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.batch_evaluation import (
-    ROWS,
     BatchEvaluation,
     NetworkEvaluation,
     evaluate_batches,
     is_classified,
     merge_evaluations,
 )
+from dl4jlegacy.nn.evaluation.states import AnyEvaluation, check_evaluations, described
+from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.networks import Network
-from dl4jlegacy.run import Run
+from dl4jlegacy.run import Run, whole_of
 from dl4jlegacy.scaleout.aggregate import CollectedEvaluations, evaluation_in, result_of
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import Job, Result
@@ -47,12 +51,19 @@ class EvaluationPerformer(InferencePerformer):
     def __init__(self, conf: Conf, kernels: Kernels) -> None:
         super().__init__(conf, kernels)
         self._classifies = bool(conf.performer_args["classifies"])
+        self._batch_size = int(conf.performer_args["batch_size"])
+        self._besides = conf.performer_args["evaluations"]
 
     def perform(self, job: Job) -> Result | None:
         """See ``WorkerPerformer``; returns the loss of each batch, and the counts of all."""
         parts: list[BatchEvaluation] = []
         found = evaluate_batches(
-            self.network, job.work, classifies=self._classifies, first=job.slot.first, batch_size=ROWS
+            self.network,
+            job.work,
+            classifies=self._classifies,
+            first=job.slot.first,
+            batch_size=self._batch_size,
+            besides=self._besides,
         )
         for part in found:
             parts.append(part)
@@ -81,23 +92,22 @@ class _Whole(CollectedEvaluations):
 class _Jobs:
     """A job for each range of consecutive batches, all in one round. A ``JobIterator``."""
 
-    def __init__(self, examples: DataSet) -> None:
-        self._examples = examples
-        batches = -(-len(examples) // ROWS)
-        in_job = -(-batches // _MOST_JOBS)
+    def __init__(self, batches: Batches, normalize: Callable[[DataSet], DataSet]) -> None:
+        self._batches, self._normalize = batches, normalize
+        in_job = -(-batches.batches // _MOST_JOBS)
         self.plan = Plan(
             phases=(Phase(kind="evaluate"),),
-            batches=batches,
-            examples=len(examples),
-            batch_size=ROWS,
-            jobs_per_round=-(-batches // in_job),
+            batches=batches.batches,
+            examples=batches.examples,
+            batch_size=batches.batch_size,
+            jobs_per_round=-(-batches.batches // in_job),
             averaging_frequency=in_job,
         )
 
-    def work(self, slot: SlotPlan) -> list[DataSet]:
-        """Return the batches of a slot, as views."""
-        stop = min(slot.last * ROWS, len(self._examples))
-        return list(self._examples.rows(slot.first * ROWS, stop).batch_by(ROWS))
+    def work(self, slot: SlotPlan) -> list[Batch]:
+        """Return the batches of a slot, scaled for the network."""
+        batches = (self._batches.batch(index) for index in range(slot.first, slot.last))
+        return [self._normalize(batch) if isinstance(batch, DataSet) else batch for batch in batches]
 
 
 class EvaluationRun(InferenceRun):
@@ -105,18 +115,41 @@ class EvaluationRun(InferenceRun):
 
     Args:
         network: a trained one of either kind.
-        examples: scaled as those that it was trained on; at least one.
+        examples: scaled as those that it was trained on; at least one. Of an iterator, its first epoch.
         label_names: of the classes.
+        evaluations: further ones, to which the run adds the same outputs once it has come to its end.
+        normalize: scales a batch, if the examples are not scaled yet.
+
+    Raises:
+        ConfError, ShapeError: an evaluation cannot be shared out, or does not fit the network; see
+            ``check_evaluations``; or the batches are of another kind than it takes. DataError: a batch is none.
     """
 
-    def __init__(self, network: Network, examples: DataSet, label_names: tuple[str, ...]) -> None:
-        self._label_names = label_names
+    def __init__(
+        self,
+        network: Network,
+        examples: Examples,
+        label_names: tuple[str, ...],
+        *,
+        evaluations: Sequence[AnyEvaluation] = (),
+        normalize: Callable[[DataSet], DataSet] = lambda batch: batch,
+    ) -> None:
+        self._label_names, self._evaluations = label_names, evaluations
+        jobs = _Jobs(ExampleBatches(examples), normalize)
+        [first] = jobs.work(SlotPlan(0, 0, 0, 0, 0, 1, 0, 0))
+        next(network.batches(first))
+        whole = examples if isinstance(examples, Batch) else whole_of(examples)
+        whole = normalize(whole) if isinstance(whole, DataSet) else whole
+        if evaluations:
+            _check(network, first.rows(0, 1), evaluations)
         super().__init__(
             network,
             performer=EVALUATE,
-            jobs=_Jobs(examples),
+            jobs=jobs,
             aggregator=_Aggregator(),
-            classifies=is_classified(network.conf, examples),
+            classifies=is_classified(network.conf, whole),
+            batch_size=jobs.plan.batch_size,
+            evaluations=[described(evaluation) for evaluation in evaluations],
         )
 
     def perform(
@@ -126,15 +159,39 @@ class EvaluationRun(InferenceRun):
         tracker: StateTracker | None = None,
         monitor: ClusterMonitor | None = None,
         tick: Callable[[RunStatus], None] | None = None,
+        in_units: Callable[[AnyEvaluation], AnyEvaluation] = lambda part: part,
     ) -> NetworkEvaluation:
-        """Lead the run to its end and return what it has found; args and errors as for ``lead``."""
-        result = self.lead(run, tracker=tracker, monitor=monitor, tick=tick)
-        return merge_evaluations([evaluation_in(result.model)], self._label_names)
+        """Lead the run to its end and return what it has found; args and errors as for ``lead``.
+
+        ``in_units`` returns what an evaluation of some outputs says of them in other units.
+        """
+        found = evaluation_in(self.lead(run, tracker=tracker, monitor=monitor, tick=tick).model)
+        for number, evaluation in enumerate(self._evaluations):
+            whole: Any = evaluation
+            for part in found.evaluations[str(number)]:
+                whole.merge(in_units(part))
+        return merge_evaluations([found], self._label_names)
+
+
+def _check(network: Network, example: Batch, evaluations: Sequence[Any]) -> None:
+    """Raise unless the evaluations fit what a network says of an example."""
+    if isinstance(network, MultiLayerNetwork) and not network.conf.backprop:
+        raise ConfError("the network was only pretrained: it has no outputs to evaluate, and only a loss")
+    check_evaluations(evaluations, network.scored_output(example)[1])
 
 
 def evaluate_with_workers(
-    network: Network, examples: DataSet, label_names: tuple[str, ...], *, workers: int, device: str = ""
+    network: Network,
+    examples: Examples,
+    label_names: tuple[str, ...],
+    *,
+    workers: int,
+    device: str = "",
+    evaluations: Sequence[AnyEvaluation] = (),
 ) -> NetworkEvaluation:
-    """Return what ``evaluate_network`` does, from so many threads, each with a network of its own on the ``device``."""
-    run = EvaluationRun(network, examples, label_names)
+    """Return what ``evaluate_network`` does, from so many threads, each with a network of its own on the ``device``.
+
+    ``evaluations`` and errors as for ``EvaluationRun``.
+    """
+    run = EvaluationRun(network, examples, label_names, evaluations=evaluations)
     return run.perform(run.resolve(Conf(device=device, workers=workers), workers=workers))

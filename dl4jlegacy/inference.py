@@ -44,15 +44,19 @@ from dl4jlegacy.nn.dl4j.serializer import (
     restore_transform,
 )
 from dl4jlegacy.nn.evaluation.classification import Evaluation
+from dl4jlegacy.nn.evaluation.regression import RegressionEvaluation
+from dl4jlegacy.nn.evaluation.states import AnyEvaluation
 from dl4jlegacy.nn.modelimport.keras import KerasModelImport
 from dl4jlegacy.nn.modelimport.keras_file import is_keras
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.networks import Network, input_type_of
 
 __all__ = [
+    "ANSWERS_AT",
     "SPLITS",
     "NetworkEvaluation",
     "TrainedModel",
+    "answers_in",
     "evaluate_model",
     "evaluate_network",
     "evaluation_in_units",
@@ -192,6 +196,19 @@ def evaluation_in_units(evaluation: NetworkEvaluation, transform: TransformProce
     return evaluation.in_units(transform.label_scales, transform.label_shifts, transform.label_names)
 
 
+ANSWERS_AT = ("output", "last step", "each step")
+"""Where in a network's outputs its answers are: in each output as it is, at a sequence's last time step, or at each."""
+
+
+def answers_in(outputs: Array, place: str) -> Array:
+    """Return the answers in a network's outputs, ``(answers, n_out)``; ``place`` is one of ``ANSWERS_AT``."""
+    if outputs.ndim != 3 or place == "output":
+        return outputs
+    if place == "each step":
+        return np.ascontiguousarray(outputs.transpose(0, 2, 1)).reshape(-1, outputs.shape[1])
+    return np.ascontiguousarray(outputs[:, :, -1])
+
+
 @dataclass(frozen=True, slots=True)
 class TrainedModel:
     """A trained network with what belongs to it: ``load_model`` returns one.
@@ -225,12 +242,14 @@ class TrainedModel:
         A model of sequences answers at each time step, ``(examples * time steps, n_out)``, unless it learned a class
         for each whole one. Args and errors as for ``output``. ``(examples, n_out)``.
         """
-        outputs = self.output(features)
-        if outputs.ndim != 3 or (self.text is None and self.sequences is None):
-            return outputs
+        return answers_in(self.output(features), self.answers_at)
+
+    @property
+    def answers_at(self) -> str:
+        """Where in its outputs its answers are, one of ``ANSWERS_AT``."""
         if self.sequences is not None and not self.sequences.is_of_whole:
-            return np.ascontiguousarray(outputs.transpose(0, 2, 1)).reshape(-1, outputs.shape[1])
-        return np.ascontiguousarray(outputs[:, :, -1])
+            return "each step"
+        return "output" if self.text is None and self.sequences is None else "last step"
 
     def answers(self, features: Array) -> int:
         """Return how many answers there are for examples."""
@@ -268,13 +287,23 @@ class TrainedModel:
         """Return an evaluation of the network in the units of the numbers that it predicts."""
         return evaluation_in_units(evaluation, self.transform)
 
+    def part_in_units(self, evaluation: AnyEvaluation) -> AnyEvaluation:
+        """Return an evaluation of some outputs likewise."""
+        if isinstance(evaluation, RegressionEvaluation) and self.transform is not None and self.predicts_numbers:
+            transform = self.transform
+            return evaluation.scaled(transform.label_scales, transform.label_shifts, transform.label_names)
+        return evaluation
+
     def predict(self, features: Any) -> Array:
         """Return the number of the most probable class of each example, ``(examples,)``; errors as for ``output``.
 
         ``label_names`` has the names of these numbers. Of a model of several labels that do not exclude each other, 0
         or 1 for each of them, ``(examples, labels)``.
         """
-        outputs = self.output(features)
+        return self.classes_in(self.output(features))
+
+    def classes_in(self, outputs: Array) -> Array:
+        """Return what ``predict`` says of examples with these outputs."""
         if self.is_multi_label:
             return (outputs > 0.5).astype(np.intp)
         classes: Array = outputs.argmax(axis=1)

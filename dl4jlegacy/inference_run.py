@@ -8,23 +8,77 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from dl4jlegacy.backend import to_host
+from dl4jlegacy.datasets.batches import Batch, BatchIterator
+from dl4jlegacy.errors import DataError
 from dl4jlegacy.execution import RunExecution
 from dl4jlegacy.kernels.protocol import Kernels
+from dl4jlegacy.nn.batch_evaluation import ROWS
 from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration, MultiLayerConfiguration
 from dl4jlegacy.nn.networks import Network, build_network
 from dl4jlegacy.run import Run, resolve
 from dl4jlegacy.scaleout.aggregate import PARAMS, JobAggregator
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.job import JobIterator, Result
+from dl4jlegacy.scaleout.job import JobIterator, Result, batch_of
 from dl4jlegacy.scaleout.monitor import ClusterMonitor
 from dl4jlegacy.scaleout.outcome import RunStatus, TrainingResult
 from dl4jlegacy.scaleout.tracker import StateTracker
 from dl4jlegacy.strict_json import to_json
 
-__all__ = ["InferencePerformer", "InferenceRun"]
+__all__ = ["Batches", "ExampleBatches", "Examples", "InferencePerformer", "InferenceRun"]
+
+Examples = Batch | BatchIterator
+"""What a network is evaluated on: examples, which are cut into batches of ``ROWS``, or batches that have a number."""
+
+
+class Batches(Protocol):
+    """What the jobs of a run are made of, batch by batch; any of them may be asked for again, on any thread."""
+
+    @property
+    def batches(self) -> int:
+        """How many there are."""
+
+    @property
+    def examples(self) -> int:
+        """How many examples all of them have."""
+
+    @property
+    def batch_size(self) -> int:
+        """How many examples each has, but for the last one."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that a batch takes, about."""
+
+    def batch(self, index: int) -> Batch:
+        """Return a batch."""
+
+
+class ExampleBatches:
+    """The batches of examples, or of the first epoch of an iterator. ``Batches``. Raises ``DataError`` for none."""
+
+    def __init__(self, examples: Examples) -> None:
+        self._given = examples
+        if isinstance(examples, Batch):
+            self.examples, self.batch_size = len(examples), ROWS
+        else:
+            self.examples, self.batch_size = examples.total_examples, examples.batch_size
+        if not self.examples:
+            raise DataError("there are no examples")
+        self.batches = -(-self.examples // self.batch_size)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that a batch takes, about."""
+        return self.batch(0).nbytes
+
+    def batch(self, index: int) -> Batch:
+        """Return a batch; raises ``DataError`` if an iterator has none of this size there."""
+        if isinstance(self._given, Batch):
+            return self._given.rows(index * ROWS, min((index + 1) * ROWS, self.examples))
+        return batch_of(self._given, 0, index)
 
 
 class InferencePerformer:

@@ -45,6 +45,7 @@ __all__ = [
     "predict_alone",
     "predict_blocks",
     "replicas",
+    "rows_in",
     "sequences_of",
     "texts_of",
     "write_texts",
@@ -194,6 +195,21 @@ def blocks_of(model: TrainedModel, file: str, images: Sequence[Path] = ()) -> It
         yield model.rows_as_read(rows)
 
 
+def rows_in(model: TrainedModel, file: str) -> tuple[Iterable[Array], tuple[str, ...]]:
+    """Return the blocks that a model is to answer, and the file of each answer, where each block has one of its own.
+
+    Args:
+        model: that they must fit.
+        file: a table, a text, an image, a sequence, or a folder of images or sequences; ``-``: standard input.
+
+    Errors as for ``images_of``, ``sequences_of`` and ``blocks_of``; some come when the blocks are read.
+    """
+    images, sequences = images_of(model, file), sequences_of(model, file)
+    of_each = [*images, *(path for path, rows in sequences.items() for _ in range(model.answers(rows)))]
+    blocks = sequences.values() if sequences else blocks_of(model, file, images)
+    return blocks, tuple(map(str, of_each))
+
+
 def _opened(file: str, name: str) -> BinaryIO:
     with files.errors_as(DataError, f"cannot read {name}"):
         # Its own file: a thread that still waits for standard input must not hold up the end of the process.
@@ -292,14 +308,14 @@ def _predicted(predict: Predict, first: int, rows: Array) -> PredictedRows:
 
 
 @contextlib.contextmanager
-def named_rows(first: int) -> Iterator[None]:
-    """Add to an error that names a row of a block where the block begins."""
+def named_rows(first: int, unit: str = "rows") -> Iterator[None]:
+    """Add to an error that names a row of a block where the block begins, counted in rows, or in blocks."""
     try:
         yield
     except NotFiniteError as exc:
         if not first:
             raise
-        raise NotFiniteError(f"in the rows from {first} on (the first is 0), counted from there: {exc}") from exc
+        raise NotFiniteError(f"in the {unit} from {first} on (the first is 0), counted from there: {exc}") from exc
 
 
 # -- what is printed ---------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Predictions as a run: its jobs are ranges of rows, its only model is the network, and each round has outputs.
+"""Predictions, or losses, as a run: its jobs are ranges of rows, its only model is the network.
 
 The model stays as it is from round to round, so each worker reads it once; what a round has found goes to whoever asks
 for it, in the order of the rows, and the run forgets it. So neither memory nor grid grow with the rows.
@@ -10,23 +10,27 @@ import os
 import queue
 import tempfile
 import threading
+from array import array
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from dl4jlegacy import files
+from dl4jlegacy import files, wire
 from dl4jlegacy.backend import Array, to_host
 from dl4jlegacy.datasets import DataSet
-from dl4jlegacy.errors import DataError, TrainingError
+from dl4jlegacy.datasets.batches import Batch
+from dl4jlegacy.errors import DataError, ShapeError, TrainingError
 from dl4jlegacy.exits import exits_as_errors
-from dl4jlegacy.inference import TrainedModel
-from dl4jlegacy.inference_run import InferencePerformer, InferenceRun
-from dl4jlegacy.nn.batch_evaluation import ROWS
+from dl4jlegacy.inference import ANSWERS_AT, TrainedModel, answers_in
+from dl4jlegacy.inference_run import Batches, ExampleBatches, Examples, InferencePerformer, InferenceRun
+from dl4jlegacy.kernels.protocol import Kernels
+from dl4jlegacy.nn.batch_evaluation import example_scores
 from dl4jlegacy.prediction import PredictedRows, named_rows
 from dl4jlegacy.run import Run
 from dl4jlegacy.scaleout.aggregate import Aggregation
+from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.job import Job, Result
 from dl4jlegacy.scaleout.monitor import ClusterMonitor
 from dl4jlegacy.scaleout.outcome import RunStatus
@@ -36,63 +40,112 @@ from dl4jlegacy.scaleout.store import Buffer
 from dl4jlegacy.scaleout.tracker import StateTracker
 from dl4jlegacy.service_threads import ServiceThread
 
-__all__ = ["PREDICT", "PredictionPerformer", "PredictionRun", "Spool"]
+__all__ = ["PREDICT", "SCORES", "PredictionPerformer", "PredictionRun", "ScoringRun", "Spool"]
 
 PREDICT = "dl4jlegacy.predict"
 """The name of the performer, which every worker has."""
+SCORES = "scores"
+"""What a run finds that asks for the losses of examples."""
 _JOBS_PER_ROUND = 32
 _JOB_NBYTES = 1 << 20
-"""So much has a job of features, or of outputs, unless a single batch has more."""
+"""So much has a job of features, or of outputs, about, unless a single batch has more."""
 _MOST_UNREAD = 2
 """Rounds whose outputs nobody has read yet; while there are so many, no more jobs are issued."""
 
 
 @register_performer(PREDICT)
 class PredictionPerformer(InferencePerformer):
-    """Returns the outputs of the network for a job's rows."""
+    """Returns what the network finds for each of a job's batches: its answers, or the losses of their examples."""
+
+    def __init__(self, conf: Conf, kernels: Kernels) -> None:
+        super().__init__(conf, kernels)
+        self._finds = str(conf.performer_args["finds"])
+        self._rows, self._unit = int(conf.performer_args["rows"]), str(conf.performer_args["unit"])
 
     def perform(self, job: Job) -> Result | None:
         """See ``WorkerPerformer``."""
-        outputs: list[Array] = []
-        for index, rows in enumerate(job.work, job.slot.first):
-            with named_rows(index * ROWS):
-                outputs.append(np.array(to_host(self.network.output(rows.features))))
+        found: list[Array] = []
+        for index, batch in enumerate(job.work, job.slot.first):
+            found.append(self._found(batch, index * self._rows))
             self.progress += 1
             if not job.is_wanted():
                 return None
-        return Result({"examples": sum(map(len, outputs))}, {"outputs": np.concatenate(outputs)})
+        return Result({"examples": sum(map(len, found))}, {"found": np.concatenate(found)})
+
+    def _found(self, batch: Batch, first: int) -> Array:
+        if self._finds == SCORES:
+            return example_scores(self.network, batch, first=first)
+        with named_rows(first, self._unit):
+            features: Any = batch.features
+            return answers_in(np.array(to_host(self.network.output(features))), self._finds)
 
 
 class Spool:
-    """Rows of features in a temporary file, which ends with the process; safe on any thread once it is filled.
+    """Features in a temporary file, block by block, which ends with the process; safe on any thread once it is filled.
+
+    ``Batches``: a block is one.
+
+    Attributes:
+        n_in: the columns of the first block.
+        examples, steps: how many rows all blocks have; of sequences, how many time steps.
+        is_even: whether all blocks but the last have as many rows.
 
     Raises:
         DataError: the disk refuses; and what the blocks raise.
     """
 
     def __init__(self, blocks: Iterable[Array]) -> None:
-        self._file, self.rows, self.n_in = tempfile.TemporaryFile(prefix="dl4j-rows-"), 0, 0  # noqa: SIM115
-        self._dtype = np.dtype(np.float32)
+        self._file, self._ends = tempfile.TemporaryFile(prefix="dl4j-rows-"), array("q", [0])  # noqa: SIM115
+        self.n_in, self.examples, self.steps, self.is_even = 0, 0, 0, True
+        self._first, self._last = 0, 0
+        self._shapes: set[tuple[int, ...]] = set()
         try:
-            self._fill(blocks)
+            for features in blocks:
+                self._add(DataSet(features))
+            if not self.examples:
+                raise DataError("there are no rows to answer")
         except BaseException:
             self._file.close()
             raise
 
-    def _fill(self, blocks: Iterable[Array]) -> None:
-        for rows in blocks:
-            with files.errors_as(DataError, "the rows cannot be kept", "set TMPDIR to a larger disk"):
-                self._file.write(np.ascontiguousarray(rows).data)
-                self._file.flush()
-            self._dtype = rows.dtype
-            self.rows, self.n_in = self.rows + len(rows), rows.shape[1]
+    def _add(self, block: DataSet) -> None:
+        content = wire.encode({}, block.arrays())
+        with files.errors_as(DataError, "the rows cannot be kept", "set TMPDIR to a larger disk"):
+            self._file.write(content)
+            self._file.flush()
+        self.is_even = self.is_even and (not self.examples or self._last == self._first >= len(block))
+        self.n_in, self._first = self.n_in or block.features.shape[1], self._first or len(block)
+        self._last, self.examples = len(block), self.examples + len(block)
+        self.steps += len(block) * (block.features.shape[2] if len(block.features.shape) == 3 else 1)
+        self._shapes.add(block.features.shape[1:])
+        self._ends.append(self._ends[-1] + len(content))
 
-    def read(self, first: int, stop: int) -> Array:
-        """Return rows ``first`` to ``stop`` (exclusive), ``(rows, n_in)``."""
-        width = self._dtype.itemsize * self.n_in
-        with files.errors_as(DataError, f"rows {first} to {stop} cannot be read again"):
-            content = os.pread(self._file.fileno(), (stop - first) * width, first * width)
-        return np.frombuffer(content, self._dtype).reshape(stop - first, self.n_in)
+    @property
+    def batches(self) -> int:
+        """How many blocks there are."""
+        return len(self._ends) - 1
+
+    @property
+    def batch_size(self) -> int:
+        """How many rows each has, but for the last one; 1 if they have different numbers of them."""
+        return self._first if self.is_even else 1
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that a block takes, in the mean."""
+        return self._ends[-1] // self.batches
+
+    @property
+    def is_of_one_shape(self) -> bool:
+        """Whether examples of all blocks have the same shape, as sequences of different lengths have not."""
+        return len(self._shapes) == 1
+
+    def batch(self, index: int) -> DataSet:
+        """Return a block."""
+        first, stop = self._ends[index : index + 2]
+        with files.errors_as(DataError, f"block {index} cannot be read again"):
+            content = os.pread(self._file.fileno(), stop - first, first)
+        return DataSet.from_arrays(wire.decode(content)[1].get)
 
     def close(self) -> None:
         """Remove the file."""
@@ -100,31 +153,30 @@ class Spool:
 
 
 class _Jobs:
-    """A job for each range of consecutive batches of ``ROWS`` rows. A ``JobIterator``."""
+    """A job for each range of consecutive batches. A ``JobIterator``."""
 
-    def __init__(self, model: TrainedModel, spool: Spool) -> None:
-        self._model, self._spool = model, spool
-        batches = -(-spool.rows // ROWS)
-        large = _JOB_NBYTES // (4 * ROWS * max(spool.n_in, model.network.n_out))
+    def __init__(self, model: TrainedModel, batches: Batches, is_even: bool) -> None:
+        self._model, self._batches = model, batches
+        count = batches.batches
+        large = _JOB_NBYTES // max(batches.nbytes, 4 * batches.batch_size * model.network.n_out)
         self.plan = Plan(
             phases=(Phase(kind="predict"),),
-            batches=batches,
-            examples=spool.rows,
-            batch_size=ROWS,
+            batches=count,
+            examples=batches.examples if is_even else count,
+            batch_size=batches.batch_size,
             jobs_per_round=_JOBS_PER_ROUND,
-            averaging_frequency=max(1, min(large, batches // _JOBS_PER_ROUND)),
+            averaging_frequency=max(1, min(large, count // _JOBS_PER_ROUND)),
         )
 
-    def work(self, slot: SlotPlan) -> list[DataSet]:
+    def work(self, slot: SlotPlan) -> list[Batch]:
         """Return the batches of a slot, scaled as in training."""
-        stop = min(slot.last * ROWS, self._spool.rows)
-        rows = DataSet(self._spool.read(slot.first * ROWS, stop))
-        return [self._model.normalize(batch) for batch in rows.batch_by(ROWS)]
+        batches = (self._batches.batch(index) for index in range(slot.first, slot.last))
+        return [self._model.normalize(batch) if isinstance(batch, DataSet) else batch for batch in batches]
 
 
 @dataclass(slots=True)
 class _Aggregator:
-    """Keeps the outputs of a round until the round counts, and passes them on then. A ``JobAggregator``.
+    """Keeps what a round has found until the round counts, and passes them on then. A ``JobAggregator``.
 
     It is a listener, too: only a head that was written tells that a round counts, once.
     """
@@ -157,7 +209,7 @@ class _Round:
 
     def add(self, updates: Sequence[Buffer]) -> None:
         """See ``Aggregation``."""
-        self.outputs += [np.array(Result.decode(frame).arrays["outputs"]) for frame in updates]
+        self.outputs += [np.array(Result.decode(frame).arrays["found"]) for frame in updates]
 
     def finish(self, *, ends_phase: bool) -> tuple[Buffer, float | None]:
         """See ``Aggregation``."""
@@ -168,13 +220,29 @@ class _NobodyReadsError(Exception):
     """Nobody reads the predictions any more."""
 
 
-class PredictionRun(InferenceRun):
-    """The predictions of a model for the rows of a spool, as a run."""
+class _FindingRun(InferenceRun):
+    """What a model finds for each example, as a run.
 
-    def __init__(self, model: TrainedModel, spool: Spool) -> None:
-        self._model, self._spool, self._is_wanted = model, spool, threading.Event()
+    Args:
+        model: that takes them as they are.
+        batches: of the examples; at least one.
+        finds: ``SCORES``, or where the model's answers are, one of ``ANSWERS_AT``.
+        expected: how many there are.
+        is_even: whether all batches but the last have as many examples.
+    """
+
+    def __init__(self, model: TrainedModel, batches: Batches, finds: str, expected: int, *, is_even: bool) -> None:
+        self._model, self._expected, self._is_wanted = model, expected, threading.Event()
         self._outputs = _Aggregator()
-        super().__init__(model.network, performer=PREDICT, jobs=_Jobs(model, spool), aggregator=self._outputs)
+        super().__init__(
+            model.network,
+            performer=PREDICT,
+            jobs=_Jobs(model, batches, is_even),
+            aggregator=self._outputs,
+            finds=finds,
+            rows=batches.batch_size,
+            unit="rows" if is_even else "blocks",
+        )
 
     def perform(
         self, run: Run, *, tracker: StateTracker | None = None, monitor: ClusterMonitor | None = None, tick: Any = None
@@ -190,8 +258,8 @@ class PredictionRun(InferenceRun):
         outputs = self._outputs
         self.lead(run, tracker=tracker, monitor=monitor, tick=look, listeners=[outputs], takes_more=outputs.is_read)
 
-    def predicted(self, lead: Callable[[], None]) -> Generator[PredictedRows, None, None]:
-        """Yield the predictions, in the order of the rows, while ``lead`` performs the run on another thread.
+    def found(self, lead: Callable[[], None]) -> Generator[Array, None, None]:
+        """Yield what is found, in the order of the examples, while ``lead`` performs the run on another thread.
 
         What it raises is raised here.
         """
@@ -203,23 +271,61 @@ class PredictionRun(InferenceRun):
                     lead()
             except _NobodyReadsError:
                 return
-            except Exception as exc:  # noqa: BLE001  # raised again where the predictions are read
+            except Exception as exc:  # noqa: BLE001  # raised again where it is read
                 end = exc
             self._outputs.outputs.put(end)
 
         self._is_wanted.set()
-        thread, first = ServiceThread(target=work, name="dl4j-predict", daemon=False), 0
+        thread, count = ServiceThread(target=work, name="dl4j-predict", daemon=False), 0
         thread.start()
         try:
             while (item := self._outputs.outputs.get()) is not None:
                 if isinstance(item, Exception):
                     raise item
-                for found in item:
-                    outputs = self._model.in_label_units(found)
-                    yield PredictedRows(first, self._spool.n_in, outputs, outputs.argmax(axis=1).tolist())
-                    first += len(found)
-            if first != self._spool.rows:
-                raise TrainingError(f"{first} of {self._spool.rows} rows were answered; this is a bug")
+                for answers in item:
+                    yield answers
+                    count += len(answers)
+            if count != self._expected:
+                raise TrainingError(f"{count} of {self._expected} rows were answered; this is a bug")
         finally:
             self._is_wanted.clear()
             thread.join()
+
+
+class PredictionRun(_FindingRun):
+    """The predictions of a model for the blocks of a spool, as a run.
+
+    Raises:
+        ShapeError: they are sequences of different lengths, and the model answers with all outputs.
+    """
+
+    def __init__(self, model: TrainedModel, spool: Spool) -> None:
+        self._n_in, place = spool.n_in, model.answers_at
+        if place == ANSWERS_AT[0] and not spool.is_of_one_shape:
+            raise ShapeError(
+                f"the blocks have sequences of different lengths, and the outputs of {model.name} for these are no one "
+                "array; give those of one length at a time"
+            )
+        expected = spool.steps if place == "each step" else spool.examples
+        super().__init__(model, spool, place, expected, is_even=spool.is_even)
+
+    def predicted(self, lead: Callable[[], None]) -> Generator[PredictedRows, None, None]:
+        """Yield the predictions, in the order of the rows; args and errors as for ``found``."""
+        first = 0
+        for answers in self.found(lead):
+            outputs = self._model.in_label_units(answers)
+            yield PredictedRows(first, self._n_in, outputs, outputs.argmax(axis=1).tolist())
+            first += len(answers)
+
+
+class ScoringRun(_FindingRun):
+    """The losses of examples, which come before any scaling, as a run; ``found`` yields them.
+
+    Raises:
+        ConfError: the batches are of another kind than the network takes. DataError: there is none, or one is none.
+    """
+
+    def __init__(self, model: TrainedModel, examples: Examples) -> None:
+        batches = ExampleBatches(examples)
+        next(model.network.batches(batches.batch(0)))
+        super().__init__(model, batches, SCORES, batches.examples, is_even=True)

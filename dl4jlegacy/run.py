@@ -52,7 +52,7 @@ from dl4jlegacy.scaleout.strategies import check_servers
 from dl4jlegacy.scaleout.strategies.row_averaging import ROW_AVERAGING
 from dl4jlegacy.scaleout.worker_pool import process_name
 
-__all__ = ["Run", "TrainingData", "folder_of", "job_iterator", "resolve"]
+__all__ = ["Run", "TrainingData", "folder_of", "job_iterator", "resolve", "whole_of"]
 
 TrainingData = BatchIterator | JobIterator | ValidatedData
 """The data of a run: batches of examples, with others to validate on or without, or jobs that are no network's."""
@@ -275,9 +275,9 @@ def job_iterator(conf: Conf, data: TrainingData) -> JobIterator:
         return checked_jobs(training)
     if conf.network_conf is None:
         raise ConfError("Conf.multi_layer_conf is missing; a run over data sets needs the network to train")
-    classifies = validation is None or is_classified(conf.network_conf, _whole(validation))
+    classifies = validation is None or is_classified(conf.network_conf, whole_of(validation))
     if conf.validation is not None and validation is not None:
-        _check_metric(conf.validation.metric, conf.network_conf, _whole(validation), classifies=classifies)
+        _check_metric(conf.validation.metric, conf.network_conf, whole_of(validation), classifies=classifies)
     transform = conf.transform
     return DataSetJobIterator(
         training,
@@ -336,7 +336,7 @@ def _parts(conf: Conf, data: TrainingData) -> tuple[BatchIterator | JobIterator,
     return parts.training, in_batches(parts.validation, ROWS)
 
 
-def _whole(data: BatchIterator) -> DataSet | MultiDataSet:
+def whole_of(data: BatchIterator) -> DataSet | MultiDataSet:
     """Return the data set behind an iterator; its first batch, if it has none."""
     whole = getattr(data, "dataset", None)
     return whole if isinstance(whole, DataSet | MultiDataSet) else data.batch(0, 0)

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import itertools
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,17 @@ import pytest
 
 from dl4jlegacy import prediction_run
 from dl4jlegacy.clock import RUNNING
-from dl4jlegacy.errors import DataError, JobError, NotFiniteError
-from dl4jlegacy.inference import TrainedModel
-from dl4jlegacy.nn import DenseLayer, NeuralNetConfiguration, OutputLayer
+from dl4jlegacy.datasets import DataSet, NormalizerStandardize
+from dl4jlegacy.datasets.sequence_reader import SequenceRecordReader
+from dl4jlegacy.datasets.texts import UNKNOWN, TextReader
+from dl4jlegacy.errors import DataError, JobError, NotFiniteError, ShapeError
+from dl4jlegacy.inference import TrainedModel, score_examples
+from dl4jlegacy.nn import LSTM, DenseLayer, NeuralNetConfiguration, OutputLayer, RnnOutputLayer, zoo
 from dl4jlegacy.nn.batch_evaluation import ROWS
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
-from dl4jlegacy.nn.networks import build_network
-from dl4jlegacy.prediction import PredictedRows, predict_blocks
-from dl4jlegacy.prediction_run import PredictionPerformer, PredictionRun, Spool
+from dl4jlegacy.nn.networks import Network, build_network
+from dl4jlegacy.prediction import Form, PredictedRows, predict_blocks, rows_in, texts_of
+from dl4jlegacy.prediction_run import PredictionPerformer, PredictionRun, ScoringRun, Spool
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.outcome import Outcome
 from dl4jlegacy.scaleout.protocol import Limits
@@ -56,7 +59,7 @@ def blocks() -> Iterator[np.ndarray]:
 def predicted(
     workers: int,
     tracker: Any = None,
-    rows: Iterator[np.ndarray] | None = None,
+    rows: Iterable[np.ndarray] | None = None,
     used: TrainedModel | None = None,
     **conf: Any,
 ) -> Generator[PredictedRows, None, None]:
@@ -77,6 +80,128 @@ def test_the_answers_are_those_of_one_thread_in_the_order_of_the_rows(workers: i
         assert np.array_equal(*(np.concatenate([getattr(rows, name) for rows in some]) for some in (found, expected)))
 
 
+def fail_each_job_once(monkeypatch: pytest.MonkeyPatch) -> set[Any]:
+    failed, perform = set(), PredictionPerformer.perform
+
+    def fails_first(self: PredictionPerformer, job: Any) -> Any:
+        if job.slot not in failed:
+            failed.add(job.slot)
+            raise OSError("the worker is gone")
+        return perform(self, job)
+
+    monkeypatch.setattr(PredictionPerformer, "perform", fails_first)
+    return failed
+
+
+def recurrent(n_in: int, n_out: int) -> Network:
+    layers = (LSTM(n_in=n_in, n_out=5), RnnOutputLayer(n_out=n_out, activation="softmax"))
+    return build_network(MultiLayerConfiguration(conf=NeuralNetConfiguration(seed=3), layers=layers))
+
+
+def steps_in(folder: Path) -> str:
+    """Write sequences of 1 to 9 steps, one of them long, and return their folder."""
+    rng = np.random.default_rng(5)
+    folder.mkdir()
+    for number in range(40):
+        steps = 300 if number == 20 else 1 + number % 9
+        np.savetxt(
+            folder / f"{number}.csv", rng.normal(3, 2, (steps, 2)).round(3), "%g", ",", header="a,b", comments=""
+        )
+    return str(folder)
+
+
+def lines_in(file: Path, words: Sequence[str], between: str) -> str:
+    """Write lines of 1 to 30 words, and empty ones; return the file's name."""
+    rng = np.random.default_rng(7)
+    file.write_text("\n\n".join(between.join(rng.choice(words, 1 + row % 30)) for row in range(50)))
+    return str(file)
+
+
+def characters(folder: Path) -> tuple[TrainedModel, str]:
+    names = tuple("abc ")
+    return TrainedModel(recurrent(4, 4), None, names, text=TextReader()), lines_in(folder / "f.txt", names, "")
+
+
+def words(folder: Path) -> tuple[TrainedModel, str]:
+    names = (UNKNOWN, *(f"word{number}" for number in range(19)))
+    network = zoo.select("word-lstm").build(1, 20, seed=1)
+    model = TrainedModel(build_network(network), None, names, text=TextReader(tokens="words"))
+    return model, lines_in(folder / "f.txt", [*names[1:], "zebra"], " ")
+
+
+def sequences(folder: Path, align: str) -> tuple[TrainedModel, str]:
+    scaled = NormalizerStandardize().fit(DataSet(np.random.default_rng(5).normal(3, 2, (9, 2, 4))))
+    reader = SequenceRecordReader(align=align, skip_lines=1, columns=2)
+    return TrainedModel(recurrent(2, 3), scaled, ("x", "y", "z"), sequences=reader), steps_in(folder / "steps")
+
+
+def sparse(folder: Path) -> tuple[TrainedModel, str]:
+    rows = (f"0 {1 + row}:0.5 {50_000 + row}:1 {119_000 + row % 7}:{row / 9:.2f}" for row in range(ROWS + 90))
+    (folder / "f.svm").write_text("\n".join(rows))
+    layers = (DenseLayer(n_in=120_000, n_out=2, activation="tanh"), OutputLayer(n_out=3, activation="softmax"))
+    conf = MultiLayerConfiguration(conf=NeuralNetConfiguration(seed=1), layers=layers)
+    return TrainedModel(build_network(conf), None, ("a", "b", "c")), str(folder / "f.svm")
+
+
+FILES = {
+    "a text's next characters": characters,
+    "a text's next words": words,
+    "a class at each step": lambda folder: sequences(folder, "equal"),
+    "a class of each sequence": lambda folder: sequences(folder, "end"),
+    "sparse rows": sparse,
+}
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_what_one_process_says_of_a_file_is_said_by_any_number_of_workers(kind: str, tmp_path: Path) -> None:
+    """To the byte: texts, a line each, and sequences of different lengths; each job fails once."""
+    used, file = FILES[kind](tmp_path)
+    alone = list(predict_blocks([used.answer], rows_in(used, file)[0], used.answers))
+    answers = sum(len(rows.classes) for rows in alone)
+    for workers in (1, 2, 3):
+        with pytest.MonkeyPatch.context() as patch:
+            failed = fail_each_job_once(patch)
+            blocks, of_each = rows_in(used, file)
+            found = list(predicted(workers, rows=blocks, used=used))
+        assert len(failed) > 1 and sum(len(rows.classes) for rows in found) == answers
+        for form in (Form("text", True, of_each), Form("jsonl", files=of_each), Form("json", files=of_each)):
+            assert "\n".join(texts_of(used, found, form)) == "\n".join(texts_of(used, alone, form))
+
+
+def test_what_is_not_finite_is_named_by_its_row_or_its_block() -> None:
+    layers = (DenseLayer(n_in=5, n_out=8, activation="identity"), OutputLayer(n_out=3, activation="softmax"))
+    conf = MultiLayerConfiguration(conf=NeuralNetConfiguration(seed=1), layers=layers)
+    wide = TrainedModel(build_network(conf))
+    wide.network.set_params(np.array(wide.network.params) * 3e37)
+    good, bad = np.zeros((3, 5), np.float32), np.full((2, 5), 9.0, np.float32)
+    for rows, text in (
+        ([good, good, bad], "in the rows from 6 on"),
+        ([bad[:1], good, good, bad], "row 0"),
+        ([good[:1], good, bad], "in the blocks from 2 on"),
+    ):
+        with pytest.raises(NotFiniteError, match=text):
+            list(predicted(1, rows=iter(rows), used=wide))
+
+
+def test_nothing_to_answer_and_sequences_that_are_no_one_array_are_refused() -> None:
+    with pytest.raises(DataError, match="no rows to answer"):
+        next(predicted(1, rows=iter([])))
+    plain = TrainedModel(recurrent(2, 3))
+    with pytest.raises(ShapeError, match="sequences of different lengths"):
+        next(predicted(1, rows=iter([np.zeros((1, 2, 4)), np.zeros((1, 2, 5))]), used=plain))
+
+
+def test_losses_are_those_of_one_process() -> None:
+    rng = np.random.default_rng(6)
+    data = DataSet.of_classes(rng.normal(size=(5 * ROWS + 9, 5)), rng.integers(0, 3, 5 * ROWS + 9), 3)
+    expected = np.concatenate(list(score_examples(model().network, data)))
+    for workers in (1, 3):
+        run = ScoringRun(model(), data)
+        resolved = run.resolve(Conf(workers=workers), workers=workers)
+        found = np.concatenate(list(run.found(lambda run=run, resolved=resolved: run.perform(resolved))))
+        assert found.tobytes() == expected.tobytes()
+
+
 def test_the_model_is_written_once_and_what_a_round_has_found_is_forgotten() -> None:
     tracker = InMemoryStateTracker()
     written: list[str] = []
@@ -91,15 +216,7 @@ def test_the_model_is_written_once_and_what_a_round_has_found_is_forgotten() -> 
 
 
 def test_a_job_that_fails_once_is_done_again_and_answered_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    failed, perform = set(), PredictionPerformer.perform
-
-    def fails_first(self: PredictionPerformer, job: Any) -> Any:
-        if job.slot not in failed:
-            failed.add(job.slot)
-            raise OSError("the worker is gone")
-        return perform(self, job)
-
-    monkeypatch.setattr(PredictionPerformer, "perform", fails_first)
+    failed = fail_each_job_once(monkeypatch)
     expected = [number for rows in predict_blocks([model().output], blocks()) for number in rows.classes]
     assert [number for rows in predicted(2) for number in rows.classes] == expected
     assert len(failed) == BATCHES

@@ -188,7 +188,7 @@ def predict(options: PredictOptions) -> None:
     """
     from dl4jlegacy import storage
     from dl4jlegacy.cli.progress import use_device_and_report
-    from dl4jlegacy.prediction import Form, blocks_of, images_of, sequences_of, texts_of, write_texts
+    from dl4jlegacy.prediction import Form, rows_in, texts_of, write_texts
     from dl4jlegacy.saved_model import load_model
 
     cluster = _cluster(options)
@@ -196,11 +196,9 @@ def predict(options: PredictOptions) -> None:
     with use_device_and_report(options.device) as (kernels, _):
         model = load_model(options.model, kernels=kernels)
         model.output_names(model.network.n_in)  # a model whose names are wrong is the cause of whatever the data say
-        images, sequences = images_of(model, options.file), sequences_of(model, options.file)
-        of_each = [*images, *(path for path, rows in sequences.items() for _ in range(model.answers(rows)))]
-        blocks = sequences.values() if sequences else blocks_of(model, options.file, images)
+        blocks, of_each = rows_in(model, options.file)
         found = _predicted(model, options, cluster, blocks)
-        texts = texts_of(model, found, Form(options.format, options.probabilities, tuple(map(str, of_each))))
+        texts = texts_of(model, found, Form(options.format, options.probabilities, of_each))
         with contextlib.closing(found):
             if output is None:
                 for text in texts:
@@ -221,9 +219,6 @@ def _predicted(
     from dl4jlegacy.prediction import predict_blocks, replicas
 
     if cluster is not None:
-        if model.text is not None or model.sequences is not None:
-            what = "texts" if model.sequences is None else "sequences"
-            raise UsageError(f"--tracker: predictions for {what} are not shared out; leave it out, or give --workers")
         from dl4jlegacy.cluster.inference import predict_on_cluster
 
         return predict_on_cluster(model, blocks, **cluster)

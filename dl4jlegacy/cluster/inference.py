@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.cluster.address import ClusterAddress
@@ -13,44 +13,50 @@ from dl4jlegacy.datasets import DataSet
 from dl4jlegacy.errors import TrackerError
 from dl4jlegacy.evaluation_run import EvaluationRun
 from dl4jlegacy.inference import TrainedModel
+from dl4jlegacy.inference_run import Examples
 from dl4jlegacy.nn.batch_evaluation import NetworkEvaluation
+from dl4jlegacy.nn.evaluation.states import AnyEvaluation
 from dl4jlegacy.nn.networks import Network
 from dl4jlegacy.prediction import PredictedRows
-from dl4jlegacy.prediction_run import PredictionRun, Spool
+from dl4jlegacy.prediction_run import PredictionRun, ScoringRun, Spool
 from dl4jlegacy.run import Run
 from dl4jlegacy.scaleout.conf import Conf
 
-__all__ = ["evaluate_on_cluster", "predict_on_cluster"]
+__all__ = ["evaluate_on_cluster", "predict_on_cluster", "score_on_cluster"]
 
 
 def evaluate_on_cluster(
     network: Network,
-    examples: DataSet,
+    examples: Examples,
     label_names: tuple[str, ...],
     *,
     conf: Conf,
     address: ClusterAddress,
     options: MasterOptions | None = None,
     workers: int = 0,
+    evaluations: Sequence[AnyEvaluation] = (),
+    normalize: Callable[[DataSet], DataSet] = lambda batch: batch,
+    in_units: Callable[[AnyEvaluation], AnyEvaluation] = lambda part: part,
 ) -> NetworkEvaluation:
     """Return what ``evaluate_network`` does, from the workers of a cluster; the examples travel with the jobs.
 
     Args:
-        network, examples, label_names: as for ``evaluate_network``.
+        network, examples, label_names, evaluations, normalize: as for ``EvaluationRun``.
         conf: with the grid's members and name.
         address: where the run is registered for its workers.
         options: of this process as a master.
         workers: threads of this process that work, too.
+        in_units: as for ``EvaluationRun.perform``.
 
     Raises:
         TrackerError: Hazelcast or Zookeeper cannot be reached, or the id has a master.
         NotEnoughWorkersError: no worker came.
         NotFiniteError, JobError: a job failed.
     """
-    evaluation = EvaluationRun(network, examples, label_names)
+    evaluation = EvaluationRun(network, examples, label_names, evaluations=evaluations, normalize=normalize)
     run = evaluation.resolve(conf, workers=workers, on_cluster=True)
     with _leading(run, address, options) as led:
-        return evaluation.perform(led.run, tracker=led.tracker, monitor=led.monitor, tick=led.tick)
+        return evaluation.perform(led.run, tracker=led.tracker, monitor=led.monitor, tick=led.tick, in_units=in_units)
 
 
 def predict_on_cluster(
@@ -64,11 +70,11 @@ def predict_on_cluster(
 ) -> Generator[PredictedRows, None, None]:
     """Yield the predictions for all rows, in their order, from the workers of a cluster.
 
-    The rows are read to their end first, into a file of the temporary folder: a run has a plan.
+    The blocks are read to their end first, into a file of the temporary folder: a run has a plan.
 
     Args:
         model: as ``load_model`` returns it.
-        blocks: as ``blocks_of`` yields them.
+        blocks: as ``rows_in`` returns them.
         conf, address, options, workers: as for ``evaluate_on_cluster``.
 
     Errors as for ``evaluate_on_cluster``, and what ``blocks`` raise.
@@ -76,12 +82,27 @@ def predict_on_cluster(
     with contextlib.closing(Spool(blocks)) as spool:
         prediction = PredictionRun(model, spool)
         run = prediction.resolve(conf, workers=workers, on_cluster=True)
+        yield from prediction.predicted(lambda: _lead(prediction, run, address, options))
 
-        def lead() -> None:
-            with _leading(run, address, options) as led:
-                prediction.perform(led.run, tracker=led.tracker, monitor=led.monitor, tick=led.tick)
 
-        yield from prediction.predicted(lead)
+def score_on_cluster(
+    model: TrainedModel,
+    examples: Examples,
+    *,
+    conf: Conf,
+    address: ClusterAddress,
+    options: MasterOptions | None = None,
+    workers: int = 0,
+) -> Generator[Array, None, None]:
+    """Yield the losses of examples, which come before any scaling, in their order; args and errors likewise."""
+    scoring = ScoringRun(model, examples)
+    run = scoring.resolve(conf, workers=workers, on_cluster=True)
+    yield from scoring.found(lambda: _lead(scoring, run, address, options))
+
+
+def _lead(work: PredictionRun | ScoringRun, run: Run, address: ClusterAddress, options: MasterOptions | None) -> None:
+    with _leading(run, address, options) as led:
+        work.perform(led.run, tracker=led.tracker, monitor=led.monitor, tick=led.tick)
 
 
 @contextlib.contextmanager

@@ -9,8 +9,8 @@ A network that learned to reconstruct its input has no accuracy; for it the loss
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,8 @@ from dl4jlegacy.errors import NotFiniteError
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
 from dl4jlegacy.nn.evaluation.binary import EvaluationBinary
 from dl4jlegacy.nn.evaluation.classification import Evaluation
-from dl4jlegacy.nn.evaluation.evaluate import Compared
-from dl4jlegacy.nn.evaluation.regression import RegressionEvaluation, regression_state
+from dl4jlegacy.nn.evaluation.regression import RegressionEvaluation
+from dl4jlegacy.nn.evaluation.states import AnyEvaluation, described, empty, joined
 from dl4jlegacy.nn.layers.output import BaseOutputLayer
 from dl4jlegacy.nn.layers.variational import VariationalAutoencoder
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
@@ -39,6 +39,7 @@ __all__ = [
     "evaluate_batches",
     "example_scores",
     "is_classified",
+    "join_evaluations",
     "merge_evaluations",
     "predicts_numbers",
     "takes_indices",
@@ -125,17 +126,14 @@ class BatchEvaluation:
     Attributes:
         losses: the sum of the losses of each batch.
         examples: how many examples all of them have.
-        confusion: counts ``(actual class, predicted class)``, int64, of all of them; None if nothing is classified.
-        regressions: the state of the ``RegressionEvaluation`` of each batch; () if no numbers are predicted.
-        binary: the counts of an ``EvaluationBinary``, ``(4, labels)`` int64, of all of them; None if labels exclude
-            each other.
+        evaluations: of these batches, by name; of a kind whose sums are rounded each batch has its own. What the
+            network does decides on ``classification``, ``regression`` or ``binary``; ``0``, ``1`` and so on are those
+            that were asked for besides.
     """
 
     losses: tuple[float, ...]
     examples: int
-    confusion: Array | None
-    regressions: tuple[Array, ...] = ()
-    binary: Array | None = None
+    evaluations: Mapping[str, tuple[AnyEvaluation, ...]] = field(default_factory=dict)
 
 
 def is_classified(conf: NetworkConfiguration, examples: DataSet | MultiDataSet) -> bool:
@@ -221,6 +219,7 @@ def evaluate_batches(
     classifies: bool,
     first: int = 0,
     batch_size: int = 0,
+    besides: Sequence[Mapping[str, Any]] = (),
 ) -> Iterator[BatchEvaluation]:
     """Yield how well ``network`` does on each batch. Depends on the network and the batch alone.
 
@@ -230,6 +229,7 @@ def evaluate_batches(
         classifies: whether to count classes; see ``is_classified``.
         first: the number of the first of them among all.
         batch_size: the examples of a full batch, for messages that name a row.
+        besides: further evaluations of the same outputs, as ``described``.
 
     Raises:
         NotFiniteError: a loss or an output is not finite; names the row. ShapeError: a batch does not fit the network.
@@ -237,30 +237,32 @@ def evaluate_batches(
     for index, batch in enumerate(batches, first):
         if isinstance(network, MultiLayerNetwork) and not network.conf.backprop and isinstance(batch, DataSet):
             loss = _finite_sum(_pretrained_losses(network, batch, index), index * batch_size)
-            yield BatchEvaluation((loss,), batch.num_examples, None)
+            yield BatchEvaluation((loss,), batch.num_examples)
             continue
         losses, found = network.scored_output(batch)
-        loss, evaluation = _finite_sum(losses, index * batch_size), Evaluation()
-        regressions: tuple[Array, ...] = ()
-        binary = None
-        if classifies:
+        loss = _finite_sum(losses, index * batch_size)
+        evaluations = _evaluations_of(network.conf, batch, classifies=classifies)
+        evaluations |= {str(number): empty(description) for number, description in enumerate(besides)}
+        for evaluation in evaluations.values():
             evaluation.eval(*found)
-        elif isinstance(batch, DataSet) and predicts_numbers(network.conf, batch):
-            regressions = (regression_state(*found),)
-        elif isinstance(batch, DataSet) and batch.labels.ndim == 2 and answers_each(network.conf):
-            binary = None if _are_features(batch) else _binary_counts(found)
-        confusion = evaluation.confusion if classifies else None
-        yield BatchEvaluation((loss,), batch.num_examples, confusion, regressions, binary)
+        each = {name: (evaluation,) for name, evaluation in evaluations.items()}
+        yield BatchEvaluation((loss,), batch.num_examples, each)
 
 
-def _binary_counts(found: Compared) -> Array:
-    """Return the counts of an ``EvaluationBinary``, ``(4, labels)``."""
-    evaluation = EvaluationBinary()
-    evaluation.eval(*found)
-    return evaluation.counts
+def _evaluations_of(
+    conf: NetworkConfiguration, batch: DataSet | MultiDataSet, *, classifies: bool
+) -> dict[str, AnyEvaluation]:
+    """Return the evaluation that what a network does with a batch asks for, by its name in ``NetworkEvaluation``."""
+    if classifies:
+        return {"classification": Evaluation()}
+    if predicts_numbers(conf, batch):
+        return {"regression": RegressionEvaluation()}
+    if isinstance(batch, DataSet) and batch.labels.ndim == 2 and answers_each(conf) and not _are_features(batch):
+        return {"binary": EvaluationBinary()}
+    return {}
 
 
-def example_scores(network: Network, batch: DataSet, *, first: int = 0) -> Array:
+def example_scores(network: Network, batch: DataSet | MultiDataSet, *, first: int = 0) -> Array:
     """Return the loss of every example, ``(examples,)``, without regularization.
 
     That of the output layer; if nothing else was trained, the reconstruction error of the last pretrained layer for its
@@ -274,12 +276,22 @@ def example_scores(network: Network, batch: DataSet, *, first: int = 0) -> Array
     Raises:
         NotFiniteError: a loss or an output is not finite; names the row. ShapeError: a batch does not fit the network.
     """
-    if isinstance(network, MultiLayerNetwork) and not network.conf.backprop:
+    if isinstance(network, MultiLayerNetwork) and isinstance(batch, DataSet) and not network.conf.backprop:
         scores = network.reconstruction_error(batch.features, network.pretrain_layers[-1])
     else:
         scores = network.score_examples(batch)
     _finite_sum(scores, first)
     return scores
+
+
+def join_evaluations(parts: Sequence[BatchEvaluation]) -> BatchEvaluation:
+    """Return the evaluation of consecutive batches as that of one part of the data; it merges to the same bits."""
+    names = dict.fromkeys(name for part in parts for name in part.evaluations)
+    return BatchEvaluation(
+        tuple(loss for part in parts for loss in part.losses),
+        sum(part.examples for part in parts),
+        {name: joined(each for part in parts for each in part.evaluations.get(name, ())) for name in names},
+    )
 
 
 def merge_evaluations(parts: Sequence[BatchEvaluation], label_names: Sequence[str] = ()) -> NetworkEvaluation:
@@ -293,19 +305,20 @@ def merge_evaluations(parts: Sequence[BatchEvaluation], label_names: Sequence[st
     for part in parts:
         for loss in part.losses:  # one by one: floating-point sums depend on how they are grouped
             total += loss
-    counts = [part.confusion for part in parts if part.confusion is not None]
-    classification = None
-    if counts:
-        confusion = np.asarray(np.sum(counts, axis=0, dtype=np.int64))
-        names = list(label_names) if len(label_names) == len(confusion) else None
-        classification = Evaluation.from_dict({"confusion": confusion, "label_names": names})
-    states = [state for part in parts for state in part.regressions]
-    regression = RegressionEvaluation.of_states(states) if states else None
-    answers = [part.binary for part in parts if part.binary is not None]
-    binary = None
-    if answers:
-        binary = EvaluationBinary.of_counts(np.asarray(np.sum(answers, axis=0, dtype=np.int64)), label_names)
-    return NetworkEvaluation(total / sum(part.examples for part in parts), classification, regression, binary)
+    found = join_evaluations(parts).evaluations
+    whole: dict[str, Any] = {}
+    for name in ("classification", "regression", "binary"):
+        if name in found:
+            whole[name] = empty(described(found[name][0]))
+            for each in found[name]:
+                whole[name].merge(each)
+    classification, binary = whole.get("classification"), whole.get("binary")
+    if classification is not None and len(label_names) == classification.n_classes:
+        classification.label_names = tuple(label_names) or None
+    if binary is not None and len(label_names) == binary.num_labels:
+        binary.label_names = tuple(label_names) or None
+    examples = sum(part.examples for part in parts)
+    return NetworkEvaluation(total / examples, classification, whole.get("regression"), binary)
 
 
 def _pretrained_losses(network: MultiLayerNetwork, batch: DataSet, index: int) -> Array:

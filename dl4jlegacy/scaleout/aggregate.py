@@ -19,7 +19,8 @@ from dl4jlegacy import wire
 from dl4jlegacy.backend import Array
 from dl4jlegacy.errors import ContractError, JobError, WireError
 from dl4jlegacy.kernels.protocol import Kernels
-from dl4jlegacy.nn.batch_evaluation import BatchEvaluation, merge_evaluations
+from dl4jlegacy.nn.batch_evaluation import BatchEvaluation, join_evaluations, merge_evaluations
+from dl4jlegacy.nn.evaluation.states import packed, unpacked
 from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.own_parts import check_callable, in_words, name_of, told
 from dl4jlegacy.scaleout.records import Figures
@@ -490,28 +491,28 @@ class ValidationAggregation(CollectedEvaluations):
 
 
 def evaluation_in(result: Result) -> BatchEvaluation:
-    """Return the evaluation in the result of a validation job."""
-    losses = tuple(float(loss) for loss in result.values["losses"])
-    confusion = result.arrays.get("confusion")
-    regressions = tuple(state.copy() for state in result.arrays.get("regressions", ()))
-    confusion = None if confusion is None else confusion.copy()
-    binary = result.arrays.get("binary")
-    binary = None if binary is None else binary.copy()
-    return BatchEvaluation(losses, int(result.values["examples"]), confusion, regressions, binary)
+    """Return the evaluation in the result of a validation job; raises ``WireError`` if there is none."""
+    values, evaluations = result.values, {}
+    try:
+        for name, description in values["evaluations"].items():
+            own = f"{name}."
+            arrays = {key.removeprefix(own): array for key, array in result.arrays.items() if key.startswith(own)}
+            evaluations[name] = unpacked(description, arrays)
+        return BatchEvaluation(tuple(map(float, values["losses"])), int(values["examples"]), evaluations)
+    except (KeyError, AttributeError, TypeError, ValueError) as exc:
+        raise WireError(f"the result of an evaluation lacks what it should have: {exc!r}") from exc
 
 
 def result_of(parts: Sequence[BatchEvaluation]) -> Result:
     """Return the result of a validation job from the evaluations of its batches, in their order."""
-    counts = [part.confusion for part in parts if part.confusion is not None]
-    losses = [loss for part in parts for loss in part.losses]
-    arrays = {"confusion": np.asarray(np.sum(counts, axis=0, dtype=np.int64))} if counts else {}
-    states = [state for part in parts for state in part.regressions]
-    if states:
-        arrays["regressions"] = np.stack(states)
-    answers = [part.binary for part in parts if part.binary is not None]
-    if answers:
-        arrays["binary"] = np.asarray(np.sum(answers, axis=0, dtype=np.int64))
-    return Result({"losses": losses, "examples": sum(part.examples for part in parts)}, arrays)
+    whole = join_evaluations(parts)
+    each = {name: packed(evaluations) for name, evaluations in whole.evaluations.items()}
+    values = {
+        "losses": list(whole.losses),
+        "examples": whole.examples,
+        "evaluations": {name: description for name, (description, _) in each.items()},
+    }
+    return Result(values, {f"{name}.{key}": array for name, (_, own) in each.items() for key, array in own.items()})
 
 
 def frame_like(values: Mapping[str, Any], arrays: Mapping[str, Array]) -> tuple[Buffer, dict[str, Array]]:

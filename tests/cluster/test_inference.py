@@ -6,16 +6,34 @@ import json
 import sys
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from dl4jlegacy.inference import evaluate_model, read_model
-from dl4jlegacy.nn import DenseLayer, MultiLayerNetwork, NeuralNetConfiguration, OutputLayer, write_model
+from dl4jlegacy import ClusterInference, DataSet, load_model
+from dl4jlegacy.datasets.texts import TextReader
+from dl4jlegacy.inference import evaluate_model, evaluate_network, read_model, score_examples
+from dl4jlegacy.kernels.threads import one_thread
+from dl4jlegacy.nn import (
+    LSTM,
+    DenseLayer,
+    Evaluation,
+    EvaluationCalibration,
+    MultiLayerNetwork,
+    NeuralNetConfiguration,
+    OutputLayer,
+    RegressionEvaluation,
+    RnnOutputLayer,
+    ROCMultiClass,
+    write_model,
+)
 from dl4jlegacy.nn.batch_evaluation import ROWS
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
-from tests.support.cluster_commands import COMMAND, Cluster, Command, error, until
+from dl4jlegacy.prediction import predict_blocks
+from tests.support.cluster_commands import COMMAND, SECRET, Cluster, Command, error, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
@@ -26,6 +44,7 @@ from pathlib import Path
 from dl4jlegacy import evaluation_run, prediction_run
 for performer in (evaluation_run.EvaluationPerformer, prediction_run.PredictionPerformer):
     def perform(self, job, perform=performer.perform):
+        Path({gate!r} + "-held").touch()
         while not Path({gate!r}).exists():
             threading.Event().wait(0.05)
         return perform(self, job)
@@ -112,6 +131,62 @@ def test_rows_are_answered_in_their_order_while_a_worker_is_killed_with_a_job(cl
     assert master.out() == alone.out()
     assert master.out().count("\n") == len(rows)
     assert [worker.wait() for worker in others] == [0, 0], [worker.err() for worker in others]
+    assert not cluster.left_over()
+
+
+def trained_text(folder: Path) -> tuple[str, str]:
+    """Return a model of the characters of texts, and a text whose lines go on."""
+    layers = (LSTM(n_in=4, n_out=6), RnnOutputLayer(n_out=4, activation="softmax"))
+    network = MultiLayerNetwork(MultiLayerConfiguration(conf=NeuralNetConfiguration(seed=2), layers=layers))
+    write_model(network, folder / "text.zip", label_names=tuple("abc "), text=TextReader())
+    draw = np.random.default_rng(4).choice
+    (folder / "lines.txt").write_text("\n".join("".join(draw(list("abc "), 1 + row % 40)) + "a" for row in range(300)))
+    return str(folder / "text.zip"), str(folder / "lines.txt")
+
+
+def evaluations() -> list[Any]:
+    return [ROCMultiClass(), Evaluation(top_n=2), EvaluationCalibration(), ROCMultiClass(20), RegressionEvaluation()]
+
+
+def test_a_program_evaluates_in_one_pass_and_predicts_with_a_pool_of_which_a_worker_is_killed(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each run finds the bits of one process; the command predicts texts, as it does by itself."""
+    monkeypatch.setenv("DL4J_SECRET", SECRET)
+    model, rng = load_model(save(tmp_path, 20)), np.random.default_rng(8)
+    count = JOBS * ROWS - 7
+    data = DataSet.of_classes(rng.normal(size=(count, 6)), rng.integers(0, 3, count), 3)
+    grid = {"tracker": f"hazelcast://{cluster.hazelcast}", "cluster_name": cluster.cluster_name}
+    ours, gate = ClusterInference(model, zookeeper=cluster.zookeeper, progress=False, **grid), tmp_path / "gate"
+    doomed, found, expected = cluster.worker(patch=HELD.format(gate=str(gate))), evaluations(), evaluations()
+    with ThreadPoolExecutor(1) as pool:
+        evaluating = pool.submit(ours.evaluate, data, *found)
+        until(lambda: Path(f"{gate}-held").exists() or evaluating.done(), what="the worker has a job")
+        stay = [cluster.worker("--stay", patch=HELD.format(gate=str(gate))) for _ in range(2)]
+        for worker in stay:
+            worker.says("joined:")
+        doomed.process.kill()
+        gate.touch()
+        whole = evaluating.result(120)
+    alone = evaluate_network(model.network, data, ())
+    assert (whole.loss.hex(), whole.classification.to_dict()) == (alone.loss.hex(), alone.classification.to_dict())
+    with one_thread():
+        for evaluation in expected:
+            model.network.evaluate(list(data.batch_by(ROWS)), evaluation)
+    assert [one.to_dict() for one in found] == [one.to_dict() for one in expected]
+    blocks = [batch.features for batch in data.batch_by(ROWS)]
+    outputs = np.concatenate([rows.outputs for rows in predict_blocks([model.answer], blocks)])
+    assert ours.output(data.features).tobytes() == outputs.tobytes()
+    assert ours.predict(iter(blocks)).tolist() == outputs.argmax(axis=1).tolist()
+    losses = np.concatenate(list(score_examples(model.network, data)))
+    assert ours.score_examples(list(data.batch_by(ROWS))).tobytes() == losses.tobytes()
+    words = ("predict", *trained_text(tmp_path), "--probabilities")
+    shared, alone_too = cluster.start(*words, *cluster.master_flags), cluster.start(*words)
+    assert (shared.wait(120), alone_too.wait(120)) == (0, 0), shared.err() + alone_too.err()
+    assert shared.out() == alone_too.out() and shared.out().count("\n") == 300
+    for worker in stay:
+        worker.process.terminate()
+        assert worker.wait() == 143
     assert not cluster.left_over()
 
 

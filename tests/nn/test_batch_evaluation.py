@@ -14,7 +14,7 @@ from dl4jlegacy.datasets import load
 from dl4jlegacy.errors import NotFiniteError
 from dl4jlegacy.inference import evaluate_network, with_features_as_labels
 from dl4jlegacy.nn import zoo
-from dl4jlegacy.nn.batch_evaluation import BatchEvaluation, evaluate_batches, is_classified, merge_evaluations
+from dl4jlegacy.nn.batch_evaluation import evaluate_batches, is_classified, join_evaluations, merge_evaluations
 from dl4jlegacy.nn.networks import build_network
 
 IRIS = load("iris")
@@ -27,19 +27,13 @@ def network(model="mlp", n_out=3):
     return built
 
 
-def joined(parts):
-    counts = [part.confusion for part in parts if part.confusion is not None]
-    losses = tuple(loss for part in parts for loss in part.losses)
-    return BatchEvaluation(losses, sum(p.examples for p in parts), np.sum(counts, axis=0) if counts else None)
-
-
 @given(st.lists(st.integers(0, 12), max_size=3), st.integers(7, 40))
 def test_parts_in_order_give_the_bits_of_the_whole(cuts, batch_size):
     net, examples = network(), IRIS.train
     batches = list(examples.batch_by(batch_size))
     bounds = [0, *sorted(min(cut, len(batches)) for cut in cuts), len(batches)]
     jobs = [
-        joined(list(evaluate_batches(net, batches[a:b], classifies=True, first=a, batch_size=batch_size)))
+        join_evaluations(list(evaluate_batches(net, batches[a:b], classifies=True, first=a, batch_size=batch_size)))
         for a, b in itertools.pairwise(bounds)
         if a < b
     ]

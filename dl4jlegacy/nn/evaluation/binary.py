@@ -7,7 +7,7 @@ Follows ``org.nd4j.evaluation.classification.EvaluationBinary``; where that clas
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -31,6 +31,8 @@ class EvaluationBinary:
         thresholds: an output above its threshold means yes, one for each output; default 0.5.
         roc_steps: also keep a ``ROCBinary`` of so many threshold steps (0: exact), for the column AUC.
     """
+
+    merges_exactly = True
 
     def __init__(
         self,
@@ -90,17 +92,25 @@ class EvaluationBinary:
             raise ConfError("this EvaluationBinary has no data yet; evaluate a batch first")
         return self._counts
 
-    @property
-    def counts(self) -> Array:
-        """The counts, ``(4, outputs)`` int64: true positives and negatives, false positives and negatives; a copy."""
-        return self._table().copy()
+    def settings(self) -> dict[str, Any]:
+        """Return what makes an evaluation like this one: the constructor's arguments."""
+        steps = None if self.roc is None else self.roc.steps
+        return {"label_names": self.label_names, "thresholds": self.thresholds, "roc_steps": steps}
 
-    @classmethod
-    def of_counts(cls, counts: Array, label_names: Sequence[str] = ()) -> Self:
-        """Return the evaluation with such counts; the names are left out if they are not one for each output."""
-        evaluation = cls(label_names if len(label_names) == counts.shape[1] else None)
-        evaluation._counts = np.array(counts, np.int64)
-        return evaluation
+    def state(self) -> dict[str, Array]:
+        """Return what was counted, as arrays; ``restore`` reads it back."""
+        if self._counts is None:
+            return {}
+        of_roc = {} if self.roc is None else self.roc.state()
+        return {"counts": self._counts.copy(), **{f"roc.{name}": array for name, array in of_roc.items()}}
+
+    def restore(self, state: Mapping[str, Array]) -> Self:
+        """Take the counts of ``state``; return this evaluation."""
+        self._counts = state["counts"]
+        if self.roc is not None:
+            of_roc = {name.removeprefix("roc."): array for name, array in state.items() if name != "counts"}
+            self.roc.restore(of_roc)
+        return self
 
     # -- counts and metrics ------------------------------------------------------------------------------------------
 

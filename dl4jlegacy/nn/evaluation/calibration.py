@@ -7,7 +7,7 @@ forgets the histograms).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -49,6 +49,8 @@ class EvaluationCalibration:
         histogram_bins: of the histograms.
         exclude_empty_bins: leave them out of reliability diagrams.
     """
+
+    merges_exactly = False  # the sums of predictions are rounded
 
     def __init__(
         self, reliability_bins: int = 10, histogram_bins: int = 50, *, exclude_empty_bins: bool = True
@@ -167,6 +169,20 @@ class EvaluationCalibration:
             "counts": {name: counts.tolist() for name, counts in self._counts.items()},
             "sums": None if self._sums is None else self._sums.tolist(),
         }
+
+    def settings(self) -> dict[str, Any]:
+        """Return what makes an evaluation like this one: the constructor's arguments."""
+        names = ("reliability_bins", "histogram_bins", "exclude_empty_bins")
+        return {name: getattr(self, name) for name in names}
+
+    def state(self) -> dict[str, Array]:
+        """Return what was counted, as arrays; ``restore`` reads it back."""
+        return {} if self._sums is None else {**self._counts, "sums": self._sums}
+
+    def restore(self, state: Mapping[str, Array]) -> Self:
+        """Take the counts of ``state``; return this evaluation."""
+        self._counts, self._sums = {name: state[name] for name in _COUNTS}, state["sums"]
+        return self
 
     @classmethod
     def from_dict(cls, report: dict[str, Any]) -> EvaluationCalibration:

@@ -9,7 +9,7 @@ that class returns NaN for 0/0 this one returns 0, so that results are always va
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -36,6 +36,8 @@ class Evaluation:
 
     Not thread-safe: one thread accumulates, or each has its own object and they are merged.
     """
+
+    merges_exactly = True
 
     def __init__(
         self,
@@ -271,6 +273,26 @@ class Evaluation:
         if self.top_n > 1:
             report["top_n_accuracy"] = self.top_n_accuracy()
         return report
+
+    def settings(self) -> dict[str, Any]:
+        """Return what makes an evaluation like this one: the constructor's arguments."""
+        return {
+            "n_classes": None if self._confusion is None else self.n_classes,
+            "label_names": self.label_names,
+            "top_n": self.top_n,
+            "binary_positive_class": self.binary_positive_class,
+        }
+
+    def state(self) -> dict[str, Array]:
+        """Return what was counted, as arrays; ``restore`` reads it back."""
+        if self._confusion is None:
+            return {}
+        return {"confusion": self.confusion, "top_n_correct": np.array(self._top_n_correct, np.int64)}
+
+    def restore(self, state: Mapping[str, Array]) -> Self:
+        """Take the counts of ``state``; return this evaluation."""
+        self._confusion, self._top_n_correct = state["confusion"], int(state["top_n_correct"])
+        return self
 
     @classmethod
     def from_dict(cls, report: dict[str, Any]) -> Evaluation:

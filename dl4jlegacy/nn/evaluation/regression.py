@@ -8,7 +8,7 @@ and parts of the data merge without loss (DL4J forgets the labels' sum there, an
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -32,6 +32,8 @@ class RegressionEvaluation:
         digits: of ``stats()``.
     """
 
+    merges_exactly = False  # sums and means are rounded
+
     def __init__(self, columns: Sequence[str] | None = None, *, digits: int = 5) -> None:
         self.columns: tuple[str, ...] | None = tuple(columns) if columns else None
         self.digits = digits
@@ -44,7 +46,7 @@ class RegressionEvaluation:
             ShapeError: the shapes do not agree with each other or with earlier batches.
             NotFiniteError: the output holds NaN.
         """
-        self._add(regression_state(labels, output, mask))
+        self._add(_state_of(labels, output, mask))
 
     def merge(self, other: RegressionEvaluation) -> Self:
         """Add what ``other`` has counted; raises ``ShapeError`` for another number of columns."""
@@ -52,14 +54,6 @@ class RegressionEvaluation:
             self.columns = self.columns or other.columns
             self._add(other._state)
         return self
-
-    @classmethod
-    def of_states(cls, states: Sequence[Array]) -> Self:
-        """Return the evaluation of batches whose ``regression_state`` it is given, merged in their order."""
-        evaluation = cls()
-        for state in states:
-            evaluation._add(state)
-        return evaluation
 
     def scaled(
         self, scale: float | Sequence[float], shift: float | Sequence[float], columns: Sequence[str] | None = None
@@ -80,7 +74,8 @@ class RegressionEvaluation:
         if self._state is None:
             check_names("RegressionEvaluation", self.columns, part.shape[1])
             self.columns = self.columns or tuple(f"col_{i}" for i in range(part.shape[1]))
-            self._state = np.zeros_like(part)
+            self._state = part  # as it is, so that a batch that another evaluation has added first counts alike
+            return
         whole = self._state
         if whole.shape != part.shape:
             raise ShapeError(f"evaluation has {whole.shape[1]} columns, this batch has {part.shape[1]}")
@@ -163,6 +158,19 @@ class RegressionEvaluation:
             report |= {name: value if math.isfinite(value) else None for name, value in averages.items()}
         return report
 
+    def settings(self) -> dict[str, Any]:
+        """Return what makes an evaluation like this one: the constructor's arguments."""
+        return {"columns": self.columns, "digits": self.digits}
+
+    def state(self) -> dict[str, Array]:
+        """Return what was counted, as arrays; ``restore`` reads it back."""
+        return {} if self._state is None else {"state": self._state}
+
+    def restore(self, state: Mapping[str, Array]) -> Self:
+        """Take the counts of ``state``; return this evaluation."""
+        self._state = state["state"]
+        return self
+
     @classmethod
     def from_dict(cls, report: dict[str, Any]) -> RegressionEvaluation:
         """Rebuild an evaluation from ``to_dict``."""
@@ -185,7 +193,7 @@ class RegressionEvaluation:
         return "\n".join([*lines, ""])
 
 
-def regression_state(labels: Array, output: Array, mask: Array | None = None) -> Array:
+def _state_of(labels: Array, output: Array, mask: Array | None) -> Array:
     """Return what an evaluation keeps of one batch, ``(8, columns)`` float64; args and errors as for ``eval``."""
     actual, found, single = unmasked_rows(labels, output, mask, per_output=True)
     x, y = actual.astype(np.float64), found.astype(np.float64)

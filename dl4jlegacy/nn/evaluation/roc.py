@@ -10,7 +10,7 @@ DL4J.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -98,6 +98,8 @@ class ROC:
         steps: of the threshold, from 0 to 1; 0: exact.
         remove_redundant: leave out points on straight lines of an exact curve, which changes no area.
     """
+
+    merges_exactly = True
 
     def __init__(self, steps: int = 0, *, remove_redundant: bool = True) -> None:
         if steps < 0:
@@ -237,6 +239,21 @@ class ROC:
             "actual": self._actual,
         }
 
+    def settings(self) -> dict[str, Any]:
+        """Return what makes an evaluation like this one: the constructor's arguments."""
+        return {"steps": self.steps, "remove_redundant": self.remove_redundant}
+
+    def state(self) -> dict[str, Array]:
+        """Return what was counted, as arrays; ``restore`` reads it back."""
+        examples = np.concatenate([np.zeros((2, 0)), *self._parts], axis=1)
+        return {"examples": examples, "counts": self._counts, "actual": np.array(self._actual, np.int64)}
+
+    def restore(self, state: Mapping[str, Array]) -> Self:
+        """Take the counts of ``state``; return this evaluation."""
+        self._parts, self._counts = [state["examples"]] if state["examples"].size else [], state["counts"]
+        self._actual = [int(count) for count in state["actual"]]
+        return self
+
     @classmethod
     def from_dict(cls, report: dict[str, Any]) -> ROC:
         """Rebuild an evaluation from ``to_dict``."""
@@ -273,6 +290,7 @@ class _RocColumns:
         remove_redundant: as in ``ROC``.
     """
 
+    merges_exactly = True
     _single_masks = False
 
     def __init__(
@@ -351,6 +369,30 @@ class _RocColumns:
             "label_names": list(self.label_names) if self.label_names else None,
             "remove_redundant": self.remove_redundant,
         }
+
+    def settings(self) -> dict[str, Any]:
+        """Return what makes an evaluation like this one: the constructor's arguments."""
+        names = ("steps", "label_names", "remove_redundant")
+        return {name: getattr(self, name) for name in names}
+
+    def state(self) -> dict[str, Array]:
+        """Return what was counted, as arrays; ``restore`` reads it back."""
+        if not self.columns:
+            return {}
+        states = [roc.state() for roc in self.columns]
+        examples = np.concatenate([state["examples"] for state in states], axis=1)
+        lengths = np.array([state["examples"].shape[1] for state in states], np.int64)
+        stacked = {name: np.stack([state[name] for state in states]) for name in ("counts", "actual")}
+        return {"examples": examples, "lengths": lengths, **stacked}
+
+    def restore(self, state: Mapping[str, Array]) -> Self:
+        """Take the counts of ``state``; return this evaluation."""
+        self.columns = []
+        self._expect(len(state["lengths"]))
+        parts = np.split(state["examples"], np.cumsum(state["lengths"])[:-1], axis=1)
+        for roc, examples, counts, actual in zip(self.columns, parts, state["counts"], state["actual"], strict=True):
+            roc.restore({"examples": examples, "counts": counts, "actual": actual})
+        return self
 
     @classmethod
     def from_dict(cls, report: dict[str, Any]) -> Self:
