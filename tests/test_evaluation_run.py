@@ -11,6 +11,7 @@ import pytest
 from dl4jlegacy import DataSet, InputType, ListDataSetIterator, evaluation_run
 from dl4jlegacy.cli import main
 from dl4jlegacy.datasets import ListMultiDataSetIterator, MultiDataSet
+from dl4jlegacy.datasets.sparse_features import SparseFeatures
 from dl4jlegacy.errors import ConfError, JobError, NotFiniteError, ShapeError
 from dl4jlegacy.evaluation_run import EvaluationPerformer, evaluate_with_workers
 from dl4jlegacy.inference import TrainedModel, evaluate_network, with_features_as_labels
@@ -87,6 +88,7 @@ CASES = {
     "sequences of different lengths": sequences,
     "its own input": lambda: (mlp(6), with_features_as_labels(examples())),
     "pretrained only": lambda: (pretrained(), with_features_as_labels(examples())),
+    "sparse rows": lambda: (mlp(), DataSet(SparseFeatures.of(examples().features), examples().labels)),
     "less than one batch": lambda: (mlp(), examples().rows(0, 3)),
 }
 

@@ -498,7 +498,7 @@ def evaluation_in(result: Result) -> BatchEvaluation:
             own = f"{name}."
             arrays = {key.removeprefix(own): array for key, array in result.arrays.items() if key.startswith(own)}
             evaluations[name] = unpacked(description, arrays)
-        return BatchEvaluation(tuple(map(float, values["losses"])), int(values["examples"]), evaluations)
+        return BatchEvaluation(tuple(result.arrays["losses"].tolist()), int(values["examples"]), evaluations)
     except (KeyError, AttributeError, TypeError, ValueError) as exc:
         raise WireError(f"the result of an evaluation lacks what it should have: {exc!r}") from exc
 
@@ -507,12 +507,9 @@ def result_of(parts: Sequence[BatchEvaluation]) -> Result:
     """Return the result of a validation job from the evaluations of its batches, in their order."""
     whole = join_evaluations(parts)
     each = {name: packed(evaluations) for name, evaluations in whole.evaluations.items()}
-    values = {
-        "losses": list(whole.losses),
-        "examples": whole.examples,
-        "evaluations": {name: description for name, (description, _) in each.items()},
-    }
-    return Result(values, {f"{name}.{key}": array for name, (_, own) in each.items() for key, array in own.items()})
+    values = {"examples": whole.examples, "evaluations": {name: said for name, (said, _) in each.items()}}
+    arrays = {f"{name}.{key}": array for name, (_, own) in each.items() for key, array in own.items()}
+    return Result(values, {"losses": np.array(whole.losses, np.float64), **arrays})
 
 
 def frame_like(values: Mapping[str, Any], arrays: Mapping[str, Array]) -> tuple[Buffer, dict[str, Array]]:

@@ -80,6 +80,12 @@ def test_a_state_that_is_none_is_a_wire_error(kind: str) -> None:
 def test_a_result_without_an_evaluation_is_a_wire_error() -> None:
     good = result_of([BatchEvaluation((1.0,), 50, {"0": tuple(of_each_batch("ROC"))})])
     assert evaluation_in(good).examples == 50
-    for values in ({}, {**good.values, "losses": None}, {**good.values, "evaluations": 7}):
-        with pytest.raises(WireError, match="lacks what it should have"):
-            evaluation_in(Result(values, good.arrays))
+    for values, arrays in (({}, good.arrays), (good.values, {}), ({**good.values, "evaluations": 7}, good.arrays)):
+        with pytest.raises(WireError, match=r"lacks what it should have|are not those of"):
+            evaluation_in(Result(values, arrays))
+
+
+def test_the_losses_of_a_million_batches_fit_into_a_frame() -> None:
+    many = BatchEvaluation(tuple(np.random.default_rng(1).random(1_000_000).tolist()), 1_000_000)
+    found = evaluation_in(Result.decode(result_of([many]).encode()))
+    assert (found.losses, found.examples) == (many.losses, many.examples)
