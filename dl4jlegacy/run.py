@@ -299,7 +299,7 @@ def _check_metric(
     metric: str, network: NetworkConfiguration, examples: DataSet | MultiDataSet, *, classifies: bool
 ) -> None:
     """Raise ``ConfError`` if a validation does not come to this metric."""
-    is_answered = not classifies and answers_each(network) and isinstance(examples, DataSet)
+    is_answered = not classifies and answers_each(network)
     if metric in CLASS_METRICS and not classifies and not is_answered:
         has_numbers = predicts_numbers(network, examples)
         remedy = f"'loss', or one of {', '.join(NUMBER_METRICS)}" if has_numbers else "'loss'"

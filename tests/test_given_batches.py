@@ -255,3 +255,35 @@ def test_a_generator_that_is_used_up_trains_no_second_epoch_in_silence(kind: str
     ends = EarlyStoppingConfiguration((MaxEpochsTerminationCondition(3),))
     result = EarlyStoppingTrainer(ends, of(conf()), FORMS["generator"](data)).fit()
     assert result.reason is TerminationReason.ERROR and "was it used up already?" in result.details
+
+
+# -- what a run says of its validation ---------------------------------------------------------------------------------
+
+LAST: dict[str, tuple[OutputLayer, Any]] = {
+    "classes": (OutputLayer(3, "softmax"), CLASSES),
+    "numbers": (OutputLayer(2, "identity", loss="mse"), 10 + RANDOM.normal(size=(ROWS, 2))),
+    "answers": (OutputLayer(2, "sigmoid", loss="xent"), RANDOM.integers(0, 2, (ROWS, 2))),
+}
+
+
+@pytest.mark.parametrize("what", LAST)
+def test_a_validation_says_of_multi_data_sets_what_it_says_of_data_sets(what: str) -> None:
+    """Of several outputs the first one counts."""
+    last, labels = LAST[what]
+    data = DataSet(X, labels)
+    b = (
+        GraphBuilder(BASE)
+        .add_inputs("in")
+        .add_layer("a", DenseLayer(n_in=4, n_out=5), "in")
+        .add_layer("out", last, "a")
+    )
+    one = b.set_outputs("out").build()
+    both = b.add_layer("also", OutputLayer(1, "identity", loss="mse"), "a").set_outputs("out", "also").build()
+    two = MultiDataSet([X], [labels, X[:, :1]])
+    wanted, found = trained(one, iterator(data), data)[1], trained(one, iterator(data), MultiDataSet.of(data))[1]
+    assert found == wanted and (found.r2 is not None) == (what == "numbers")
+    assert (found.accuracy is not None) == (what != "numbers")
+    several = trained(both, iterator(two), two)[1]
+    assert {name for name in found.__struct_fields__ if getattr(found, name) is not None} == {
+        name for name in several.__struct_fields__ if getattr(several, name) is not None
+    }

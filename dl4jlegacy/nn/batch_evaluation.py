@@ -137,34 +137,42 @@ class BatchEvaluation:
 
 
 def is_classified(conf: NetworkConfiguration, examples: DataSet | MultiDataSet) -> bool:
-    """Return whether a network tells classes apart in these examples: labels that equal features are no classes."""
+    """Return whether a network tells classes apart in these examples: labels that equal features are no classes.
+
+    Of several outputs the first one counts.
+    """
     if isinstance(conf, MultiLayerConfiguration) and not conf.backprop:
         return False
-    if isinstance(examples, MultiDataSet) or takes_indices(conf):
+    if takes_indices(conf):
         return True
-    if _are_features(examples) or _are_numbers(conf, examples.labels):
+    labels = _first_labels(examples)
+    if _are_features(examples) or _are_numbers(conf, labels):
         return False
-    return not (answers_each(conf) and _are_answers(examples.labels))
+    return not (answers_each(conf) and _are_answers(labels))
+
+
+def _first_labels(examples: DataSet | MultiDataSet) -> Array:
+    """Return the labels of the first output."""
+    labels: Array = examples.labels[0] if isinstance(examples, MultiDataSet) else examples.labels
+    return labels
 
 
 def takes_indices(conf: NetworkConfiguration) -> bool:
-    """Return whether the labels of a network's only output may be class indices, one column for all of its outputs."""
+    """Return whether the labels of a network's first output may be class indices, one column for all its values."""
     last = _last_layer(conf)
     return isinstance(last, BaseOutputLayer) and last.takes_indices()
 
 
 def answers_each(conf: NetworkConfiguration) -> bool:
-    """Return whether a network's outputs are a probability for each label: sigmoids with binary cross-entropy."""
+    """Return whether a network's first output is a probability for each label: sigmoids, binary cross-entropy."""
     last = _last_layer(conf)
     return (getattr(last, "loss", ""), getattr(last, "activation", "")) == ("xent", "sigmoid")
 
 
 def _last_layer(conf: NetworkConfiguration) -> Any:
-    """Return the layer of a network's only output; None if it has several, or was only pretrained."""
+    """Return the layer of a network's first output; None if it was only pretrained."""
     if isinstance(conf, MultiLayerConfiguration):
         return conf.layers[-1] if conf.backprop else None
-    if len(conf.network_outputs) > 1:
-        return None
     return next(node.vertex for node in conf.vertices if node.name == conf.network_outputs[0])
 
 
@@ -183,11 +191,11 @@ def _of_each(binary: EvaluationBinary) -> dict[str, dict[str, float]]:
     return {name: {metric: getattr(binary, metric)(i) for metric in every} for i, name in enumerate(names)}
 
 
-def _are_features(examples: DataSet) -> bool:
+def _are_features(examples: DataSet | MultiDataSet) -> bool:
     """Return whether the labels are the features, which the network learns to reconstruct."""
-    features, labels = examples.features, examples.labels
-    if examples.is_sparse:
+    if isinstance(examples, MultiDataSet) or examples.is_sparse:
         return False
+    features, labels = examples.features, examples.labels
     return labels is features or (labels.shape == features.shape and bool((labels == features).all()))
 
 
@@ -199,7 +207,7 @@ def _predicts_numbers(conf: NetworkConfiguration) -> bool:
 
 def _are_numbers(conf: NetworkConfiguration, labels: Array) -> bool:
     """Return whether labels are numbers that a network predicts: real ones, or 0 and 1 for an output without bounds."""
-    if labels.ndim != 2 or not _predicts_numbers(conf):
+    if labels.ndim not in (2, 3) or not _predicts_numbers(conf):
         return False
     if not bool(((labels == 0) | (labels == 1)).all()):
         return True
@@ -209,7 +217,7 @@ def _are_numbers(conf: NetworkConfiguration, labels: Array) -> bool:
 
 def predicts_numbers(conf: NetworkConfiguration, examples: DataSet | MultiDataSet) -> bool:
     """Return whether a network predicts the numbers that are the labels of these examples."""
-    return isinstance(examples, DataSet) and _predicts_numbers(conf) and not _are_features(examples)
+    return _predicts_numbers(conf) and not _are_features(examples)
 
 
 def evaluate_batches(
@@ -257,7 +265,7 @@ def _evaluations_of(
         return {"classification": Evaluation()}
     if predicts_numbers(conf, batch):
         return {"regression": RegressionEvaluation()}
-    if isinstance(batch, DataSet) and batch.labels.ndim == 2 and answers_each(conf) and not _are_features(batch):
+    if _first_labels(batch).ndim == 2 and answers_each(conf) and not _are_features(batch):
         return {"binary": EvaluationBinary()}
     return {}
 
