@@ -16,6 +16,7 @@ from dl4jlegacy import storage
 from dl4jlegacy.backend import Array, to_host
 from dl4jlegacy.datasets import DataSet, DataSource, load
 from dl4jlegacy.datasets.image_files import ImageRecordReader
+from dl4jlegacy.datasets.label_scale import LabelScale
 from dl4jlegacy.datasets.normalizers import Normalizer, as_read
 from dl4jlegacy.datasets.sequence_reader import SequenceRecordReader
 from dl4jlegacy.datasets.svmlight_files import MOST_COLUMNS
@@ -189,11 +190,13 @@ def evaluate_model(
     return evaluation, fields
 
 
-def evaluation_in_units(evaluation: NetworkEvaluation, transform: TransformProcess | None) -> NetworkEvaluation:
+def evaluation_in_units(evaluation: NetworkEvaluation, source: DataSource) -> NetworkEvaluation:
     """Return an evaluation in the units of the numbers that are predicted, which a network learns standardized."""
-    if transform is None or not transform.regression:
-        return evaluation
-    return evaluation.in_units(transform.label_scales, transform.label_shifts, transform.label_names)
+    return _in_units(evaluation, source.label_scale, source.label_names)
+
+
+def _in_units(evaluation: NetworkEvaluation, scale: LabelScale | None, names: tuple[str, ...]) -> NetworkEvaluation:
+    return evaluation if scale is None else evaluation.in_units(scale.stds, scale.means, names)
 
 
 ANSWERS_AT = ("output", "last step", "each step")
@@ -270,9 +273,15 @@ class TrainedModel:
         return self.in_label_units(np.asarray(to_host(self.network.output(self.normalize(examples).features))))
 
     @property
+    def label_scale(self) -> LabelScale | None:
+        """Of the numbers that it predicts, which ``label_names`` names; None if its outputs are others."""
+        described = self.transform if self.sequences is None else self.sequences
+        return None if described is None else described.label_scale
+
+    @property
     def predicts_numbers(self) -> bool:
-        """Whether its outputs are numbers that it predicts, not classes; a model without ``transform`` has classes."""
-        return self.transform is not None and self.transform.regression
+        """Whether its outputs are numbers that it predicts; one without ``transform`` and ``sequences`` has classes."""
+        return self.label_scale is not None
 
     @property
     def is_multi_label(self) -> bool:
@@ -281,17 +290,16 @@ class TrainedModel:
 
     def in_label_units(self, outputs: Array) -> Array:
         """Return the network's outputs in the units of the numbers that it predicts."""
-        return outputs if self.transform is None else self.transform.in_units(outputs)
+        return outputs if self.label_scale is None else self.label_scale.in_units(outputs)
 
     def in_units(self, evaluation: NetworkEvaluation) -> NetworkEvaluation:
         """Return an evaluation of the network in the units of the numbers that it predicts."""
-        return evaluation_in_units(evaluation, self.transform)
+        return _in_units(evaluation, self.label_scale, self.label_names)
 
     def part_in_units(self, evaluation: AnyEvaluation) -> AnyEvaluation:
         """Return an evaluation of some outputs likewise."""
-        if isinstance(evaluation, RegressionEvaluation) and self.transform is not None and self.predicts_numbers:
-            transform = self.transform
-            return evaluation.scaled(transform.label_scales, transform.label_shifts, transform.label_names)
+        if isinstance(evaluation, RegressionEvaluation) and self.label_scale is not None:
+            return evaluation.scaled(self.label_scale.stds, self.label_scale.means, self.label_names)
         return evaluation
 
     def predict(self, features: Any) -> Array:
@@ -330,8 +338,17 @@ class TrainedModel:
         return examples if self.normalizer is None else self.normalizer.transform(examples)
 
     def output_names(self, n_in: int) -> tuple[str, ...]:
-        """Return the name of the column that is predicted, else ``class_names``, and raise as that does."""
-        return self.label_names if self.predicts_numbers or self.is_multi_label else self.class_names(n_in)
+        """Return the names of the columns that are predicted, else ``class_names``, and raise as that does."""
+        if not (self.predicts_numbers or self.is_multi_label):
+            return self.class_names(n_in)
+        names, n_out = self.label_names, self.network.n_out
+        scales = n_out if self.label_scale is None else len(self.label_scale.stds)
+        if not len(names) == scales == n_out:
+            raise ModelError(
+                f"model file {self.name} is unusable: {counted(len(names), 'label name')}, {scales} with a scale, for "
+                f"{counted(n_out, 'output')}; save it again with one for each"
+            )
+        return names
 
     def class_names(self, n_in: int) -> tuple[str, ...]:
         """Return a name for each output: their numbers if they have none.

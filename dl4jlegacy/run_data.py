@@ -180,14 +180,17 @@ def _new_sequences(conf: Conf, named: str, label: str, *, regression: bool, mult
     """Return sequences of files, and the Conf with how they are read; errors as for ``new_data``."""
     assert conf.sequences is not None
     others = ("transform", "images", "text")
-    if regression or multi_label or any(getattr(conf, name) is not None for name in others):
+    if multi_label or any(getattr(conf, name) is not None for name in others):
         raise ConfError(
-            "sequences (--sequences) of files have a class at each time step, or one each: leave --regression, "
-            "--multi-label, --schema, --images and --tokens out; a program reads sequences of numbers to predict by "
-            "CsvSequenceDataSetIterator(..., regression=True)"
+            "sequences (--sequences) of files have a class, or numbers to predict, at each time step, or once each: "
+            "leave --multi-label, --schema, --images and --tokens out"
         )
+    reader = conf.sequences
     if label:
-        conf = conf.replace(sequences=msgspec.structs.replace(conf.sequences, label=label))
+        reader = msgspec.structs.replace(reader, label=label, labels=())
+    if regression:
+        reader = msgspec.structs.replace(reader, regression=True)
+    conf = conf.replace(sequences=reader)
     data = data_of(conf)
     source = dataclasses.replace(data.source, name=named)
     return conf.replace(dataset=named, sequences=source.sequences), Data(source, data.normalizer)

@@ -219,7 +219,7 @@ def _kind(data: Data) -> str:
 
 
 def _is_regression(data: Data) -> bool:
-    return data.source.transform is not None and data.source.transform.regression
+    return data.source.label_scale is not None
 
 
 def _is_multi_label(data: Data) -> bool:
@@ -395,7 +395,7 @@ def train(
     if output is not None:
         path, misplaced = output.save_or_keep(model_writer(network, data))  # before the evaluation, which may fail
     transform = data.source.transform
-    evaluation = evaluation_in_units(evaluate_network(network, test, label_names), transform)
+    evaluation = evaluation_in_units(evaluate_network(network, test, label_names), data.source)
     fields = _fields(result, network, evaluation, path or None)
     if summary is not None:
         fields["cluster"] = summary.fields()

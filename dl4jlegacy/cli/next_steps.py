@@ -83,7 +83,8 @@ def _where_the_model_is(fields: Mapping[str, object], location: RunLocation) -> 
         there = ("--data-dir", shlex.quote(location.data_dir)) if location.data_dir and dataset == "mnist" else ()
         yield f"Evaluate the saved model again: {command('evaluate', model, '--dataset', dataset, *there)}"
         if "sequences" in fields:
-            yield f"Predict the classes of other sequences: {command('predict', model, 'FILE_OR_FOLDER')}"
+            what = "the classes" if fields["accuracy"] is not None else "the numbers"
+            yield f"Predict {what} of other sequences: {command('predict', model, 'FILE_OR_FOLDER')}"
         elif "images" in fields:
             label = fields.get("label", "the classes")
             what = ", ".join(label) if isinstance(label, list) else str(label)

@@ -26,7 +26,15 @@ from dl4jlegacy.datasets.text_files import csv_rows, is_number
 from dl4jlegacy.errors import DataError, counted, nearest
 from dl4jlegacy.files import PathLike
 
-__all__ = ["Align", "CsvSequenceDataSetIterator", "Rows", "numbers_of", "read_rows", "sequence_paths"]
+__all__ = [
+    "Align",
+    "CsvSequenceDataSetIterator",
+    "Rows",
+    "numbers_of",
+    "read_rows",
+    "sequence_paths",
+    "without_columns",
+]
 
 Align = Literal["equal", "start", "end"]
 """Where labels lie along their sequence, as DL4J's ``AlignmentMode``."""
@@ -61,8 +69,8 @@ class _Layout(msgspec.Struct, frozen=True, kw_only=True):
     align: Align
     skip_lines: int
     n_in: int = 0
-    label: int | None = None
-    """The column of the label in the file of the features; None: labels have files of their own, or there are none."""
+    label: tuple[int, ...] = ()
+    """The columns of labels in the file of the features; none: labels have files of their own, or there are none."""
     n_labels: int = 0
     names: tuple[str, ...] = ()
     """Those of the classes; none: labels are amounts, or there are none."""
@@ -82,7 +90,7 @@ class CsvSequenceDataSetIterator(NumberedDataSetIterator):
         labels: a folder with a file of labels for each file of features, of the same name, or those files in their
             order. One row a time step, or fewer rows where ``align`` says to which time steps they belong.
         label: instead of ``labels``, the column of the features' files that is the label: its number from 0 (-1 is the
-            last one), or its name in the last line of ``skip_lines``.
+            last one), or its name in the last line of ``skip_lines``; with ``regression`` a list of several, too.
         align: "equal": as many rows of labels as of features; "start" and "end": they may differ, both begin at the
             first time step or end at the last one. "end" with a single row is a label of the whole sequence.
         regression: labels are amounts to predict, else one class a row: a word, or a number from 0.
@@ -107,7 +115,7 @@ class CsvSequenceDataSetIterator(NumberedDataSetIterator):
         batch_size: int,
         *,
         labels: PathLike | Sequence[PathLike] | None = None,
-        label: int | str | None = None,
+        label: int | str | Sequence[int | str] | None = None,
         align: Align = "equal",
         regression: bool = False,
         label_names: Sequence[str] | None = None,
@@ -118,14 +126,15 @@ class CsvSequenceDataSetIterator(NumberedDataSetIterator):
         pre_processor: Callable[[DataSet], DataSet] | None = None,
         rounded: bool = True,
     ) -> None:
-        _check_arguments(labels, label, align, skip_lines)
+        wanted = [] if label is None else [label] if isinstance(label, int | str) else list(label)
+        _check_arguments(labels, wanted, align, skip_lines, regression=regression)
         _check_classes(label_names, regression)
         paths = _found(features)
         of_labels = [] if labels is None else _labels_of(paths, labels)
         self._layout, self._bounds = _Layout(align=align, skip_lines=skip_lines), _Bounds()
-        self._sequences, classes = self._looked_at(paths, of_labels, label, regression)
+        self._sequences, classes = self._looked_at(paths, of_labels, wanted, regression)
         self._far = self._bounds.far() if rounded else None
-        labelled = labels is not None or label is not None
+        labelled = labels is not None or bool(wanted)
         names = _class_names(classes, label_names) if labelled and not regression else ()
         self._layout = msgspec.structs.replace(self._layout, names=names)
         self.label_names, self._pre_processor = names, pre_processor
@@ -135,7 +144,7 @@ class CsvSequenceDataSetIterator(NumberedDataSetIterator):
         self.input_columns, self.total_outcomes = first.features.shape[1], first.n_out
 
     def _looked_at(
-        self, paths: Sequence[Path], of_labels: Sequence[Path], label: int | str | None, regression: bool
+        self, paths: Sequence[Path], of_labels: Sequence[Path], wanted: Sequence[int | str], regression: bool
     ) -> tuple[list[_Sequence], set[str]]:
         """Read all files once; return them with their digests, and the labels of all rows, as texts."""
         sequences: list[_Sequence] = []
@@ -143,10 +152,9 @@ class CsvSequenceDataSetIterator(NumberedDataSetIterator):
         for number, path in enumerate(paths):
             file, rows = self._first_look(path)
             if not number:
-                column = None if label is None else _column(path, label, rows)
-                width = len(rows.cells[0]) - (column is not None)
-                n_labels = 0 if column is None else 1
-                self._layout = msgspec.structs.replace(self._layout, n_in=width, label=column, n_labels=n_labels)
+                found = _columns(path, wanted, rows)
+                width = len(rows.cells[0]) - len(found)
+                self._layout = msgspec.structs.replace(self._layout, n_in=width, label=found, n_labels=len(found))
             features, labels = self._parted(path, rows)
             self._bounds.add(numbers_of(path, features))
             where, of_labels_file = path, None
@@ -155,7 +163,7 @@ class CsvSequenceDataSetIterator(NumberedDataSetIterator):
                 of_labels_file, labels = self._first_look(where)
                 self._check_labels(where, labels, path, len(rows.cells))
             if labels is not None and regression:
-                numbers_of(where, labels)
+                numbers_of(where, labels, what="label")
             elif labels is not None:
                 classes.update(name for _, name in _named(where, labels))
             steps = len(rows.cells) if labels is None else max(len(rows.cells), len(labels.cells))
@@ -167,18 +175,17 @@ class CsvSequenceDataSetIterator(NumberedDataSetIterator):
         return _File(path, hashlib.sha256(content).digest()), _rows_of(path, content, self._layout.skip_lines)
 
     def _parted(self, path: Path, rows: Rows) -> tuple[Rows, Rows | None]:
-        """Return the features of a file, and the label that is among its columns."""
-        label, wanted = self._layout.label, self._layout.n_in + (self._layout.label is not None)
+        """Return the features of a file, and the labels that are among its columns."""
+        label, wanted = self._layout.label, self._layout.n_in + len(self._layout.label)
         for line, row in zip(rows.lines, rows.cells, strict=True):
             if len(row) != wanted:
                 raise DataError(
                     f"{path}, line {line} has {counted(len(row), 'column')}, and the first file {wanted}; all time "
                     "steps of all sequences have the same columns"
                 )
-        if label is None:
+        if not label:
             return rows, None
-        features = [[*row[:label], *row[label + 1 :]] for row in rows.cells]
-        return rows._replace(cells=features), rows._replace(cells=[[row[label]] for row in rows.cells])
+        return without_columns(rows, label), rows._replace(cells=[[row[i] for i in label] for row in rows.cells])
 
     def _check_labels(self, path: Path, labels: Rows, features: Path, steps: int) -> None:
         """Raise ``DataError`` unless labels have the columns of the first ones, and the length that they should."""
@@ -226,21 +233,28 @@ class CsvSequenceDataSetIterator(NumberedDataSetIterator):
         if labels is None:
             return x, None
         if not self._layout.names:
-            return x, numbers_of(where, labels)
+            return x, numbers_of(where, labels, what="label")
         known = {name: number for number, name in enumerate(self._layout.names)}
         classes = [_class_number(where, line, name, known) for line, name in _named(where, labels)]
         return x, one_hot(np.array(classes), len(known))
 
 
-def _check_arguments(labels: object, label: int | str | None, align: Align, skip_lines: int) -> None:
-    if labels is not None and label is not None:
-        raise DataError(f"labels are files of their own, or column {label!r} of the features: give one of the two")
+def _check_arguments(
+    labels: object, wanted: Sequence[int | str], align: Align, skip_lines: int, *, regression: bool
+) -> None:
+    if labels is not None and wanted:
+        raise DataError(f"labels are files of their own, or column {wanted[0]!r} of the features: give one of the two")
+    if len(wanted) > 1 and not regression:
+        raise DataError(f"columns {list(wanted)} are several labels, which are amounts: give regression=True, or one")
     if align not in get_args(Align):
         raise DataError(f"align is {align!r}; expected {', '.join(get_args(Align))}{nearest(align, get_args(Align))}")
     if skip_lines < 0:
         raise DataError(f"skip_lines is {skip_lines}; expected at least 0")
-    if isinstance(label, str) and not skip_lines:
-        raise DataError(f"label is {label!r}, a name, and no line of names is skipped: give skip_lines=1, or a number")
+    named = [label for label in wanted if isinstance(label, str)]
+    if named and not skip_lines:
+        raise DataError(
+            f"label is {named[0]!r}, a name, and no line of names is skipped: give skip_lines=1, or a number"
+        )
 
 
 def _check_classes(label_names: Sequence[str] | None, regression: bool) -> None:
@@ -319,8 +333,24 @@ def _rows_of(path: Path, content: bytes, skip_lines: int) -> Rows:
     return Rows([line for line, _ in found], cells, [cell.strip() for cell in skipped[-1][1]] if skipped else [])
 
 
+def without_columns(rows: Rows, columns: Sequence[int]) -> Rows:
+    """Return rows without some of their columns, numbered from 0."""
+    return rows._replace(cells=[[cell for i, cell in enumerate(row) if i not in columns] for row in rows.cells])
+
+
+def _columns(path: Path, labels: Sequence[int | str], rows: Rows) -> tuple[int, ...]:
+    """Return the numbers of the labels' columns, from 0; ``DataError`` if one is not there, or twice, or no other."""
+    found = tuple(_column(path, label, rows) for label in labels)
+    if len(set(found)) < len(found):
+        raise DataError(f"{path}: labels {list(labels)} name a column twice")
+    width = len(rows.cells[0])
+    if found and len(found) == width:
+        lone = "one column only, the label" if width == 1 else f"{counted(width, 'column')} only, all labels"
+        raise DataError(f"{path} has {lone}; features need others")
+    return found
+
+
 def _column(path: Path, label: int | str, rows: Rows) -> int:
-    """Return the number of a label's column, from 0; ``DataError`` if there is none, or no other."""
     width = len(rows.cells[0])
     if isinstance(label, str):
         if label not in rows.names:
@@ -330,12 +360,10 @@ def _column(path: Path, label: int | str, rows: Rows) -> int:
         column = label + width if label < 0 else label
     if not 0 <= column < width:
         raise DataError(f"{path} has {counted(width, 'column')}, and the label was to be column {label}, from 0")
-    if width == 1:
-        raise DataError(f"{path} has one column only, the label; features need others")
     return column
 
 
-def numbers_of(path: Path, rows: Rows) -> Array:
+def numbers_of(path: Path, rows: Rows, *, what: Literal["value", "label"] = "value") -> Array:
     """Return rows as float64 ``(time steps, columns)``; ``DataError`` names a cell that is not finite in float32."""
     try:
         numbers = np.array(rows.cells, dtype=np.float64)
@@ -349,9 +377,11 @@ def numbers_of(path: Path, rows: Rows) -> Array:
         for column, cell in enumerate(row, start=1):
             with np.errstate(over="ignore"):
                 if not is_number(cell) or not np.isfinite(np.float32(float(cell))):
+                    remedy = "a line of names is left out by skip_lines"
+                    if what == "label":
+                        remedy = "numbers are to be predicted (regression); leave that out for classes"
                     raise DataError(
-                        f"{path}, line {line}, value {column} is {cell[:_SHOWN]!r}, not a finite number; a line of "
-                        "names is left out by skip_lines"
+                        f"{path}, line {line}, {what} {column} is {cell[:_SHOWN]!r}, not a finite number; {remedy}"
                     )
     raise AssertionError(f"{path} has numbers that are none, and no cell of them")
 
@@ -362,7 +392,7 @@ def _named(path: Path, labels: Rows) -> Iterator[tuple[int, str]]:
         if len(row) != 1:
             raise DataError(
                 f"{path}, line {line} has {counted(len(row), 'column')} of labels; a class has one, and amounts need "
-                "regression=True"
+                "regression=True (--regression)"
             )
         if not row[0]:
             raise DataError(f"{path}, line {line} has no label")
@@ -377,7 +407,8 @@ def _class_names(found: set[str], known: Sequence[str] | None) -> tuple[str, ...
     amounts = sorted(name for name in found if is_number(name) and not re.fullmatch(r"-?[0-9]+", name))
     if amounts:
         raise DataError(
-            f"class {amounts[0][:_SHOWN]!r} is no whole number; if labels are amounts, give regression=True"
+            f"class {amounts[0][:_SHOWN]!r} is no whole number; if labels are amounts, give regression=True "
+            "(--regression)"
         )
     numbers = [int(name) for name in found if re.fullmatch(r"-?[0-9]+", name)]
     if not numbers:
@@ -385,12 +416,13 @@ def _class_names(found: set[str], known: Sequence[str] | None) -> tuple[str, ...
     if len(numbers) < len(found):
         words = sorted(name for name in found if not re.fullmatch(r"-?[0-9]+", name))
         raise DataError(
-            f"classes are both numbers and {words[0][:_SHOWN]!r}; if they are amounts, give regression=True"
+            f"classes are both numbers and {words[0][:_SHOWN]!r}; if they are amounts, give regression=True "
+            "(--regression)"
         )
     if min(numbers) < 0 or max(numbers) >= 10 * len(numbers) + 100:
         raise DataError(
             f"classes are numbers from {min(numbers)} to {max(numbers)}; they count from 0. If they are amounts, give "
-            "regression=True"
+            "regression=True (--regression)"
         )
     return tuple(map(str, range(max(numbers) + 1)))
 

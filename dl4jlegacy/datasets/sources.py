@@ -18,6 +18,7 @@ from dl4jlegacy.datasets.csv_files import read_csv_files
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.image_files import ImageRecordReader, holds_images, read_parts
 from dl4jlegacy.datasets.image_tables import image_schema, read_listed
+from dl4jlegacy.datasets.label_scale import LabelScale
 from dl4jlegacy.datasets.mnist import find_idx_files, read_idx_dataset, read_mnist
 from dl4jlegacy.datasets.sequence_reader import SequenceRecordReader, read_sequence_parts
 from dl4jlegacy.datasets.sparse_files import read_svmlight_files
@@ -64,6 +65,12 @@ class DataSource:
     text: TextReader | None = None
     sequences: SequenceRecordReader | None = None
     columns: tuple[str, ...] = ()
+
+    @property
+    def label_scale(self) -> LabelScale | None:
+        """Of the numbers to predict, which ``label_names`` names; None if labels are no numbers of a schema's."""
+        described = self.transform if self.sequences is None else self.sequences
+        return None if described is None else described.label_scale
 
     def rounded(self) -> DataSource:
         """Return it with both parts as ``DataSet.rounded`` returns them, by the columns of the training part."""

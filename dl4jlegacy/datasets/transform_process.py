@@ -22,7 +22,7 @@ import numpy.typing as npt
 from dl4jlegacy import files
 from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.dataset import DataSet, one_hot
-from dl4jlegacy.datasets.precision import far_columns
+from dl4jlegacy.datasets.label_scale import LabelScale
 from dl4jlegacy.datasets.table import Column, Table
 from dl4jlegacy.datasets.table_blocks import table_blocks
 from dl4jlegacy.datasets.text_files import MISSING
@@ -151,18 +151,11 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         return self.labels or ((self.label,) if self.label else ())
 
     @property
-    def label_scales(self) -> tuple[float, ...]:
-        """What the network's outputs are multiplied by to be the numbers that it predicts; () if these are classes."""
+    def label_scale(self) -> LabelScale | None:
+        """Of the numbers that a network predicts; None if these are classes."""
         if not self.regression:
-            return ()
-        return self.label_stds if self.labels else (self.label_std,)
-
-    @property
-    def label_shifts(self) -> tuple[float, ...]:
-        """What is then added to them."""
-        if not self.regression:
-            return ()
-        return self.label_means if self.labels else (self.label_mean,)
+            return None
+        return LabelScale(self.label_means or (self.label_mean,), self.label_stds or (self.label_std,))
 
     def to_json(self) -> str:
         """Return it as JSON, to be read and edited."""
@@ -352,10 +345,10 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     def targets(self, table: Table) -> Array:
         """Return the labels of a table that was ``read`` as a network learns them, ``(rows, n_out)`` float32."""
-        if self.regression:
+        scale = self.label_scale
+        if scale is not None:
             labels = _labels_of(table)
-            y = (labels.reshape(len(labels), -1) - self.label_shifts) / self.label_scales
-            return y.astype(np.float32)
+            return scale.standardized(labels.reshape(len(labels), -1)).astype(np.float32)
         if self.multi_label:
             return self._checked_answers(table)
         return one_hot(self.class_numbers(table), len(self.classes))
@@ -390,15 +383,8 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         return classes
 
     def in_units(self, outputs: Array) -> Array:
-        """Return a network's outputs in the label's own units; as they are if it tells classes apart.
-
-        They are float64 where a label lies so far from 0 that float32 would lose what differs in it.
-        """
-        if not self.regression:
-            return outputs
-        scale, shift = np.array(self.label_scales), np.array(self.label_shifts)
-        scaled: Array = outputs.astype(np.float64) * scale + shift
-        return scaled if far_columns(shift - 2 * scale, shift + 2 * scale).any() else scaled.astype(outputs.dtype)
+        """Return a network's outputs in the label's own units; as they are if it tells classes apart."""
+        return outputs if self.label_scale is None else self.label_scale.in_units(outputs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -394,7 +394,7 @@ class _Search:
         _, conf, network = self._best
         test = source_for_model(self.data.source, conf.model).test
         found = evaluate_network(network, test, self.data.source.label_names)
-        evaluation = evaluation_in_units(found, self.data.source.transform).fields()
+        evaluation = evaluation_in_units(found, self.data.source).fields()
         self._save_plots()
         return SearchResult(finished, best, self._written(conf), network, self.metric, evaluation)
 

@@ -61,7 +61,7 @@ def evaluate_newest(folder: str) -> EvaluationView:
     kept = read_checkpoint(folder)
     source, head = kept.data.source, kept.head
     test = source_for_model(source, kept.conf.model).test
-    found = evaluation_in_units(evaluate_network(kept.network, test, source.label_names), source.transform)
+    found = evaluation_in_units(evaluate_network(kept.network, test, source.label_names), source)
     labels, confusion = _confusion_of(found, source.label_names)
     return EvaluationView(
         run=head.run,

@@ -159,7 +159,7 @@ def test_merged_sequences_of_other_lengths_are_as_long_as_the_longest_and_masked
         (("--dataset", "iris", "--sequences"), 3, "data set 'iris' is no folder, and sequences"),
         (("--dataset", "iris", "--model", "lstm"), 3, "model lstm learns sequences of time steps"),
         (("steps", "--sequences", "--model", "mlp"), 3, "model mlp does not take sequences"),
-        (("steps", "--sequences", "--regression"), 3, "leave --regression"),
+        (("steps", "--sequences", "--regression"), 3, "0.csv, line 2, label 1 is '"),
         (("steps", "--sequences", "--stratify"), 3, "leave --stratify out"),
         (("steps", "--sequences", "--label", "move2"), 3, "has no column 'move2'"),
         (("whole", "--sequences", "--label", "kind"), 3, "'kind' (--label) was to be the label: leave it out"),

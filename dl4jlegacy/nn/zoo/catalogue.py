@@ -18,6 +18,7 @@ from dl4jlegacy.nn.layers.autoencoder import AutoEncoder
 from dl4jlegacy.nn.layers.layer import DenseLayer
 from dl4jlegacy.nn.layers.output import OutputLayer
 from dl4jlegacy.nn.layers.rbm import RBM
+from dl4jlegacy.nn.layers.rnn_output import RnnOutputLayer
 from dl4jlegacy.nn.updaters import AdaGrad, Adam
 from dl4jlegacy.nn.zoo.images import alexnet_small, lenet
 from dl4jlegacy.nn.zoo.models import char_lstm, deep_autoencoder, lstm, vae, word_lstm
@@ -194,11 +195,12 @@ def for_regression(model: ZooModel, network: MultiLayerConfiguration) -> MultiLa
     """Return the network of a zoo model with an output for numbers: no activation, squared error, no drop-out there.
 
     Raises:
-        ConfError: it learns something else than the labels, or a label for each time step.
+        ConfError: it learns something else than the labels, or the characters or words of a text.
     """
     last = network.layers[-1]
-    if model.reconstructs or type(last) is not OutputLayer:
-        raise ConfError(f"model {model.name!r} predicts no numbers; for them take mlp, dbn or sda")
+    of_sequences = model.of == "sequences" and isinstance(last, RnnOutputLayer)
+    if model.reconstructs or not (type(last) is OutputLayer or of_sequences):
+        raise ConfError(f"model {model.name!r} predicts no numbers; for them take mlp, dbn or sda, of sequences lstm")
     output = msgspec.structs.replace(last, activation="identity", loss="mse", drop_out=0.0)
     return network.replace(layers=(*network.layers[:-1], output))
 
