@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import http
 import http.client
 import json
@@ -19,6 +20,7 @@ from dl4jlegacy.services.settings import HOST, health_port
 __all__ = [
     "free_ports",
     "is_free",
+    "is_of_this_machine",
     "listener",
     "member_answers",
     "zookeeper_answers",
@@ -66,6 +68,16 @@ def free_ports(
             ports.append(port)
             used.update(wanted)
     raise TrackerError(f"no {count} free ports among {_FIRST} to {_LAST} of {host}; name some that are")
+
+
+def is_of_this_machine(host: str) -> bool:
+    """Return False if no server of this machine could listen on an address, whatever its port."""
+    with contextlib.closing(socket.socket()) as probe:
+        try:
+            probe.bind((host, 0))
+        except OSError as exc:
+            return exc.errno != errno.EADDRNOTAVAIL
+        return True
 
 
 def is_free(port: int, host: str = HOST) -> bool:

@@ -26,7 +26,7 @@ from dl4jlegacy.services.ensemble import Ensemble, ensemble_of, shared_cluster_n
 from dl4jlegacy.services.jars import cache_folder, fetch_jars, pinned_jars
 from dl4jlegacy.services.java import Java, find_java
 from dl4jlegacy.services.port_choice import MEMBER, ZOOKEEPER, PortChoice, check_numbers
-from dl4jlegacy.services.ports import is_free, listener
+from dl4jlegacy.services.ports import is_free, is_of_this_machine, listener
 from dl4jlegacy.services.processes import spawn, stop
 from dl4jlegacy.services.settings import (
     HOST,
@@ -131,6 +131,8 @@ class Services:
             kept = before.cluster_name if before is not None else ""  # after a crash clients find them again
             name = cluster_name or (shared_cluster_name(os.environ) if ensemble else kept)
             name = name or f"dl4j-{secrets.token_hex(8)}"
+            if not is_of_this_machine(host):
+                raise UsageError(f"host {host} is no address of this machine; `ip -4 addr` lists those that it has")
             factory = _ServerFactory(folder, java, cluster_name=name, heap=heap, host=host)
             if before is None or before.is_down or ensemble is None or before.ensemble != ensemble:
                 factory.forget_zookeeper()  # one of several hosts' must not forget what it has told the others
@@ -374,9 +376,14 @@ def _check_texts(cluster_name: str | None, heap: str, host: str) -> None:
     if cluster_name is not None and not _CLUSTER_NAME.fullmatch(cluster_name):
         raise UsageError(f"cluster name {cluster_name!r}: up to 64 letters, digits, dots, dashes and underscores")
     try:
-        ipaddress.IPv4Address(host)
+        address = ipaddress.IPv4Address(host)
     except ValueError:
         raise UsageError(f"host {host!r}: the servers bind one numeric address, like 127.0.0.1") from None
+    if address.is_unspecified:
+        raise UsageError(
+            f"host {host} is every address of this machine, to which nobody can connect; give the one by which others "
+            "reach it (`ip -4 addr` lists them)"
+        )
     if not _HEAP.fullmatch(heap):
         raise UsageError(f"heap {heap!r}: megabytes or gigabytes as Java writes them, like 512m or 2g")
 

@@ -315,6 +315,8 @@ def test_of_several_members_only_the_greater_part_serves(members: int, least: in
         ({"cluster_name": "${user.name}"}, "cluster name"),
         ({"heap": "lots"}, "heap 'lots'"),
         ({"host": "localhost"}, "host 'localhost'"),
+        ({"host": "0.0.0.0"}, "host 0.0.0.0 is every address of this machine, to which nobody can connect"),
+        ({"host": "203.0.113.9"}, "host 203.0.113.9 is no address of this machine"),
     ],
 )
 def test_settings_out_of_range_are_refused(tmp_path: Path, settings: dict[str, object], message: str) -> None:
