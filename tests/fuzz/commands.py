@@ -8,6 +8,7 @@ import logging
 import random
 import re
 import signal
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
@@ -58,7 +59,7 @@ def limited(seconds: float = SECONDS) -> Iterator[None]:
     """Raise ``Late`` in what is done inside if it takes longer."""
 
     def late(number: int, frame: FrameType | None) -> NoReturn:
-        raise Late(f"not done within {seconds:g} s")
+        raise Late(f"not done within {seconds:g} s, at\n{''.join(traceback.format_stack(frame, 12))}")
 
     before = signal.signal(signal.SIGALRM, late)
     signal.setitimer(signal.ITIMER_REAL, seconds)
