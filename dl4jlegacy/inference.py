@@ -15,6 +15,7 @@ import numpy as np
 from dl4jlegacy import storage
 from dl4jlegacy.backend import Array, to_host
 from dl4jlegacy.datasets import DataSet, DataSource, load
+from dl4jlegacy.datasets.batches import Batch, Data, epochs_of
 from dl4jlegacy.datasets.image_files import ImageRecordReader
 from dl4jlegacy.datasets.label_scale import LabelScale
 from dl4jlegacy.datasets.normalizers import Normalizer, as_read
@@ -317,12 +318,20 @@ class TrainedModel:
         classes: Array = outputs.argmax(axis=1)
         return classes
 
-    def evaluate(self, examples: DataSet) -> Evaluation:
-        """Return the classification metrics on examples as they came, before any scaling; errors as for ``output``."""
-        self.check_width(examples.n_in, "the given data")
+    def evaluate(self, examples: Data) -> Evaluation:
+        """Return the classification metrics on examples as they came, before any scaling; errors as for ``output``.
+
+        They are a data set, or batches, as ``network.evaluate`` takes them.
+        """
         names = self.label_names if len(self.label_names) == self.network.n_out else None
-        found: Evaluation = self.network.evaluate(self.normalize(examples), label_names=names)
+        batches = (self._normalized(batch) for batch in epochs_of(examples))
+        found: Evaluation = self.network.evaluate(batches, label_names=names)
         return found
+
+    def _normalized(self, batch: Batch) -> Batch:
+        if isinstance(batch, DataSet):
+            self.check_width(batch.n_in, "the given data")
+        return batch if self.normalizer is None else self.normalizer.transform(batch)  # type: ignore[arg-type]
 
     def as_read(self, examples: DataSet) -> DataSet:
         """Return examples that were read as float64 rounded as the training data were before these were scaled."""
@@ -343,12 +352,12 @@ class TrainedModel:
             return self.class_names(n_in)
         names, n_out = self.label_names, self.network.n_out
         scales = n_out if self.label_scale is None else len(self.label_scale.stds)
-        if not len(names) == scales == n_out:
+        if len(names) not in (0, n_out) or scales != n_out:
             raise ModelError(
                 f"model file {self.name} is unusable: {counted(len(names), 'label name')}, {scales} with a scale, for "
                 f"{counted(n_out, 'output')}; save it again with one for each"
             )
-        return names
+        return names or tuple(map(str, range(n_out)))
 
     def class_names(self, n_in: int) -> tuple[str, ...]:
         """Return a name for each output: their numbers if they have none.

@@ -14,8 +14,17 @@ import numpy as np
 import pytest
 
 from dl4jlegacy import ActorNetworkRunner, Conf, ParallelWrapper
-from dl4jlegacy.datasets import DataSet, ListDataSetIterator, ListMultiDataSetIterator, MultiDataSet
+from dl4jlegacy.datasets import (
+    DataSet,
+    ImagePreProcessingScaler,
+    ListDataSetIterator,
+    ListMultiDataSetIterator,
+    MultiDataSet,
+    NormalizerMinMaxScaler,
+    NormalizerStandardize,
+)
 from dl4jlegacy.errors import ConfError, DataError, ShapeError
+from dl4jlegacy.inference import TrainedModel
 from dl4jlegacy.nn import (
     LSTM,
     Adam,
@@ -287,3 +296,37 @@ def test_a_validation_says_of_multi_data_sets_what_it_says_of_data_sets(what: st
     assert {name for name in found.__struct_fields__ if getattr(found, name) is not None} == {
         name for name in several.__struct_fields__ if getattr(several, name) is not None
     }
+
+
+# -- what takes DataSets only ----------------------------------------------------------------------------------------
+
+FITTED = NormalizerStandardize().fit(SINGLE)
+DATA_SETS_ONLY: dict[str, tuple[Callable[[], Any], str]] = {
+    "fit": (lambda: NormalizerStandardize().fit(parts(SEVERAL)), "a normalizer takes DataSets, and was given"),
+    "fit, one": (lambda: NormalizerMinMaxScaler().fit(SEVERAL), "a normalizer takes DataSets, and was given"),
+    "transform": (lambda: FITTED.transform(SEVERAL), "scale each array in a DataSet of its own"),
+    "revert": (lambda: FITTED.revert(SEVERAL), "scale each array in a DataSet of its own"),
+    "pixels": (lambda: ImagePreProcessingScaler().transform(SEVERAL), "scale each array in a DataSet of its own"),
+    "merge": (lambda: DataSet.merge([SINGLE, SEVERAL]), "DataSet.merge takes DataSets, and part 1 is MultiDataSet"),
+    "iterator": (lambda: ListDataSetIterator(SEVERAL, 8), "batches are ListMultiDataSetIterator's"),
+}
+
+
+@pytest.mark.parametrize("what", DATA_SETS_ONLY)
+def test_what_takes_data_sets_only_names_the_multi_data_set(what: str) -> None:
+    make, words = DATA_SETS_ONLY[what]
+    with pytest.raises(DataError, match=words):
+        make()
+
+
+def test_a_saved_model_evaluates_batches_of_either_kind() -> None:
+    plain, graph = TrainedModel(of(stack()), FITTED), TrainedModel(of(two_of_each()))
+    several = graph.network.evaluate(SEVERAL).confusion.tolist()
+    scaled = plain.network.evaluate(FITTED.transform(SINGLE)).confusion.tolist()
+    for form, make in FORMS.items():
+        assert plain.evaluate(make(SINGLE)).confusion.tolist() == scaled, form
+        assert graph.evaluate(make(SEVERAL)).confusion.tolist() == several, form
+    with pytest.raises(ConfError, match="a MultiLayerNetwork takes DataSets"):
+        TrainedModel(of(stack())).evaluate(parts(SEVERAL))
+    both, alone = ListMultiDataSetIterator(SINGLE, 8, seed=3), ListDataSetIterator(SINGLE, 8, seed=3)
+    np.testing.assert_array_equal(both.batch(1, 0).features[0], alone.batch(1, 0).features)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import itertools
 import threading
@@ -135,6 +136,14 @@ def sequences(folder: Path, align: str) -> tuple[TrainedModel, str]:
     return TrainedModel(recurrent(2, 3), scaled, ("x", "y", "z"), sequences=reader), steps_in(folder / "steps")
 
 
+def numbers(folder: Path, align: str) -> tuple[TrainedModel, str]:
+    """One of them so far from 0 that float32 would lose what differs in it."""
+    used, place = sequences(folder, align)
+    scale: dict[str, Any] = {"label_means": (30.0, 1.7e12, 0.0), "label_stds": (5.0, 2.0, 0.1)}
+    reader = SequenceRecordReader(align=align, skip_lines=1, columns=2, regression=True, **scale)
+    return dataclasses.replace(used, sequences=reader), place
+
+
 def sparse(folder: Path) -> tuple[TrainedModel, str]:
     rows = (f"0 {1 + row}:0.5 {50_000 + row}:1 {119_000 + row % 7}:{row / 9:.2f}" for row in range(ROWS + 90))
     (folder / "f.svm").write_text("\n".join(rows))
@@ -148,6 +157,8 @@ FILES = {
     "a text's next words": words,
     "a class at each step": lambda folder: sequences(folder, "equal"),
     "a class of each sequence": lambda folder: sequences(folder, "end"),
+    "numbers at each step": lambda folder: numbers(folder, "equal"),
+    "numbers of each sequence": lambda folder: numbers(folder, "end"),
     "sparse rows": sparse,
 }
 

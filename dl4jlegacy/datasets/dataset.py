@@ -192,7 +192,11 @@ class DataSet:
     @staticmethod
     def merge(parts: Iterable[DataSet]) -> DataSet:
         """Return the rows of all ``parts`` in their order; shorter sequences end in masked time steps, as in DL4J."""
-        given = _equally_long(list(parts))
+        given = list(parts)
+        for number, part in enumerate(given):
+            if not isinstance(part, DataSet):
+                raise DataError(f"DataSet.merge takes DataSets, and part {number} is {repr(part)[:200]}")
+        given = _equally_long(given)
         if len({(part.features.shape[1:], part.labels.shape[1:]) for part in given}) != 1:
             shapes = ", ".join(f"{part.features.shape}/{part.labels.shape}" for part in given)
             raise DataError(f"data sets to merge must agree in columns and outcomes; got {shapes or 'none'}")

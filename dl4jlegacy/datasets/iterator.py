@@ -176,6 +176,11 @@ class ListDataSetIterator(BatchCursor[DataSet]):
     ) -> None:
         if batch_size < 1:
             raise DataError(f"batch size is {batch_size}; a batch has at least 1 example")
+        if not isinstance(dataset, DataSet):
+            raise DataError(
+                f"{type(self).__name__} deals out a DataSet, and was given {repr(dataset)[:200]}; a MultiDataSet's "
+                "batches are ListMultiDataSetIterator's"
+            )
         smallest = batch_size if drop_last else 1
         if dataset.num_examples < smallest:
             raise DataError(

@@ -163,18 +163,20 @@ class ListMultiDataSetIterator(BatchCursor[MultiDataSet]):
     """Batches of a MultiDataSet in memory, in a new order every epoch; the same ones as ``ListDataSetIterator``'s.
 
     Args:
-        dataset: the examples.
+        dataset: the examples; a DataSet is one array of features and one of labels.
         batch_size: examples per batch; the last one may have fewer.
         seed: of the shuffling.
         shuffle: False keeps the order of the rows.
     """
 
-    def __init__(self, dataset: MultiDataSet, batch_size: int, *, seed: int = 123, shuffle: bool = True) -> None:
+    def __init__(
+        self, dataset: DataSet | MultiDataSet, batch_size: int, *, seed: int = 123, shuffle: bool = True
+    ) -> None:
         if batch_size < 1:
             raise DataError(f"batch size is {batch_size}; a batch has at least 1 example")
         if not dataset.num_examples:
             raise DataError(f"{dataset!r} has no examples")
-        self.dataset = dataset
+        self.dataset = MultiDataSet.of(dataset)
         self.batch_size = batch_size
         self._stream = Stream.of(seed)
         self._shuffle = shuffle

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dl4jlegacy.backend import Array
+from dl4jlegacy.datasets.batches import Batch
 from dl4jlegacy.datasets.column_scale import mean_and_std, width
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.precision import Mask, far_columns
@@ -198,7 +199,8 @@ def normalizer_from_json(text: str | bytes) -> Normalizer:
 def _parts(data: DataSet | Iterable[DataSet]) -> Iterator[Array]:
     """Return the features of every part as float64 rows, one part at a time; of sequences one row a time step."""
     empty = True
-    for part in [data] if isinstance(data, DataSet) else data:
+    for part in [data] if isinstance(data, Batch) else data:
+        _check_kind(part)
         rows = np.asarray(part.features).reshape(len(part), -1)
         if _has_time_steps(part):
             steps = np.moveaxis(part.features, 1, 2)
@@ -218,7 +220,16 @@ def _has_time_steps(dataset: DataSet) -> bool:
     return np.asarray(dataset.features).ndim == 3  # sparse features are no array, and say so
 
 
+def _check_kind(dataset: object) -> None:
+    if not isinstance(dataset, DataSet):
+        raise DataError(
+            f"a normalizer takes DataSets, and was given {repr(dataset)[:200]}; scale each array in a DataSet of its "
+            "own, before they are put together"
+        )
+
+
 def _fitted(vector: _Vector, dataset: DataSet) -> _Vector:
+    _check_kind(dataset)
     columns = dataset.features.shape[1] if _has_time_steps(dataset) else dataset.n_in
     if vector.size != columns:
         state = f"was fitted to {counted(vector.size, 'column')}" if vector.size else "was not fitted yet"
@@ -238,6 +249,7 @@ def as_read(normalizer: Normalizer | None, dataset: DataSet) -> DataSet:
 
 def _exact(dataset: DataSet, far: Mask) -> DataSet:
     """Return a data set as float64 if some column is far from 0, else as it is."""
+    _check_kind(dataset)
     if not far.any() or dataset.features.dtype == np.float64:
         return dataset
     return DataSet(dataset.features.astype(np.float64), dataset.labels, dataset.features_mask, dataset.labels_mask)
@@ -248,6 +260,7 @@ def _scaled(dataset: DataSet, scale: Array | float, shift: Array | float, origin
 
     From a column that lies far from 0 the origin is taken first: the difference of two large numbers would be rounded.
     """
+    _check_kind(dataset)
     x = dataset.features
     scale, shift, origin = np.float64(scale), np.float64(shift), np.float64(origin)
     rows = x if _has_time_steps(dataset) else x.reshape(len(dataset), -1)
