@@ -157,9 +157,10 @@ class CaptureError(TrainingError):
 
 
 class ContractError(TrainingError):
-    """A part of somebody's own program (a router, an aggregator, a performer) gave an answer that no run can use.
+    """A part of somebody's own program (a router, an aggregator, a performer) failed, or gave an answer of no use.
 
-    The message names class and method, the answer, and what the method is to return (``dl4jlegacy.testing``).
+    The message names class and method, the answer or the line in the program, and what the method is to return
+    (``dl4jlegacy.testing``).
     """
 
     code = "DL4J-CONTRACT"

@@ -92,8 +92,9 @@ EXPLANATIONS = (
     Explanation(
         "DL4J-CONTRACT",
         1,
-        "A part of your own program (a router, an aggregator, a performer, an iterator) returned something that no run "
-        "can use. The message names class and method, the answer, and what the method must return.",
+        "A part of your own program (a router, an aggregator, a performer, an iterator) has raised an error, cannot be "
+        "called as a run calls it, or returned something that no run can use. The message names class and method, the "
+        "answer or the line of your program, and what the method must return.",
         (
             ("the part has a fault", "mend it and try it alone with the checks of dl4jlegacy.testing"),
             ("the run has checkpoints", "dl4j resume goes on from the last one with the mended part"),

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from dl4jlegacy import ActorNetworkRunner, Conf, IrisDataSetIterator
+from dl4jlegacy import ActorNetworkRunner, Conf, HogWildWorkRouter, IrisDataSetIterator
 from dl4jlegacy.errors import ContractError, DataError, Dl4jError
 from dl4jlegacy.nn import zoo
+from dl4jlegacy.scaleout import parts
 from dl4jlegacy.scaleout.parts import checked
 from dl4jlegacy.testing import check_aggregator, check_jobs
 from tests.support.mistaken_parts import MISTAKES, Lines, Mistake, Squares, Total, run
@@ -86,6 +87,40 @@ class PerformsNothing(Squares):
 def test_so_is_one_in_a_performer(factory: Any, words: str) -> None:
     with pytest.raises(ContractError, match=words):
         checked(factory)(Conf(), None)  # type: ignore[arg-type]
+
+
+class OpensNothing(HogWildWorkRouter):
+    def open_slots(self, plan: Any, head: Any) -> list[int]:
+        return {}["slots"]  # type: ignore[no-any-return, unused-ignore]
+
+
+class FoldsOne(HogWildWorkRouter):
+    def send_work(self, opened: Any) -> list[int]:  # type: ignore[override]
+        return list(opened)
+
+
+def _of_none() -> Any:
+    return HogWildWorkRouter()
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (
+            lambda conf: OpensNothing(),
+            r"OpensNothing\.open_slots raised KeyError: 'slots' \(test_mistaken_parts\.py, li",
+        ),
+        (lambda conf: FoldsOne(), r"FoldsOne\.send_work takes \(opened\), .* as send_work\(opened, done\): too many"),
+        (lambda conf: FoldsOne, r"FoldsOne is a class, and a router is an object: give FoldsOne\("),
+        (_of_none, r"router _of_none takes \(\), and a run calls it as router\(conf\)"),
+        (lambda conf: 1 / 0, r"router .*<lambda> raised ZeroDivisionError: .* \(test_mistaken_parts\.py, line \d+\)"),
+    ],
+)
+def test_so_is_one_in_a_router(make: Any, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts.ROUTERS, "parts", {"own": make})
+    with ActorNetworkRunner("master", IrisDataSetIterator(75)) as runner, pytest.raises(ContractError, match=words):
+        runner.setup(_network().replace(router="own"))
+        runner.train(deadline=20)
 
 
 class FailsLater(IrisDataSetIterator):
