@@ -2,29 +2,38 @@
 
 An SVMLight file is invented: 50 values a row, ten of which tell its class. A network of 16 units behind these features
 is trained by master and workers in processes of their own, over Hazelcast and Zookeeper: by one worker, by two, and by
-four. Said are the bytes of a job (its own update, those of its round that a worker reads, and its data) by the model's,
-the peak of a worker's memory by the model's, less that of a worker of a small model, and whether all end in the same
-parameters. The bytes are counted in a run of this process, of as many jobs a round.
+four. Said are
+
+- the bytes of a job by the model's: all that the workers' sockets have carried, but for the model, which each reads
+  once, by the jobs;
+- the most memory that a worker had at a time by the model's: as the system counts it (resident), without what it shares
+  with other processes and files, as libraries (anonymous), and both less that of a worker of a small model;
+- the master's likewise;
+- whether all end in the same parameters.
+
+Memory is looked at five times a second, but for the resident, whose highest value the system keeps.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import command_line
 import measured
 import numpy as np
-from traffic import CountingStore
 
 from dl4jlegacy import (
-    ActorNetworkRunner,
     Conf,
     DenseLayer,
     MultiLayerConfiguration,
@@ -32,14 +41,13 @@ from dl4jlegacy import (
     OutputLayer,
     Sgd,
 )
-from dl4jlegacy.datasets.sparse_files import SvmLightDataSetIterator
-from dl4jlegacy.scaleout.tracker import StateTracker
 
 CLASSES, SLOTS = 16, 4
-BYTES_GOAL, MEMORY_GOAL = 1 / 50, 1.3
+BYTES_GOAL, MEMORY_GOAL, MASTER_GOAL = 1 / 50, 1.3, 2.5
 SMALL = 120_000
 """Columns of the small model: more than a table may have."""
-DEADLINE = 900.0
+DEADLINE, LOOK = 900.0, 0.2
+RESIDENT, ANONYMOUS = "resident", "anonymous"
 
 
 def write_rows(path: Path, rows: int, columns: int) -> None:
@@ -64,54 +72,75 @@ def conf_of(arguments: Any) -> Conf:
     )
 
 
-def train(servers: Any, conf: Path, data: Path, workers: int) -> tuple[dict[str, Any], float]:
-    """Train over the servers; return the master's report, and the highest peak of a worker's memory in bytes."""
-    program = [sys.executable, "-m", "dl4jlegacy"]
-    where = ["--zookeeper", servers.zookeeper]
-    tracker = [
-        "--cluster-name",
-        servers.cluster_name,
-        "--tracker",
-        f"hazelcast://{servers.hazelcast}",
-        "--workers",
-        str(workers),
-    ]
-    master = subprocess.Popen(
-        [*program, "master", str(conf), "--dataset", str(data), *tracker, *where, "--format", "json"],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=measured.ENVIRONMENT,
-    )
-    others = [
-        subprocess.Popen([*program, "worker", *where, "--wait", "600"], env=measured.ENVIRONMENT)
-        for _ in range(workers)
-    ]
+@dataclass
+class Trained:
+    """What came of a run: the master's report, the most memory of the master and of a worker, and workers' bytes."""
+
+    report: dict[str, Any]
+    master: Counter[str]
+    worker: Counter[str]
+    nbytes: int
+
+
+@contextlib.contextmanager
+def memory_of(processes: dict[str, list[subprocess.Popen[str]]]) -> Iterator[dict[str, Counter[str]]]:
+    """Yield the most memory, by kind, that a process of each group has had at a time since then."""
+    most: dict[str, Counter[str]] = {name: Counter() for name in processes}
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.wait(LOOK):
+            for name, group in processes.items():
+                for process in group:
+                    most[name] |= memory(process.pid)
+
+    thread = threading.Thread(target=look)
+    thread.start()
     try:
-        said, _ = master.communicate(timeout=DEADLINE)
-        peaks = [os.wait4(process.pid, 0)[2].ru_maxrss * 1024 for process in others]
+        yield most
+    finally:
+        ended.set()
+        thread.join()
+
+
+def memory(process: int) -> Counter[str]:
+    """Return how many bytes a process has: resident at most so far, and anonymous now; nothing if it has ended."""
+    found: Counter[str] = Counter()
+    with contextlib.suppress(OSError):
+        for file, field, kind in ("status", "VmHWM:", RESIDENT), ("smaps_rollup", "Anonymous:", ANONYMOUS):
+            for line in Path(f"/proc/{process}/{file}").read_text().splitlines():
+                if line.startswith(field):
+                    found[kind] = 1024 * int(line.split()[1])
+    return found
+
+
+def train(servers: Any, conf: Path, data: Path, workers: int) -> Trained:
+    """Train over the servers."""
+    where = ["--zookeeper", servers.zookeeper]
+    told = ["--tracker", f"hazelcast://{servers.hazelcast}", "--workers", str(workers), "--format", "json"]
+    options = ["--dataset", str(data), "--cluster-name", servers.cluster_name, *told, *where]
+    counts = [conf.with_name(f"bytes-{number}.json") for number in range(workers)]
+    counted = [sys.executable, str(Path(__file__).with_name("counted.py"))]
+    run: dict[str, Any] = {"text": True, "env": measured.ENVIRONMENT}
+    master = subprocess.Popen(
+        [sys.executable, "-m", "dl4jlegacy", "master", str(conf), *options], stdout=subprocess.PIPE, **run
+    )
+    others = [subprocess.Popen([*counted, str(file), "worker", *where, "--wait", "600"], **run) for file in counts]
+    try:
+        with memory_of({"master": [master], "worker": others}) as most:
+            said, _ = master.communicate(timeout=DEADLINE)
+            report: dict[str, Any] = json.loads(said or "{}")
+            if "params_sha256" not in report:
+                raise RuntimeError(f"the run failed with exit status {master.returncode}: {report}")
+            for process in others:
+                process.wait(DEADLINE)
     finally:
         for process in (master, *others):
-            if process.returncode is None and process.poll() is None:
+            if process.poll() is None:
                 process.kill()
-    report: dict[str, Any] = json.loads(said)
-    if "params_sha256" not in report:
-        raise RuntimeError(f"the run failed: {report}")
-    return report, float(max(peaks))
-
-
-def job_nbytes(conf: Conf, data: Path) -> float:
-    """Return the bytes that a job reads and writes."""
-    store, iterator = CountingStore(), SvmLightDataSetIterator(conf.batch_size, data, seed=1)
-    network = conf.multi_layer_conf
-    assert network is not None
-    whole = network.with_sizes(iterator.input_columns, iterator.total_outcomes)
-    with ActorNetworkRunner("master", iterator, tracker=StateTracker(store)) as runner:
-        runner.setup(conf.replace(multi_layer_conf=whole, workers=1, epochs=1))
-        result = runner.train()
-    jobs = -(-iterator.total_examples // conf.batch_size)
-    own = sum(store.nbytes[kind] for kind in ("update written", "data read")) / jobs
-    rounds = result.head.round
-    return own + store.nbytes["entry read"] / rounds  # whoever does a job reads all updates of the round before
+                process.wait()
+    nbytes = sum(sum(json.loads(file.read_text()).values()) for file in counts)
+    return Trained(report, most["master"], most["worker"], nbytes)
 
 
 def parse(given: Iterable[str] | None = None) -> Any:
@@ -119,34 +148,47 @@ def parse(given: Iterable[str] | None = None) -> Any:
     parser.add_argument("--columns", type=int, default=5_000_000, help="sparse features (5000000)")
     parser.add_argument("--rows", type=int, default=20_000, help="examples (20000)")
     parser.add_argument("--batch", type=int, default=100, help="examples of a job (100)")
-    parser.add_argument("--epochs", type=int, default=2, help="of each run (2)")
-    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4], help="processes of each run (1 2 4)")
+    parser.add_argument("--epochs", type=int, default=1, help="of each run (1)")
+    parser.add_argument("--workers", type=int, nargs="+", default=[2, 1, 4], help="processes of each run (2 1 4)")
     return parser.parse_args(None if given is None else list(given))
+
+
+def said(report: measured.Report, run: Trained, small: Trained, model: int, workers: int) -> None:
+    """Report a run beside that of a small model."""
+    jobs, told = run.report["batches"], f"{workers} worker{'s' if workers > 1 else ''}"
+    each = (run.nbytes - workers * model) / jobs
+    note = f"{each / 1e6:.2f} MB; all {jobs} jobs, with the model once a worker: {run.nbytes / 1e6:.0f} MB"
+    report.add(f"{told}: bytes of a job", each / model, "x", BYTES_GOAL, note=note)
+    for kind in RESIDENT, ANONYMOUS:
+        least = small.worker[kind]
+        note = f"{run.worker[kind] / 1e6:.0f} MB; of a small model {least / 1e6:.0f} MB"
+        report.add(f"{told}: memory of a worker, {kind}", run.worker[kind] / model, "x", MEMORY_GOAL, note=note)
+        report.add("  less that of a small model's", (run.worker[kind] - least) / model, "x", MEMORY_GOAL)
+    note = f"{run.master[RESIDENT] / 1e6:.0f} MB; of a small model {small.master[RESIDENT] / 1e6:.0f} MB"
+    more = (run.master[RESIDENT] - small.master[RESIDENT]) / model
+    report.add(f"{told}: memory of the master, less a small model's", more, "x", MASTER_GOAL, note=note)
+    report.add(f"{told}: accuracy", run.report["accuracy"], "", note=f"{run.report['seconds']:.0f} s")
+    report.say(f"{told}: sha256 of the parameters {run.report['params_sha256']}")
 
 
 def main(given: Iterable[str] | None = None) -> int:
     arguments = parse(given)
     report = measured.Report("a first layer of sparse features", arguments.format)
+    began, found = time.monotonic(), {}
     with tempfile.TemporaryDirectory(prefix="dl4j-bench-") as folder, measured.services(heap="3g") as servers:
-        data, small, conf = (Path(folder) / name for name in ("large.svm", "small.svm", "conf.json"))
+        data, few, conf = (Path(folder) / name for name in ("large.svm", "small.svm", "conf.json"))
         write_rows(data, arguments.rows, arguments.columns)
-        write_rows(small, 1000, SMALL)
+        write_rows(few, arguments.rows, SMALL)
         conf.write_text(conf_of(arguments).to_json())
         model = 4 * (arguments.columns * CLASSES + CLASSES * (CLASSES + 2))
-        least = train(servers, conf, small, 1)[1]
-        found = {}
+        report.say(f"{arguments.columns:,} columns, a model of {model / 1e6:.0f} MB")
+        small = train(servers, conf, few, 1)
         for workers in arguments.workers:
-            made, peak = train(servers, conf, data, workers)
-            found[workers] = made["params_sha256"]
-            note = f"{peak / 1e6:.0f} MB, of a small model {least / 1e6:.0f} MB"
-            name = f"memory of a worker by the model's, {workers} workers"
-            report.add(name, (peak - least) / model, "x", MEMORY_GOAL, note=note)
-            report.add(f"accuracy, {workers} workers", made["accuracy"], "")
-        # At last: what this process has taken by then would count as a peak of those that it starts.
-        nbytes = job_nbytes(conf_of(arguments), data)
-        report.add("bytes of a job by the model's", nbytes / model, "x", BYTES_GOAL, note=f"{model / 1e6:.0f} MB")
+            run = train(servers, conf, data, workers)
+            found[workers] = run.report["params_sha256"]
+            said(report, run, small, model, workers)
     report.details["params_sha256"] = found
-    report.add("different results", len(set(found.values())), "", 1.0, note=next(iter(found.values()))[:16])
+    report.add("different results", len(set(found.values())), "", 1.0, note=f"{time.monotonic() - began:.0f} s in all")
     return report.end()
 
 

@@ -5,6 +5,8 @@ An allocation that fails, or succeeds and is killed when it is used, would come 
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import resource
 from pathlib import Path
 
@@ -15,6 +17,7 @@ __all__ = [
     "check_memory",
     "check_threads",
     "free_memory",
+    "give_back_memory",
     "most_cores",
     "most_memory",
     "most_threads",
@@ -69,6 +72,12 @@ def allow_open_files(count: int) -> int:
         return count if soft == resource.RLIM_INFINITY else soft
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     return wanted
+
+
+def give_back_memory() -> None:
+    """Give the system what this process has freed and the C library keeps: after much was read, tens of megabytes."""
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def check_memory(nbytes: int, what: str) -> None:

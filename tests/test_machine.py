@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
 import resource
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -76,3 +78,16 @@ def test_a_control_group_s_share_of_the_cores_is_read(text, cores, tmp_path, mon
     assert machine.most_cores() is None
     (tmp_path / "cpu.max").write_text(text)
     assert machine.most_cores() == cores
+
+
+def test_memory_that_was_freed_between_what_is_kept_is_given_back() -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+    blocks = [bytearray(b"x" * 60_000) for _ in range(2000)]
+    kept = blocks[::50]  # so that the C library cannot shrink its heap by itself
+    del blocks
+    before = resident()
+    machine.give_back_memory()
+    assert before - resident() > 60_000_000
+    assert len(kept) == 40

@@ -13,6 +13,7 @@ from dl4jlegacy import storage
 from dl4jlegacy.datasets.batches import BatchIterator
 from dl4jlegacy.datasets.fingerprint import fingerprint
 from dl4jlegacy.errors import DataError, Dl4jError
+from dl4jlegacy.machine import give_back_memory
 from dl4jlegacy.run import job_iterator
 from dl4jlegacy.run_data import data_of
 from dl4jlegacy.scaleout.conf import Conf
@@ -45,6 +46,7 @@ def jobs_by_reference(conf: Conf, plan: Plan, data_dir: str = "") -> JobIterator
             f"{where} has data of fingerprint {found}, and those of run {conf.run} have "
             f"{conf.data_fingerprint or 'none'}: bring here what the run's master has, {_GO_WITH_JOBS}"
         )
+    give_back_memory()
     jobs = job_iterator(conf, data)
     if jobs.plan != plan:
         raise DataError(f"{where} has the data of run {conf.run}, but in other batches: {jobs.plan}, and not {plan}")

@@ -15,6 +15,7 @@ from dl4jlegacy.datasets import DataSet
 from dl4jlegacy.datasets.sparse_features import SparseFeatures
 from dl4jlegacy.errors import JobError
 from dl4jlegacy.kernels.protocol import Kernels
+from dl4jlegacy.machine import give_back_memory
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
 from dl4jlegacy.nn.listeners import TrainingListener
 from dl4jlegacy.nn.network.input_rows import InputRows, narrow_conf, take_rows
@@ -68,6 +69,8 @@ class SparseRowsPerformer:
                 f"the model has {params.size} parameters and {state.size} numbers of updater state, and this worker's "
                 f"network others, {self._rows}; was the Conf changed during the run?"
             )
+        if self._network is None:  # what reading the model took
+            give_back_memory()
         self._model = model
 
     def perform(self, job: Job) -> Result | None:
