@@ -5,6 +5,7 @@ FILE gets what was sent and received, as JSON, when the process ends; ``sparse_i
 
 from __future__ import annotations
 
+import argparse
 import atexit
 import json
 import socket
@@ -13,6 +14,8 @@ import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
+
+import command_line
 
 NBYTES: Counter[str] = Counter()
 COUNTING = threading.Lock()
@@ -53,9 +56,13 @@ class CountingSocket(socket.socket):
 
 
 def main() -> None:
-    target = Path(sys.argv.pop(1))
+    parser = command_line.parser(__doc__)
+    parser.add_argument("file", type=Path, help="gets the bytes by their way")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="of dl4j, with its options")
+    given = parser.parse_args()
+    sys.argv[1:] = given.command
     socket.socket = CountingSocket  # type: ignore[misc]
-    atexit.register(lambda: target.write_text(json.dumps(NBYTES)))
+    atexit.register(lambda: given.file.write_text(json.dumps(NBYTES)))
     from dl4jlegacy.cli.start import dl4j  # what it imports takes the class that stands there by now
 
     dl4j()

@@ -15,6 +15,7 @@ import msgspec
 
 from dl4jlegacy import wire
 from dl4jlegacy.errors import NotAuthorisedError, TrackerError, WireError
+from dl4jlegacy.machine import give_back_memory
 from dl4jlegacy.scaleout.foreign import shortened
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol.events import STEP, Steps
@@ -51,6 +52,8 @@ COUNTS = range(-(2**63), 2**63)
 """What a counter can be."""
 _COUNT_DIGITS = len(str(COUNTS.start))
 _COUNT = re.compile(rb"0|-?[1-9][0-9]*")
+_GIVEN_BACK = 16 << 20
+"""Whenever so much of a frame has been read, the memory of its chunks is given back; a tenth of a model's else."""
 SMALL_NBYTES = 1 << 10
 """What has at most this size goes with its manifest: to write, read and delete it on its own costs more than that."""
 TOGETHER_NBYTES = 4 << 20
@@ -214,6 +217,8 @@ def _joined(chunks: Iterator[Buffer | None], manifest: Manifest) -> Buffer | Non
         if whole and chunk is not None:
             frame[start : start + len(chunk)] = chunk
             start += len(chunk)
+            if start // _GIVEN_BACK > (start - len(chunk)) // _GIVEN_BACK:
+                give_back_memory()
     return _checked(frame, manifest) if whole and start == manifest.nbytes else None
 
 
