@@ -6,7 +6,6 @@ Synchronous: the result does not depend on which worker did what. Source: Su and
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,9 +13,7 @@ from typing import ClassVar
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.scaleout.aggregate import GroupAggregator, ParameterAveragingAggregator
-from dl4jlegacy.scaleout.plan import Plan
-from dl4jlegacy.scaleout.records import Head
-from dl4jlegacy.scaleout.strategies.strategy import all_once_done, done_in_front, open_round
+from dl4jlegacy.scaleout.strategies.strategy import WholeRounds
 
 __all__ = ["IterativeReduceWorkRouter"]
 
@@ -25,7 +22,7 @@ MOST_DEPTH = 32
 
 
 @dataclass(frozen=True, kw_only=True)
-class IterativeReduceWorkRouter:
+class IterativeReduceWorkRouter(WholeRounds):
     """Synchronous: all slots of a round are folded together, round by round, in slot order.
 
     Legacy: ``IterativeReduceWorkRouter``, the default; ``VoidConfiguration.numberOfShards`` and
@@ -56,18 +53,6 @@ class IterativeReduceWorkRouter:
     def slices(self) -> int:
         """Into how many slices models and updates are cut; 0: the master folds whole rounds."""
         return self.parameter_servers or (1 if self.aggregation_depth > 1 else 0)
-
-    def open_slots(self, plan: Plan, head: Head) -> list[int]:
-        """Return all slots of the head's round."""
-        return open_round(plan, head)
-
-    def send_work(self, opened: Sequence[int], done: Collection[int]) -> list[int]:
-        """Return all open slots once all of them are done."""
-        return all_once_done(opened, done)
-
-    def fold_ahead(self, opened: Sequence[int], done: Collection[int]) -> list[int]:
-        """Return the slots before the first one that is not done."""
-        return done_in_front(opened, done)
 
     def aggregator(self, kernels: Kernels, pool: Executor | None = None) -> GroupAggregator:
         """See ``Strategy``."""

@@ -11,7 +11,7 @@ updates of parameter servers, Li et al. 2014 (OSDI).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -27,10 +27,8 @@ from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.network.input_rows import InputRows
 from dl4jlegacy.scaleout.aggregate import PARAMS, STATE, Aggregation, MeanScore, frame_like
 from dl4jlegacy.scaleout.job import Result
-from dl4jlegacy.scaleout.plan import Plan
-from dl4jlegacy.scaleout.records import Head
 from dl4jlegacy.scaleout.store import Buffer
-from dl4jlegacy.scaleout.strategies.strategy import all_once_done, done_in_front, open_round
+from dl4jlegacy.scaleout.strategies.strategy import WholeRounds
 from dl4jlegacy.scaleout.updater_beginning import begin_state
 
 __all__ = ["COLUMNS", "ROW_AVERAGING", "RowAveragingWorkRouter", "row_update"]
@@ -41,7 +39,7 @@ COLUMNS, CHANGES = "columns", "changes"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowAveragingWorkRouter:
+class RowAveragingWorkRouter(WholeRounds):
     """All slots of a round are folded together, in slot order; any number of workers gives equal bits.
 
     Attributes:
@@ -60,18 +58,6 @@ class RowAveragingWorkRouter:
     def __post_init__(self) -> None:
         if self.state_every < 1:
             raise ConfError(f"state_every is {self.state_every}; it must be at least 1")
-
-    def open_slots(self, plan: Plan, head: Head) -> list[int]:
-        """Return all slots of the head's round."""
-        return open_round(plan, head)
-
-    def send_work(self, opened: Sequence[int], done: Collection[int]) -> list[int]:
-        """Return all open slots once all of them are done."""
-        return all_once_done(opened, done)
-
-    def fold_ahead(self, opened: Sequence[int], done: Collection[int]) -> list[int]:
-        """Return the slots before the first one that is not done."""
-        return done_in_front(opened, done)
 
     def check(self, update: Buffer, model: Buffer) -> None:
         """See ``LoggedStrategy``."""

@@ -23,6 +23,7 @@ __all__ = [
     "LoggedStrategy",
     "SlotStrategy",
     "Strategy",
+    "WholeRounds",
     "WorkRouter",
     "all_once_done",
     "check_bound",
@@ -155,6 +156,22 @@ def all_once_done(opened: Sequence[int], done: Collection[int]) -> list[int]:
 def done_in_front(opened: Sequence[int], done: Collection[int]) -> list[int]:
     """Return the slots before the first one that is not done."""
     return list(takewhile(lambda number: number in done, opened))
+
+
+class WholeRounds:
+    """What strategies have in common that fold all slots of a round together."""
+
+    def open_slots(self, plan: Plan, head: Head) -> list[int]:
+        """Return all slots of the head's round."""
+        return open_round(plan, head)
+
+    def send_work(self, opened: Sequence[int], done: Collection[int]) -> list[int]:
+        """Return all open slots once all of them are done."""
+        return all_once_done(opened, done)
+
+    def fold_ahead(self, opened: Sequence[int], done: Collection[int]) -> list[int]:
+        """Return the slots before the first one that is not done."""
+        return done_in_front(opened, done)
 
 
 def open_in_phase(plan: Plan, head: Head, most: int) -> list[int]:
