@@ -88,6 +88,7 @@ def test_whatever_is_lost_while_it_is_folded_each_update_is_folded_once(monkeypa
             durations={},
             phases=NO_PHASES,
             must_reread_model=False,
+            spare=None,
             on_progress=lambda: None,
             suspects=Suspects(3),
             attempts=Attempts(),

@@ -42,10 +42,12 @@ class Store(MemoryStore):
         self.replaced: list[int] = []
         self.read: list[list[str]] = []
         self.lost: set[str] = set()
+        self.before_read: Callable[[list[str]], object] = lambda keys: None
 
     def get_many(self, keys: Iterable[str]) -> Iterator[Any]:
         keys = list(keys)
         self.read.append(keys)
+        self.before_read(keys)
         return super().get_many(keys)
 
     def replace_many_if_same(self, items: Iterable[tuple[str, Any, Any]]) -> list[bool]:
@@ -253,6 +255,25 @@ def test_of_what_was_read_with_a_head_only_its_own_jobs_are_taken(round_: int) -
     rounds.store.delete_many(Keys.job(round_, slot) for slot in range(4))
     rounds.begin(round_)
     assert len(rounds.perform()) == 4
+
+
+def test_no_job_of_the_next_round_is_leased_under_a_head_that_has_gone_back_meanwhile() -> None:
+    """A round that checks the model leaves it as it is, so its jobs and those of the next one name the same model."""
+    rounds, went_back = Round(rounds=2), []
+    rounds.begin(1)
+    first, free = rounds.plan.number(1, 0), SLOTS - BLOCK  # a job of the last block to be searched
+    rounds.store.delete_many(Keys.job(1, slot) for slot in range(SLOTS) if slot != free)
+    rounds.worker.cursor, rounds.clock.seconds = first, POLL  # it is time to search all blocks
+    before = msgspec.structs.replace(decode_record(rounds.store.get(HEAD), Head), version=0, round=0)
+
+    def go_back(keys: list[str]) -> None:
+        if keys[0] == HEAD and len(keys) == 1 + SLOTS // BLOCK:  # the last job of each block
+            rounds.store.put(HEAD, encode_record(before))
+            went_back.append(keys)
+
+    rounds.store.before_read = go_back
+    assert rounds.perform() == [] and went_back
+    assert decode_record(rounds.store.get(Keys.job(1, free)), JobRecord).state == "ready"
 
 
 @pytest.mark.parametrize("slots", [BLOCK, BLOCK + 1], ids=["few", "many"])
