@@ -533,8 +533,10 @@ def test_a_connection_beyond_the_limit_takes_the_place_of_an_idle_one_or_is_sent
         others = [stack.enter_context(httpx.Client(base_url=client.base_url, trust_env=False)) for _ in range(3)]
         assert [each.get("/health").status_code for each in (client, *others)] == [200, 200, 200, 200]
         pool = stack.enter_context(ThreadPoolExecutor(2))
-        waiting = [pool.submit(post, each) for each in others[:2]]
-        until(lambda: client.service.models["plain"].pending == 2)
+        waiting = []
+        for count, each in enumerate(others[:2], 1):  # one by one: a place is taken from whoever is about to ask
+            waiting.append(pool.submit(post, each))
+            until(lambda count=count: client.service.models["plain"].pending == count)
         assert others[2].get("/health").status_code == 503
         held.may_go.set()
         assert [each.result().status_code for each in waiting] == [200, 200]
