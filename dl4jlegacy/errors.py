@@ -160,10 +160,14 @@ class ContractError(TrainingError):
     """A part of somebody's own program (a router, an aggregator, a performer) failed, or gave an answer of no use.
 
     The message names class and method, the answer or the line in the program, and what the method is to return
-    (``dl4jlegacy.testing``).
+    (``dl4jlegacy.testing``). Where a run ended because the part raised something, ``part_traceback`` has that as text.
     """
 
     code = "DL4J-CONTRACT"
+
+    def __init__(self, message: str, part_traceback: str = "") -> None:
+        super().__init__(message)
+        self.part_traceback = part_traceback
 
 
 class NotFiniteError(TrainingError):

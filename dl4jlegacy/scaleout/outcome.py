@@ -173,7 +173,7 @@ def failure_of(head: Head) -> Dl4jError:
     if failure is None:
         return TrainingError(f"run {head.run} was {head.status} in round {head.round}")
     if failure.code == ContractError.code:
-        return ContractError(f"run {head.run}, round {head.round}: {failure.message}")
+        return ContractError(f"run {head.run}, round {head.round}: {failure.message}", failure.traceback)
     if failure.code == NotFiniteError.code:
         return NotFiniteError(failure.message + (f" (worker {failure.worker})" if failure.worker else ""))
     if failure.code == DeviceMemoryError.code:

@@ -11,7 +11,7 @@ from PIL import Image
 
 from dl4jlegacy import ActorNetworkRunner, Conf, ParallelWrapper
 from dl4jlegacy.datasets import DataSet, DataSetIterator, ListDataSetIterator, MapDataSetIterator, read_iris
-from dl4jlegacy.datasets.exported import batches_of
+from dl4jlegacy.datasets.batches import batches_of
 from dl4jlegacy.datasets.fingerprint import fingerprint
 from dl4jlegacy.datasets.map_style import gives_examples
 from dl4jlegacy.errors import DataError

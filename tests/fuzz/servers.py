@@ -64,7 +64,7 @@ def _errors() -> Iterator[Errors]:
 def _status(address: tuple[str, int], request: bytes, is_whole: bool) -> int:
     """Send bytes, and no more if they are not whole; return the answer's status, 0: the server hung up without one."""
     with socket.create_connection(address, SECONDS) as connection:
-        with contextlib.suppress(ConnectionError):
+        with contextlib.suppress(OSError):  # the server has hung up already
             connection.sendall(request)
             if not is_whole:
                 connection.shutdown(socket.SHUT_WR)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Mapping
 from statistics import median
 
@@ -118,7 +119,8 @@ def master_steps(me: Master) -> Steps[Head]:
         try:
             yield from _work(me, OpenSlots(head, raw, model, open_slots(me.router, plan, head)), is_new=is_mine)
         except (ContractError, NotFiniteError) as exc:  # whoever takes over would come to the same
-            yield from _fail(me, head, raw, Failure(exc.code, str(exc), "", fatal=True))
+            trace = "" if exc.__cause__ is None else "".join(traceback.format_exception(exc.__cause__))
+            yield from _fail(me, head, raw, Failure(exc.code, str(exc), "", trace, fatal=True))
 
 
 def _work(me: Master, slots: OpenSlots, *, is_new: bool) -> Steps[None]:
