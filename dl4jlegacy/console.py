@@ -22,7 +22,7 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.text import Text
 
-from dl4jlegacy.errors import Dl4jError, OutputError, counted
+from dl4jlegacy.errors import Dl4jError, JobError, OutputError, counted
 from dl4jlegacy.exits import Stopped
 from dl4jlegacy.service_threads import ServiceThread
 from dl4jlegacy.strict_json import to_json
@@ -187,8 +187,8 @@ def run_guarded(command: Callable[[], Any], *, as_json: bool = False, json_lines
         except Dl4jError as error:
             if error.is_printed:
                 return _Reporter(False, json_lines)(error.code, str(error), error.exit_status)
-            if trace := getattr(error, "worker_traceback", "") or getattr(error, "part_traceback", ""):
-                _say(trace.rstrip())
+            if isinstance(error, JobError) and error.worker_traceback:
+                _say(error.worker_traceback.rstrip())
             return report(error.code, str(error), error.exit_status)
         except MemoryError as error:
             return report("DL4J-MEMORY", f"this machine's memory is full: {error}; train something smaller", 1)
