@@ -138,7 +138,7 @@ LIBRARIES = {  # where each library may be imported
     "typer": ("dl4jlegacy.cli",),
     "uvicorn": ("dl4jlegacy.http_connections", "dl4jlegacy.serving.server", "dl4jlegacy.ui.server"),
     "uvloop": ("dl4jlegacy.http_connections",),
-    "yaml": ("dl4jlegacy.aws.user_data", "dl4jlegacy.nn.conf.text"),
+    "yaml": ("dl4jlegacy.aws.user_data", "dl4jlegacy.nn.conf.yaml_text"),
 }
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}

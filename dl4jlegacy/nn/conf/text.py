@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
-import yaml
 from msgspec import inspect
 
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import ConfError, nearest
+from dl4jlegacy.nn.conf.yaml_text import YAMLError, check_bounds, load_yaml, write_yaml
 
 __all__ = ["decode_json", "decode_yaml", "encode_json", "encode_yaml", "load_yaml", "top_level_keys"]
 
@@ -25,9 +25,6 @@ T = TypeVar("T")
 _UNKNOWN = re.compile(r"unknown field `(?P<name>[^`]*)`")
 _VALUE = re.compile(r"Invalid value '?(?P<name>[^']*)'?")
 _AT = re.compile(r" - at (?:`key` in )?`(?P<path>\$[^`]*)`")
-_BRACKET = re.compile(r"[\[\]{}]")
-_MOST_NESTED = 100
-_MERGE = "tag:yaml.org,2002:merge"
 _SEGMENT = re.compile(r"\.(?P<field>[^.\[\]]+)|\[(?P<index>\d+|\.\.\.)\]")
 
 
@@ -37,8 +34,8 @@ def encode_json(conf: msgspec.Struct) -> str:
 
 
 def encode_yaml(conf: msgspec.Struct) -> str:
-    """Return YAML with sorted keys."""
-    return msgspec.yaml.encode(_plain(conf), order="sorted").decode()
+    """Return YAML with sorted keys, in which YAML 1.1 and 1.2 read the same."""
+    return write_yaml(_plain(conf))
 
 
 def _plain(conf: msgspec.Struct) -> Any:
@@ -56,8 +53,7 @@ def decode_json(text: str | bytes, kind: type[T]) -> T:
 
 
 def decode_yaml(text: str | bytes, kind: type[T]) -> T:
-    """Return the ``kind`` that the YAML ``text`` describes; raises like ``decode_json``."""
-    # YAML 1.1 reads 1e-4 (no dot) as a string: strings that spell a number are taken for the number.
+    """Return the ``kind`` that the YAML 1.2 ``text`` describes; raises like ``decode_json``."""
     return _decode(text, kind, "YAML", load_yaml, strict=False)
 
 
@@ -65,84 +61,21 @@ def top_level_keys(text: str) -> frozenset[str]:
     """Return the keys at the top of a text of JSON or YAML, none if it is neither or no map."""
     try:
         raw = load_yaml(text)  # JSON is YAML
-    except yaml.YAMLError:
+    except YAMLError:
         return frozenset()
     return frozenset(map(str, raw)) if isinstance(raw, dict) else frozenset()
 
 
-def load_yaml(text: str | bytes) -> Any:
-    """Parse YAML; raises ``YAMLError``, also for brackets that are nested so deep that parsing them takes minutes.
-
-    What holds itself (``a: &a [*a]``), what aliases and merges make many times larger than the text, and a date that
-    there is not are such errors, too.
-    """
-    depth = 0
-    for bracket in _BRACKET.findall(text if isinstance(text, str) else text.decode(errors="replace")):
-        depth += 1 if bracket in "[{" else -1
-        if depth > _MOST_NESTED:
-            raise yaml.YAMLError(f"brackets are nested more than {_MOST_NESTED} deep")
-    try:
-        found = _BoundedLoader(text).get_single_data()
-        _check_bounds(found, len(text))
-    except yaml.YAMLError:
-        raise
-    except RecursionError as exc:
-        raise yaml.YAMLError(
-            "its maps and lists are nested, or its merges (<<) lead from one to the next, too deep"
-        ) from exc
-    except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as exc:  # its constructors raise any
-        raise yaml.YAMLError(f"a value cannot be read: {exc}") from exc
-    return found
-
-
-class _BoundedLoader(yaml.SafeLoader):
-    """PyYAML's safe loader, for which ``<<`` copies no more entries than the text has characters."""
-
-    def __init__(self, text: str | bytes) -> None:
-        super().__init__(text)
-        self._may_copy = len(text) + _MOST_NESTED
-        self._merging = set[int]()
-
-    def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """See ``SafeConstructor``; counts before it copies, since each map of a chain copies all those before it."""
-        if id(node) in self._merging:
-            raise ValueError("a map merges itself (<<)")
-        self._merging.add(id(node))
-        for value in [value for key, value in node.value if key.tag == _MERGE]:
-            for source in value.value if isinstance(value, yaml.SequenceNode) else [value]:
-                if isinstance(source, yaml.MappingNode):
-                    self.flatten_mapping(source)
-                    self._may_copy -= len(source.value)
-        self._merging.discard(id(node))
-        if self._may_copy < 0:
-            raise ValueError("its merges (<<) make it larger than its text; write out what they stand for")
-        super().flatten_mapping(node)
-
-
-def _check_bounds(tree: Any, text_length: int) -> None:
-    """Raise ``ValueError`` for a tree that is nested too deep, as what holds itself is, or has more than its text."""
-    most, waiting, count = text_length + _MOST_NESTED, [(tree, 0)], 0
-    while waiting:
-        value, depth = waiting.pop()
-        parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple, set)) else ()
-        count += len(parts)
-        if depth > _MOST_NESTED:
-            raise ValueError(f"it is nested more than {_MOST_NESTED} deep, or holds itself")
-        if count > most:
-            raise ValueError("its aliases make it larger than its text; write out what they stand for")
-        waiting += ((part, depth + 1) for part in parts if isinstance(part, (dict, list, tuple, set)))
-
-
 def _json(text: str | bytes) -> Any:
     found = json.loads(text)
-    _check_bounds(found, len(text))
+    check_bounds(found, len(text))
     return found
 
 
 def _decode(text: str | bytes, kind: type[T], language: str, parse: Callable[[Any], Any], *, strict: bool) -> T:
     try:
         raw = parse(text)
-    except (ValueError, yaml.YAMLError, RecursionError) as exc:
+    except (ValueError, YAMLError, RecursionError) as exc:
         raise ConfError(f"{kind.__name__}: this is no {language}: {_first_line(exc)}") from exc
     try:
         conf = msgspec.convert(raw, described(kind), strict=strict, str_keys=True)
