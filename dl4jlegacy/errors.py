@@ -34,7 +34,7 @@ values, and what to do about it. Errors of other libraries are wrapped where the
 
 from __future__ import annotations
 
-from difflib import get_close_matches
+from collections.abc import Iterable
 from typing import ClassVar
 
 __all__ = [
@@ -66,6 +66,7 @@ __all__ = [
     "UsageError",
     "VersionError",
     "WireError",
+    "closest",
     "counted",
     "how_to_install",
     "nearest",
@@ -296,7 +297,36 @@ def how_to_install(*extras: str) -> str:
 
 def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
     """Return ``"; did you mean 'x'?"`` for the known name closest to ``name``, or the list of known names."""
-    close = get_close_matches(name, known, n=1, cutoff=0.5)
-    if close:
-        return f"; did you mean {close[0]!r}?"
-    return f"; known: {', '.join(sorted(known))}"
+    close = closest(name, known)
+    return f"; did you mean {close!r}?" if close else f"; known: {', '.join(sorted(known))}"
+
+
+def closest(name: str, known: Iterable[str], *others: Iterable[str]) -> str:
+    """Return the known name from which ``name`` differs by the fewest typing errors, or that it begins; "": none.
+
+    At most a third of the letters may be wrong, and three of them. Case, ``_``, ``-`` and spaces are no letters. Of
+    ``others`` one is returned only if it is closer than any that is known.
+    """
+    wanted, names = _letters(name), [each for group in (known, *others) for each in sorted(group)]
+    errors = [_typing_errors(wanted, _letters(each)) for each in names]
+    if errors and min(errors) <= min(3, len(wanted) // 3):
+        return names[errors.index(min(errors))]
+    begun = [each for each in dict.fromkeys(names) if len(wanted) > 3 and _letters(each).startswith(wanted)]
+    return begun[0] if len(begun) == 1 else ""
+
+
+def _letters(name: str) -> str:
+    return name.casefold().replace("_", "").replace("-", "").replace(" ", "")
+
+
+def _typing_errors(one: str, other: str) -> int:
+    """Return how many letters must be added, left out, replaced or swapped with the next one (optimal alignment)."""
+    before, last = [], list(range(len(other) + 1))
+    for i, letter in enumerate(one, 1):
+        row = [i]
+        for j, its in enumerate(other, 1):
+            row.append(min(last[j] + 1, row[j - 1] + 1, last[j - 1] + (letter != its)))
+            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == its:
+                row[j] = min(row[j], before[j - 2] + 1)
+        before, last = last, row
+    return last[-1]

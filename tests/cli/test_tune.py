@@ -107,7 +107,7 @@ def test_plots_without_plotly_are_refused_before_anything_is_trained(
         (("none.yaml",), 3, "none.yaml cannot be read: No such file"),
         (("plain.yaml",), 3, "plain.yaml: there is no section search"),
         (("conf.yaml", "--trials", "0"), 2, "--trials is '0'; it must be a whole number, at least 1"),
-        (("conf.yaml", "--pruner", "mean"), 2, "--pruner is 'mean'; did you mean 'median'?"),
+        (("conf.yaml", "--pruner", "mean"), 2, "--pruner is 'mean'; known: median, none"),
         (("conf.yaml", "--storage", ""), 2, "--storage is empty"),
         (("conf.yaml", "--out", "nowhere/best.zip"), 8, "nowhere/best.zip"),
         (("conf.yaml", "--out-conf", "s3:/x"), 1, "it is no path of this machine"),

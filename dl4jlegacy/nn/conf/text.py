@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -15,7 +16,7 @@ import msgspec
 from msgspec import inspect
 
 from dl4jlegacy.decoding import described
-from dl4jlegacy.errors import ConfError, nearest
+from dl4jlegacy.errors import ConfError, closest, nearest
 from dl4jlegacy.nn.conf.yaml_text import YAMLError, check_bounds, load_yaml, write_yaml
 
 __all__ = ["decode_json", "decode_yaml", "encode_json", "encode_yaml", "load_yaml", "top_level_keys"]
@@ -98,7 +99,11 @@ def _explain(message: str, raw: Any, kind: Any) -> str:
     what = _AT.sub("", message)
     found = _UNKNOWN.search(what)
     if found:
-        return f"unknown field {found['name']!r} at {path}{nearest(found['name'], _fields(_walk(raw, kind, path)))}"
+        name, fields = found["name"], _fields(_walk(raw, kind, path))
+        places = _paths(kind)
+        close = closest(name, fields, places)
+        hint = nearest(name, fields) if close in fields or not close else f"; did you mean {places[close]}?"
+        return f"unknown field {name!r} at {path}{hint}"
     wrong = _VALUE.search(what)
     if wrong and path.endswith(".type"):
         kinds = [str(s.tag) for s in _walk(raw, kind, path.removesuffix(".type"))]
@@ -109,6 +114,27 @@ def _explain(message: str, raw: Any, kind: Any) -> str:
 def _fields(structs: list[inspect.StructType]) -> list[str]:
     names = {field.encode_name for struct in structs for field in struct.fields}
     return sorted(names | {struct.tag_field for struct in structs if struct.tag_field})
+
+
+def _paths(kind: Any) -> dict[str, str]:
+    """Return the fields of a type and of all below it, by name, each with its shortest path."""
+    paths = dict[str, str]()
+    waiting, seen = deque([(inspect.type_info(kind), "$")]), set[type]()
+    while waiting:
+        here, path = waiting.popleft()
+        if isinstance(here, inspect.UnionType):
+            waiting += ((each, path) for each in here.types)
+        elif isinstance(here, inspect.StructType) and here.cls not in seen:
+            seen.add(here.cls)
+            for field in here.fields:
+                at = f"{path}.{field.encode_name}"
+                paths.setdefault(field.encode_name, at)
+                waiting.append((field.type, at))
+        elif (items := getattr(here, "item_type", None)) is not None:
+            waiting.append((items, f"{path}[...]"))
+        elif (values := getattr(here, "value_type", None)) is not None:
+            waiting.append((values, f"{path}.NAME"))
+    return paths
 
 
 def _walk(raw: Any, kind: Any, path: str) -> list[inspect.StructType]:
