@@ -26,7 +26,7 @@ from dl4jlegacy.scaleout.zookeeper import (
     prune_group,
 )
 
-__all__ = ["MasterRegistration", "destroy"]
+__all__ = ["MasterRegistration", "destroy", "is_left_behind"]
 
 _FAREWELL_SECONDS, _LOOK_SECONDS = 5.0, 0.05
 
@@ -155,10 +155,20 @@ class MasterRegistration:
         Raises:
             TrackerError: the grid does not answer.
         """
-        if drive(protocol.is_left_behind(self.place)):
+        if is_left_behind(self.place):
             destroy(self._tracker)
             self._name.release()
             self._name.unlist()
+
+
+def is_left_behind(place: protocol.RunPlace) -> bool:
+    """Return whether what a run has in the grid is to be removed by this process; see ``protocol.is_left_behind``.
+
+    A process that stood still has lost its session with Zookeeper: it waits some seconds until there is a new one.
+    """
+    if drive(protocol.find_end(place)) is not None:
+        _await(lambda: place.register.registered().kind != "unknown")
+    return drive(protocol.is_left_behind(place))
 
 
 def _await(condition: Callable[[], bool]) -> None:

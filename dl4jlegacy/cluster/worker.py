@@ -33,7 +33,7 @@ from dl4jlegacy.cluster.ending import DRAIN
 from dl4jlegacy.cluster.mesh import joined_mesh
 from dl4jlegacy.cluster.reached_data import jobs_by_reference
 from dl4jlegacy.cluster.register import NothingKept, ZookeeperRegister, place_of
-from dl4jlegacy.cluster.registration import destroy
+from dl4jlegacy.cluster.registration import destroy, is_left_behind
 from dl4jlegacy.cluster.trials import TrialShare, is_search
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import ConfError, JobError, NotAuthorisedError, TrackerError, VersionError
@@ -349,7 +349,7 @@ def _work(
             ticker.stop()
             pool.stop(30.0)
             stop_reading(jobs)
-    if head is None and left != "drained" and drive(protocol.is_left_behind(place)):
+    if head is None and left != "drained" and is_left_behind(place):
         destroy(tracker)
     on_event("left", {"run": conf.run, "worker": name, "status": left})
     if left == "drained":
