@@ -321,7 +321,7 @@ def _letters(name: str) -> str:
 
 def _typing_errors(one: str, other: str) -> int:
     """Return how many letters must be added, left out, replaced or swapped with the next one (optimal alignment)."""
-    before, last = [], list(range(len(other) + 1))
+    before, last = list[int](), list(range(len(other) + 1))
     for i, letter in enumerate(one, 1):
         row = [i]
         for j, its in enumerate(other, 1):
