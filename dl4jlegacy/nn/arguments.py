@@ -11,7 +11,7 @@ import functools
 import re
 from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 import numpy as np
@@ -19,7 +19,9 @@ import numpy as np
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import ConfError, nearest
 
-__all__ = ["ALIASES", "ArgumentError", "Described", "resolve_name", "spelled"]
+__all__ = ["ALIASES", "ArgumentError", "Described", "replaced", "resolve_name", "spelled"]
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 ALIASES: dict[str, dict[str, str]] = {
     "activation": {
@@ -141,6 +143,15 @@ class Described(msgspec.StructMeta):
         if missing:
             raise ArgumentError(f"{cls.__name__} needs {' and '.join(missing)}: {cls.__name__}({missing[0]}=...)")
         return super().__call__(**given)
+
+
+def replaced(conf: S, changes: Mapping[str, Any]) -> S:
+    """Return a copy of a configuration with some fields changed; raises ``ArgumentError`` for one that it has not."""
+    known = conf.__struct_fields__
+    for name in changes:
+        if name not in known:
+            raise ArgumentError(f"{type(conf).__name__} has no field {name!r}{_meant(name, known)}")
+    return msgspec.structs.replace(conf, **changes)
 
 
 def _by_position(cls: Any, values: tuple[Any, ...], fields: Mapping[str, Any]) -> dict[str, Any]:

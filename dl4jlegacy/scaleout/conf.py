@@ -24,7 +24,7 @@ from dl4jlegacy.datasets.texts import TextReader
 from dl4jlegacy.datasets.transform_process import TransformProcess
 from dl4jlegacy.devices import PRECISIONS, check_choice, memory_limit
 from dl4jlegacy.errors import ConfError, NotFiniteError, UsageError, nearest
-from dl4jlegacy.nn.arguments import Described
+from dl4jlegacy.nn.arguments import Described, replaced
 from dl4jlegacy.nn.class_weights import check_class_weights
 from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration, MultiLayerConfiguration
 from dl4jlegacy.nn.conf.text import decode_json, decode_yaml, encode_json, load_yaml
@@ -291,7 +291,7 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     def replace(self, **changes: Any) -> Conf:
         """Return a copy with some fields changed, checked like a new one."""
-        return msgspec.structs.replace(self, **changes)
+        return replaced(self, changes)
 
     @property
     def keyspace(self) -> str:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, Self
 import msgspec
 
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
-from dl4jlegacy.nn.arguments import Described, resolve_name
+from dl4jlegacy.nn.arguments import Described, replaced, resolve_name
 from dl4jlegacy.nn.conf.builder import Fluent, NeuralNetConfigurationBuilder, check_truncation
 from dl4jlegacy.nn.conf.graph_order import topological_order
 from dl4jlegacy.nn.conf.graph_stages import GraphNode, Node, nodes, vertex_title
@@ -103,11 +103,7 @@ class ConfText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with some fields changed, checked like a new one."""
-        unknown = set(changes) - set(self.__struct_fields__)
-        if unknown:
-            name = min(unknown)
-            raise ConfError(f"{type(self).__name__} has no field {name!r}{nearest(name, self.__struct_fields__)}")
-        return msgspec.structs.replace(self, **changes)
+        return replaced(self, changes)
 
 
 class NeuralNetConfiguration(ConfText, frozen=True, kw_only=True):

@@ -220,6 +220,9 @@ def test_json_is_canonical():
         ('{"layers": [{"type": "dense", "n_inn": 3}]}', r"field 'n_inn' at \$\.layers\[0\]; did you mean 'n_in'"),
         ('{"layerz": []}', r"unknown field 'layerz' at \$; did you mean 'layers'"),
         ('{"layers": [], "conf": {"sed": 1}}', r"unknown field 'sed' at \$\.conf; did you mean 'seed'"),
+        ('{"learnin_rate": 0.1, "layers": []}', r"at \$; did you mean \$\.conf\.updater\.learning_rate\?"),
+        ('{"laers": [], "sede": 1}', r"'laers' at \$; did you mean 'layers'"),  # in this place rather than below
+        ('{"conf": {"fan_in": 3}, "layers": []}', r"field 'fan_in' at \$\.conf; known:"),  # nothing is near
         ('{"layers": [{"type": "rbm", "corruption_level": 1}]}', r"field 'corruption_level' at \$\.layers\[0\]"),
         ('{"conf": {"updater": {"type": "Adam", "betta1": 0}}, "layers": []}', r"at \$\.conf\.updater; .*'beta1'"),
         ('{"conf": {"updater": {"type": "Adom"}}, "layers": []}', r"unknown type 'Adom' at .*; did you mean 'Adam'"),
