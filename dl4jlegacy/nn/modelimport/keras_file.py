@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import mmap
 import os
 import re
+import struct
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +29,8 @@ from dl4jlegacy.errors import Dl4jError, ModelError
 __all__ = ["KerasFile", "is_keras", "opened", "read_array"]
 
 _HDF5: Final = b"\x89HDF\r\n\x1a\n"
+_HEAP: Final = b"GCOL\x01\0\0\0"
+_OBJECT: Final = struct.Struct("<H6xQ")
 _CONFIG: Final = "config.json"
 _METADATA: Final = "metadata.json"
 _WEIGHTS: Final = "model.weights.h5"
@@ -86,6 +90,8 @@ def opened(path: str | os.PathLike[str]) -> Iterator[KerasFile]:
             begin = file.read(len(_HDF5))
             file.seek(0)
             if begin == _HDF5:
+                with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                    _check_heaps(content)
                 yield _of_hdf5(stack.enter_context(h5py.File(file, "r")))
             else:
                 yield _of_zip(h5py, stack, stack.enter_context(zipfile.ZipFile(file)))
@@ -116,10 +122,28 @@ def _of_zip(h5py: ModuleType, stack: contextlib.ExitStack, archive: zipfile.ZipF
         raise ModelError(f"entry {missing[0]} is missing, so it is no .keras file; entries: {sorted(names)[:8]}")
     config = _json(_CONFIG, _entry(archive, _CONFIG, _MAX_JSON_BYTES))
     metadata = _json(_METADATA, _entry(archive, _METADATA, _MAX_JSON_BYTES))
-    weights = io.BytesIO(_entry(archive, _WEIGHTS, _MAX_BYTES))
-    file = stack.enter_context(h5py.File(weights, "r"))
+    weights = _entry(archive, _WEIGHTS, _MAX_BYTES)
+    _check_heaps(weights)
+    file = stack.enter_context(h5py.File(io.BytesIO(weights), "r"))
     training = config.get("compile_config") or {}
     return KerasFile(config, training, _text(metadata.get("keras_version", "")), _ZipArrays(file))
+
+
+def _check_heaps(content: bytes | mmap.mmap) -> None:
+    """Raise ``ModelError`` if going through a global heap of an HDF5 file would never end: HDF5 does not check that.
+
+    A heap ("GCOL"; HDF5 File Format Specification, III.E) is a row of objects, each of a header of 16 bytes and its
+    data. Object 0 is free space, whose size includes the header: one of size 0 is followed by itself.
+    """
+    at = content.find(_HEAP)
+    while at >= 0:
+        place, end = at + 16, at + int.from_bytes(content[at + 8 : at + 16], "little")
+        while place + 16 <= min(end, len(content)):
+            number, nbytes = _OBJECT.unpack_from(content, place)
+            if (not number and nbytes < 16) or nbytes > end - place:
+                raise ModelError(f"its heap at byte {at} has an object of {nbytes} bytes at byte {place}: damaged")
+            place += 16 + -(-nbytes // 8) * 8 if number else nbytes
+        at = content.find(_HEAP, at + 1)
 
 
 def _entry(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:

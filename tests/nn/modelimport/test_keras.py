@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -185,6 +186,23 @@ def test_a_damaged_or_foreign_file_says_so(tmp_path: Path) -> None:
     for name in ("dense_3.h5", "dense_3.keras"):
         with pytest.raises(ModelError, match=r"of Keras|such as Keras writes.*KerasModelImport makes a model"):
             restore_model(FOLDER / name)
+
+
+@pytest.mark.parametrize("name", ["several_2.h5", "several_2.keras"])
+@pytest.mark.parametrize(("number", "nbytes"), [(0, 0), (1, 2**64 - 8), (1, 8192)])
+def test_a_heap_of_hdf5_that_never_ends_is_refused(name: str, number: int, nbytes: int, tmp_path: Path) -> None:
+    content = (FOLDER / "several_2.h5").read_bytes()  # files of Keras 3 have no such heap
+    first = content.index(b"GCOL\x01\0\0\0") + 16
+    content = content[:first] + struct.pack("<H6xQ", number, nbytes) + content[first + 16 :]
+    path = tmp_path / name
+    if path.suffix == ".h5":
+        path.write_bytes(content)
+    else:
+        with zipfile.ZipFile(path, "w") as file:
+            for entry, text in (("config.json", b"{}"), ("metadata.json", b"{}"), ("model.weights.h5", content)):
+                file.writestr(entry, text)
+    with pytest.raises(ModelError, match=rf"{name}.*heap at byte \d+ has an object of \d+ bytes"):
+        load(path)
 
 
 def test_no_other_file_is_read_through_links(tmp_path: Path) -> None:
