@@ -121,9 +121,10 @@ def test_every_command_of_a_page_does_what_it_says(
     page: str, project: Path, reader: dict[str, str], tmp_path: Path
 ) -> None:
     """In one terminal; the README is read before anything is installed, the other pages after it."""
-    folder = tmp_path
+    folder = tmp_path / "empty"
+    folder.mkdir()
     if page != "README.md":
-        folder = project
+        folder = project if EXPECTED[page].in_project else folder
         (project / ".venv").symlink_to(sys.prefix)
         reader["PATH"] = f"{project}/.venv/bin:{reader['PATH']}"
     shell = Shell(folder, tmp_path, reader, EXPECTED[page].replace)

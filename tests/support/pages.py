@@ -104,7 +104,7 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Written(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A block that the reader writes into a file."""
+    """A block that the reader writes into a file; a program's language is ``py``, for ``python`` is run by itself."""
 
     file: str
 
@@ -113,16 +113,21 @@ Expectation = tuple[Command, ...] | Elsewhere | Shown | Written
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a page's blocks must do, in order; ``replace`` has the page's placeholders and what stands for them here."""
+    """What a page's blocks must do, in order.
+
+    ``replace`` has the page's placeholders and what stands for them here. A page is typed in an empty folder, or
+    ``in_project``: in the project's.
+    """
 
     blocks: tuple[Expectation, ...]
     replace: dict[str, str] = {}
+    in_project: bool = False
 
 
 def _expected() -> dict[str, Expected]:
     found = msgspec.yaml.decode((DATA / "pages.yaml").read_bytes())
     return {
-        page: Expected(blocks=tuple(_block(block) for block in entry["blocks"]), replace=entry.get("replace", {}))
+        page: Expected(**{**entry, "blocks": tuple(_block(block) for block in entry["blocks"])})
         for page, entry in found.items()
     }
 
