@@ -5,6 +5,9 @@ Arrow writes, decimal numbers the nearest float64.
 
 Arrow takes places and lengths from the file as they stand there: every batch is validated before anything of it is
 looked at, or a damaged file would show, or end, what else is in this process's memory.
+
+Arrow's threads must never hold an object of Python's: one that gives such an object back while Python ends is stopped
+there, which ends the process with status 134. So Arrow reads files of the system, or memory of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.text_files import Row
 from dl4jlegacy.errors import DataError, how_to_install
 
-__all__ = ["ArrowFile", "arrow_rows", "coded_values", "find_pyarrow", "opened_arrow"]
+__all__ = ["ArrowFile", "arrow_rows", "coded_values", "find_pyarrow", "in_arrow_memory", "opened_arrow"]
 
 _ROWS = 8192
 _BUFFER = 1 << 20  # bytes of a column that are read at a time: not those of all rows that are stored together
@@ -187,7 +190,7 @@ def opened_arrow(file: BinaryIO, name: str) -> Iterator[ArrowFile]:
 
 
 def _native(file: BinaryIO, pa: _PyArrow) -> Any:
-    """Return the file as pyarrow opens one, which reads it twice as fast as through Python, if it is one of the system.
+    """Return the file as pyarrow opens one, or its contents in memory if it is none of the system.
 
     By its number, since another one may have its name meanwhile.
     """
@@ -195,14 +198,21 @@ def _native(file: BinaryIO, pa: _PyArrow) -> Any:
         path = Path("/proc/self/fd", str(file.fileno()))
         if path.is_file():
             return pa.arrow.OSFile(str(path))
-    return contextlib.nullcontext(file)
+    return in_arrow_memory(file.read(), pa)
+
+
+def in_arrow_memory(content: bytes, pa: _PyArrow) -> Any:
+    """Return a file of pyarrow's with a copy of ``content`` that is no object of Python's."""
+    buffer = pa.arrow.allocate_buffer(len(content))
+    memoryview(buffer).cast("B")[:] = content
+    return pa.arrow.BufferReader(buffer)
 
 
 def _parquet(file: Any, pa: _PyArrow) -> tuple[Any, Any]:
     source = pa.parquet.ParquetFile(file, buffer_size=_BUFFER, pre_buffer=False)
 
     def read(columns: list[str], rows: int) -> Iterator[Any]:
-        batches: Iterator[Any] = source.iter_batches(batch_size=rows, columns=columns)
+        batches: Iterator[Any] = source.iter_batches(batch_size=rows, columns=columns, use_threads=False)
         return batches
 
     return source.schema_arrow, read

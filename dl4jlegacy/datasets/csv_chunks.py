@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from dl4jlegacy.backend import Array
-from dl4jlegacy.datasets.arrow_files import coded_values, find_pyarrow
+from dl4jlegacy.datasets.arrow_files import coded_values, find_pyarrow, in_arrow_memory
 from dl4jlegacy.datasets.text_files import Row, delimiter_of, is_number, opened_bytes, rows_of
 
 __all__ = ["CsvChunk", "CsvFile", "opened_chunks"]
@@ -74,8 +74,8 @@ class CsvChunk:
         words = pa.arrow.dictionary(pa.arrow.int32(), pa.arrow.string())
         try:
             found = pyarrow.csv.read_csv(
-                pa.arrow.BufferReader(text),
-                pyarrow.csv.ReadOptions(column_names=names),
+                in_arrow_memory(text, pa),
+                pyarrow.csv.ReadOptions(column_names=names, use_threads=False),
                 pyarrow.csv.ParseOptions(delimiter=self.delimiter, quote_char=False, double_quote=False),
                 pyarrow.csv.ConvertOptions(
                     column_types={str(i): pa.arrow.float64() if number else words for i, number in wanted.items()},

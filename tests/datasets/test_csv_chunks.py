@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import gzip
 import io
+import os
+import subprocess
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet
 import pytest
 
 from dl4jlegacy.datasets import csv_chunks
@@ -107,3 +115,49 @@ def test_a_byte_that_is_no_text_is_named_by_its_line(rows: int, tmp_path: Path) 
     path.write_bytes(b"x,y\n" + b"12.5,a\n" * rows + b"3,caf\xe9\n" + b"12.5,a\n" * rows)
     with pytest.raises(DataError, match=rf"t\.csv is not a CSV file in UTF-8: line {rows + 2} has b.\\xe9"):
         list(csv_rows(path.open("rb"), str(path)))
+
+
+def test_no_thread_of_arrows_holds_an_object_of_pythons(tmp_path: Path) -> None:
+    """One that gives such an object back while Python ends is stopped there, which ends the process with status 134."""
+    seen: set[int] = set()
+
+    class Watched(bytes):
+        def __del__(self) -> None:
+            seen.add(threading.get_ident())
+
+    class WatchedFile(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            seen.add(threading.get_ident())
+            return super().read(size)
+
+        def __del__(self) -> None:
+            seen.add(threading.get_ident())
+
+    for _ in range(300):
+        chunk = csv_chunks.CsvChunk("t.csv", Watched(b"1,x\n2,y\n" * 30), 1, ",")
+        assert chunk.columns(2, {0: True, 1: False}, frozenset()) is not None
+        del chunk
+    table = pa.table({"a": list(range(90)), "w": ["x", "y", "z"] * 30, "b": [0.5] * 90})
+    pyarrow.parquet.write_table(table, tmp_path / "t.parquet", row_group_size=20)
+    pyarrow.feather.write_feather(table, str(tmp_path / "t.arrow"))
+    for name in ("t.parquet", "t.arrow") * 9:
+        [found] = table_blocks(WatchedFile((tmp_path / name).read_bytes()), name, COLUMNS)
+        assert len(found) == 90
+    assert seen == {threading.get_ident()}
+
+
+@pytest.mark.release
+def test_a_hundred_errors_on_a_busy_machine_end_with_their_own_status(tmp_path: Path) -> None:
+    rows = "".join(f"{row},{row % 7},{'spam' if row % 2 else 'ham'}\n" for row in range(60))
+    (tmp_path / "t.csv").write_text(f"width,height,kind\n{rows}180,60,TOTAL\n", encoding="utf-8")
+    command = [sys.executable, "-m", "dl4jlegacy", "train", "t.csv", "--epochs", "1", "--label", "kind"]
+
+    def status(_: int) -> tuple[int, str]:
+        ended = subprocess.run(
+            command, cwd=tmp_path, env={**os.environ, "NO_COLOR": "1"}, capture_output=True, text=True, timeout=300
+        )
+        return ended.returncode, ended.stderr.splitlines()[-1]
+
+    with concurrent.futures.ThreadPoolExecutor(20) as pool:
+        ends = set(pool.map(status, range(100)))
+    assert {code for code, _ in ends} == {3} and all("'TOTAL' occurs once" in said for _, said in ends), ends
