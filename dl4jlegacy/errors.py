@@ -302,17 +302,19 @@ def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
 
 
 def closest(name: str, known: Iterable[str], *others: Iterable[str]) -> str:
-    """Return the known name from which ``name`` differs by the fewest typing errors, or that it begins; "": none.
+    """Return the known name from which ``name`` differs by the fewest typing errors, or which it begins or ends.
 
-    At most a third of the letters may be wrong, and three of them. Case, ``_``, ``-`` and spaces are no letters. Of
-    ``others`` one is returned only if it is closer than any that is known.
+    "": there is none. At most a third of the letters may be wrong, and three of them. Case, ``_``, ``-`` and spaces are
+    no letters. Of ``others`` one is returned only if it is closer than any that is known.
     """
     wanted, names = _letters(name), [each for group in (known, *others) for each in sorted(group)]
     errors = [_typing_errors(wanted, _letters(each)) for each in names]
     if errors and min(errors) <= min(3, len(wanted) // 3):
         return names[errors.index(min(errors))]
-    begun = [each for each in dict.fromkeys(names) if len(wanted) > 3 and _letters(each).startswith(wanted)]
-    return begun[0] if len(begun) == 1 else ""
+    parts = [
+        each for each in dict.fromkeys(names) if _letters(each).startswith(wanted) or _letters(each).endswith(wanted)
+    ]
+    return parts[0] if len(parts) == 1 and len(wanted) > 3 else ""
 
 
 def _letters(name: str) -> str:
