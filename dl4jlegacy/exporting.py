@@ -55,7 +55,7 @@ def _writer(model: TrainedModel, out: str, dl4j_version: Version | None) -> Call
     if storage.is_onnx(out):
         _refuse_version(out, dl4j_version)
         return functools.partial(write_onnx, model.network, **fields)
-    for name in ("transform", "images", "stratified", "text", "sequences"):
+    for name in ("transform", "images", "stratified", "text", "sequences", "header"):
         fields[name] = getattr(model, name)
     return functools.partial(write_model, model.network, dl4j_version=dl4j_version, **fields)
 

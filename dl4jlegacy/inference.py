@@ -16,6 +16,7 @@ from dl4jlegacy import storage
 from dl4jlegacy.backend import Array, to_host
 from dl4jlegacy.datasets import DataSet, DataSource, load
 from dl4jlegacy.datasets.batches import Batch, Data, epochs_of
+from dl4jlegacy.datasets.header import Header
 from dl4jlegacy.datasets.image_files import ImageRecordReader
 from dl4jlegacy.datasets.label_scale import LabelScale
 from dl4jlegacy.datasets.normalizers import Normalizer, as_read
@@ -36,6 +37,7 @@ from dl4jlegacy.nn.batch_evaluation import (
     merge_evaluations,
 )
 from dl4jlegacy.nn.dl4j.serializer import (
+    restore_header,
     restore_images,
     restore_label_names,
     restore_model,
@@ -165,6 +167,7 @@ def evaluate_model(
         text=model.text,
         sequences=model.sequences,
         columns=model.network.n_in if model.is_sparse else 0,
+        header=model.header,
         rounded=False,
     )
     parts = {"test": (source.test,), "train": (source.train,), "all": (source.train, source.test)}[split]
@@ -228,6 +231,7 @@ class TrainedModel:
         stratified: whether what was held out of its data has its share of every class.
         text: what made its examples of a text, whose characters or words the ``label_names`` are; None: nothing did.
         sequences: what made its examples of files of sequences; None: nothing did.
+        header: the columns of the table that it learned from, if these have names and no ``transform`` has read them.
     """
 
     network: Network
@@ -239,6 +243,7 @@ class TrainedModel:
     stratified: bool = False
     text: TextReader | None = None
     sequences: SequenceRecordReader | None = None
+    header: Header | None = None
 
     def answer(self, features: Any) -> Array:
         """Return an answer for each example: its outputs; of a model of texts those behind the last word, or character.
@@ -380,6 +385,13 @@ class TrainedModel:
         )
 
     @property
+    def feature_columns(self) -> tuple[str, ...]:
+        """The names of the columns of a table that it takes, in their order; none if these have no names."""
+        if self.transform is None:
+            return () if self.header is None else self.header.features
+        return tuple(c.name for c in self.transform.columns if c.name not in self.transform.label_columns)
+
+    @property
     def is_sparse(self) -> bool:
         """Whether it has learned from sparse features, since no table has so many columns."""
         return isinstance(self.network, MultiLayerNetwork) and self.network.n_in > MOST_COLUMNS
@@ -417,4 +429,5 @@ def read_model(path: str, kernels: Kernels | None = None) -> TrainedModel:
         restore_stratified(file),
         restore_text(file),
         restore_sequences(file),
+        restore_header(file),
     )

@@ -170,13 +170,14 @@ def sequences_of(model: TrainedModel, file: str) -> dict[Path, Array]:
     return {path: model.rows_as_read(model.sequences.features(path)) for path in paths}
 
 
-def blocks_of(model: TrainedModel, file: str, images: Sequence[Path] = ()) -> Iterator[Array]:
+def blocks_of(model: TrainedModel, file: str, images: Sequence[Path] = (), *, told: bool = True) -> Iterator[Array]:
     """Yield the features in a table, or of images, ``ROWS`` rows at a time, for a model.
 
     Args:
         model: that they must fit.
         file: here or in S3; ``-``: standard input.
         images: the files in its place, as ``images_of`` returns them.
+        told: whether columns that the model does not know are named in a warning.
 
     Of a model of texts each line that is not empty is a block: what follows it is to be predicted.
 
@@ -190,7 +191,7 @@ def blocks_of(model: TrainedModel, file: str, images: Sequence[Path] = ()) -> It
     if model.text is not None:
         yield from _lines(model, file, name)
         return
-    for rows in _features_of(model, _opened(file, name), name):
+    for rows in _features_of(model, _opened(file, name), name, told=told):
         model.check_width(rows.shape[1], name)
         yield model.rows_as_read(rows)
 
@@ -239,14 +240,14 @@ def _line(reader: TextReader, line: str, names: Sequence[str], where: str) -> Ar
         raise DataError(f"{where}: {exc}") from exc
 
 
-def _features_of(model: TrainedModel, file: BinaryIO, name: str) -> Iterator[Array]:
+def _features_of(model: TrainedModel, file: BinaryIO, name: str, *, told: bool) -> Iterator[Array]:
     transform = model.transform
     if model.is_sparse and is_svmlight(name):
         return sparse_features_of(file, name, model.network.n_in, rows=ROWS)
     if transform is None and is_svmlight(name):
         transform = features_only(model.network.n_in)
     if transform is None:
-        return read_csv_blocks(file, name, rows=ROWS)
+        return read_csv_blocks(file, name, rows=ROWS, header=model.header, told=told)
     return (transform.exact_features(table, new_rows=True) for table in transform.blocks(file, name, rows=ROWS))
 
 

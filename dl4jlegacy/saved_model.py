@@ -59,4 +59,5 @@ def kept_model(kept: Checkpoint, name: str) -> TrainedModel:
         source.stratified,
         source.text,
         source.sequences,
+        source.header,
     )

@@ -491,6 +491,7 @@ def model_writer(network: Network, data: Data, dl4j_version: Version | None = No
         stratified=source.stratified,
         text=source.text,
         sequences=source.sequences,
+        header=source.header,
         dl4j_version=dl4j_version,
     )
 

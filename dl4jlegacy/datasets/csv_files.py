@@ -13,13 +13,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from dl4jlegacy import files
 from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.dataset import DataSet, one_hot
+from dl4jlegacy.datasets.header import Header
 from dl4jlegacy.datasets.iterator import ListDataSetIterator
 from dl4jlegacy.datasets.numpy_files import opened_numpy, texts_of
 from dl4jlegacy.datasets.table_files import TextRows, is_numpy, opened_rows
@@ -62,19 +63,34 @@ class CsvDataSetIterator(ListDataSetIterator):
 
 @dataclass(slots=True)
 class _Table:
-    """A file as it was read; ``lines`` are the line numbers of the rows."""
+    """A file as it was read; ``lines`` are the line numbers of the rows.
+
+    ``known`` are the columns that it should have, or those of ``alike``, the first file of its data set; ``order`` the
+    places of the features, if it has their names; ``told``: whether others are named in a warning.
+    """
 
     name: str
+    known: Header | None = None
+    alike: _Table | None = None
+    told: bool = True
     unit: str = "line"
     width: int = 0
     header: list[str] | None = None
     label_column: int | None = None
+    order: list[int] | None = None
     values: array[float] = field(default_factory=lambda: array("d"))
     labels: list[str] = field(default_factory=list)
     lines: array[int] = field(default_factory=lambda: array("q"))
 
+    @property
+    def features(self) -> int:
+        """How many columns of features there are."""
+        return self.width - (self.label_column is not None) if self.order is None else len(self.order)
+
     def feature_names(self) -> tuple[str, ...]:
         """Return what the header calls the columns of features; none without a header."""
+        if self.order is not None:
+            return tuple((self.header or [])[column] for column in self.order)
         return tuple(name for column, name in enumerate(self.header or ()) if column != self.label_column)
 
     def clear(self) -> None:
@@ -84,11 +100,15 @@ class _Table:
 
 
 class CsvData(NamedTuple):
-    """What files hold: a part for each, float64; the names of the classes, and those of the columns of features."""
+    """What files hold: a part for each, float64; the names of the classes, and those of the columns of features.
+
+    ``header`` has the names by which these columns are found in other files; None: they have none.
+    """
 
     parts: list[DataSet]
     label_names: tuple[str, ...]
     columns: tuple[str, ...]
+    header: Header | None = None
 
 
 def read_csv(
@@ -127,13 +147,16 @@ def read_csv_files(
     label_names: Sequence[str] | None = None,
     labelled: bool = True,
     is_split: bool = False,
+    header: Header | None = None,
 ) -> CsvData:
     """Return one DataSet per file, all with the same columns and the same classes, float64; see ``read_csv``.
 
-    With ``is_split``, for examples of which some are then held out, a class that occurs once is an error, too.
+    With ``is_split``, for examples of which some are then held out, a class that occurs once is an error, too. Columns
+    with names are found by these, in the order of ``header``, of a model for instance; None: that of the first file.
     """
-    tables = [_read(path, labelled) for path in paths]
-    _check_alike(tables)
+    tables = [_read(paths[0], labelled, header)]
+    known = header or Header.of(tables[0].header, tables[0].label_column)
+    tables += [_read(path, labelled, known, tables[0] if header is None else None) for path in paths[1:]]
     features = [_features(table, "the file") for table in tables]
     for table, x in zip(tables, features, strict=True):
         if x.shape[1] != features[0].shape[1]:
@@ -144,40 +167,44 @@ def read_csv_files(
             )
     columns = tables[0].feature_names()
     if not labelled:
-        return CsvData([DataSet(x) for x in features], (), columns)
+        return CsvData([DataSet(x) for x in features], (), columns, known)
     classes, names = _classes(tables, n_classes, label_names)
     if is_split:
         _check_lone(tables, classes)
     parts = [DataSet(x, one_hot(y, len(names))) for x, y in zip(features, classes, strict=True)]
-    return CsvData(parts, names, columns)
+    return CsvData(parts, names, columns, known)
 
 
-def _check_alike(tables: Sequence[_Table]) -> None:
-    """Raise ``DataError`` if files with names above their columns do not have the same ones, in the same order."""
-    first = tables[0]
-    for table in tables[1:]:
-        if first.header is None or table.header is None or first.header == table.header:
-            continue
-        for mine, other in ((first, table), (table, first)):
-            for name in mine.header or ():
-                if name not in (other.header or ()):
-                    raise DataError(
-                        f"{other.name} has no column {name!r}, which {mine.name} has; files of one data set must have "
-                        "the same columns"
-                    )
+def _check_alike(first: _Table, table: _Table) -> None:
+    """Raise ``DataError`` if two files with names above their columns do not have the same ones."""
+    if first.header is None or table.header is None or first.header == table.header:
+        return
+    for mine, other in ((first, table), (table, first)):
+        others = set(other.header or ())
+        for name in mine.header or ():
+            if name not in others:
+                raise DataError(
+                    f"{other.name} has no column {name!r}, which {mine.name} has; files of one data set must have "
+                    "the same columns"
+                )
+    if first.known is None and Header.of(first.header, None) is None:
         raise DataError(
-            f"{table.name} has its columns in another order than {first.name}; files of one data set must have the "
-            "same order, or be read by a schema or with --label"
+            f"{table.name} has its columns in another order than {first.name}, and names by which they cannot be told "
+            "apart; name each column differently, and not by a number"
         )
 
 
-def read_csv_blocks(file: BinaryIO, name: str, *, rows: int) -> Iterator[Array]:
+def read_csv_blocks(
+    file: BinaryIO, name: str, *, rows: int, header: Header | None = None, told: bool = True
+) -> Iterator[Array]:
     """Yield the features of a CSV file as ``read_csv`` reads them without labels, so many rows at a time.
 
     Args:
         file: open for reading; it may be a pipe. It is closed at the end.
         name: the file's, for messages.
         rows: of a block, the last of which may have fewer. One block is in memory at a time.
+        header: of the model that they are for; columns with names are found by these, and its label is left out.
+        told: whether columns that the model does not know are named in a warning.
 
     Yields:
         ``(rows, columns)`` float64, finite in float32.
@@ -185,7 +212,7 @@ def read_csv_blocks(file: BinaryIO, name: str, *, rows: int) -> Iterator[Array]:
     Raises:
         DataError: names file, line, column and value, after the blocks before it were yielded.
     """
-    table, is_empty = _Table(name), True
+    table, is_empty = _Table(name, header, told=told), True
     with opened_rows(file, name) as found:
         for line, row in _examples(table, found, labelled=False):
             _append(table, line, row)
@@ -199,8 +226,9 @@ def read_csv_blocks(file: BinaryIO, name: str, *, rows: int) -> Iterator[Array]:
         raise _no_examples(name)
 
 
-def _read(path: Path, labelled: bool) -> _Table:
-    table = _Table(str(path))
+def _read(path: Path, labelled: bool, known: Header | None, first: _Table | None = None) -> _Table:
+    """Return a file with columns that are known, or those of the ``first`` file of its data set."""
+    table = _Table(str(path), known, alike=first)
     with files.errors_as(DataError, f"cannot read {path}"):
         file = files.open_to_read(path)
     if is_numpy(path.name):
@@ -218,11 +246,11 @@ def _append_arrays(table: _Table, file: BinaryIO, *, labelled: bool) -> None:
     """Append the rows of NumPy's arrays, as those of their texts would be."""
     table.unit = "row"
     with opened_numpy(file, table.name) as source:
-        table.header = list(source.names)
-        _find_label(table, 1, table.header, labelled=labelled)
+        _take_names(table, 1, list(source.names), labelled=labelled)
         for block in source.blocks(_BLOCK):
             columns, first = list(block.values()), len(table.lines) + 1
-            label = None if table.label_column is None else columns.pop(table.label_column)
+            label = None if table.label_column is None else columns[table.label_column]
+            columns = _in_order(table, columns)
             if any(column.dtype.kind in "US" for column in columns):  # row by row: one of them is no number perhaps
                 for line, row in enumerate(zip(*map(texts_of, block.values()), strict=True), first):
                     _append(table, line, list(row))
@@ -240,22 +268,35 @@ def _examples(table: _Table, found: TextRows, *, labelled: bool) -> Iterator[tup
     """Yield the rows without the header, which says which column is the label."""
     table.unit = found.unit
     if found.names is not None:
-        _find_label(table, 1, found.names, labelled=labelled)
-        table.header = found.names
+        _take_names(table, 1, found.names, labelled=labelled)
     for line, row in found.rows:
         if not table.width and _is_header(table, line, row, labelled=labelled):
-            table.header = [cell.strip() for cell in row]
             continue
         yield line, row
 
 
 def _is_header(table: _Table, line: int, row: list[str], *, labelled: bool) -> bool:
     """Return whether the first row is the header; it says how many columns there are, and which is the label."""
+    cells = [cell.strip() for cell in row]
+    is_known = table.known is not None and table.known.is_in(cells)
     is_named = _find_label(table, line, row, labelled=labelled)
-    if not is_named and any(map(is_number, row)):
+    if not is_known and not is_named and any(map(is_number, row)):
         return False
-    _check_header(table.name, line, [cell.strip().lower() for cell in row])
+    _check_header(table.name, line, [cell.lower() for cell in cells])
+    _take_names(table, line, cells, labelled=labelled)
     return True
+
+
+def _take_names(table: _Table, line: int, names: list[str], *, labelled: bool) -> None:
+    """Keep the names of the columns, and where the features and the label are by them, if these are known."""
+    _find_label(table, line, names, labelled=labelled)
+    table.header, known = names, table.known
+    if table.alike is not None:
+        _check_alike(table.alike, table)
+    if known is None or (labelled and not known.label):
+        return
+    if known.is_in(names) or not any(map(is_number, names)):  # numbers for names, as of arrays, are no names
+        table.order, table.label_column = known.places(names, table.name, labelled=labelled, told=table.told)
 
 
 def _find_label(table: _Table, line: int, row: list[str], *, labelled: bool) -> bool:
@@ -264,6 +305,8 @@ def _find_label(table: _Table, line: int, row: list[str], *, labelled: bool) -> 
     header = [cell.strip().lower() for cell in row]
     named = [column for column, cell in enumerate(header) if cell in LABEL_HEADERS]
     table.label_column = named[-1] if named else len(row) - 1 if labelled else None
+    if not named and table.known is not None and table.known.label and len(row) == len(table.known.names):
+        table.label_column = table.known.names.index(table.known.label)
     if len(row) - (table.label_column is not None) < 1:
         raise DataError(f"{table.name}, {table.unit} {line}: only {len(row)} column; expected features and a label")
     return bool(named)
@@ -277,7 +320,8 @@ def _append(table: _Table, line: int, row: list[str]) -> None:
             f"the first {table.unit} has {table.width}"
         )
     if table.label_column is not None:
-        table.labels.append(row.pop(table.label_column).strip())
+        table.labels.append(row[table.label_column].strip())
+    row = _in_order(table, row)
     try:
         table.values.extend(map(float, row))
         if not is_plain("".join(row)):
@@ -285,6 +329,13 @@ def _append(table: _Table, line: int, row: list[str]) -> None:
     except ValueError:
         raise CellError(_not_a_number(table, line, row)) from None
     table.lines.append(line)
+
+
+def _in_order(table: _Table, row: list[Any]) -> list[Any]:
+    """Return the features of a row, or the columns of features, in their order, without the label."""
+    if table.order is not None:
+        return [row[column] for column in table.order]
+    return row if table.label_column is None else row[: table.label_column] + row[table.label_column + 1 :]
 
 
 def _check_header(name: str, line: int, header: Sequence[str]) -> None:
@@ -306,13 +357,15 @@ def _not_a_number(table: _Table, line: int, row: list[str]) -> str:
 
 def _place(table: _Table, line: int, feature: int) -> str:
     """Return where feature ``feature`` of the row in ``line`` stands in the file."""
+    if table.order is not None:
+        return f"{table.name}, {table.unit} {line}, column {table.order[feature] + 1}"
     shifted = table.label_column is not None and table.label_column <= feature
     return f"{table.name}, {table.unit} {line}, column {feature + 1 + shifted}"
 
 
 def _features(table: _Table, whole: str) -> Array:
     """Return the features of the rows, which are all of ``whole``, as float64."""
-    columns = table.width - (table.label_column is not None)
+    columns = table.features
     values = np.frombuffer(table.values, np.float64).reshape(len(table.lines), columns)
     with np.errstate(over="ignore"):
         wrong = ~np.isfinite(values.astype(np.float32))

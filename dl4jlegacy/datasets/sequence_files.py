@@ -20,6 +20,7 @@ import numpy.typing as npt
 from dl4jlegacy import files
 from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.dataset import DataSet, one_hot
+from dl4jlegacy.datasets.header import are_names, check_names, warn_of_unknown
 from dl4jlegacy.datasets.iterator import NumberedDataSetIterator
 from dl4jlegacy.datasets.precision import far_columns
 from dl4jlegacy.datasets.text_files import csv_rows, is_number
@@ -30,6 +31,8 @@ __all__ = [
     "Align",
     "CsvSequenceDataSetIterator",
     "Rows",
+    "in_order",
+    "names_in",
     "numbers_of",
     "read_rows",
     "sequence_paths",
@@ -74,6 +77,12 @@ class _Layout(msgspec.Struct, frozen=True, kw_only=True):
     n_labels: int = 0
     names: tuple[str, ...] = ()
     """Those of the classes; none: labels are amounts, or there are none."""
+    columns: tuple[str, ...] = ()
+    """The names of the columns of features' files, in whose order these are read; none: they have none."""
+    label_columns: tuple[str, ...] = ()
+    """The same of the files of labels."""
+    is_new: bool = True
+    """Whether the columns are those of the first file, and not those of a model."""
 
 
 class CsvSequenceDataSetIterator(NumberedDataSetIterator):
@@ -95,7 +104,10 @@ class CsvSequenceDataSetIterator(NumberedDataSetIterator):
             first time step or end at the last one. "end" with a single row is a label of the whole sequence.
         regression: labels are amounts to predict, else one class a row: a word, or a number from 0.
         label_names: the classes, if they are known, as those of the training data when the test data are read.
-        skip_lines: lines at the beginning of each file, such as its header; empty ones do not count.
+        skip_lines: lines at the beginning of each file, such as its header; empty ones do not count. If the last of
+            them has a name for each column, columns are found by these in every file, in the order of the first one.
+        columns: these names in their order, if they are known, as those of the training data, labels among them;
+            others are then left out. ``label_columns``: the same of the files of labels.
         seed, shuffle, drop_last: as for ``ListDataSetIterator``, whose order this is.
         pre_processor: applied to every batch, for instance ``normalizer.transform``.
         rounded: False: batches are float64 in any case.
@@ -120,6 +132,8 @@ class CsvSequenceDataSetIterator(NumberedDataSetIterator):
         regression: bool = False,
         label_names: Sequence[str] | None = None,
         skip_lines: int = 0,
+        columns: Sequence[str] = (),
+        label_columns: Sequence[str] = (),
         seed: int = 123,
         shuffle: bool = True,
         drop_last: bool = False,
@@ -131,7 +145,8 @@ class CsvSequenceDataSetIterator(NumberedDataSetIterator):
         _check_classes(label_names, regression)
         paths = _found(features)
         of_labels = [] if labels is None else _labels_of(paths, labels)
-        self._layout, self._bounds = _Layout(align=align, skip_lines=skip_lines), _Bounds()
+        self._layout, self._bounds = _Layout(align=align, skip_lines=skip_lines, is_new=not columns), _Bounds()
+        self._layout = msgspec.structs.replace(self._layout, columns=tuple(columns), label_columns=tuple(label_columns))
         self._sequences, classes = self._looked_at(paths, of_labels, wanted, regression)
         self._far = self._bounds.far() if rounded else None
         labelled = labels is not None or bool(wanted)
@@ -151,6 +166,9 @@ class CsvSequenceDataSetIterator(NumberedDataSetIterator):
         classes: set[str] = set()
         for number, path in enumerate(paths):
             file, rows = self._first_look(path)
+            if not number and not self._layout.columns:
+                self._layout = msgspec.structs.replace(self._layout, columns=names_in(rows))
+            rows = in_order(path, rows, self._layout.columns, is_new=self._layout.is_new)
             if not number:
                 found = _columns(path, wanted, rows)
                 width = len(rows.cells[0]) - len(found)
@@ -161,6 +179,9 @@ class CsvSequenceDataSetIterator(NumberedDataSetIterator):
             if of_labels:
                 where = of_labels[number]
                 of_labels_file, labels = self._first_look(where)
+                if not number and not self._layout.label_columns:
+                    self._layout = msgspec.structs.replace(self._layout, label_columns=names_in(labels))
+                labels = in_order(where, labels, self._layout.label_columns, is_new=self._layout.is_new)
                 self._check_labels(where, labels, path, len(rows.cells))
             if labels is not None and regression:
                 numbers_of(where, labels, what="label")
@@ -224,11 +245,14 @@ class CsvSequenceDataSetIterator(NumberedDataSetIterator):
     def _sequence(self, sequence: _Sequence) -> tuple[Array, Array | None]:
         """Return features and labels of a sequence, ``(time steps, columns)``."""
         path = sequence.features.path
-        features, labels = self._parted(path, _rows_of(path, _unchanged(sequence.features), self._layout.skip_lines))
+        layout = self._layout
+        rows = _rows_of(path, _unchanged(sequence.features), layout.skip_lines)
+        features, labels = self._parted(path, in_order(path, rows, layout.columns))
         where = path
         if sequence.labels is not None:
             where = sequence.labels.path
-            labels = _rows_of(where, _unchanged(sequence.labels), self._layout.skip_lines)
+            found = _rows_of(where, _unchanged(sequence.labels), layout.skip_lines)
+            labels = in_order(where, found, layout.label_columns)
         x = numbers_of(path, features)
         if labels is None:
             return x, None
@@ -331,6 +355,44 @@ def _rows_of(path: Path, content: bytes, skip_lines: int) -> Rows:
             raise DataError(f"{path}, line {before + 1} is empty, and rows follow; each row is one time step")
     cells = [[cell.strip() for cell in row] for _, row in found]
     return Rows([line for line, _ in found], cells, [cell.strip() for cell in skipped[-1][1]] if skipped else [])
+
+
+def names_in(rows: Rows) -> tuple[str, ...]:
+    """Return the names of the columns, if the line above the rows has one for each, by which they are told apart."""
+    is_header = len(rows.names) == len(rows.cells[0]) and are_names(rows.names)
+    return tuple(rows.names) if is_header else ()
+
+
+def in_order(
+    path: Path, rows: Rows, names: Sequence[str], *, labels: Sequence[str] = (), is_new: bool | None = None
+) -> Rows:
+    """Return rows with the columns of these names, in their order; as they are if either has no names.
+
+    Args:
+        path: of the file.
+        rows: of it.
+        names: of the columns that are wanted.
+        labels: columns that may be there, and are left out.
+        is_new: others are an error; False: they are named in a warning; None: neither.
+
+    Raises:
+        DataError: a column is not there; or one is there that is not in the first file.
+    """
+    found = names_in(rows)
+    if not names or not found or found == tuple(names):
+        return rows
+    known = {*names, *labels}
+    others = [name for name in found if name not in known]
+    check_names(found, names, str(path))
+    if others and is_new:
+        raise DataError(f"{path} has a column {others[0]!r}, which the first file has not; all have the same columns")
+    if is_new is False:
+        warn_of_unknown(others, str(path))
+    for line, row in zip(rows.lines, rows.cells, strict=True):
+        if len(row) != len(found):
+            raise DataError(f"{path}, line {line} has {counted(len(row), 'column')}, and {len(found)} names above them")
+    places = [found.index(name) for name in names]
+    return Rows(rows.lines, [[row[place] for place in places] for row in rows.cells], list(names))
 
 
 def without_columns(rows: Rows, columns: Sequence[int]) -> Rows:

@@ -14,10 +14,13 @@ from dl4jlegacy import files
 from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.column_scale import mean_and_std
 from dl4jlegacy.datasets.dataset import DataSet
+from dl4jlegacy.datasets.header import are_names
 from dl4jlegacy.datasets.label_scale import LabelScale
 from dl4jlegacy.datasets.sequence_files import (
     CsvSequenceDataSetIterator,
     Rows,
+    in_order,
+    names_in,
     numbers_of,
     read_rows,
     sequence_paths,
@@ -51,6 +54,8 @@ class SequenceRecordReader(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
             one if each file has a single row, which is the label of the whole sequence, else one to each.
         skip_lines: at the beginning of each file; -1: one if no cell in it is a number.
         columns: that a time step has, without the labels; 0: as many as there are.
+        names: of the columns in their order, labels among them, by which they are found in every file that has names
+            in its last skipped line; those of the first file if empty.
     """
 
     label: str = ""
@@ -61,6 +66,7 @@ class SequenceRecordReader(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
     align: Literal["", "equal", "start", "end"] = ""
     skip_lines: int = -1
     columns: int = 0
+    names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.align not in _ALIGNMENTS:
@@ -102,11 +108,12 @@ class SequenceRecordReader(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
 
         Raises ``DataError``.
         """
-        rows = read_rows(path, max(self.skip_lines, 0))
+        rows, labels = read_rows(path, max(self.skip_lines, 0)), self.label_columns
+        features = [name for name in self.names if name not in labels]
+        rows = in_order(path, rows, features, labels=labels, is_new=False)
         width = len(rows.cells[0])
-        labels = self.label_columns
         if labels and width == self.columns + len(labels):
-            rows = without_columns(rows, _numbers(labels, rows, path))
+            rows = without_columns(rows, _numbers(self, rows, path))
         elif width != self.columns:
             raise DataError(f"{path} has {counted(width, 'column')}, and the model takes {self.columns} a time step")
         return np.ascontiguousarray(numbers_of(path, rows).T[None])
@@ -212,14 +219,16 @@ def _settled(part: _Part, reader: SequenceRecordReader) -> SequenceRecordReader:
     if skip < 0:
         top = read_rows(first, 0).cells[0]
         skip = int(not any(map(is_number, top)))
-    reader = msgspec.structs.replace(reader, skip_lines=skip)
-    if part.labels is None:
-        rows = read_rows(first, skip)
+    rows = read_rows(first, skip)
+    reader = msgspec.structs.replace(reader, skip_lines=skip, names=reader.names or names_in(rows))
+    if part.labels is None and not (reader.columns and reader.label_columns):
         columns = _columns_of(rows)
         names = reader.labels or find_columns(reader.label or "-1", columns, str(first))
         numbers = reader.regression or len(names) > 1
         fields = {"label": "", "labels": names, "regression": True} if numbers else {"label": names[0]}
         return msgspec.structs.replace(reader, **fields, align=reader.align or "equal")
+    if part.labels is None:
+        return reader
     if reader.label_columns:
         raise DataError(
             f"{part.labels[0].parent} has the labels, and {', '.join(reader.label_columns)!r} (--label) was to be the "
@@ -236,15 +245,16 @@ def _columns_of(rows: Rows) -> list[str]:
     return rows.names or [str(number) for number in range(1, len(rows.cells[0]) + 1)]
 
 
-def _numbers(labels: Sequence[str], rows: Rows, path: Path) -> list[int]:
+def _numbers(reader: SequenceRecordReader, rows: Rows, path: Path) -> list[int]:
     """Return the numbers, from 0, of the columns with the labels; raises ``DataError``."""
-    columns = _columns_of(rows)
-    return [columns.index(find_column(label, columns, str(path))) for label in labels]
+    columns = reader.names or _columns_of(rows)
+    return [columns.index(find_column(label, columns, str(path))) for label in reader.label_columns]
 
 
 def _read(part: _Part, reader: SequenceRecordReader, known: Sequence[str] | None) -> tuple[DataSet, tuple[str, ...]]:
     first, names = part.features[0], reader.labels
-    label = None if part.labels else _numbers(reader.label_columns, read_rows(first, reader.skip_lines), first)
+    rows, is_known = read_rows(first, reader.skip_lines), reader.columns > 0
+    label = None if part.labels else _numbers(reader, rows, first)
     if part.labels and reader.regression:
         names = tuple(known or _columns_of(read_rows(part.labels[0], reader.skip_lines)))
     data = CsvSequenceDataSetIterator(
@@ -256,6 +266,8 @@ def _read(part: _Part, reader: SequenceRecordReader, known: Sequence[str] | None
         regression=reader.regression,
         label_names=None if reader.regression else known,
         skip_lines=reader.skip_lines,
+        columns=reader.names if is_known else (),
+        label_columns=names if is_known and part.labels and are_names(names) else (),
         shuffle=False,
         rounded=False,
     )

@@ -16,6 +16,7 @@ from dl4jlegacy.datasets.bundled import DIGITS_NAMES, IRIS_NAMES, read_digits, r
 from dl4jlegacy.datasets.characters import read_sonnets, read_text
 from dl4jlegacy.datasets.csv_files import read_csv_files
 from dl4jlegacy.datasets.dataset import DataSet
+from dl4jlegacy.datasets.header import Header
 from dl4jlegacy.datasets.image_files import ImageRecordReader, holds_images, read_parts
 from dl4jlegacy.datasets.image_tables import image_schema, read_listed
 from dl4jlegacy.datasets.label_scale import LabelScale
@@ -53,6 +54,7 @@ class DataSource:
         text: what made the examples of a text, whose characters or words ``label_names`` are; None: it is no text.
         sequences: what made sequences of files; None: nothing did.
         columns: the names of the columns of features, where they have names.
+        header: of a table that no schema has read: the names of its columns; None: it has none.
     """
 
     name: str
@@ -65,6 +67,7 @@ class DataSource:
     text: TextReader | None = None
     sequences: SequenceRecordReader | None = None
     columns: tuple[str, ...] = ()
+    header: Header | None = None
 
     @property
     def label_scale(self) -> LabelScale | None:
@@ -92,6 +95,7 @@ def load(
     text: TextReader | None = None,
     sequences: SequenceRecordReader | None = None,
     columns: int = 0,
+    header: Header | None = None,
     rounded: bool = True,
 ) -> DataSource:
     """Return the data set called ``name_or_path``.
@@ -119,6 +123,7 @@ def load(
         sequences: how CSV files in a folder are read, each as a sequence; None: they are parts of one table.
         columns: SVMLight files have so many, and are read as sparse features; 0: they are only if they have more than a
             table may have.
+        header: of a model that learned from a table without a schema: columns with names are found by these.
         rounded: features are float32, or float64 if a column of the training part lies so far from 0 that float32
             would lose what differs in it. False: what is read of texts and tables stays float64, to be scaled as a
             model says.
@@ -139,6 +144,7 @@ def load(
         text=text,
         sequences=sequences,
         columns=columns,
+        header=header,
     )
     return found.rounded() if rounded else found
 
@@ -155,6 +161,7 @@ def _load(
     text: TextReader | None,
     sequences: SequenceRecordReader | None,
     columns: int,
+    header: Header | None,
 ) -> DataSource:
     """Return the data set, with features of tables and sequences as float64."""
     if sequences is not None:
@@ -191,11 +198,11 @@ def _load(
         train, test, names, reader = read_parts(path, images, label_names, split)
         return DataSource(name, train, test, names, images=reader, stratified=split.stratify)
     if kind == "pattern":
-        return _load_parts(name, tables_like(name), split, n_classes, label_names)
+        return _load_parts(name, tables_like(name), split, n_classes, label_names, header)
     if kind == "folder":
-        return _load_folder(name, path, split, n_classes=n_classes, known=label_names)
+        return _load_folder(name, path, split, n_classes=n_classes, known=label_names, header=header)
     if kind is not None:
-        return _load_parts(name, [path], split, n_classes, label_names)
+        return _load_parts(name, [path], split, n_classes, label_names, header)
     raise _unknown(name, path)
 
 
@@ -353,7 +360,7 @@ def _split(name: str, dataset: DataSet, label_names: tuple[str, ...], split: Spl
 
 
 def _load_folder(
-    name: str, path: Path, split: Split, *, n_classes: int | None, known: Sequence[str] | None
+    name: str, path: Path, split: Split, *, n_classes: int | None, known: Sequence[str] | None, header: Header | None
 ) -> DataSource:
     """Return what ``path`` holds: IDX files first, then tables."""
     if find_idx_files(path):
@@ -364,7 +371,7 @@ def _load_folder(
         return DataSource(name, train, test, tuple(str(number) for number in range(train.n_out)))
     tables = _tables_in(path)
     if tables:
-        return _load_parts(name, tables, split, n_classes, known)
+        return _load_parts(name, tables, split, n_classes, known, header)
     with files.errors_as(DataError, f"cannot read folder {path}"):
         found = files.names_in(path)
     raise DataError(
@@ -380,16 +387,18 @@ def _load_parts(
     split: Split,
     n_classes: int | None,
     known: Sequence[str] | None,
+    header: Header | None,
 ) -> DataSource:
     """Return tables of numbers and a class: one to learn from and one held out, by their names, or parts of one."""
     found = _in_order(tables)
     if [_stem(path) for path in found] == ["train", "test"]:
-        learned = read_csv_files(found[:1], n_classes=n_classes, label_names=known)
-        train, test = learned.parts[0], read_csv_files(found[1:], label_names=learned.label_names).parts[0]
+        learned = read_csv_files(found[:1], n_classes=n_classes, label_names=known, header=header)
+        train, names = learned.parts[0], learned.label_names
+        test = read_csv_files(found[1:], label_names=names, header=learned.header).parts[0]
         if test.n_in != train.n_in:
             raise DataError(f"{found[0]} has {counted(train.n_in, 'feature')}, {found[1]} has {test.n_in}")
-        return DataSource(name, train, test, learned.label_names, columns=learned.columns)
+        return DataSource(name, train, test, names, columns=learned.columns, header=learned.header)
     is_new = n_classes is None and known is None
-    whole = read_csv_files(found, n_classes=n_classes, label_names=known, is_split=is_new)
+    whole = read_csv_files(found, n_classes=n_classes, label_names=known, is_split=is_new, header=header)
     parted = _split(name, DataSet.merge(whole.parts), whole.label_names, split)
-    return dataclasses.replace(parted, columns=whole.columns)
+    return dataclasses.replace(parted, columns=whole.columns, header=whole.header)

@@ -113,7 +113,7 @@ def accepted(model: TrainedModel) -> tuple[str, ...]:
     if model.images is not None:
         others = () if model.images.column else (CSV, JSON, NPY)  # a table would name files of the server
         return (*_IMAGES, *others)
-    return (CSV, JSON, JSON_LINES, NPY) if model.transform is not None else (CSV, JSON, NPY)
+    return (CSV, JSON, JSON_LINES, NPY) if model.feature_columns else (CSV, JSON, NPY)
 
 
 def read_body(model: TrainedModel, media_type: str, body: bytes, limits: Limits, deadline: Deadline) -> Iterator[Array]:
@@ -188,7 +188,8 @@ def _check_size(model: TrainedModel, media_type: str, body: bytes, rows: int) ->
     if model.text is not None:
         values = 1 if media_type == JSON else len(body)  # a line may have commas
     else:
-        values = model.network.n_in if model.transform is None else len(model.transform.columns)
+        columns = model.header.names if model.header is not None else range(model.network.n_in)
+        values = len(columns if model.transform is None else model.transform.columns)
     if media_type == JSON:
         check_json(body, rows, values)
     elif media_type in (CSV, TEXT, JSON_LINES):
@@ -222,7 +223,7 @@ def _plain_rows(model: TrainedModel, body: bytes) -> Array | None:
 def _blocks(model: TrainedModel, place: str) -> Iterable[Array]:
     """Return the blocks in which ``dl4j predict`` computes a file."""
     images, sequences = images_of(model, place), sequences_of(model, place)
-    return sequences.values() if sequences else blocks_of(model, place, images)
+    return sequences.values() if sequences else blocks_of(model, place, images, told=False)
 
 
 def _within(blocks: Iterable[Array], answers: Callable[[Array], int], most: int, deadline: Deadline) -> Iterator[Array]:
@@ -265,8 +266,9 @@ class _Numbers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def _file_of(model: TrainedModel, media_type: str, body: bytes) -> tuple[str, bytes]:
     """Return a body as the ending and the contents of a file.
 
-    ``{"rows": [...]}`` has lists of numbers, which become lines of CSV; objects for a model with a schema, which become
-    lines of JSON as they are; texts for a model of texts, which become lines.
+    ``{"rows": [...]}`` has lists of numbers, which become lines of CSV; objects for a model that knows the names of its
+    columns, and always for one with a schema, which become lines of JSON as they are; texts for a model of texts, which
+    become lines.
     """
     if media_type != JSON:
         return _ENDINGS[media_type], body
@@ -278,7 +280,7 @@ def _file_of(model: TrainedModel, media_type: str, body: bytes) -> tuple[str, by
         raise RefusedError(422, "rows is empty; give at least one", "DL4J-DATA")
     if model.text is not None:
         return ".txt", "".join(f"{_text(row, index)}\n" for index, row in enumerate(rows)).encode()
-    if model.transform is not None:
+    if model.transform is not None or (model.header is not None and bytes(rows[0]).lstrip().startswith(b"{")):
         return ".jsonl", b"".join(_object(bytes(row), index) for index, row in enumerate(rows))
     return ".csv", b"".join(_numbers(row, index) for index, row in enumerate(rows))
 
@@ -293,7 +295,7 @@ def _text(row: msgspec.Raw, index: int) -> str:
 
 def _object(row: bytes, index: int) -> bytes:
     if not row.lstrip().startswith(b"{"):
-        raise RefusedError(400, f"rows[{index}] must be an object of columns and values; the model has a schema")
+        raise RefusedError(400, f"rows[{index}] must be an object of columns and values, by their names")
     return row.replace(b"\n", b" ").replace(b"\r", b" ") + b"\n"  # which no text in JSON holds as they are
 
 

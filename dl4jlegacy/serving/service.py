@@ -87,7 +87,6 @@ class Service:
             "predicts": kind,
             "label_names": list(model.output_names(model.network.n_in)),
         }
-        if model.transform is not None:
-            labels = model.transform.label_columns
-            found["columns"] = [c.name for c in model.transform.columns if c.name not in labels]
+        if model.feature_columns:
+            found["columns"] = list(model.feature_columns)
         return {**found, "accepts": list(accepted(model)), "problem": served.problem, "pending": served.pending}

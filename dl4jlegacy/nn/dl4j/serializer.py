@@ -28,6 +28,7 @@ import numpy as np
 
 from dl4jlegacy import files
 from dl4jlegacy.backend import Array, to_host
+from dl4jlegacy.datasets.header import Header
 from dl4jlegacy.datasets.image_files import ImageRecordReader
 from dl4jlegacy.datasets.normalizers import ImagePreProcessingScaler, Normalizer, normalizer_from_json
 from dl4jlegacy.datasets.sequence_reader import SequenceRecordReader
@@ -53,6 +54,7 @@ from dl4jlegacy.strict_json import to_json
 
 __all__ = [
     "restore_computation_graph",
+    "restore_header",
     "restore_images",
     "restore_label_names",
     "restore_model",
@@ -115,6 +117,7 @@ def write_model(
     stratified: bool = False,
     text: TextReader | None = None,
     sequences: SequenceRecordReader | None = None,
+    header: Header | None = None,
     dl4j_version: Version | None = None,
 ) -> None:
     """Save ``network`` to ``path``, replacing what is there in one step.
@@ -130,6 +133,7 @@ def write_model(
         stratified: whether what was held out of its data has its share of every class, for ``restore_stratified``.
         text: what made its examples of a text, for ``restore_text``; its characters or words are the ``label_names``.
         sequences: what made its examples of files of sequences, for ``restore_sequences``.
+        header: the names of the columns that it learned from without a ``transform``, for ``restore_header``.
         dl4j_version: the version of Deeplearning4j that is to read the file, "0.9.1" or "1.0.0" (1.0.0-M2.1), which is
             then held to what the file says. None: for this package above all, in the shape of 0.9.1 where both versions
             read that alike, otherwise of 1.0.0.
@@ -153,6 +157,7 @@ def write_model(
         stratified=stratified or None,
         text=None if text is None else msgspec.to_builtins(text),
         sequences=None if sequences is None else msgspec.to_builtins(sequences),
+        header=None if header is None else msgspec.to_builtins(header),
     )
     if not is_zip:
         write_safetensors(network, Path(path), own, save_updater=save_updater)
@@ -334,6 +339,17 @@ def restore_sequences(path: str | os.PathLike[str]) -> SequenceRecordReader | No
     with _opened(path) as archive:
         saved = _own(archive).get("sequences") if _OWN in archive.namelist() else None
         return None if saved is None else decode_json(to_json(saved), SequenceRecordReader)
+
+
+def restore_header(path: str | os.PathLike[str]) -> Header | None:
+    """Return the names of the columns of the table that the model at ``path`` learned from, or None if it has none.
+
+    Raises:
+        ModelError: the file cannot be read.
+    """
+    with _opened(path) as archive:
+        saved = _own(archive).get("header") if _OWN in archive.namelist() else None
+        return None if saved is None else decode_json(to_json(saved), Header)
 
 
 def restore_text(path: str | os.PathLike[str]) -> TextReader | None:
