@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -59,8 +60,9 @@ from dl4jlegacy.scaleout.protocol.failures import messages
 from dl4jlegacy.scaleout.protocol.watch import ReissueReason
 from dl4jlegacy.scaleout.records import Failure, Head, WorkerRecord
 from dl4jlegacy.scaleout.run_folder import RunFolder
+from dl4jlegacy.scaleout.run_state import TROUBLES, RunState, StateLog, shown_workers, state_in_process
 from dl4jlegacy.scaleout.run_summary import RunSummary
-from dl4jlegacy.scaleout.standing import what_is_kept, where_it_is
+from dl4jlegacy.scaleout.standing import save_known, what_is_kept, where_it_is
 from dl4jlegacy.scaleout.stats import NOT_COLLECTED, MasterStats, TrainingStats
 from dl4jlegacy.scaleout.strategies import WorkRouter, aggregator_of, check_own_aggregator
 from dl4jlegacy.scaleout.ticker import Ticker
@@ -153,6 +155,7 @@ class RunExecution:
         self._monitor, self._stop_if = monitor, stop_if
         self._parts: _Parts | None = None
         self._stats: MasterStats | None = None
+        self._states = StateLog()
 
     def __enter__(self) -> Self:
         return self
@@ -192,7 +195,7 @@ class RunExecution:
         performer, folder = self._performer_of(run), folder_of(conf, resumes=run.resumes)
         folder.check_unused()
         outcome, router = Outcome(tracker.clock), find_router(conf)
-        folder.on_trouble, folder.on_wait, folder.on_failed = outcome.warn, outcome.progressed, self._checkpoint_failed
+        folder.on_trouble, folder.on_wait, folder.on_change = outcome.warn, outcome.progressed, self._storage_changed
         if run.resumes and (made_with := folder.made_with()):
             tracker.define_once(ARITHMETIC, made_with)
         if run.local_workers:
@@ -270,7 +273,10 @@ class RunExecution:
                 )
                 raise
             except TrackerLostError as exc:
-                raise TrackerLostError(f"{exc}. {self._save_known(parts)}") from exc
+                check = (lambda: None) if self._monitor is None else self._monitor.leadership.check
+                known = None if parts.master is None else parts.master.known
+                saved = save_known(known, partial(_best_known, parts), parts.folder, parts.run.plan, check)
+                raise TrackerLostError(f"{exc}. {saved}") from exc
         seconds = time.monotonic() - parts.started
         if head.status != "done" or frame is None:
             raise failure_of(head)
@@ -331,7 +337,8 @@ class RunExecution:
             drive(protocol.extend_run(tracker.store, parts.run.plan))
         lines = storage.open_lines(conf)
         parts.history = History(lines, parts.run.plan, tracker.clock, conf.network_conf, parts.changed_code)
-        self._followers.begin(ObservedRun(conf, parts.run.plan, name, tracker, lambda: self._known_workers(parts)))
+        known = partial(self._known_workers, parts), True, partial(self._state, parts)
+        self._followers.begin(ObservedRun(conf, parts.run.plan, name, tracker, *known))
         self._stats = self._record_phases(parts, name, lines)
         observers = Observers(outcome, self._listeners, self._saver, lambda model: self._observed(parts, model))
         saver = actors.ModelSavingActor.start(outcome, parts.folder, observers.keep, self._phases("saver"))
@@ -471,10 +478,20 @@ class RunExecution:
         """Return the run's workers as they are known here; in one process its store is at hand."""
         return parts.tracker.workers() if self._monitor is None else self._monitor.workers()
 
-    def _checkpoint_failed(self, message: str) -> None:
-        self._followers.checkpoint_failed(message)
+    def _state(self, parts: _Parts) -> RunState:
+        """Return the state of the run as it is known here; in one process nobody can be missing."""
         if self._monitor is not None:
-            self._monitor.journal.write("checkpoint_failed", message=message)
+            return self._monitor.state()
+        return self._states.note(state_in_process(parts.tracker, parts.folder.troubles))
+
+    def _storage_changed(self, what: str, why: str) -> None:
+        """Tell all who want to know that checkpoints cannot be written, and why; or, with "", that they can again."""
+        if why:
+            self._followers.checkpoint_failed(why)
+        if self._monitor is not None:
+            self._monitor.storage_changed(what, why)
+        elif self._parts is not None:
+            self._parts.tracker.define(TROUBLES, dict(self._parts.folder.troubles))
 
     def _wait(self, parts: _Parts, tick: Callable[[RunStatus], None] | None, deadline: float | None) -> End:
         """Wait for the end, in slices short enough for Ctrl-C; a run that stands still does not wait for ever."""
@@ -505,27 +522,6 @@ class RunExecution:
                     f"one takes so long, give the Conf more stuck_seconds than {conf.stuck_seconds:g}"
                 )
 
-    def _save_known(self, parts: _Parts) -> str:
-        """Save what this master knows of a run whose tracker is lost; return where that is, in words."""
-        known = None if parts.master is None else parts.master.known
-        if known is None:
-            return "It had not begun"
-        where = f"It was in round {known[0].round} of {parts.run.plan.total_rounds}"
-        if not parts.folder.keeps:
-            return f"{where}, and has no folder for checkpoints"
-        try:
-            if not parts.folder.has(known[0].version):
-                if known[0].snapshot is not None:
-                    return (
-                        f"{where}; the states of its slots were in the tracker, so only an older checkpoint can be used"
-                    )
-                if self._monitor is not None:
-                    self._monitor.leadership.check()
-                parts.folder.save(*known, _best_known(parts, known[0]))
-        except Dl4jError as exc:
-            return f"{where}. No checkpoint of that was saved: {exc}"
-        return f"{where}, and a checkpoint of that is in {parts.folder.place}"
-
     def unfinished(self) -> Any:
         """Return the network as this process has it of a run that has not come to its end; None if it has none."""
         parts = self._ready()
@@ -533,14 +529,18 @@ class RunExecution:
         return None if known is None else self._network(parts, Result.decode(known[1]))
 
     def status(self) -> RunStatus:
-        """Return a glance at the run. May be called from any thread while it runs."""
-        parts = self._ready()
-        monitor = self._monitor
-        workers = tuple((w.id.rsplit("-", 1)[-1], f"{w.state} {w.job}".strip()) for w in self._known_workers(parts))
-        seconds = time.monotonic() - parts.started if parts.started else 0.0
-        waiting = None if monitor is None else monitor.quorum.waiting
-        devices = parts.run.compute.describe(parts.run.local_workers)
-        return RunStatus(parts.run.plan, parts.tracker.head(), seconds, workers, waiting, devices=devices)
+        """Return a glance at the run, which waits for nothing. May be called from any thread while it runs."""
+        parts, monitor = self._ready(), self._monitor
+        known = None if parts.master is None else parts.master.known
+        return RunStatus(
+            parts.run.plan,
+            parts.tracker.head() if monitor is None else known[0] if known else monitor.head,
+            time.monotonic() - parts.started if parts.started else 0.0,
+            shown_workers(self._known_workers(parts), is_here=monitor is None),
+            None if monitor is None else monitor.quorum.waiting,
+            devices=parts.run.compute.describe(parts.run.local_workers),
+            state=self._state(parts),
+        )
 
     def shutdown(self, timeout: float = 30.0) -> None:
         """Stop everything and wait for it; workers finish and commit their job first. May be called more than once.

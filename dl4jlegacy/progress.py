@@ -136,10 +136,11 @@ def status_line(status: RunStatus, speed: float, worker_command: str = "") -> st
         return status.waiting.text() + (f"; start one with: {worker_command}" if worker_command else "")
     if head is None:
         return f"starting ({status.seconds:.0f} s){compiling()}"
+    troubled = f"{status.state.text()}; " if status.state.state in ("degraded", "stalled") else ""
     working = sum(state.startswith("working") for _, state in status.workers)
     left = duration((plan.total_examples - head.examples) / speed) if speed > 0 else "?"
     return (
-        f"{phase(status)}, round {head.round}/{plan.total_rounds}, {counted(head.examples, 'example')}, "
+        f"{troubled}{phase(status)}, round {head.round}/{plan.total_rounds}, {counted(head.examples, 'example')}, "
         f"{speed:,.0f}/s, score {score(status)}, ETA {left}, {working}/{counted(len(status.workers), 'worker')} busy"
         f"{compiling()}"
     )

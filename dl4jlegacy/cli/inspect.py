@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 __all__ = ["add_commands", "drain", "logs", "status", "stop"]
 
+STALLED = 13
+"""The exit status of ``dl4j status`` for a run on which nobody works any more until somebody does something."""
 _FAILURES = 5
 _FOLLOW_SECONDS = 0.5
 
@@ -77,6 +80,8 @@ def status(
         failures = _failures(Journal.read(tracker))
         fields = _status_fields(conf, address, tracker, failures, candidates=(master, standbys))
     emit(to_json(fields) if format == "json" else "\n".join(_status_lines(fields, address)))
+    if fields["state"] == "stalled":
+        raise typer.Exit(STALLED)
 
 
 class _Look:
@@ -191,13 +196,17 @@ def _status_fields(
     *,
     candidates: tuple[dict[str, Any] | None, list[dict[str, Any]]],
 ) -> dict[str, Any]:
+    from dl4jlegacy.scaleout.run_state import facts_of, run_state
+
     master, standbys = candidates
-    head, found, gone = tracker.head(), tracker.get("plan"), tracker.get("gone") or {}
+    head, found, facts = tracker.head(), tracker.get("plan"), facts_of(tracker, conf.min_workers)
     plan = None if found is None else _plan(found)
+    facts = msgspec.structs.replace(facts, has_master=master is not None, standbys=len(standbys))
     return {
         "run": conf.run,
         "id": address.id,
-        "state": "not begun" if head is None else head.status,
+        **run_state(facts).fields(),
+        "status": None if head is None else head.status,
         "round": None if head is None else head.round,
         "rounds": None if plan is None else plan.total_rounds,
         "examples": None if head is None else head.examples,
@@ -207,7 +216,7 @@ def _status_fields(
         "waiting": tracker.get("waiting") if master else None,
         "master": master,
         "standbys": standbys,
-        "workers": [_worker(record, gone) for record in tracker.workers()],
+        "workers": [_worker(record, facts.gone) for record in facts.workers],
         "failures": failures,
         "head": None if head is None else msgspec.to_builtins(head),
     }
@@ -219,7 +228,7 @@ def _plan(found: Any) -> Plan:
     return msgspec.convert(found, described(Plan))
 
 
-def _worker(record: WorkerRecord, gone: dict[str, str]) -> dict[str, Any]:
+def _worker(record: WorkerRecord, gone: Mapping[str, str]) -> dict[str, Any]:
     """Return a worker as it is shown."""
     from dl4jlegacy.scaleout.liveness.failure_detector import process_of
 
@@ -231,15 +240,19 @@ def _worker(record: WorkerRecord, gone: dict[str, str]) -> dict[str, Any]:
 
 def _status_lines(fields: dict[str, Any], address: ClusterAddress) -> Iterable[str]:
     from dl4jlegacy.cli.next_steps import command, worker_command
+    from dl4jlegacy.scaleout.run_state import RunState
 
+    state = RunState(fields["state"], fields["reason"])
     if fields["round"] is None:
-        yield f"run {fields['run']}: has not begun"
+        yield f"run {fields['run']}: {state.state}, has not begun"
     else:
         score = "-" if fields["score"] is None else f"{fields['score']:.4f}"
         yield (
-            f"run {fields['run']}: {fields['state']}, round {fields['round']} of {fields['rounds'] or '?'}, "
+            f"run {fields['run']}: {state.state}, round {fields['round']} of {fields['rounds'] or '?'}, "
             f"{counted(fields['examples'], 'example')}, score {score}"
         )
+    if state.reason:
+        yield state.text()
     yield from _scores(fields)
     master = fields["master"]
     if master is None:
@@ -306,7 +319,7 @@ def logs(
         if follow:
             raise UsageError("--follow needs a run that is registered; leave the folder out and give --zookeeper")
         if history:
-            _print_history(storage.read_history(folder), as_json=as_json)
+            _print_history(storage.read_history(folder), _states(folder), as_json=as_json)
         else:
             _print_entries(JournalFile(storage.open_folder(folder)).read(), as_json=as_json)
         return
@@ -339,15 +352,33 @@ def _print_entries(entries: list[JournalEntry], *, as_json: bool) -> None:
         emit("\n".join(_entry_line(entry) for entry in entries))
 
 
-def _print_history(entries: list[HistoryEntry], *, as_json: bool) -> None:
-    """Print the versions of a run's model, one a line, or as one JSON object."""
+def _states(folder: str) -> list[JournalEntry]:
+    """Return the entries of a run's journal that say how its state changed; none if it keeps no journal."""
+    from dl4jlegacy import storage
+    from dl4jlegacy.errors import CheckpointError
+    from dl4jlegacy.scaleout.journal import JournalFile
+
+    told = ("state_changed", "checkpoint_failed", "checkpoints_back", "run_ended")
+    try:
+        return [entry for entry in JournalFile(storage.open_folder(folder)).read() if entry.event in told]
+    except CheckpointError:
+        return []
+
+
+def _print_history(entries: list[HistoryEntry], states: list[JournalEntry], *, as_json: bool) -> None:
+    """Print the versions of a run's model and the states between them, one a line, or as one JSON object."""
     if as_json:
-        emit(to_json({"history": [msgspec.to_builtins(entry) for entry in entries]}))
+        versions = [msgspec.to_builtins(entry) for entry in entries]
+        emit(to_json({"history": versions, "states": [_entry_fields(entry) for entry in states]}))
         return
-    before = 0
+    before, left = 0, deque(states)
     for entry in entries:
+        while left and left[0].time <= entry.time:
+            emit(f"{_time(left[0].time)} {left.popleft().line()}")
         emit(_history_line(entry, entry.examples - before))
         before = entry.examples
+    for last in left:
+        emit(f"{_time(last.time)} {last.line()}")
 
 
 def _history_line(entry: HistoryEntry, examples: int) -> str:

@@ -13,9 +13,9 @@ from msgspec import UNSET, UnsetType
 
 from dl4jlegacy.cli.cloud_outputs import CloudCluster, CloudDown, DryRun, Price, Reaped, ServersDown, ServersUp
 from dl4jlegacy.cli.output import ErrorFields, Output
+from dl4jlegacy.cli.run_outputs import Histories, Journaled, JournalLine, Status, Watched
 from dl4jlegacy.doctor.check import Result
-from dl4jlegacy.scaleout.history import HistoryEntry
-from dl4jlegacy.scaleout.records import Figures, Head, WorkerRecord
+from dl4jlegacy.scaleout.records import Figures
 from dl4jlegacy.scaleout.run_summary import RunSummary
 
 __all__ = ["OUTPUTS"]
@@ -343,64 +343,6 @@ class Validated(Output):
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------
-
-
-class JournalLine(msgspec.Struct):
-    """An entry of a run's journal, which has fields of its event besides; a line each with ``--follow``."""
-
-    time: float
-    source: str
-    host: str
-    pid: int
-    event: str
-
-
-class Status(Output):
-    """Where a registered run is; what is not known yet is null, and ``head`` is its state in the tracker."""
-
-    run: str
-    id: str
-    state: str
-    round: int | None
-    rounds: int | None
-    examples: int | None
-    total_examples: int | None
-    score: float | None
-    metric: str | None
-    waiting: str | None
-    master: _Object | None
-    standbys: list[_Object]
-    workers: list[WorkerRecord]
-    failures: list[JournalLine]
-    head: Head | None
-
-
-class Away(ErrorFields):
-    """Why a look was not answered, and for how long none was."""
-
-    seconds: float
-
-
-class Watched(Status):
-    """A look of ``--watch``: a line each."""
-
-    time: float
-    over: bool
-    away: Away | None
-    examples_per_second: float
-    silent: dict[str, float]
-
-
-class Journaled(Output):
-    """The run's journal."""
-
-    entries: list[JournalLine]
-
-
-class Histories(Output):
-    """The versions of a run's model, with ``--history``."""
-
-    history: list[HistoryEntry]
 
 
 class Phase(Output):

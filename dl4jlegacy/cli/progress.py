@@ -28,6 +28,7 @@ from dl4jlegacy.scaleout.compute import use_device
 from dl4jlegacy.scaleout.journal import JournalEntry
 from dl4jlegacy.scaleout.liveness.quorum import Waiting
 from dl4jlegacy.scaleout.outcome import RunStatus
+from dl4jlegacy.scaleout.run_state import GOES_ON
 from dl4jlegacy.strict_json import to_json
 
 if TYPE_CHECKING:
@@ -38,7 +39,13 @@ __all__ = ["ProgressDisplay", "show_training", "use_device_and_report"]
 _LINE_SECONDS = 5.0
 _HEAD_LINES = 7  # bar, round, examples, speed, score, time, and the terminal's own last line
 _MAX_WIDTH = 78
-_SHOWN_ELSEWHERE = ("master_leads", "run_began", "run_ended", "checkpoint_failed")  # as log, or by how the run ends
+_SHOWN_ELSEWHERE = (
+    "master_leads",
+    "run_began",
+    "run_ended",
+    "checkpoint_failed",
+    "checkpoints_back",
+)  # as log, or by how the run ends
 
 
 class ProgressDisplay:
@@ -130,11 +137,12 @@ def _lines(status: RunStatus, speed: float, console: Console, worker_command: st
     round_, examples = (0, 0) if head is None else (head.round, head.examples)
     left = f", {duration((plan.total_examples - examples) / speed)} left" if speed > 0 else ""
     hint = [("start one", worker_command)] if status.waiting is not None and worker_command else []
-    workers = _shown(status, console.height - _HEAD_LINES - len(hint))
+    troubled = status.state.state in ("degraded", "stalled")
+    workers = _shown(status, console.height - _HEAD_LINES - len(hint) - troubled)
     rows = (
         ("round", f"{round_:,} of {plan.total_rounds:,}"),
         ("examples", f"{examples:,} of {plan.total_examples:,}"),
-        ("speed", f"{speed:,.0f} examples/s" if speed > 0 else "-"),
+        ("speed", f"{speed:,.0f} examples/s" if speed > 0 and status.state.state in GOES_ON else "-"),
         ("score", score(status)),
         ("time", f"{duration(status.seconds)}{left}{compiling()}"),
         *hint,
@@ -143,6 +151,8 @@ def _lines(status: RunStatus, speed: float, console: Console, worker_command: st
     width = min(_MAX_WIDTH, console.width - 1) - LABEL_WIDTH - 2
     done = bar(round_ / max(1, plan.total_rounds), width)
     first = row(phase(status), done) if status.waiting is None else row("waiting", Text(_countdown(status.waiting)))
+    if troubled:
+        rows = ((status.state.state, status.state.reason), *rows)
     return [first, *(row(label, Text(value)) for label, value in rows)]
 
 
@@ -154,7 +164,7 @@ def _shown(status: RunStatus, lines: int) -> list[tuple[str, str]]:
     """Return a line for every worker; where they are too many, for the first ones and for all others together."""
     workers = sorted(status.workers, key=lambda worker: (len(worker[0]), worker[0]))
     now = 0 if status.head is None else status.head.round
-    rows = [(f"worker {name}", _doing(state, now)) for name, state in workers]
+    rows = [(f"worker {name}" if name.isdecimal() else name, _doing(state, now)) for name, state in workers]
     if len(rows) <= lines:
         return rows
     kept = max(0, lines - 1)
@@ -173,6 +183,7 @@ def _event(status: RunStatus, speed: float) -> dict[str, object]:
     head, waiting = status.head, status.waiting
     return {
         "event": "progress",
+        **status.state.fields(),
         "phase": phase(status),
         "round": 0 if head is None else head.round,
         "rounds": status.plan.total_rounds,

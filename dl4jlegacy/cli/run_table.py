@@ -28,7 +28,10 @@ def run_table(summary: Mapping[str, Any]) -> Iterator[str]:
     yield (
         f"trouble   {counted(summary['failures'], 'failed job')}, {counted(summary['backup_jobs'], 'backup job')}, "
         f"{counted(summary['broken_leases'], 'broken lease')}"
+        + (f", checkpoints failed {counted(failed, 'time')}" if (failed := summary["checkpoints_failed"]) else "")
     )
+    if states := {state: seconds for state, seconds in summary["states"].items() if seconds >= 0.5}:
+        yield f"states    {', '.join(f'{state} {duration(seconds)}' for state, seconds in states.items())}"
     yield f"masters   {counted(summary['take_overs'], 'take-over')}, paused for {duration(summary['paused_seconds'])}"
     if summary["first_version"] > 1:
         yield f"          (what workers did is known from version {summary['first_version']} of the model on)"

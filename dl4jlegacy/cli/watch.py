@@ -27,6 +27,7 @@ from dl4jlegacy.console import emit, error_fields, printable
 from dl4jlegacy.errors import Dl4jError, TrackerError, counted
 from dl4jlegacy.exits import exits_as_errors
 from dl4jlegacy.progress import Speed, duration
+from dl4jlegacy.scaleout.run_state import GOES_ON, RunState, short_name
 from dl4jlegacy.service_threads import ServiceThread
 from dl4jlegacy.strict_json import to_json
 
@@ -43,7 +44,6 @@ _SLOW_SECONDS = 3.0  # a look takes some hundredths
 _ERROR_LINES = 3
 _CLOSE_SECONDS = 2.0
 _SILENT_SECONDS = 5.0  # a worker's sign of life is due every second, or as often as its Conf says
-_OVER = ("done", "stopped", "failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class Looker:
         number = self._seen.number + 1
         if fields is None:
             return Seen(number=number, fields=self._ended or self._seen.fields, time=self._seen.time, is_over=True)
-        self._ended = fields if fields["state"] in _OVER else None if fields["head"] is not None else self._ended
+        self._ended = fields if fields["state"] == "ended" else None if fields["head"] is not None else self._ended
         if fields["examples"] is not None:
             self._speed.add(now, fields["examples"])
         beats = {worker["id"]: worker["beat"] for worker in fields["workers"]}
@@ -173,7 +173,7 @@ class Looker:
             id: before[id] if id in before and before[id][0] == beat else (beat, now) for id, beat in beats.items()
         }
         silent = {id: now - since for id, (_, since) in self._beats.items() if now - since >= _SILENT_SECONDS}
-        is_over = fields["state"] in _OVER and fields["master"] is None
+        is_over = fields["state"] == "ended" and fields["master"] is None
         return Seen(number, fields, time.time(), is_over=is_over, speed=self._speed.now, silent=silent)
 
 
@@ -247,8 +247,10 @@ def _fields(seen: Seen) -> dict[str, Any]:
     away = None
     if seen.error is not None:
         away = {"seconds": round(seen.away_seconds, 1), **error_fields(seen.error)}
+    stalled = {"state": "stalled", "reason": _flat(str(seen.error))} if seen.error is not None else {}
     return {
         **(seen.fields or {}),
+        **stalled,
         "time": seen.time,
         "over": seen.is_over,
         "away": away,
@@ -278,20 +280,20 @@ def _line(seen: Seen) -> str:
     """Return what is seen in one line, which is the same as long as nothing changes."""
     fields = seen.fields or {}
     if seen.error is not None:
-        return f"no answer since {_time_of_day(seen.time)}, trying again: {_flat(str(seen.error))}"
+        return f"stalled: no answer since {_time_of_day(seen.time)}, trying again: {_flat(str(seen.error))}"
     if seen.is_over:
         return _ending(fields)
-    said = [f"run {fields['run']}: {fields['state']}"]
+    said = [f"run {fields['run']}: {_flat(RunState(fields['state'], fields['reason']).text())}"]
     if fields["round"] is not None:
         said += [f"round {fields['round']}/{fields['rounds'] or '?'}", counted(fields["examples"], "example")]
-        said += [f"{seen.speed:,.0f}/s"] if seen.speed else []
+        said += [f"{seen.speed:,.0f}/s"] if seen.speed and fields["state"] in GOES_ON else []
         said += [f"score {_score(fields)}"]
     busy = sum(worker["state"] == "working" for worker in fields["workers"])
     said.append(f"{busy}/{counted(len(fields['workers']), 'worker')} busy")
     said.append(_master(fields))
     said += [_flat(fields["waiting"])] if fields["waiting"] else []
-    silent = [f"{_short(worker)} silent" for worker in seen.silent]
-    gone = [f"{_short(w['id'])} {_flat(w['state'])}" for w in fields["workers"] if w["state"].startswith("gone")]
+    silent = [f"{short_name(worker)} silent" for worker in seen.silent]
+    gone = [f"{short_name(w['id'])} {_flat(w['state'])}" for w in fields["workers"] if w["state"].startswith("gone")]
     return ", ".join([*said, *gone, *silent])
 
 
@@ -303,8 +305,8 @@ def _master(fields: dict[str, Any]) -> str:
 
 
 def _ending(fields: dict[str, Any]) -> str:
-    if fields["state"] in _OVER:
-        return f"run {fields['run']}: {fields['state']} in round {fields['round']}"
+    if fields["state"] == "ended":
+        return f"run {fields['run']}: {fields['status']} in round {fields['round']}"
     return f"run {fields['run']} is over, or was stopped: it is not registered any more"
 
 
@@ -314,11 +316,6 @@ def _score(fields: dict[str, Any]) -> str:
 
 def _flat(text: str) -> str:
     return " ".join(printable(text).split())
-
-
-def _short(worker: str) -> str:
-    """Return a worker's name as short as its machine's other workers leave it: its process and its number."""
-    return "-".join(worker.split("-")[-2:])
 
 
 def _time_of_day(seconds: float) -> str:
@@ -370,12 +367,18 @@ def _head(seen: Seen, fields: dict[str, Any], width: int) -> Iterator[Text]:
     elif seen.is_over:
         yield row("over", Text(_ending(fields)))
     done = (fields["round"] or 0) / (fields["rounds"] or 1)
-    yield row(fields["state"], bar(min(1.0, done), width))
+    state = "stalled" if seen.error is not None else fields["state"]
+    yield row(state, bar(min(1.0, done), width))
+    if fields["reason"] and seen.error is None:
+        yield row("", Text(_flat(fields["reason"]), "" if state == "ended" else "yellow"))
     yield row("run", Text(_flat(f"{fields['run']} (id {fields['id']})")))
     if fields["round"] is not None:
         yield row("round", Text(f"{fields['round']:,} of {fields['rounds'] or '?'}"))
         yield row("examples", Text(f"{fields['examples']:,}{_share(fields)}"))
-        yield row("speed", Text(f"{seen.speed:,.0f} examples/s{_left(seen, fields)}" if seen.speed else "-"))
+        yield row(
+            "speed",
+            Text(f"{seen.speed:,.0f} examples/s{_left(seen, fields)}" if seen.speed and state in GOES_ON else "-"),
+        )
         yield row("score", Text(f"{_score(fields)}{_best(fields)}"))
     yield row("master", Text(_master(fields).removeprefix("master "), "" if fields["master"] else "yellow"))
     for standby in fields["standbys"]:
@@ -389,7 +392,7 @@ def _share(fields: dict[str, Any]) -> str:
 
 
 def _left(seen: Seen, fields: dict[str, Any]) -> str:
-    if fields["total_examples"] is None or fields["state"] != "running":
+    if fields["total_examples"] is None or fields["state"] not in GOES_ON:
         return ""
     return f", {duration((fields['total_examples'] - fields['examples']) / seen.speed)} left"
 
@@ -405,7 +408,7 @@ def _workers(seen: Seen, fields: dict[str, Any], room: int) -> list[Text]:
     if not workers:
         return [row("workers", Text("none", "yellow"))]
     shown = workers if len(workers) <= room else workers[: max(0, room - 1)]
-    lines = [row(_short(worker["id"]), _doing(worker, seen.silent.get(worker["id"]))) for worker in shown]
+    lines = [row(short_name(worker["id"]), _doing(worker, seen.silent.get(worker["id"]))) for worker in shown]
     if left := workers[len(shown) :]:
         busy = sum(worker["state"] == "working" for worker in left)
         lines.append(row(f"{len(left)} more", Text(f"{busy} of them working")))
@@ -425,6 +428,6 @@ def _doing(worker: dict[str, Any], silent: float | None) -> Text:
 def _tail(seen: Seen, fields: dict[str, Any]) -> Iterator[Text]:
     if fields["failures"]:
         last = fields["failures"][-1]
-        where = f"round {last['round']}, slot {last['slot']}, worker {_short(str(last['worker']))}"
+        where = f"round {last['round']}, slot {last['slot']}, worker {short_name(str(last['worker']))}"
         yield row("failed", Text(_flat(f"{where}: {last['message']}"), "red"))
     yield row("seen", Text(_time_of_day(seen.time)))

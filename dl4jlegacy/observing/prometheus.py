@@ -31,13 +31,15 @@ from dl4jlegacy.scaleout.phases import PHASES, EventStats
 from dl4jlegacy.scaleout.protocol import NewModel
 from dl4jlegacy.scaleout.protocol.watch import ReissueReason
 from dl4jlegacy.scaleout.records import Failure, Figures, Head, WorkerRecord
+from dl4jlegacy.scaleout.run_state import STATES as RUN_STATES
+from dl4jlegacy.scaleout.run_state import StateName
 from dl4jlegacy.service_threads import ServiceThread
 
 __all__ = ["METRICS", "Metric", "PrometheusObserver"]
 
 logger = logging.getLogger(__name__)
 
-STATES = ("idle", "working", "stuck", "other")
+STATES = ("idle", "working", "stuck", "gone", "other")
 """What a worker may be; what this version does not know is ``other``."""
 _SECONDS = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0)
 """Bounds of the histograms."""
@@ -105,6 +107,7 @@ METRICS = (
         "seconds since the worker was heard of that has been silent longest",
         of="master",
     ),
+    Metric("dl4j_run_state", "gauge", "1 for the state that the run is in, else 0", "state", of="master"),
     Metric("dl4j_checkpoints_failed_total", "counter", "checkpoints that could not be written", of="master"),
 )
 """All figures, but for those of the process that ``prometheus_client`` has: ``process_resident_memory_bytes`` ..."""
@@ -118,6 +121,7 @@ class _State:
 
     run: ObservedRun
     active: bool = True
+    is_in: StateName = "waiting"
     version: HistoryEntry | None = None
     head: Head | None = None
     validation: Figures | None = None
@@ -271,6 +275,7 @@ class PrometheusObserver(RunObserver):
         with self._lock:
             if self._state is not None:
                 self._state.active, self._state.workers, self._state.beats = False, (), {}
+                self._state.is_in = "ended"
 
     # -- the server's threads -----------------------------------------------------------------------------------------
 
@@ -281,6 +286,7 @@ class PrometheusObserver(RunObserver):
         if state is None or not state.active:
             return
         try:
+            state.is_in = state.run.state().state
             workers = tuple(state.run.workers())
         except Dl4jError as exc:  # the tracker is away, or closed already
             logger.debug("the workers cannot be looked at: %s", exc)
@@ -347,7 +353,9 @@ class PrometheusObserver(RunObserver):
             yield "dl4j_validation", [((name,), value) for name, value in found.items() if value is not None]
         yield "dl4j_jobs_done_total", [((), state.jobs_done)]
         yield "dl4j_jobs_reissued_total", [((why,), state.reissued[why]) for why in get_args(ReissueReason)]
-        counts = Counter(one.state if one.state in STATES else "other" for one in state.workers)
+        yield "dl4j_run_state", [((name,), float(name == state.is_in)) for name in RUN_STATES]
+        words = (one.state.partition(" ")[0] for one in state.workers)
+        counts = Counter(word if word in STATES else "other" for word in words)
         yield "dl4j_workers", [((name,), counts[name]) for name in STATES]
         now = self._clock.now()
         yield "dl4j_heartbeat_age_seconds", [((), max((now - since for _, since in state.beats.values()), default=0.0))]

@@ -70,6 +70,8 @@ Event = Literal[
     "paused",
     "went_on",
     "checkpoint_failed",
+    "checkpoints_back",
+    "state_changed",
     "frame_refused",
 ]
 
@@ -100,7 +102,9 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
     def line(self) -> str:
         """Return the entry as one line of text, without a traceback."""
         shown = ", ".join(
-            f"{name.replace('_', ' ')} {value}" for name, value in self.fields.items() if name != "traceback"
+            f"{name.replace('_', ' ')} {value}"
+            for name, value in self.fields.items()
+            if name != "traceback" and value != ""
         )
         event = self.event.replace("_", " ")
         return f"{event}: {shown}" if shown else event

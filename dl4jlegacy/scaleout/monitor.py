@@ -16,7 +16,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
+
+import msgspec
 
 from dl4jlegacy.clock import RUNNING
 from dl4jlegacy.errors import CheckpointError, Dl4jError, TrackerClosedError, TrackerError, counted
@@ -36,13 +38,13 @@ from dl4jlegacy.scaleout.journal import (
     JournalFile,
     JournalReader,
 )
+from dl4jlegacy.scaleout.leading import Leadership, StallGuard
 from dl4jlegacy.scaleout.lines import LinesKeeper
 from dl4jlegacy.scaleout.liveness.failure_detector import (
     Change,
     ConnectionState,
     FailureDetector,
     HeartbeatMonitor,
-    StallDetector,
     pid_of,
     process_of,
 )
@@ -50,73 +52,39 @@ from dl4jlegacy.scaleout.liveness.last_master import NOBODY_LISTENS, dead_master
 from dl4jlegacy.scaleout.liveness.quorum import WORKER_TOPIC, Quorum
 from dl4jlegacy.scaleout.liveness.server import LivenessServer
 from dl4jlegacy.scaleout.mesh.messages import Messages
-from dl4jlegacy.scaleout.protocol import Steps
 from dl4jlegacy.scaleout.protocol.failures import messages
 from dl4jlegacy.scaleout.protocol.poison import SUSPECTED
 from dl4jlegacy.scaleout.protocol.watch import ReissueReason
 from dl4jlegacy.scaleout.records import Crash, Failure, Head, Keys, WorkerRecord
+from dl4jlegacy.scaleout.run_state import (
+    AWAY_SECONDS,
+    GONE,
+    NO_ANSWER,
+    TROUBLES,
+    RunFacts,
+    RunState,
+    StateLog,
+    ending_of,
+    gone_workers,
+    run_state,
+)
 from dl4jlegacy.scaleout.run_summary import RunSummary, summarize
 from dl4jlegacy.scaleout.stats import StatsCollector
-from dl4jlegacy.scaleout.tracker import StateTracker, drive
+from dl4jlegacy.scaleout.tracker import StateTracker
 from dl4jlegacy.service_threads import ServiceThread
 
-__all__ = ["GONE", "LEADER", "LIVENESS", "WAITING", "ClusterMonitor", "Leadership"]
+__all__ = ["GONE", "LEADER", "LIVENESS", "WAITING", "ClusterMonitor"]
 
 logger = logging.getLogger(__name__)
 
-LIVENESS, LEADER, GONE, WAITING = "liveness", "leader", "gone", "waiting"
-"""Globals of the run: the address of its liveness server, the process that it is of, processes that are gone and why,
-what the run waits for."""
+LIVENESS, LEADER, WAITING = "liveness", "leader", "waiting"
+"""Globals of the run: the address of its liveness server, the process that it is of, what the run waits for."""
 _CHECK_SECONDS = 1.0
 _MISSED_BEATS = 5.0
 _STALE_SECONDS = 60.0
 """For so long a worker that is gone is among the workers still, with its reason, for those who look a while later."""
-_STALL_SECONDS = 3.0
 _REPEAT_SECONDS = 10.0
 _MOST_REMOVED = 10_000
-
-
-class Leadership(Protocol):
-    """Tells whether this process is still the master of its run."""
-
-    def check(self) -> None:
-        """Raise ``TrackerError`` if another process is the master."""
-        ...
-
-    def may_begin(self) -> Steps[bool]:
-        """Return True if this process may write a head, False if that cannot be determined now.
-
-        Raises:
-            TrackerError: another process is the master, or the run has ended.
-        """
-        ...
-
-    def may_hand_over(self) -> Steps[bool]:
-        """Return whether this process, which leaves, may write a head for the standby that leads the run."""
-        ...
-
-    def restore(self) -> None:
-        """Register the run again if its registration is gone or damaged."""
-        ...
-
-
-class _StallGuard:
-    """Holds a thread back after its process was stopped, until the process is known to be the master still."""
-
-    def __init__(self, leadership: Leadership, tracker: StateTracker) -> None:
-        self._leadership, self._tracker = leadership, tracker
-        self._stall = StallDetector(_STALL_SECONDS)
-        self._in_doubt = False
-
-    def may_continue(self) -> bool:
-        """Return whether the thread may continue: leadership is confirmed, or unknown while the run has a head.
-
-        Raises:
-            TrackerError: another process is the master, or the run is over.
-        """
-        self._in_doubt = self._stall.has_stalled(time.monotonic()) or self._in_doubt
-        self._in_doubt = self._in_doubt and not drive(self._leadership.may_begin())
-        return not self._in_doubt or self._tracker.head() is not None
 
 
 class ClusterMonitor:
@@ -167,12 +135,17 @@ class ClusterMonitor:
         self._changes: list[Change] = []
         self._gone: dict[str, tuple[str, float]] = {}
         self._records: tuple[WorkerRecord, ...] = ()
-        self._live = 0
+        self.head: Head | None = None
+        """That of the run, at most a second old while its tracker answers."""
+        self.troubles: dict[str, str] = {}
+        """What of the run's storage cannot be written now, and why; set by any thread."""
+        self._storage: deque[tuple[str, str]] = deque(maxlen=MOST_ENTRIES)
+        self.states = StateLog()
         self._reissued: deque[tuple[tuple[int, int], str, ReissueReason]] = deque(maxlen=MOST_ENTRIES)
         self._set_aside: deque[tuple[str, tuple[Failure, ...]]] = deque(maxlen=MOST_ENTRIES)
         self._crashed: deque[tuple[tuple[int, int], Crash, int]] = deque(maxlen=MOST_ENTRIES)
         self._without: deque[tuple[tuple[int, int], Failure]] = deque(maxlen=MOST_ENTRIES)
-        self._dead_master = ""
+        self._dead_master, self._live = "", 0
         self._last_written: dict[tuple[str, ReissueReason], float] = {}
         self._untold: dict[tuple[str, ReissueReason], tuple[tuple[int, int], int]] = {}
         self.reissued: Counter[tuple[str, str]] = Counter()
@@ -186,7 +159,7 @@ class ClusterMonitor:
         self._keeper: LinesKeeper[JournalEntry] | None = None
         self._news: deque[JournalEntry] = deque(maxlen=MOST_ENTRIES)
         self._has_begun = self._is_set_up = False
-        self._master_guard, self._own_guard = _StallGuard(leadership, tracker), _StallGuard(leadership, tracker)
+        self._master_guard, self._own_guard = StallGuard(leadership, tracker), StallGuard(leadership, tracker)
         self._poll: Callable[[], None] = lambda: None
         self._fail: Callable[[BaseException], None] = lambda error: None
         self._wakeup, self._stopped = threading.Event(), threading.Event()
@@ -200,7 +173,7 @@ class ClusterMonitor:
             self._definitions[LIVENESS] = self._server.start().address
         self.journal.watch_refusals()
         try:
-            for key, value in {**self._definitions, GONE: {}, WAITING: None}.items():
+            for key, value in {**self._definitions, GONE: {}, WAITING: None, TROUBLES: {}}.items():
                 self._tracker.define(key, value)
             self._reader.read()  # skips the entries from before
             topics = (JOURNAL_TOPIC, WORKER_TOPIC)
@@ -277,6 +250,12 @@ class ClusterMonitor:
         """Return what a ``protocol.Master`` is given of this, by the names of its fields."""
         return {"is_gone": self.is_gone, "death_of": self.death_of, "on_crashed": self.job_crashed}
 
+    def storage_changed(self, what: str, why: str) -> None:
+        """Note that a part of the run's storage cannot be written now, and why; "": it can again. For any thread."""
+        self.troubles = {**self.troubles, what: why} if why else {k: v for k, v in self.troubles.items() if k != what}
+        self._storage.append((what, why))
+        self._wakeup.set()
+
     def job_crashed(self, slot: tuple[int, int], crash: Crash, count: int) -> None:
         """Note that a process died while it computed a job, the ``count``-th; called on the master's thread."""
         self._crashed.append((slot, crash, count))
@@ -314,6 +293,7 @@ class ClusterMonitor:
             source=self.source,
             now=self._tracker.clock.now(),
             seconds=seconds,
+            states=self.states.seconds(),
             first_version=min([first, *(entry.version for entry in earlier if entry.shares)]),
         )
 
@@ -336,8 +316,27 @@ class ClusterMonitor:
     # -- for any thread -----------------------------------------------------------------------------------------------
 
     def workers(self) -> tuple[WorkerRecord, ...]:
-        """Return the registered workers, at most a second old."""
-        return self._records
+        """Return the registered workers, at most a second old; those whose processes are gone say so."""
+        gone = gone_workers(self._records, self._reasons())
+        said = ((one, gone.get(one.id)) for one in self._records)
+        return tuple(one if how is None else msgspec.structs.replace(one, state=f"gone ({how})") for one, how in said)
+
+    def state(self) -> RunState:
+        """Return the state of the run, from what is known here: nobody is asked, and nothing waited for."""
+        head, away = self.head, self._tracker.away_seconds()
+        facts = RunFacts(
+            status="" if head is None else head.status,
+            ending=ending_of(head),
+            workers=self._records,
+            gone=self._reasons(),
+            needed=self._conf.min_workers,
+            troubles=dict(self.troubles),
+            unanswered=NO_ANSWER if away >= AWAY_SECONDS else "",
+        )
+        return self.states.note(run_state(facts))
+
+    def _reasons(self) -> dict[str, str]:
+        return {process: reason for process, (reason, _) in tuple(self._gone.items())}
 
     def live_count(self) -> int:
         """Return the number of registered workers that are not known to be gone."""
@@ -398,7 +397,7 @@ class ClusterMonitor:
             self._changes += self._detector.update_connection(process, state, when, silent)
         if self._changes:
             self._poll()  # before anything that takes time
-        self._records = tuple(self._tracker.workers())
+        self._records, self.head = tuple(self._tracker.workers()), self._tracker.head()
         beats = {record.id: record.beat for record in self._records}
         self._changes += self._detector.update_heartbeats(beats, time.monotonic())
         live, self._live = self._live, self.live_count()
@@ -406,6 +405,7 @@ class ClusterMonitor:
             self._poll()
         if self._changes:
             self._write_changes()
+        self._write_states()
         if self._connections:  # new changes go first; they have set the wake-up already
             return
         self._write_reissued()
@@ -449,7 +449,7 @@ class ClusterMonitor:
                 self.journal.write("worker_gone", process=change.process, reason=change.reason, silent_seconds=silent)
             else:
                 self.journal.write("worker_back", process=change.process)
-        self._tracker.define(GONE, {process: reason for process, (reason, _) in self._gone.items()})
+        self._tracker.define(GONE, self._reasons())
 
     def _write_reissued(self, *, last: bool = False) -> None:
         """Write which jobs were given to another worker, per worker and reason at most once in ``_REPEAT_SECONDS``.
@@ -471,6 +471,17 @@ class ClusterMonitor:
             event: Event = "backup_issued" if reason == "slow" else "lease_broken"
             others = {"others": count - 1} if count > 1 else {}
             self.journal.write(event, worker=worker, round=round_, slot=slot_, reason=reason, **others)
+
+    def _write_states(self) -> None:
+        while self._storage:
+            _, why = self._storage.popleft()
+            if why:
+                self.journal.write("checkpoint_failed", message=why)
+            else:
+                self.journal.write("checkpoints_back")
+        self.state()
+        for before, state in self.states.take():
+            self.journal.write("state_changed", **state.fields(), before=before)
 
     def _write_set_aside(self) -> None:
         while self._set_aside:
@@ -515,8 +526,9 @@ class ClusterMonitor:
                 self._tracker.define(key, value)
         waiting = self.quorum.waiting
         text = None if waiting is None else waiting.text()
-        if text != self._tracker.get(WAITING):
-            self._tracker.define(WAITING, text)
+        for key, known in ((WAITING, text), (TROUBLES, dict(self.troubles))):
+            if known != self._tracker.get(key):
+                self._tracker.define(key, known)
 
     def _go_on_after_copy(self) -> None:
         """Number the journal's entries on from those in the folder, which the tracker may know nothing of."""

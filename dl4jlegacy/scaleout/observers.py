@@ -22,6 +22,7 @@ from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol import NewModel
 from dl4jlegacy.scaleout.protocol.watch import ReissueReason
 from dl4jlegacy.scaleout.records import Failure, Head, WorkerRecord
+from dl4jlegacy.scaleout.run_state import RunState
 from dl4jlegacy.scaleout.store import Buffer
 from dl4jlegacy.scaleout.tracker import StateTracker
 
@@ -112,6 +113,7 @@ class ObservedRun:
         tracker: the run's.
         workers: returns the workers that are known, without waiting for the tracker; none in a worker's process.
         is_master: whether this process leads the run; if not, it only works for it.
+        state: returns the state of the run, without waiting for anything; of use to a master only.
     """
 
     conf: Conf
@@ -120,6 +122,7 @@ class ObservedRun:
     tracker: StateTracker
     workers: Callable[[], Sequence[WorkerRecord]] = tuple
     is_master: bool = True
+    state: Callable[[], RunState] = RunState
 
 
 class RunObserver:

@@ -24,6 +24,7 @@ from dl4jlegacy.scaleout.journal import JournalEntry
 from dl4jlegacy.scaleout.liveness.quorum import Waiting
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.records import POISON, Best, Figures, Head, account
+from dl4jlegacy.scaleout.run_state import RUNNING_STATE, RunState
 from dl4jlegacy.scaleout.store import Buffer
 
 __all__ = ["Outcome", "RunStatus", "TrainingResult", "failure_of"]
@@ -84,13 +85,14 @@ class RunStatus:
     head: Head | None
     seconds: float
     workers: tuple[tuple[str, str], ...]
-    """(worker id, state) of every worker in this process."""
+    """(name, state and job) of every worker: its number in this process, or what it is called on a cluster."""
     waiting: Waiting | None = None
     """Set while the run is paused because it has too few workers."""
     news: tuple[JournalEntry, ...] = ()
     """The journal entries since the last snapshot."""
     devices: tuple[tuple[int, str, Device], ...] = ()
     """(number, line of text, device) of every worker here whose device should be reported."""
+    state: RunState = RUNNING_STATE
 
 
 class End(NamedTuple):

@@ -22,10 +22,11 @@ from dl4jlegacy.scaleout.protocol import SavedState
 from dl4jlegacy.scaleout.records import Best, Head
 from dl4jlegacy.scaleout.store import Buffer
 
-__all__ = ["RunFolder"]
+__all__ = ["CHECKPOINTS", "RunFolder"]
 
 logger = logging.getLogger(__name__)
 
+CHECKPOINTS = "checkpoints"
 _LOOK_SECONDS = 0.5
 _SAME_WAIT_SECONDS = 60.0
 """Who waits asks more often than that."""
@@ -43,9 +44,11 @@ class RunFolder:
 
     Attributes:
         on_trouble: called with a message, once, when the folder cannot be used.
-        on_failed: called with a message, once, when a checkpoint cannot be written.
+        on_change: called with ``CHECKPOINTS`` and a message, once, when a checkpoint cannot be written, and with ""
+            when one can again.
         on_wait: called while the run waits for its checkpoints.
         failed: so many checkpoints in a row, up to the last, could not be written.
+        troubles: that checkpoints cannot be written, and why; empty: they can, as far as is known.
     """
 
     def __init__(
@@ -53,9 +56,9 @@ class RunFolder:
     ) -> None:
         self._store, self._conf, self._resumes, self._clock = store, conf, resumes, clock
         self.on_trouble: Callable[[str], None] = lambda message: None
-        self.on_failed: Callable[[str], None] = lambda message: None
+        self.on_change: Callable[[str, str], None] = lambda what, message: None
         self.on_wait: Callable[[], None] = lambda: None
-        self.failed = 0
+        self.failed, self.troubles = 0, dict[str, str]()
         self._is_told = self._has_kept = False
         self._waits_since: float | None = None
         self._asked = float("-inf")
@@ -125,10 +128,14 @@ class RunFolder:
             self.failed += 1
             self._say(str(exc))
             if self.failed == 1:
-                self.on_failed(str(exc))
+                self.troubles = {CHECKPOINTS: str(exc)}
+                self.on_change(CHECKPOINTS, str(exc))
             return
         if self._is_told:
             logger.warning("checkpoints are written to %s again, after %s that could not be", self.place, self.failed)
+        if self.failed:
+            self.troubles = {}
+            self.on_change(CHECKPOINTS, "")
         self.failed, self._is_told = 0, False
 
     def save(

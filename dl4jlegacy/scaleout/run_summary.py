@@ -64,6 +64,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
         seconds: for which masters have led it, each by its own clock; without the time in which none did.
         first_version: the first version of the model whose jobs are among those of the workers; above 1 if a master
             before led the run, and the history that it kept, if any, is not to be had.
+        states: for how many seconds it was in each state while this master led it.
+        checkpoints_failed: how often it was said that checkpoints could not be written.
     """
 
     workers: tuple[WorkerSummary, ...]
@@ -78,6 +80,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     paused_seconds: float
     seconds: float
     first_version: int
+    states: dict[str, float] = {}
+    checkpoints_failed: int = 0
 
     def fields(self) -> dict[str, Any]:
         """Return it as JSON has it."""
@@ -95,6 +99,7 @@ def summarize(
     now: float,
     seconds: float,
     first_version: int = 1,
+    states: Mapping[str, float] | None = None,
 ) -> RunSummary:
     """Return the summary of a run that has ended.
 
@@ -107,7 +112,7 @@ def summarize(
         source: this master's name in the journal.
         now: the seconds that this master's process has run, as in its entries.
         seconds: for how long this master has led the run.
-        first_version: as for ``RunSummary``.
+        first_version, states: as for ``RunSummary``.
     """
     entries = sorted(journal, key=lambda entry: entry.key)
     given = _reissued(entries, reissued, source)
@@ -137,6 +142,8 @@ def summarize(
         paused_seconds=round(sum(_between(entries, "paused", "went_on", axis).values()), 3),
         seconds=round(max(head.seconds, seconds), 3),
         first_version=first_version,
+        states=dict(states or {}),
+        checkpoints_failed=sum(entry.event == "checkpoint_failed" for entry in entries),
     )
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from dl4jlegacy.errors import Dl4jError, counted
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.plan import Plan
+from dl4jlegacy.scaleout.records import Head
 from dl4jlegacy.scaleout.run_folder import RunFolder
+from dl4jlegacy.scaleout.store import Buffer
 from dl4jlegacy.scaleout.tracker import StateTracker
 
-__all__ = ["what_is_kept", "where_it_is"]
+__all__ = ["save_known", "what_is_kept", "where_it_is"]
 
 _SHOWN = 8
 """So many workers, and so many failures, are named in a message."""
@@ -50,3 +55,34 @@ def what_is_kept(conf: Conf, plan: Plan, folder: RunFolder, *, in_grid: bool) ->
         f"run {run} was stopped; its checkpoint of round {saved.round} of {plan.total_rounds} is in "
         f"{conf.checkpoint_dir}: setup(conf, resume=True) goes on from there"
     )
+
+
+def save_known(
+    known: tuple[Head, Buffer] | None,
+    best: Callable[[Head], Any],
+    folder: RunFolder,
+    plan: Plan,
+    check_leads: Callable[[], None],
+) -> str:
+    """Save what a master knows of a run whose tracker is lost; return where that is, in words.
+
+    Args:
+        known: its last version; None: it had none.
+        best: returns the best model that belongs to a head.
+        folder, plan: the run's.
+        check_leads: raises ``Dl4jError`` if another process leads the run by now.
+    """
+    if known is None:
+        return "It had not begun"
+    where = f"It was in round {known[0].round} of {plan.total_rounds}"
+    if not folder.keeps:
+        return f"{where}, and has no folder for checkpoints"
+    try:
+        if not folder.has(known[0].version):
+            if known[0].snapshot is not None:
+                return f"{where}; the states of its slots were in the tracker, so only an older checkpoint can be used"
+            check_leads()
+            folder.save(*known, best(known[0]))
+    except Dl4jError as exc:
+        return f"{where}. No checkpoint of that was saved: {exc}"
+    return f"{where}, and a checkpoint of that is in {folder.place}"

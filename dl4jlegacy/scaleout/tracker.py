@@ -299,6 +299,10 @@ class StateTracker:
         """Return for how long this process has waited for a store that did not answer; it grows while it waits."""
         return 0.0
 
+    def away_seconds(self) -> float:
+        """Return for how long the store has not answered so far; 0.0: it does."""
+        return 0.0
+
     def traffic(self) -> tuple[int, int]:
         """Return how many bytes of values this process has sent to its store and received; none within a process."""
         return 0, 0

@@ -19,6 +19,7 @@ from dl4jlegacy.errors import Dl4jError, TrackerClosedError, TrackerError, Usage
 from dl4jlegacy.observing.ratios import RatiosEntry
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
+from dl4jlegacy.scaleout.run_state import RunFacts, run_state
 from dl4jlegacy.scaleout.zookeeper import MasterElection, ZookeeperConfigurationRetriever, ZooKeeperSession
 from dl4jlegacy.ui.evaluation import EvaluationView, evaluate_newest
 from dl4jlegacy.ui.models import FolderModels, Model, newest_of
@@ -72,10 +73,10 @@ class ClusterSource:
         except TrackerError:
             self._close_tracker()  # the next look says what somebody who comes now is told, as in a terminal
             raise
-        if is_registered is False and reading.run.state == "not begun":
+        if is_registered is False and reading.run.status == "not begun":
             reading = self._left_over(files)
             notices.append("the run is not registered any more: it has ended, and its entries in the grid are cleared")
-        elif reading.run.state != "not begun":
+        elif reading.run.status != "not begun":
             self._last = reading
         return dataclasses.replace(reading, notices=(*reading.notices, *notices))
 
@@ -177,7 +178,9 @@ class ClusterSource:
         """Return a run that is over and cleared up, as its files have it, or as it was seen last."""
         if files is not None:
             return files.read()
-        return self._last or Reading(run=run_view(self._json, None, None, id=self._address.id))
+        last = self._last or Reading(run=run_view(self._json, None, None, id=self._address.id))
+        over = run_state(RunFacts(is_over=True, status="" if last.run.status == "not begun" else last.run.status))
+        return dataclasses.replace(last, run=msgspec.structs.replace(last.run, **over.fields()))
 
     # -- connections --------------------------------------------------------------------------------------------------
 
@@ -193,7 +196,10 @@ class ClusterSource:
                 patience_seconds=_PATIENCE_SECONDS,
                 deadline_seconds=_CONNECT_SECONDS if was_reached else None,
             )
-            self._tracker, self._state = tracker, TrackerState(tracker, self._json, silence=self._silence)
+            self._tracker, self._state = (
+                tracker,
+                TrackerState(tracker, self._json, silence=self._silence, needed=self._conf.min_workers),
+            )
         return self._state
 
     def _opened_session(self) -> ZooKeeperSession:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Generic, Protocol, TypeVar
 
@@ -23,13 +24,14 @@ from dl4jlegacy.scaleout.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.history import FollowedHistory, HistoryEntry
 from dl4jlegacy.scaleout.journal import FollowedJournal, JournalEntry, JournalReader
-from dl4jlegacy.scaleout.monitor import GONE, WAITING
+from dl4jlegacy.scaleout.monitor import WAITING
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.records import Head
+from dl4jlegacy.scaleout.run_state import STATES, RunFacts, RunState, ending_of, facts_of, run_state
 from dl4jlegacy.scaleout.tracker import StateTracker
 from dl4jlegacy.ui.evaluation import EvaluationView, evaluate_newest
 from dl4jlegacy.ui.models import FolderModels, Model, newest_of
-from dl4jlegacy.ui.view import Reading, job_views, run_view, worker_views, workers_of_history
+from dl4jlegacy.ui.view import Reading, RunView, job_views, run_view, worker_views, workers_of_history
 
 __all__ = ["OF_CHECKPOINTS", "FolderSource", "LocalSource", "RunFiles", "Silence", "Source", "TrackerState"]
 
@@ -190,12 +192,12 @@ class RunFiles:
     def read(self) -> Reading:
         """Return what the files alone say of the run; raises as the other methods."""
         conf, history, head, events = self.conf(), self.history(), self.head(), self.events()
-        known: dict[str, Any] = {}
-        last = next((entry for entry in reversed(events) if entry.event in _TURNS), None)
+        run = run_view(conf, head, None, history)
+        last = next((entry for entry in reversed(events) if entry.event in (*_TURNS, "state_changed")), None)
         if last is not None and last.event == "run_ended":
-            known["state"] = str(last.fields.get("status") or "done")
+            run = msgspec.structs.replace(run, status=str(last.fields.get("status") or "done"))
         return Reading(
-            run=run_view(conf, head, None, history, **known),
+            run=msgspec.structs.replace(run, **_state_of(run, conf, head, last).fields()),
             workers=workers_of_history(history),
             history=history,
             events=events,
@@ -217,6 +219,20 @@ class RunFiles:
             raise CheckpointError(f"{place} cannot be read: {exc.strerror or exc}") from exc
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
             raise CheckpointError(f"the conf.json in {place} is none: {exc}") from exc
+
+
+def _state_of(run: RunView, conf: Mapping[str, Any], head: Head | None, last: JournalEntry | None) -> RunState:
+    """Return the state of a run of which only its files are known: ``last`` is what its master wrote last of that."""
+    news = max(run.last_news or 0.0, 0.0 if last is None else last.time)
+    patience, quiet = conf.get("stuck_seconds"), time.time() - news
+    is_silent = news > 0 and isinstance(patience, int | float) and quiet > patience
+    silence = f"its files have had no news for {quiet / 60:,.0f} min: nobody seems to work on it" if is_silent else ""
+    status = "" if run.status == "not begun" else run.status
+    found = run_state(RunFacts(status=status, ending=ending_of(head), silence=silence))
+    told = "" if last is None or last.event != "state_changed" else str(last.fields.get("state"))
+    if last is not None and found.state == "running" and told in STATES:
+        return RunState(told, str(last.fields.get("reason") or ""))
+    return found
 
 
 class FolderSource:
@@ -358,6 +374,7 @@ class TrackerState:
         tracker, conf: the run's; the latter as JSON.
         plan: the run's; None: the tracker has it.
         silence: of its workers, of one that read the run before; None: nothing is known of it yet.
+        needed: with fewer workers than this nothing is computed.
     """
 
     def __init__(
@@ -367,7 +384,9 @@ class TrackerState:
         plan: Plan | None = None,
         *,
         silence: Silence | None = None,
+        needed: int = 0,
     ) -> None:
+        self._needed = needed
         self._tracker, self._conf, self._plan = tracker, conf, plan
         self._silence, self._reader = silence or Silence(), JournalReader(tracker)
         self._events: dict[str, JournalEntry] = {}
@@ -384,20 +403,24 @@ class TrackerState:
         """
         head, plan = self._tracker.head(), self._find_plan()
         jobs = job_views({} if plan is None else self._tracker.current_jobs(plan), head)
-        records = self._tracker.workers()
+        facts = facts_of(self._tracker, self._needed)
+        if "master" in known:
+            has_master, standbys = known["master"] is not None, len(known["standbys"])
+            facts = msgspec.structs.replace(facts, has_master=has_master, standbys=standbys)
+        records = facts.workers
         for entry in self._reader.read():
             self._events[entry.key] = entry
         for key in sorted(self._events)[:-_MOST_EVENTS]:
             del self._events[key]
         history = None if files is None else files.history()
-        gone, waiting = self._tracker.get(GONE), self._tracker.get(WAITING)
+        waiting = self._tracker.get(WAITING) if facts.has_master else None
         news = max([record.beat for record in records], default=0.0) or None
-        fields = {"waiting": str(waiting or ""), "last_news": news, **known}
+        fields = {"waiting": str(waiting or ""), "last_news": news, **run_state(facts).fields(), **known}
         return Reading(
             run=run_view(self._conf, head, plan, **fields),
             workers=worker_views(
                 records,
-                gone if isinstance(gone, dict) else {},
+                facts.gone,
                 jobs,
                 history or (),
                 self._silence.update({record.id: record.beat for record in records}),

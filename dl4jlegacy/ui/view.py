@@ -44,7 +44,8 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         run, id: its name, and its id in Zookeeper ("": it is in none).
-        state: "running", "done", "failed", "stopped", or "not begun".
+        state, reason: one of running, degraded, waiting, stalled and ended (``scaleout.run_state``), and why, in words.
+        status: of its head: "running", "done", "failed", "stopped"; "not begun": it has none.
         phase: "pretrain", "finetune", "validate" or a program's own kind of work; "": unknown.
         round, rounds, version, batches, examples, total_examples: done so far, and planned (None: unknown here).
         updates_dropped: updates that came a second time, and did not count.
@@ -59,7 +60,9 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
 
     run: str
     id: str = ""
-    state: str = "not begun"
+    state: str = "waiting"
+    reason: str = ""
+    status: str = "not begun"
     phase: str = ""
     round: int = 0
     rounds: int | None = None
@@ -221,7 +224,7 @@ def run_view(
 def _of_head(head: Head) -> dict[str, Any]:
     return {
         "run": head.run,
-        "state": head.status,
+        "status": head.status,
         "round": head.round,
         "version": head.version,
         "batches": head.batches,
@@ -242,7 +245,7 @@ def _further(view: RunView, history: Sequence[HistoryEntry]) -> RunView:
     if last.version > view.version:
         news |= {name: getattr(last, name) for name in ("round", "version", "batches", "examples")}
         news["score"] = view.score if last.score is None else last.score
-        news["state"] = "running" if view.state == "not begun" else view.state
+        news["status"] = "running" if view.status == "not begun" else view.status
     if view.validation is None:
         news["validation"] = next((e.validation for e in reversed(history) if e.validation is not None), None)
     return msgspec.structs.replace(view, **news)

@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from dl4jlegacy.clock import RUNNING, Clock, Deadline
-from dl4jlegacy.errors import Dl4jError
+from dl4jlegacy.errors import Dl4jError, TrackerError
 from dl4jlegacy.exits import error_name, exits_as_errors
 from dl4jlegacy.scaleout.history import HistoryEntry
 from dl4jlegacy.scaleout.journal import JournalEntry
+from dl4jlegacy.scaleout.run_state import RunFacts, run_state
 from dl4jlegacy.service_threads import ServiceThread
 from dl4jlegacy.ui.sources import Source
 from dl4jlegacy.ui.view import Away, Marks, Reading, RunView, View
@@ -97,7 +98,8 @@ class Watcher:
             with exits_as_errors():
                 reading = self.source.read()
         except Dl4jError as exc:
-            self._show(msgspec.structs.replace(self.view, away=self._away(now, exc.code, str(exc))))
+            run = _unanswered(self.view.run, exc)
+            self._show(msgspec.structs.replace(self.view, run=run, away=self._away(now, exc.code, str(exc))))
             return
         except Exception as exc:  # the page says so, and the next look may go well
             logger.exception("the run cannot be looked at")
@@ -149,6 +151,13 @@ class Watcher:
             rest = rest_after(self._clock.now() - began, self.source.rest)
 
 
+def _unanswered(run: RunView | None, error: Dl4jError) -> RunView | None:
+    """Return a run as it is shown while its servers do not answer."""
+    if run is None or run.state == "ended" or not isinstance(error, TrackerError):
+        return run
+    return msgspec.structs.replace(run, **run_state(RunFacts(unanswered=str(error))).fields())
+
+
 class _Observer:
     """Makes the history of a run that keeps none, from what is seen of it; its entries stand for several versions."""
 
@@ -158,7 +167,7 @@ class _Observer:
     def entry(self, run: RunView, now: float) -> HistoryEntry | None:
         """Return the entry of a version that is new; None: it is not."""
         version, before = self._last
-        if run.version == version or run.state == "not begun":
+        if run.version == version or run.status == "not begun":
             return None
         if run.version < version:
             self._began = now  # another run, or one that went back

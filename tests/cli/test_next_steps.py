@@ -128,7 +128,15 @@ def test_who_waits_for_workers_says_how_to_start_one() -> None:
 
 
 def status_fields(**fields: object) -> dict[str, object]:
-    nothing = {"state": "running", "waiting": None, "master": None, "standbys": [], "workers": [], "failures": []}
+    nothing = {
+        "state": "running",
+        "reason": "",
+        "waiting": None,
+        "master": None,
+        "standbys": [],
+        "workers": [],
+        "failures": [],
+    }
     return {"run": "r1", "round": 1, "rounds": 9, "examples": 1, "score": None, "head": None, **nothing, **fields}
 
 
@@ -144,7 +152,7 @@ def test_status_shows_standbys_and_says_how_to_start_what_is_missing() -> None:
 
 def test_status_shows_the_best_model_of_a_run_that_is_scored_and_what_has_stopped_it() -> None:
     head = {"best": {"score": 0.96875, "round": 7}, "scores": {"without_improvement": 3}, "stopped_by": "MaxEpochs: 4"}
-    lines = list(inspect._status_lines(status_fields(state="done", metric="accuracy", head=head), ADDRESS))
+    lines = list(inspect._status_lines(status_fields(state="ended", metric="accuracy", head=head), ADDRESS))
     assert lines[1] == "best: accuracy 0.9688 in round 7, 3 in a row without improvement since"
     assert lines[2] == "stopped by MaxEpochs: 4"
     lines = list(inspect._status_lines(status_fields(head={"best": None, "scores": None, "stopped_by": ""}), ADDRESS))

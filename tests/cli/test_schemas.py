@@ -240,11 +240,16 @@ def test_status_and_journal_are_those_of_a_run(
     monkeypatch.setattr(inspect, "_candidates", lambda address: ({"host": "h", "pid": 1}, [{"host": "b", "pid": 2}]))
     place = ("--zookeeper", "127.0.0.1:1", "--format", "json")
     before = checked("status", dl4j("status", *place))
-    assert before["state"] == "not begun"
+    assert (before["state"], before["status"]) == ("waiting", None)
     dl4j(*MASTER)
     led.add_worker(WorkerRecord(id="host-1-0123abcd-0", host="host", pid=1, device="gpu:0"))
     status = checked("status", dl4j("status", *place))
-    assert status["state"] == "done" and status["workers"] and status["failures"] and status["head"]
+    assert (
+        (status["state"], status["status"]) == ("ended", "done")
+        and status["workers"]
+        and status["failures"]
+        and status["head"]
+    )
     checked("logs", dl4j("logs", str(tmp_path / "run"), "--format", "json"))
     assert JournalFile(LocalFolder(tmp_path / "run")).read() and Journal.read(led)
     assert checked("logs", dl4j("logs", *place))["entries"]

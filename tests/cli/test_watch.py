@@ -41,7 +41,9 @@ def status(round_: int | None = 12, state: str = "running", **given: Any) -> dic
     fields: dict[str, Any] = {
         "run": "digits",
         "id": "master",
-        "state": state if round_ is not None else "not begun",
+        "state": "waiting" if round_ is None else "running" if state == "running" else "ended",
+        "reason": "",
+        "status": None if round_ is None else state,
         "round": round_,
         "rounds": 48,
         "examples": None if round_ is None else 100 * round_,
@@ -147,7 +149,7 @@ def test_it_fits_every_terminal(width: int, height: int, workers: int) -> None:
 
 def test_a_run_that_has_not_begun_and_one_without_workers_are_shown() -> None:
     lines = texts(Seen(1, status(None, workers=[], waiting="waiting for workers: 0 of 1, 290 s left"), 0.0))
-    assert re.fullmatch(r"not begun   ─+    0%", lines[0])
+    assert re.fullmatch(r"waiting     ─+    0%", lines[0])
     assert lines[2:5] == [
         "master      host 7",
         "waiting     for workers: 0 of 1, 290 s left",
@@ -257,7 +259,7 @@ def test_the_end_of_the_run_ends_it(answers: list[Any], state: str) -> None:
     with looking(*answers) as look:
         seen = [look() for _ in answers]
     assert [each.is_over for each in seen] == [False] * (len(answers) - 1) + [True]
-    assert seen[-1].fields["state"] == state
+    assert seen[-1].fields["status"] == state
 
 
 def test_a_run_that_failed_is_watched_as_long_as_it_has_a_master() -> None:
@@ -276,7 +278,9 @@ def test_without_a_terminal_every_news_is_a_line(capsys: pytest.CaptureFixture[s
     said = [line[9:] for line in lines]
     assert said[0] == "run digits: running, round 12/48, 1,200 examples, score 0.2500, 1/2 workers busy, master host 7"
     assert any("no master: a standby takes over" in line for line in said)
-    assert any(re.match(r"no answer since \d\d:\d\d:\d\d, trying again: the state tracker", line) for line in said)
+    assert any(
+        re.match(r"stalled: no answer since \d\d:\d\d:\d\d, trying again: the state tracker", line) for line in said
+    )
     assert any(line.startswith("answers again: run digits: ") and "master b 9" in line for line in said)
     assert any("0123abcd-0 gone (killed)" in line for line in said)
     assert said[-1] == "run digits: done in round 48"

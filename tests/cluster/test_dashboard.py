@@ -63,10 +63,10 @@ def test_a_killed_worker_and_a_replaced_master_are_seen_and_the_run_is_stopped_f
 
         own = bearer(panel)
         assert "run r1: stopped in round" in client.post("/api/v1/stop", headers=own).json()["status"]
-        until(lambda: get("run")["run"]["state"] == "stopped")
+        until(lambda: get("run")["run"]["status"] == "stopped")
         resumed.wait()
         until(lambda: any("not registered any more" in notice for notice in get("run")["notices"]))
-        assert get("run")["run"]["state"] == "stopped" and get("history")["versions"] > 3
+        assert get("run")["run"]["state"] == "ended" and get("history")["versions"] > 3
     assert cluster.left_over() == []
 
 
@@ -96,7 +96,7 @@ def test_a_run_that_takes_the_id_is_followed_and_the_one_that_ends_stays_in_view
         cluster.worker()
         same(cluster.master("--epochs", SHORTER, "--run", "r2"), int(SHORTER))
         until(lambda: run()["run"] == "r2")
-        assert run()["state"] in ("done", "running")
+        assert run()["status"] in ("done", "running")
     assert cluster.left_at_end() == []
 
 

@@ -96,7 +96,7 @@ def test_a_run_of_four_workers_is_watched_and_stopped_in_a_browser(
     assert "Stop run digits?" in text_of(browser, "ask")
     browser.press("Escape", 27)
     shows(browser, "!document.getElementById('ask').open && document.activeElement.id === 'stop'")
-    assert master.process.poll() is None and text_of(browser, "state").startswith("running")
+    assert master.process.poll() is None and text_of(browser, "state").startswith("degraded")  # delta is gone
     browser.press("Enter", 13, "\r")
     shows(browser, "document.activeElement.textContent === 'Cancel'")
     browser.press("Tab", 9)

@@ -106,7 +106,7 @@ def test_a_job_that_fails_on_every_attempt_ends_the_run_which_is_resumed_when_th
     resume = re.search(r"failed on every attempt.*`dl4j (resume r1 --zookeeper \S+)` resumes", events[-1]["message"])
     assert resume, events[-1]
     assert journal_of(cluster, tmp_path / "c")[-1]["status"] == "failed"
-    assert cluster.status()["state"] == "failed"
+    assert (cluster.status()["state"], cluster.status()["status"]) == ("ended", "failed")
     error(cluster.worker("--wait", "1"), 4, "r1 has failed in round 0", "dl4j resume r1", "dl4j stop")
     waiting = cluster.worker("--workers", "2")
     resumed = cluster.start(*shlex.split(resume[1]), "--workers", "1", "--min-workers", "3", "--format", "json")

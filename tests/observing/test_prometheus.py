@@ -229,20 +229,27 @@ def test_workers_are_counted_by_state_and_the_most_silent_one_shows() -> None:
     clock, workers = Seconds(), list[WorkerRecord]()
     with PrometheusObserver(0, clock=clock) as metrics:
         begun(metrics, is_master=True, workers=workers)
-        workers += [worker("a", "idle", 5.0), worker("b", "working", 1e9), worker("c", "a new state of 2031", -7.0)]
+        workers += [
+            worker("d", "gone (closed)", 5.0),
+            worker("a", "idle", 5.0),
+            worker("b", "working", 1e9),
+            worker("c", "a new state of 2031", -7.0),
+        ]
         metrics.sample()
+        assert values(metrics)["dl4j_workers"][("gone",)] == 1
         clock.seconds = 3.0
-        workers[0], workers[2] = worker("a", "idle", 6.0), worker("c", "stuck", -6.0)
+        workers[1], workers[3] = worker("a", "idle", 6.0), worker("c", "stuck", -6.0)
+        del workers[0]
         metrics.sample()
         clock.seconds = 4.0
         found = values(metrics)
         assert found["dl4j_heartbeat_age_seconds"][()] == 4.0  # of b, whose machine's wall clock means nothing here
-        assert found["dl4j_workers"] == {("idle",): 1, ("working",): 1, ("stuck",): 1, ("other",): 0}
+        assert found["dl4j_workers"] == {("idle",): 1, ("working",): 1, ("stuck",): 1, ("gone",): 0, ("other",): 0}
         workers[2] = worker("c", "a new state of 2031", -5.0)
         del workers[1]
         metrics.sample()
         found = values(metrics)
-        assert found["dl4j_workers"] == {("idle",): 1, ("working",): 0, ("stuck",): 0, ("other",): 1}
+        assert found["dl4j_workers"] == {("idle",): 1, ("working",): 0, ("stuck",): 0, ("gone",): 0, ("other",): 1}
         assert found["dl4j_heartbeat_age_seconds"][()] == 1.0
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
+from dl4jlegacy.cli.inspect import STALLED
 from dl4jlegacy.cluster.address import find_incarnation
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStore
 from dl4jlegacy.scaleout.protocol import NAMES, listed_runs
@@ -215,7 +216,7 @@ class Cluster:
     def status(self, *flags: str) -> dict:
         """Return what ``dl4j status`` says; {} if there is no run."""
         shown = self.ask("status", *flags, "--format", "json")
-        return json.loads(shown.out()) if shown.process.returncode == 0 else {}
+        return json.loads(shown.out()) if shown.process.returncode in (0, STALLED) else {}
 
     @contextlib.contextmanager
     def grid(self) -> Iterator[HazelcastStore]:

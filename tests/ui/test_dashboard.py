@@ -51,7 +51,8 @@ def test_a_run_that_is_kept_in_a_folder_is_shown_as_its_history_has_it(kept: Kep
         run = client.get("/api/v1/run").json()
         assert (run["run"]["run"], run["run"]["round"], run["run"]["examples"]) == ("r1", 30, 3000)
         assert run["run"]["validation"] == {"loss": 2.0 / 30, "examples": 50, "accuracy": 0.5}
-        assert (run["run"]["state"], run["source"], run["away"]) == ("running", str(kept.path), None)
+        assert (run["run"]["state"], run["source"], run["away"]) == ("stalled", str(kept.path), None)  # since 1970
+        assert (run["run"]["status"], "no news for" in run["run"]["reason"]) == ("running", True)
         assert run["run"]["conf"]["batch_size"] == 25
         workers = client.get("/api/v1/workers").json()["workers"]
         assert [(w["id"], w["examples_per_second"], w["state"]) for w in workers] == [
@@ -65,13 +66,13 @@ def test_a_run_that_is_kept_in_a_folder_is_shown_as_its_history_has_it(kept: Kep
 
 def test_what_is_written_while_it_is_looked_at_is_shown(kept: KeptRun) -> None:
     with served(FolderSource(str(kept.path))) as (client, _):
-        assert client.get("/api/v1/run").json()["run"]["state"] == "not begun"
+        assert client.get("/api/v1/run").json()["run"]["status"] == "not begun"
         following = views(client)
         assert next(following)["history"]["count"] == 0
         kept.write(history(7))
         assert any(view["history"]["count"] == 7 and view["run"]["round"] == 7 for view in following)
         kept.journal(("run_ended", {"status": "done", "round": 7}))
-        assert any(view["run"]["state"] == "done" for view in following)
+        assert any((view["run"]["state"], view["run"]["status"]) == ("ended", "done") for view in following)
         following.close()
 
 
@@ -268,7 +269,7 @@ def test_a_run_is_stopped_and_its_model_saved_with_the_token_only(tmp_path: Path
         assert client.post("/api/v1/save", headers=own).json() == {"status": f"saved in {tmp_path}/r1-round-3.zip"}
         assert client.post("/api/v1/stop", headers=own).json() == {"status": "run r1: stopped"}
         assert client.get("/api/v1/stop").status_code == 405
-        until(lambda: client.get("/api/v1/run").json()["run"]["state"] == "stopped")
+        until(lambda: client.get("/api/v1/run").json()["run"]["status"] == "stopped")
     assert (source.stops, len(source.saved)) == (1, 1)
 
 

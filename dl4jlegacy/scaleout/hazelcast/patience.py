@@ -54,6 +54,11 @@ class Patience:
         with self._lock:
             return self._waited + self._uncounted(self._clock.now())
 
+    def away(self) -> float:
+        """Return for how long there has been no answer so far; 0.0: there is none to be waited for."""
+        with self._lock:
+            return 0.0 if self._since is None else self._clock.now() - self._since
+
     def _uncounted(self, now: float) -> float:
         """Return the seconds of the present wait that are in ``_waited`` not yet; under the lock."""
         return 0.0 if self._since is None else now - max(self._since, self._counted)

@@ -447,6 +447,10 @@ class HazelcastStateTracker(StateTracker):
         """See ``StateTracker``."""
         return self._patience.waited()
 
+    def away_seconds(self) -> float:
+        """See ``StateTracker``."""
+        return self._patience.away()
+
     def traffic(self) -> tuple[int, int]:
         """See ``StateTracker``."""
         return self._traffic()

@@ -15,6 +15,8 @@ const FAULTS = new Set([
   "backup_issued", "paused", "checkpoint_failed", "frame_refused", "master_took_over",
 ]);
 
+const GOES_ON = new Set(["running", "degraded"]); // the states in which a run computes
+
 const shown = { view: null, at: 0, history: [], historyMark: "", historyAt: -CURVES_MILLISECONDS, eventsMark: "", logMark: "", kind: "" };
 
 // --- the token, which the link to this page has behind its #, where no server sees it ---------------------------------
@@ -94,12 +96,18 @@ function showState(view) {
   setText("source", view.source);
   const state = byId("state");
   let words = run ? run.state : "unknown";
-  if (run && run.state === "running" && run.phase) words = `running: ${run.phase}`;
+  if (run && GOES_ON.has(run.state) && run.phase) words = `${run.state}: ${run.phase}`;
+  if (run && run.state === "ended") words = run.status;
   if (view.away) words = `${words} (not reached now)`;
   setText("state", words);
-  state.classList.toggle("bad", Boolean(view.away) || (run !== null && run.state === "failed"));
-  byId("stop").hidden = !TOKEN || !view.can.includes("stop") || !run || !["running", "not begun"].includes(run.state);
+  state.classList.toggle("bad", Boolean(view.away) || (run !== null && (run.state === "stalled" || run.status === "failed")));
+  state.classList.toggle("mild", run !== null && ["waiting", "degraded"].includes(run.state));
+  byId("stop").hidden = !TOKEN || !view.can.includes("stop") || !run || !["running", "not begun"].includes(run.status);
   byId("save").hidden = !TOKEN || !view.can.includes("save") || !run || run.version === 0;
+}
+
+function stateText(run) {
+  return `${run.state}${run.reason.startsWith("for ") ? " " : ": "}${run.reason}`;
 }
 
 function showAlerts(view) {
@@ -112,6 +120,7 @@ function showAlerts(view) {
   if (run && run.failure) lines.push([`The run failed [${run.failure.code}]: ${run.failure.message}`, ""]);
   for (const notice of view.notices) lines.push([notice, "mild"]);
   if (run && run.waiting) lines.push([run.waiting, "mild"]);
+  if (run && run.reason && !view.away && run.state !== "ended") lines.push([stateText(run), run.state === "stalled" ? "" : "mild"]);
   if (run && run.stopped_by) lines.push([`Stopped by ${run.stopped_by}`, "mild"]);
   const alerts = byId("alerts");
   const before = Array.from(alerts.children, (child) => child.textContent).join("\n");
@@ -144,7 +153,7 @@ function showFigures(view) {
   const run = view.run;
   if (!run) return;
   const total = run.total_examples;
-  const done = run.state === "done" ? 1 : total ? run.examples / total : null;
+  const done = run.status === "done" ? 1 : total ? run.examples / total : null;
   const progress = byId("progress");
   if (done === null) progress.removeAttribute("value");
   else progress.value = done;
@@ -152,7 +161,7 @@ function showFigures(view) {
   const pairs = [
     ["round", run.rounds === null ? count(run.round) : `${count(run.round)} of ${count(run.rounds)}`],
     ["examples", total === null ? count(run.examples) : `${count(run.examples)} of ${count(total)}`],
-    ["examples/s", figure(rate(), 0)],
+    ["examples/s", GOES_ON.has(run.state) ? figure(rate(), 0) : "–"],
     ["score", figure(run.score)],
     ["version", count(run.version)],
     ["updates dropped", count(run.updates_dropped)],
@@ -217,7 +226,7 @@ function showWorkers(view) {
       [count(worker.staleness), "number"], [figure(worker.examples_per_second, 0), "number"],
       [worker.device || worker.kernels || "–"], ["–"],
     ], worker.gone ? "gone" : "");
-    if (TOKEN && view.can.includes("drain") && !worker.gone && worker.state && view.run.state === "running") made.lastChild.replaceChildren(drainButton(worker));
+    if (TOKEN && view.can.includes("drain") && !worker.gone && worker.state && view.run.status === "running") made.lastChild.replaceChildren(drainButton(worker));
     return made;
   }));
 }
