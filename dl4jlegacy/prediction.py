@@ -16,7 +16,8 @@ from typing import Any, BinaryIO
 from dl4jlegacy import files, storage
 from dl4jlegacy.backend import Array, to_host
 from dl4jlegacy.datasets.csv_files import read_csv_blocks
-from dl4jlegacy.datasets.image_files import find_images, is_image
+from dl4jlegacy.datasets.image_folders import find_images
+from dl4jlegacy.datasets.image_kinds import begins_as_image, is_image, is_other_image
 from dl4jlegacy.datasets.image_tables import listed_files
 from dl4jlegacy.datasets.sequence_files import sequence_paths
 from dl4jlegacy.datasets.sparse_files import sparse_features_of
@@ -149,7 +150,8 @@ def images_of(model: TrainedModel, file: str) -> tuple[Path, ...]:
         if model.images.column and model.transform is not None and is_table(place.name) and files.is_file(place):
             place = files.expand(local_data(file, model.images))
             return tuple(listed_files(place, model.images, model.transform))
-        if not (is_image(place.name) or files.is_folder(place)):
+        known = is_image(place.name) or is_other_image(place.name) or files.is_folder(place)
+        if not known and not begins_as_image(place):  # what ends otherwise, and is one
             return ()
     return tuple(find_images(place))
 

@@ -14,8 +14,10 @@ import numpy as np
 from dl4jlegacy import files, storage
 from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets import NAMES, DataSet, ImageRecordReader, load
-from dl4jlegacy.datasets.image_files import find_images, is_image, png_of
+from dl4jlegacy.datasets.image_files import png_of
+from dl4jlegacy.datasets.image_folders import find_images
 from dl4jlegacy.datasets.image_grid import image_grid, pixels_of
+from dl4jlegacy.datasets.image_kinds import is_image
 from dl4jlegacy.errors import ConfError, DataError, OutputError, counted
 from dl4jlegacy.inference import TrainedModel
 from dl4jlegacy.kernels.threads import one_thread

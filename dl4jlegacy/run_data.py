@@ -164,8 +164,9 @@ def new_data(conf: Conf, *, label: str = "", regression: bool = False, multi_lab
             logger.warning("columns that are not learned from: %s (see dl4j data inspect)", ", ".join(removed))
     if conf.images is not None and data.source.images is None:
         raise DataError(
-            f"data set {named!r} has no folders of images, which --image-size, --image-channels and --image-fit "
-            "(images in a Conf) are for; leave them out, or name the column of a table that lists images: --images"
+            f"data set {named!r} has no folders of images, which --image-size, --image-channels, --image-fit and "
+            "--image-background (images in a Conf) are for; leave them out, or name the column of a table that lists "
+            "images: --images"
         )
     if conf.text is not None and data.source.text is None:
         raise DataError(

@@ -106,8 +106,8 @@ def validate(
 def _images(path: str) -> list[tuple[Inspection, Sequence[Problem]]]:
     """Return what is wrong with a folder of images; nothing if it is none."""
     from dl4jlegacy import files
-    from dl4jlegacy.datasets.image_files import holds_images
     from dl4jlegacy.datasets.image_inspection import inspect_images
+    from dl4jlegacy.datasets.sources import is_of_images
 
     if "://" in path:  # from S3 and the Web come tables
         return []
@@ -115,7 +115,7 @@ def _images(path: str) -> list[tuple[Inspection, Sequence[Problem]]]:
     with files.errors_as(DataError, f"{path} cannot be read"):
         if not files.is_folder(place):
             return []
-    if not holds_images(place):
+    if not is_of_images(place):
         return []
     found = inspect_images(place)
     return [(found, found.problems)]

@@ -34,6 +34,8 @@ def image_changes(options: TrainOptions, conf: Conf) -> dict[str, Any]:
         changes["fit"] = one_of("--image-fit", options.image_fit, ("resize", "crop"))
         if "height" not in changes and not (conf.images is not None and conf.images.height):
             raise UsageError(f"--image-fit {options.image_fit} needs --image-size, such as 64x64")
+    if options.image_background is not None:
+        changes["background"] = options.image_background
     found: dict[str, Any] = {}
     if changes:
         found["images"] = replace(conf.images or ImageRecordReader(), **changes)

@@ -258,10 +258,11 @@ class TrainOptions:
     image_size: Annotated[
         str | None, _text("--image-size", "HEIGHTxWIDTH", "Of images in folders (their own, if they are alike).")
     ] = None
-    image_channels: Annotated[str | None, _text("--image-channels", "1|3", "Gray, or colours (3 if any has some).")] = (
-        None
-    )
+    image_channels: Annotated[str | None, _text("--image-channels", "1|3", "Gray, or colours (if any has).")] = None
     image_fit: Annotated[str | None, _text("--image-fit", "resize|crop", "How images get that size (resize).")] = None
+    image_background: Annotated[
+        str | None, _text("--image-background", "COLOUR", "Behind transparency: white, black, gray or #rrggbb (white).")
+    ] = None
     augment: Annotated[
         str | None,
         _text(

@@ -9,12 +9,13 @@ from __future__ import annotations
 import io
 import logging
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -23,6 +24,9 @@ import numpy.typing as npt
 from dl4jlegacy import files
 from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.dataset import DataSet
+from dl4jlegacy.datasets.image_folders import ClassFolders, class_folders, has_parts, outside_parts
+from dl4jlegacy.datasets.image_kinds import ENDINGS, FORMATS, is_image
+from dl4jlegacy.datasets.image_modes import SEVERAL, Pillow, check_mode, is_gray, plain, several_pictures
 from dl4jlegacy.datasets.splitting import Split
 from dl4jlegacy.errors import ConfError, DataError, counted, how_to_install, nearest
 from dl4jlegacy.exits import exits_as_errors
@@ -33,37 +37,21 @@ __all__ = [
     "ImageRecordReader",
     "Images",
     "check_learned",
-    "class_folders",
     "features_of",
-    "find_images",
-    "holds_images",
-    "is_image",
-    "parts_of",
     "png_of",
     "read_parts",
 ]
 
 logger = logging.getLogger(__name__)
 
-_FORMATS = {  # by the endings of files; what Pillow may take them for is among these, whatever they are called
-    "BMP": (".bmp",),
-    "GIF": (".gif",),
-    "JPEG": (".jpg", ".jpeg"),
-    "PNG": (".png",),
-    "PPM": (".pgm", ".ppm"),
-    "TIFF": (".tif", ".tiff"),
-    "WEBP": (".webp",),
-}
-_NAMES = tuple(_FORMATS)
+_NAMES = tuple(FORMATS)
 _SMALL = 16 << 20  # bytes of a file that is read at once, before it is decoded
-_ENDINGS = tuple(ending for endings in _FORMATS.values() for ending in endings)
-_GRAY = ("1", "L", "LA", "La")
 _ORIENTATION = 0x0112  # of EXIF
 _BLOCK = 256  # images that threads decode ahead of those that are kept
 _GROUP = 16  # images that a thread decodes at a time: small ones take less time than handing them out
 _MOST_THREADS = 8
 _BYTES = 5  # of a value while a data set is read: one as it is in the file, and four as float32
-_DEPTH = 2  # folders below the one whose images are to be predicted: train and test, and the classes
+_BACKGROUND = re.compile(r"white|black|gray|#[0-9a-fA-F]{6}")
 
 
 class ImageError(DataError):
@@ -79,13 +67,15 @@ class ImageRecordReader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     They are in the order channels, rows, columns, as the networks here take images that lie flat
     (``InputType.convolutional_flat(height, width, channels)``). Photographs are turned as their EXIF data say; of
-    several pictures in a file the first counts; transparency is left out.
+    several pictures in a file the first counts. Transparent parts are laid on a background; what has more than 8 bits
+    a channel, or no gray or colours, is refused.
 
     Attributes:
         height, width: in pixels; 0: those of the images, which must then be all alike.
         channels: 1 for gray, 3 for colours (red, green, blue); 0: 3 if any image has colours.
         fit: what makes images of another size this large: ``resize`` stretches them, ``crop`` keeps their proportions
             and takes the middle. Both interpolate linearly.
+        background: what transparent parts are laid on: white, black, gray, or a colour such as ``#ff8000``.
         column: of a table, in which the files of the images are named, as seen from its folder; "": they are in folders
             that have the names of their classes.
     """
@@ -94,6 +84,7 @@ class ImageRecordReader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     width: int = 0
     channels: int = 0
     fit: Literal["resize", "crop"] = "resize"
+    background: str = "white"
     column: str = ""
 
     def __post_init__(self) -> None:
@@ -105,6 +96,11 @@ class ImageRecordReader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             raise ConfError(f"images of {self.channels} channels cannot be made; give 1 for gray or 3 for colours")
         if self.fit not in ("resize", "crop"):
             raise ConfError(f"fit is {self.fit!r}{nearest(self.fit, ('resize', 'crop'))}")
+        if not _BACKGROUND.fullmatch(self.background):
+            raise ConfError(
+                f"the background of images is {self.background!r}; give white, black, gray, or red, green and blue in "
+                "hexadecimal digits, such as #ff8000"
+            )
 
     def read(self, paths: Sequence[Path]) -> Array:
         """Return the pixels of files, bytes ``(images, channels, height, width)``; decoded by several threads.
@@ -113,8 +109,16 @@ class ImageRecordReader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             DataError: a file is no image, damaged, of another size than the first one (if no size is given), or larger
                 than Pillow's limit; names it. ConfError: the memory does not suffice.
         """
+        remarks = _Remarks()
+        pixels = self._read(paths, remarks)
+        remarks.say(len(paths))
+        return pixels
+
+    def _read(self, paths: Sequence[Path], remarks: _Remarks) -> Array:
+        """Return the pixels of files, and add what is to be said of them."""
         pixels: list[Array] = []
-        for image in self._decoded(paths):
+        for path, (image, said) in zip(paths, self._decoded(paths), strict=True):
+            remarks.add(path, said)
             if not pixels:
                 shape = (self.channels or 3, *image.shape[1:])
                 check_memory(_BYTES * len(paths) * int(np.prod(shape)), f"reading {counted(len(paths), 'image')}")
@@ -133,11 +137,13 @@ class ImageRecordReader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     def blocks(self, paths: Sequence[Path], *, rows: int) -> Iterator[Array]:
         """Yield the features of files, so many at a time; errors as for ``read``."""
+        remarks = _Remarks()
         for start in range(0, len(paths), rows):
-            yield features_of(self.read(paths[start : start + rows]))
+            yield features_of(self._read(paths[start : start + rows], remarks))
+        remarks.say(len(paths))
 
-    def decode(self, path: Path) -> Array:
-        """Return the pixels of one file, bytes ``(channels, height, width)``; raises ``DataError``, which names it."""
+    def decode(self, path: Path) -> Decoded:
+        """Return the pixels of one file, and what is to be said of it; raises ``DataError``, which names it."""
         return self._decode(path, _pillow())
 
     def of(self, pixels: Array) -> ImageRecordReader:
@@ -145,7 +151,7 @@ class ImageRecordReader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         channels, height, width = pixels.shape[1:]
         return msgspec.structs.replace(self, height=height, width=width, channels=channels)
 
-    def _decoded(self, paths: Sequence[Path]) -> Iterator[Array]:
+    def _decoded(self, paths: Sequence[Path]) -> Iterator[Decoded]:
         pillow = _pillow()
         threads = min(len(os.sched_getaffinity(0)), _MOST_THREADS, len(paths))
         if threads < 2:
@@ -159,14 +165,14 @@ class ImageRecordReader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
                 for group in pool.map(lambda group: [self._decode(path, pillow) for path in group], groups):
                     yield from group
 
-    def _decode(self, path: Path, pillow: _Pillow) -> Array:
-        """Return the pixels of a file, bytes ``(channels, height, width)``; on any thread; raises ``ImageError``."""
+    def _decode(self, path: Path, pillow: Pillow) -> Decoded:
+        """Return the pixels of a file; on any thread; raises ``ImageError``."""
         try:
             return self._opened(path, pillow)
         except DataError as exc:
             raise ImageError(str(exc), path) from (exc.__cause__ or exc)
 
-    def _opened(self, path: Path, pillow: _Pillow) -> Array:
+    def _opened(self, path: Path, pillow: Pillow) -> Decoded:
         """Return the pixels of a file; raises ``DataError``."""
         with files.errors_as(DataError, f"image {path} cannot be read"):
             content = files.read(path, most=_SMALL)
@@ -177,75 +183,83 @@ class ImageRecordReader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
                 raise DataError(f"{path} is empty, and no image; remove it")
             return self._image_of(path, io.BytesIO(content), pillow)
 
-    def _image_of(self, path: Path, file: BinaryIO, pillow: _Pillow) -> Array:
+    def _image_of(self, path: Path, file: BinaryIO, pillow: Pillow) -> Decoded:
         """Return the pixels of an open file; raises ``DataError``."""
         try:
             with exits_as_errors(), pillow.image.open(file, formats=_NAMES) as image:
-                _check(path, image, pillow)
-                return self._pixels(image, pillow)
+                _check_size(path, image, pillow)
+                check_mode(path, image)
+                pixels, said = self._pixels(image, pillow)
+                return Decoded(pixels, (*said, *((SEVERAL,) if several_pictures(image) else ())))
         except DataError:
             raise
         except pillow.too_large as exc:
             raise _too_large(path, str(exc)) from exc
         except pillow.image.UnidentifiedImageError as exc:
-            kinds = ", ".join(_FORMATS)
+            kinds = ", ".join(FORMATS)
             raise DataError(f"{path} is no image that can be read ({kinds}); remove it or save it anew") from exc
         except Exception as exc:  # decoders of so many formats raise whatever they like for damaged files
             if isinstance(exc, OSError) and exc.errno:
                 raise  # the disk, and not what is on it
             raise DataError(f"image {path} is truncated or damaged: {exc}; remove it or save it anew") from exc
 
-    def _pixels(self, image: Any, pillow: _Pillow) -> Array:
-        is_gray = self.channels == 1 or (self.channels == 0 and image.mode in _GRAY)
+    def _pixels(self, image: Any, pillow: Pillow) -> tuple[Array, tuple[str, ...]]:
+        """Return the pixels of an opened image, and what is to be said of it."""
+        no_colours = self.channels == 1 or (self.channels == 0 and is_gray(image))
         image.load()  # what says how a photograph was held may come behind its pixels
         is_turned = bool(image.info or image.format == "TIFF") and image.getexif().get(_ORIENTATION, 1) != 1
         upright = pillow.ops.exif_transpose(image) if is_turned else image
-        if "transparency" in upright.info:
-            upright = upright.convert("RGBA")  # from which its colours are known
-        if upright.mode != (mode := "L" if is_gray else "RGB"):
-            upright = upright.convert(mode)
+        upright, said = plain(upright, "L" if no_colours else "RGB", self.background, pillow)
         size = (self.width, self.height)
         if self.width and upright.size != size:
             make = pillow.ops.fit if self.fit == "crop" else pillow.image.Image.resize
             upright = make(upright, size, pillow.image.Resampling.BILINEAR)
         width, height = upright.size
         array = np.frombuffer(upright.tobytes(), np.uint8)  # as np.asarray asks for them, in fewer steps
-        if is_gray:
-            return array.reshape(1, height, width)
-        return np.ascontiguousarray(array.reshape(height, width, 3).transpose(2, 0, 1))
+        if no_colours:
+            pixels = array.reshape(1, height, width)
+        else:
+            pixels = np.ascontiguousarray(array.reshape(height, width, 3).transpose(2, 0, 1))
+        return pixels, (said,) if said else ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Pillow:
-    """The parts of Pillow, found when the first image is to be read."""
+class Decoded(NamedTuple):
+    """An image: its pixels, bytes ``(channels, height, width)``; and kinds of images that it is of, worth a word."""
 
-    image: Any
-    ops: Any
-
-    @property
-    def too_large(self) -> tuple[type[Exception], ...]:
-        """What it raises for images beyond its limit; its warning, too, where warnings are errors."""
-        return (self.image.DecompressionBombError, self.image.DecompressionBombWarning)
+    pixels: Array
+    remarks: tuple[str, ...]
 
 
-def _pillow() -> _Pillow:
+class _Remarks:
+    """What is to be said of some images: of each kind how many there are, and the first one."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[int, Path]] = {}
+
+    def add(self, path: Path, remarks: Sequence[str]) -> None:
+        for each in remarks:
+            count, first = self._found.get(each, (0, path))
+            self._found[each] = (count + 1, first)
+
+    def say(self, whole: int) -> None:
+        """Log it; ``whole`` images were read."""
+        for what, (count, first) in self._found.items():
+            logger.warning("%d of %s: %s; the first is %s", count, counted(whole, "image"), what, first)
+
+
+def _pillow() -> Pillow:
     try:
         from PIL import Image, ImageOps
     except ModuleNotFoundError as exc:
         raise DataError(f"images need Pillow, which is not installed: {how_to_install('images')}") from exc
-    return _Pillow(Image, ImageOps)
+    return Pillow(Image, ImageOps)
 
 
-def _check(path: Path, image: Any, pillow: _Pillow) -> None:
-    """Raise ``DataError`` for an image that is too large, or has no bytes for pixels."""
+def _check_size(path: Path, image: Any, pillow: Pillow) -> None:
+    """Raise ``DataError`` for an image that is too large."""
     most, (width, height) = pillow.image.MAX_IMAGE_PIXELS, image.size
     if most is not None and width * height > most:
         raise _too_large(path, f"it has {counted(width * height, 'pixel')}, more than {most:,}")
-    if image.mode.startswith(("I", "F")):
-        raise DataError(
-            f"image {path} has mode {image.mode} (more than 8 bits a channel), which would lose its range here; save "
-            "it with 8 bits, or read it into an array of your own"
-        )
 
 
 def _too_large(path: Path, why: str) -> DataError:
@@ -309,20 +323,22 @@ class Images:
         """Read the images in the folders of a folder.
 
         Args:
-            folder: each folder in it with images is a class.
+            folder: each folder in it with images, its own or in folders below it, is a class.
             reader: makes them; None: of their own size, with colours if they have some.
             label_names: the classes in order, where they are known: a folder may not have all of them.
 
         Raises:
             DataError: there are none, or a class is not among those known; and what ``ImageRecordReader.read`` raises.
         """
-        found = class_folders(folder)
+        scanned = class_folders(folder)
+        found = scanned.classes
         if not found:
-            raise DataError(_nothing_in(folder))
+            raise DataError(_nothing_in(scanned))
+        scanned.say()
         names = tuple(label_names) if label_names is not None else tuple(found)
-        for name, each in found.items():
+        for name in found:
             if name not in names:
-                raise DataError(f"{each[0].parent} is a class that is not known{nearest(name, names)}")
+                raise DataError(f"{folder / name} is a class that is not known{nearest(name, names)}")
         paths = tuple(path for each in found.values() for path in each)
         classes = np.array([names.index(name) for name, each in found.items() for _ in each], np.intp)
         pixels = (reader or ImageRecordReader()).read(paths)
@@ -346,7 +362,8 @@ def read_parts(
         DataError: as for ``Images.of_folder``; or, unless the classes are known, there are not two classes, or not two
             images in one.
     """
-    if _has_parts(folder):
+    if has_parts(folder):
+        outside_parts(folder).say()
         first = Images.of_folder(folder / "train", reader, known)
         _check_classes(folder / "train", first, known, least=1)
         same = msgspec.structs.replace(reader or ImageRecordReader(), channels=first.reader.channels)
@@ -380,7 +397,7 @@ def _check_classes(folder: Path, found: Images, known: Sequence[str] | None, *, 
     if len(found.label_names) == 1:
         raise DataError(
             f"{folder} has images of only one class, {found.label_names[0]!r}; a network needs at least two to tell "
-            "apart, each in a folder of its own"
+            f"apart, each in a folder of its own{_one_deeper(folder / found.label_names[0], found.paths)}"
         )
     count, number = min((count, number) for number, count in Counter(found.classes.tolist()).items())
     if count < least:
@@ -400,87 +417,20 @@ def _check_alike(folder: Path, train: Images, test: Images) -> None:
         )
 
 
-def is_image(name: str) -> bool:
-    """Tell whether a file's name ends as those of images do."""
-    return name.lower().endswith(_ENDINGS)
+def _one_deeper(folder: Path, paths: Sequence[Path]) -> str:
+    """Return that the only class may be the folder of the classes, if all its images are in several below it."""
+    inner = list(dict.fromkeys(path.relative_to(folder).parts[0] for path in paths if path.parent != folder))
+    if len(inner) < 2 or any(path.parent == folder for path in paths):
+        return ""
+    return f"; if the folders in it ({', '.join(inner[:3])}{' ...' if len(inner) > 3 else ''}) are, give {folder}"
 
 
-def holds_images(folder: Path) -> bool:
-    """Tell whether a folder has images by their classes, or in parts of these; raises ``DataError``."""
-    return _has_parts(folder) or any(_images_in(each) for each in _folders_in(folder))
-
-
-def find_images(place: Path) -> list[Path]:
-    """Return the files of the images in a folder and the folders in it, in the order of their paths; a file alone.
-
-    Raises:
-        DataError: there are none, or the folder cannot be read.
-    """
-    with files.errors_as(DataError, f"{place} cannot be read"):
-        if not files.is_folder(place):
-            return [place]
-        found = list(_walk(place, _DEPTH))
-    if not found:
-        raise DataError(f"folder {place} has no images (files ending in {', '.join(_ENDINGS)})")
-    return found
-
-
-def _walk(folder: Path, depth: int) -> Iterator[Path]:
-    for name in files.names_in(folder):
-        if name.startswith("."):
-            continue
-        if is_image(name):
-            yield folder / name
-        elif depth and files.is_folder(folder / name):
-            yield from _walk(folder / name, depth - 1)
-
-
-def parts_of(folder: Path) -> list[Path]:
-    """Return the folders ``train`` and ``test`` of a folder that has the classes in these; else itself."""
-    return [folder / "train", folder / "test"] if _has_parts(folder) else [folder]
-
-
-def _has_parts(folder: Path) -> bool:
-    """Tell whether there are folders ``train`` and ``test`` with classes in them; these may be classes themselves."""
-    names = {each.name for each in _folders_in(folder)}
-    return {"train", "test"} <= names and any(_images_in(each) for each in _folders_in(folder / "train"))
-
-
-def _folders_in(folder: Path) -> list[Path]:
-    with files.errors_as(DataError, f"cannot read folder {folder}"):
-        found = [folder / name for name in files.names_in(folder) if not name.startswith(".") and not is_image(name)]
-        return [path for path in found if files.is_folder(path)]
-
-
-def _images_in(folder: Path) -> list[Path]:
-    with files.errors_as(DataError, f"cannot read folder {folder}"):
-        return [folder / name for name in files.names_in(folder) if is_image(name) and not name.startswith(".")]
-
-
-def class_folders(folder: Path) -> dict[str, list[Path]]:
-    """Return the images of each class, and say what else there is."""
-    folders = _folders_in(folder)
-    found = {each.name: _images_in(each) for each in folders}
-    left_out = [each.name for each in folders if not found[each.name]]
-    found = {name: paths for name, paths in found.items() if paths}
-    with files.errors_as(DataError, f"cannot read folder {folder}"):
-        known = {each.name for each in folders}
-        left_out += [name for name in files.names_in(folder) if name not in known]
-        for name, paths in found.items():
-            taken = {path.name for path in paths}
-            left_out += [f"{name}/{other}" for other in files.names_in(folder / name) if other not in taken]
-    if found and left_out:
-        some = ", ".join(left_out[:3]) + (" ..." if len(left_out) > 3 else "")
-        what = counted(len(left_out), "file or folder", "files or folders")
-        logger.warning("%s: %s left out, which are hidden or no images of a class: %s", folder, what, some)
-    return found
-
-
-def _nothing_in(folder: Path) -> str:
-    direct = _images_in(folder)
+def _nothing_in(scanned: ClassFolders) -> str:
+    folder = scanned.left_out.folder
+    direct = [path for path in scanned.left_out.images if path.parent == folder and is_image(path.name)]
     if direct:
         return (
             f"{folder} has {counted(len(direct), 'image')} ({direct[0].name} ...), but no folders with images: put "
             "those of each class into a folder of its own, which has the class's name"
         )
-    return f"folder {folder} has no folders with images (files ending in {', '.join(_ENDINGS)})"
+    return f"folder {folder} has no folders with images (files ending in {', '.join(ENDINGS)})"

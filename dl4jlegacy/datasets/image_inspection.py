@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from dl4jlegacy.backend import Array
-from dl4jlegacy.datasets.image_files import ImageRecordReader, class_folders, parts_of
+from dl4jlegacy.datasets.image_files import ImageRecordReader
+from dl4jlegacy.datasets.image_folders import LeftOut, class_folders, has_parts, outside_parts
 from dl4jlegacy.datasets.image_tables import image_at
 from dl4jlegacy.datasets.inspection import Inspection, Problem
 from dl4jlegacy.datasets.transform_process import TransformProcess
@@ -19,9 +20,12 @@ __all__ = ["inspect_images", "problems_of_listed"]
 _EXAMPLES = 5
 _ROWS = 8192
 _UNREADABLE = "images that cannot be read"
+_LEFT_OUT = "images that are left out"
 _REFUSED = (
     _UNREADABLE,
     "classes with a single image",
+    "a single class",
+    "classes in test that are not in train",
     "cells that name no image",
     "images that are listed twice",
     "rows that cannot be read",
@@ -37,32 +41,47 @@ def inspect_images(folder: Path) -> Inspection:
     Raises:
         DataError: it has no images, or cannot be read.
     """
-    found = [class_folders(part) for part in parts_of(folder)]
-    if not any(found):
+    is_parted = has_parts(folder)
+    scanned = [class_folders(folder / name if name else folder) for name in (("train", "test") if is_parted else ("",))]
+    parts = [each.classes for each in scanned]
+    if not any(parts):
         raise DataError(f"folder {folder} has no folders with images")
-    sizes, gray, seen = dict[Path, tuple[int, int]](), list[Path](), dict[bytes, Path]()
-    problems: dict[str, list[str]] = {}
-    for path, pixels in _decoded((path for part in found for paths in part.values() for path in paths), problems):
-        sizes[path] = (pixels.shape[1], pixels.shape[2])
-        gray += [path] if len(pixels) == 1 else []
-        first = seen.setdefault(_digest(pixels), path)
-        if first != path:
-            what = "images that are there twice"
-            if first.parent.name != path.parent.name:
-                what = "images that are in two classes"
-            elif first.parent != path.parent:
-                what = "images that are in both parts"
-            problems.setdefault(what, []).append(f"{path} is {first}")
-    problems |= _uneven(sizes) | _mixed(sizes, gray)
+    for each in scanned:
+        each.say()
+    left_out = [each.left_out for each in scanned] + ([outside_parts(folder)] if is_parted else [])
+    place = {path: (name, n) for n, part in enumerate(parts) for name, paths in part.items() for path in paths}
+    found = _Found()
+    for path, first in found.add_all(place):
+        what = "images that are there twice"
+        if place[first][0] != place[path][0]:
+            what = "images that are in two classes"
+        elif place[first] != place[path]:
+            what = "images that are in both parts"
+        found.problems.setdefault(what, []).append(f"{path} is {first}")
+    return Inspection(str(folder), len(place), False, (), _every(found.all() | _of_classes(parts) | _unread(left_out)))
+
+
+def _of_classes(parts: list[dict[str, list[Path]]]) -> dict[str, list[str]]:
+    """Return what is wrong with the classes of a folder, or of its parts."""
     lone = [
         f"{name}: {paths[0]}"
-        for part, least in zip(found, (1 if len(found) > 1 else 2, 1), strict=False)
+        for part, least in zip(parts, (1 if len(parts) > 1 else 2, 1), strict=False)
         for name, paths in part.items()
         if len(paths) < least
     ]
-    problems |= {"classes with a single image": lone} if lone else {}
-    count = sum(len(paths) for part in found for paths in part.values())
-    return Inspection(str(folder), count, False, (), _every(problems))
+    unknown = [str(paths[0].parent) for part in parts[1:] for name, paths in part.items() if name not in parts[0]]
+    problems = {
+        "classes with a single image": lone,
+        "a single class": list(parts[0]) if len(parts[0]) == 1 else [],
+        "classes in test that are not in train": unknown,
+    }
+    return {what: places for what, places in problems.items() if places}
+
+
+def _unread(left_out: list[LeftOut]) -> dict[str, list[str]]:
+    """Return the images that are left out, with the reasons."""
+    every = [f"{path} ({reason})" for each in left_out for path, reason in each.images.items()]
+    return {_LEFT_OUT: every} if every else {}
 
 
 def problems_of_listed(
@@ -94,26 +113,40 @@ def problems_of_listed(
                 paths.append(path)
     except DataError as exc:
         problems.setdefault("rows that cannot be read", []).append(str(exc))
-    sizes, gray, seen = dict[Path, tuple[int, int]](), list[Path](), dict[bytes, Path]()
-    for path, pixels in _decoded(paths, problems):
-        sizes[path] = (pixels.shape[1], pixels.shape[2])
-        gray += [path] if len(pixels) == 1 else []
-        first = seen.setdefault(_digest(pixels), path)
-        if first != path:
-            problems.setdefault("images that are there twice", []).append(f"{path} is {first}")
-    return _every(problems | _uneven(sizes) | _mixed(sizes, gray))
+    found = _Found(problems)
+    for path, first in found.add_all(paths):
+        problems.setdefault("images that are there twice", []).append(f"{path} is {first}")
+    return _every(found.all())
 
 
-def _decoded(paths: Iterable[Path], problems: dict[str, list[str]]) -> Iterator[tuple[Path, Array]]:
-    """Yield files with their pixels; those that cannot be read are added to the problems."""
-    reader = ImageRecordReader()
-    for path in paths:
-        try:
-            pixels = reader.decode(path)
-        except DataError as exc:
-            problems.setdefault(_UNREADABLE, []).append(str(exc))
-            continue
-        yield path, pixels
+class _Found:
+    """Images that were read, and what is wrong with them: of each kind of problem where it is."""
+
+    def __init__(self, problems: dict[str, list[str]] | None = None) -> None:
+        self.problems = {} if problems is None else problems
+        self._sizes, self._gray = dict[Path, tuple[int, int]](), list[Path]()
+        self._seen = dict[bytes, Path]()
+
+    def add_all(self, paths: Iterable[Path]) -> Iterator[tuple[Path, Path]]:
+        """Read files; yield those whose pixels an earlier one has, with that one."""
+        reader = ImageRecordReader()
+        for path in paths:
+            try:
+                pixels, remarks = reader.decode(path)
+            except DataError as exc:
+                self.problems.setdefault(_UNREADABLE, []).append(str(exc))
+                continue
+            for each in remarks:
+                self.problems.setdefault(each, []).append(str(path))
+            self._sizes[path] = (pixels.shape[1], pixels.shape[2])
+            self._gray += [path] if len(pixels) == 1 else []
+            first = self._seen.setdefault(_digest(pixels), path)
+            if first != path:
+                yield path, first
+
+    def all(self) -> dict[str, list[str]]:
+        """Return every kind of problem."""
+        return self.problems | _uneven(self._sizes) | _mixed(self._sizes, self._gray)
 
 
 def _every(problems: dict[str, list[str]]) -> tuple[Problem, ...]:

@@ -18,7 +18,8 @@ import numpy as np
 from dl4jlegacy import files
 from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.dataset import DataSet
-from dl4jlegacy.datasets.image_files import ImageError, ImageRecordReader, check_learned, features_of, is_image
+from dl4jlegacy.datasets.image_files import ImageError, ImageRecordReader, check_learned, features_of
+from dl4jlegacy.datasets.image_kinds import is_image
 from dl4jlegacy.datasets.inspection import inspect_csv
 from dl4jlegacy.datasets.splitting import Split, stratified
 from dl4jlegacy.datasets.table import Column, Table, find_column, find_columns

@@ -7,6 +7,7 @@ evaluation must hold out the same examples.
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,8 @@ from dl4jlegacy.datasets.characters import read_sonnets, read_text
 from dl4jlegacy.datasets.csv_files import read_csv_files
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.header import Header
-from dl4jlegacy.datasets.image_files import ImageRecordReader, holds_images, read_parts
+from dl4jlegacy.datasets.image_files import ImageRecordReader, read_parts
+from dl4jlegacy.datasets.image_folders import holds_images
 from dl4jlegacy.datasets.image_tables import image_schema, read_listed
 from dl4jlegacy.datasets.label_scale import LabelScale
 from dl4jlegacy.datasets.mnist import find_idx_files, read_idx_dataset, read_mnist
@@ -33,7 +35,9 @@ from dl4jlegacy.datasets.texts import TextReader
 from dl4jlegacy.datasets.transform_process import TransformedTables, TransformProcess
 from dl4jlegacy.errors import DataError, counted, nearest
 
-__all__ = ["NAMES", "SPLIT_SEED", "DataSource", "load", "svmlight_files_of", "table_files_of"]
+__all__ = ["NAMES", "SPLIT_SEED", "DataSource", "is_of_images", "load", "svmlight_files_of", "table_files_of"]
+
+logger = logging.getLogger(__name__)
 
 NAMES = ("digits", "iris", "mnist", "sonnets")
 SPLIT_SEED = 123
@@ -190,11 +194,7 @@ def _load(
         return _load_tables(name, known, split)
     if kind == "file" and path.suffix.lower() == ".txt":
         return _text(name, read_text(path), split, label_names, text)
-    if (
-        kind == "folder"
-        and holds_images(path)
-        and (images is not None or not (find_idx_files(path) or _tables_in(path)))
-    ):
+    if kind == "folder" and is_of_images(path, images):
         train, test, names, reader = read_parts(path, images, label_names, split)
         return DataSource(name, train, test, names, images=reader, stratified=split.stratify)
     if kind == "pattern":
@@ -309,6 +309,16 @@ def _load_sparse(
     return _split(name, DataSet.merge(datasets), names, split)
 
 
+def is_of_images(path: Path, images: ImageRecordReader | None = None) -> bool:
+    """Tell whether a folder's images are learned, and no tables in it; raises ``DataError``.
+
+    Args:
+        path: of the folder.
+        images: how they are read; None: nobody has asked for images.
+    """
+    return (images is not None or not (find_idx_files(path) or _tables_in(path))) and holds_images(path)
+
+
 def _load_sequences(name: str, reader: SequenceRecordReader, known: Sequence[str] | None, split: Split) -> DataSource:
     path, kind = _path_of(name)
     if kind != "folder":
@@ -371,6 +381,13 @@ def _load_folder(
         return DataSource(name, train, test, tuple(str(number) for number in range(train.n_out)))
     tables = _tables_in(path)
     if tables:
+        if holds_images(path):
+            logger.warning(
+                "%s has tables, such as %s, and folders with images, which are left out; to learn these, give "
+                "--image-channels 3 (or 1), or move the tables elsewhere",
+                path,
+                tables[0].name,
+            )
         return _load_parts(name, tables, split, n_classes, known, header)
     with files.errors_as(DataError, f"cannot read folder {path}"):
         found = files.names_in(path)

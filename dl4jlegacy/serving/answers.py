@@ -54,13 +54,18 @@ CSV, JSON, JSON_LINES, NPY, TEXT = (
     "text/plain",
 )
 _IMAGES = {
+    "image/apng": ".png",
     "image/bmp": ".bmp",
     "image/gif": ".gif",
     "image/jpeg": ".jpg",
+    "image/jpg": ".jpg",
+    "image/pjpeg": ".jpg",
     "image/png": ".png",
     "image/tiff": ".tif",
     "image/webp": ".webp",
+    "image/x-ms-bmp": ".bmp",
     "image/x-portable-anymap": ".ppm",
+    "image/x-portable-bitmap": ".ppm",
     "image/x-portable-graymap": ".pgm",
     "image/x-portable-pixmap": ".ppm",
 }

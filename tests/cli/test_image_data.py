@@ -21,6 +21,7 @@ from dl4jlegacy.errors import DataError
 from dl4jlegacy.run_data import Data
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.training import params_sha256, prepare, train
+from tests.support.image_contents import png
 
 pytestmark = pytest.mark.usefixtures("here")
 SHORT = ("--epochs", "1", "--jobs-per-round", "4", "--batch-size", "8", "--format", "json")
@@ -156,6 +157,26 @@ def test_what_does_not_fit_is_said(dl4j: Any, here: Path, photos: DataSet) -> No
     assert "photos" in dl4j("predict", "iris.zip", "photos", fails=3)
 
 
+def test_images_of_more_than_eight_bits_are_refused_wherever_they_come_from(
+    dl4j: Any, here: Path, photos: DataSet
+) -> None:
+    dl4j("train", "photos", *SHORT, "--image-background", "#00ff00", "--out", "m.zip")
+    assert load_model("m.zip").images == ImageRecordReader(height=8, width=8, channels=1, background="#00ff00")
+    assert "background of images is 'pink'" in dl4j("train", "photos", "--image-background", "pink", fails=3)
+    contents = png(np.full((8, 8, 3), 240, np.uint16), 2)
+    (here / "photos" / "3" / "session").mkdir()
+    Path("photos/3/session/deep.png").write_bytes(contents)
+    Path("named otherwise").write_bytes(contents)
+    for command in (
+        ("train", "photos", *SHORT),
+        ("evaluate", "m.zip", "--dataset", "photos"),
+        ("predict", "m.zip", "photos"),
+        ("predict", "m.zip", "named otherwise"),
+    ):
+        assert "has mode RGB with 16 bits a channel" in dl4j(*command, fails=3), command
+    assert "images that cannot be read, 1" in dl4j("data", "validate", "photos", fails=3)
+
+
 @pytest.mark.long
 def test_digits_in_folders_are_learned_as_well_as_arrays(dl4j: Any, here: Path) -> None:
     examples = write_digits(here / "photos", 1797)
@@ -225,7 +246,8 @@ def test_each_kind_of_problem_of_images_has_its_examples(here: Path, photos: Dat
     assert "cut.png is truncated or damaged" in examples["images that cannot be read"]
     assert examples["images of another size than 8x8 (--image-size makes them alike)"].endswith("red.png (8x9)")
     for part in ("train", "test"):
-        shutil.copytree(here / "photos" / "3", here / "parts" / part / "3")
+        for digit in "34":
+            shutil.copytree(here / "photos" / digit, here / "parts" / part / digit)
     assert {problem.what for problem in inspect_images(here / "parts").problems} == {"images that are in both parts"}
     with pytest.raises(DataError, match="has no folders with images"):
         inspect_images(here / "photos" / "3")

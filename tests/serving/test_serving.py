@@ -44,6 +44,7 @@ from dl4jlegacy.serving.server import ModelServer, token_for
 from dl4jlegacy.serving.service import Service
 from tests.support import REPOSITORY, open_sockets
 from tests.support.cluster_commands import until
+from tests.support.image_contents import png
 
 NAMES, COUNT, PATIENCE = ("red", "green", "blue"), ROWS + 300, 60.0
 CSV, NPY = {"content-type": "text/csv"}, {"content-type": "application/x-npy"}
@@ -357,6 +358,7 @@ HUGE = ONES.replace(b"(2, 4)", b"(9999999999, 4)").replace(b" " * 8 + b"\n", b"\
         ("text", "application/json", b'{"rows": [3]}', 400, "rows[0] must be a text of one line"),
         ("weather", "text/csv", b"a,b,c\n1,2,3\n", 422, "the body"),
         ("image", "image/png", b"no image", 422, "the body is no image that can be read"),
+        ("image", "image/png", png(np.zeros((8, 8, 3), np.uint16), 2), 422, "has mode RGB with 16 bits a channel"),
         ("image", "image/jpeg", b"", 422, "the body is empty"),
         ("nothing", "text/csv", b"1", 404, "there is no model 'nothing'; there are cars, image, plain"),
     ],

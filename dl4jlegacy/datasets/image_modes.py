@@ -1,0 +1,109 @@
+"""What the pixels of an image file mean: each mode of Pillow's becomes gray or colours of 8 bits, or is refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dl4jlegacy.errors import DataError
+
+__all__ = ["SEVERAL", "Pillow", "check_mode", "is_gray", "plain", "several_pictures"]
+
+_GRAY = frozenset({"1", "L", "LA", "La"})
+_READ = _GRAY | {"P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "HSV"}
+_ALPHA = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})
+_BITS, _SAMPLES = 258, 339  # of TIFF: BitsPerSample and SampleFormat
+_UNSIGNED = frozenset({1, 4})  # of SampleFormat; 4 is what is not said
+SEVERAL = "files with several pictures, of which the first is taken"
+
+
+@dataclass(frozen=True, slots=True)
+class Pillow:
+    """The parts of Pillow, found when the first image is to be read."""
+
+    image: Any
+    ops: Any
+
+    @property
+    def too_large(self) -> tuple[type[Exception], ...]:
+        """What it raises for images beyond its limit; its warning, too, where warnings are errors."""
+        return (self.image.DecompressionBombError, self.image.DecompressionBombWarning)
+
+
+def check_mode(path: Path, image: Any) -> None:
+    """Raise ``DataError`` for an opened image whose pixels are no bytes of gray or colours.
+
+    Pillow itself keeps the upper 8 bits of each channel of a PNG or TIFF of 16 bits in colours, and says nothing.
+    """
+    bits = _bits(image)
+    if bits > 8 or image.mode.startswith(("I", "F")):
+        how_many = f"{bits} bits" if bits > 8 else "more than 8 bits"
+        raise DataError(
+            f"image {path} has mode {image.mode} with {how_many} a channel, which would lose its range here; save it "
+            "with 8 bits, its darkest value as 0 and its brightest as 255, or read it into an array of your own"
+        )
+    if image.mode not in _READ:
+        raise DataError(
+            f"image {path} has mode {image.mode}, of which no red, green and blue are made here; save it as RGB"
+        )
+    if image.format == "TIFF" and not _UNSIGNED.issuperset(image.tag_v2.get(_SAMPLES, ())):
+        raise DataError(f"image {path} has signed numbers or fractions for pixels; save it with 8 bits from 0 to 255")
+
+
+def _bits(image: Any) -> int:
+    """Return how many bits a channel has in the file, as far as it is said; 8 at least."""
+    if image.format == "TIFF":
+        return max(8, *map(int, image.tag_v2.get(_BITS, (1,))))
+    parts = [tile[3] for tile in image.tile]
+    if image.format == "PNG":
+        return 16 if any(isinstance(part, str) and ";16" in part for part in parts) else 8
+    if image.format == "PPM":
+        most = [part[1] for part in parts if isinstance(part, tuple) and len(part) == 2]  # the kind, and its white
+        return max(8, *(int(value).bit_length() for value in most), 8)
+    return 8
+
+
+def is_gray(image: Any) -> bool:
+    """Tell whether an image has no colours, by its mode."""
+    return image.mode in _GRAY
+
+
+def several_pictures(image: Any) -> bool:
+    """Tell whether a file has pictures besides the one that is read, as animations and pages of TIFF are."""
+    return bool(getattr(image, "is_animated", False))
+
+
+def plain(image: Any, mode: str, background: str, pillow: Pillow) -> tuple[Any, str]:
+    """Return an image in mode L or RGB, laid on a background where it is transparent.
+
+    Args:
+        image: loaded, of a mode that ``check_mode`` lets pass.
+        mode: L or RGB.
+        background: a colour, as Pillow reads it.
+        pillow: its parts.
+
+    Returns:
+        The image; and what a person should know of it, as a kind of images, or "".
+    """
+    if image.mode not in _ALPHA and "transparency" not in image.info:
+        return (image if image.mode == mode else image.convert(mode)), ""
+    rgba = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
+    colours, alpha = rgba.convert("RGB"), rgba.getchannel("A")
+    least, most = alpha.getextrema()
+    said, laid = "", colours
+    if most == 0 and not _is_even(colours):
+        said = "images that are transparent all over, of which the colours are taken as they are"
+    elif least < 255:
+        laid = pillow.image.new("RGB", colours.size, background)
+        laid.paste(colours, mask=alpha)
+        if least < most and _is_even(laid):
+            said = (
+                f"images that are of one colour all over on a {background} background, and are not without it; give "
+                f"--image-background {'white' if background == 'black' else 'black'} (background in a Conf's images)"
+            )
+    return (laid if mode == "RGB" else laid.convert(mode)), said
+
+
+def _is_even(image: Any) -> bool:
+    return all(low == high for low, high in image.getextrema())
