@@ -378,7 +378,7 @@ class RunExecution:
         parts.ticker = Ticker([(conf.limits.poll / 4, master, actors.Poll()), *beats])
         parts.ticker.start()
         if monitor is not None:
-            monitor.begin(lambda: tell(master, actors.Poll()), outcome.fail)
+            monitor.begin(lambda: tell(master, actors.Poll()), outcome.fail, self._followers.happened)
 
     def _record_phases(self, parts: _Parts, name: str, lines: LinesFolder | None) -> MasterStats | None:
         """Return what records the phases of this process, if anybody wants to know of them."""

@@ -17,6 +17,7 @@ from dl4jlegacy.errors import UsageError
 from dl4jlegacy.strict_json import to_json
 
 if TYPE_CHECKING:
+    from dl4jlegacy.observing.events import Receiver
     from dl4jlegacy.scaleout.observers import RunObserver
 
 __all__ = [
@@ -54,6 +55,13 @@ class MetricsOptions:
 class ObservingOptions(MetricsOptions):
     """What a master's process has besides."""
 
+    on_event: Annotated[
+        str | None,
+        text_option("--on-event", "COMMAND", "Start this for each event of the run, which is on its stdin as JSON."),
+    ] = None
+    webhook: Annotated[
+        str | None, text_option("--webhook", "URL", "Send each event of the run to this address, as JSON by POST.")
+    ] = None
     tensorboard: Annotated[
         str | None, text_option("--tensorboard", "DIR", "Write curves and histograms for TensorBoard to this folder.")
     ] = None
@@ -97,6 +105,10 @@ def observing(
             from dl4jlegacy.observing.tensorboard import TensorBoardObserver
 
             observers.append(TensorBoardObserver(options.tensorboard))
+        if isinstance(options, ObservingOptions) and (receivers := _receivers(options)):
+            from dl4jlegacy.observing.events import EventObserver
+
+            observers.append(EventObserver(receivers))
         if isinstance(options, ObservedTrainOptions) and options.ui:
             from dl4jlegacy.observing.ratios import RatiosObserver
 
@@ -112,6 +124,14 @@ def observing(
 
             observers.append(stack.enter_context(OpenTelemetryObserver()))
         yield observers
+
+
+def _receivers(options: ObservingOptions) -> list[Receiver]:
+    """Return who is told of events; raises ``UsageError`` where an option makes no sense."""
+    from dl4jlegacy.observing.events import Command, Webhook
+
+    commands: list[Receiver] = [] if options.on_event is None else [Command(options.on_event)]
+    return [*commands, *([] if options.webhook is None else [Webhook(options.webhook)])]
 
 
 def _announce(what: str, url: str, *, json_lines: bool) -> None:

@@ -150,14 +150,14 @@ class ClusterMonitor:
         self._untold: dict[tuple[str, ReissueReason], tuple[tuple[int, int], int]] = {}
         self.reissued: Counter[tuple[str, str]] = Counter()
         """Of (worker, reason), how many jobs this master has given to another worker."""
-        self._reader = JournalReader(tracker)
-        self._folder = folder
+        self._reader, self._folder = JournalReader(tracker), folder
         self.stats = StatsCollector(folder) if conf.collect_training_stats else None
         """Where the statistics of all processes come together; None: none are collected."""
         self.messages: Messages | None = None
         """The committed messages at hand, if this process takes part in the mesh of the run."""
         self._keeper: LinesKeeper[JournalEntry] | None = None
         self._news: deque[JournalEntry] = deque(maxlen=MOST_ENTRIES)
+        self._on_news: Callable[[Sequence[JournalEntry]], None] = lambda entries: None
         self._has_begun = self._is_set_up = False
         self._master_guard, self._own_guard = StallGuard(leadership, tracker), StallGuard(leadership, tracker)
         self._poll: Callable[[], None] = lambda: None
@@ -203,19 +203,25 @@ class ClusterMonitor:
 
     # -- for the runner and the master's actor ------------------------------------------------------------------------
 
-    def begin(self, poll: Callable[[], None], fail: Callable[[BaseException], None]) -> None:
+    def begin(
+        self,
+        poll: Callable[[], None],
+        fail: Callable[[BaseException], None],
+        on_news: Callable[[Sequence[JournalEntry]], None] = lambda entries: None,
+    ) -> None:
         """Note that the run has started in this process; from now on the copy of its journal is written.
 
         Args:
             poll: makes the master check the run; called when workers come or go.
             fail: ends the master; called when another process has become the master.
+            on_news: called with new entries of the journal, on the monitor's thread: it must only enqueue.
         """
         if self._folder is not None:
             self._keeper = LinesKeeper(JournalFile(self._folder))
             self._guarded(self._go_on_after_copy)
             self._guarded(lambda: self._keep(Journal.read(self._tracker)))
         self.journal.write("master_took_over" if self._takes_over else "run_began", run=self._conf.run)
-        self._poll, self._fail, self._is_set_up = poll, fail, True
+        self._poll, self._fail, self._on_news, self._is_set_up = poll, fail, on_news, True
         self._wakeup.set()
 
     def check_in(self) -> bool:
@@ -542,6 +548,8 @@ class ClusterMonitor:
         if keys is not None:
             self.journal.restore(keys)
         self._news.extend(new)
+        if new:
+            self._on_news(new)
         self._keep(new)
         if self._reader.needs_pruning():
             self._reader.prune()

@@ -16,6 +16,7 @@ from dl4jlegacy.nn.listeners import TrainingListener
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.history import HistoryEntry
 from dl4jlegacy.scaleout.job import Result
+from dl4jlegacy.scaleout.journal import JournalEntry
 from dl4jlegacy.scaleout.outcome import Outcome
 from dl4jlegacy.scaleout.phases import EventStats
 from dl4jlegacy.scaleout.plan import Plan
@@ -153,6 +154,9 @@ class RunObserver:
     def checkpoint_failed(self, message: str) -> None:
         """A checkpoint could not be written; on the thread that writes them."""
 
+    def happened(self, entries: Sequence[JournalEntry]) -> None:
+        """These are new in the run's journal; on the thread of a master's monitor, as it reads them."""
+
     def end(self) -> None:
         """The run is over here, or this process leaves it: write what is left, and leave no thread behind."""
 
@@ -203,6 +207,10 @@ class RunObservers(RunObserver):
     def checkpoint_failed(self, message: str) -> None:
         """See ``RunObserver``."""
         self._tell(lambda observer: observer.checkpoint_failed(message))
+
+    def happened(self, entries: Sequence[JournalEntry]) -> None:
+        """See ``RunObserver``."""
+        self._tell(lambda observer: observer.happened(entries))
 
     def end(self) -> None:
         """See ``RunObserver``; once, and only those that have begun."""

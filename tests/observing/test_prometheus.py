@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import prometheus_client
 import pytest
+import yaml
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -29,6 +30,7 @@ from dl4jlegacy.scaleout.outcome import TrainingResult
 from dl4jlegacy.scaleout.phases import PHASES
 from dl4jlegacy.scaleout.protocol import Limits
 from dl4jlegacy.scaleout.records import Failure, WorkerRecord
+from dl4jlegacy.scaleout.run_state import STATES
 from dl4jlegacy.scaleout.scoring import ValidationConf
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
 from dl4jlegacy.scaleout.worker_pool import network_performer
@@ -393,6 +395,18 @@ def test_without_the_library_it_is_said_how_to_get_it(monkeypatch: pytest.Monkey
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(ConfError, match=r"prometheus-client, which is not installed: type './install metrics'"):
         PrometheusObserver(0)
+
+
+def test_the_rules_for_alerts_ask_for_nothing_that_is_not_served() -> None:
+    [group] = yaml.safe_load((REPOSITORY / "docs" / "alerts.yaml").read_text(encoding="utf-8"))["groups"]
+    names = {one.name for one in METRICS}
+    for rule in group["rules"]:
+        asked = set(re.findall(r"\bdl4j_\w+", rule["expr"]))
+        assert asked <= names and (asked or "up{" in rule["expr"]), rule["alert"]
+        assert rule["expr"].count("(") == rule["expr"].count(")") and {"summary", "remedy"} == set(rule["annotations"])
+    states = {state for rule in group["rules"] for state in re.findall(r'state="(\w+)"', rule["expr"])}
+    assert states == {"stalled", "waiting", "degraded"} < set(STATES)
+    assert len({rule["alert"] for rule in group["rules"]}) == len(group["rules"]) >= 7
 
 
 def test_the_board_for_grafana_asks_for_nothing_that_is_not_served() -> None:

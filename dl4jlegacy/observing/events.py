@@ -1,0 +1,283 @@
+"""What happens in a run, told to a command or to a web address of somebody else's, as a JSON object each time.
+
+Events are the entries of the run's journal, and each change of its state; a run in one process has no journal, and
+tells of its state and of jobs that failed. Nothing that receives them can harm the run: they wait in a queue with a
+bound, are handed on by threads of their own, each with a deadline, and what cannot be told is lost, with a warning.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import logging
+import os
+import shlex
+import signal
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from dl4jlegacy.clock import Deadline
+from dl4jlegacy.errors import Dl4jError, UsageError
+from dl4jlegacy.exits import exits_as_errors
+from dl4jlegacy.scaleout.journal import JournalEntry
+from dl4jlegacy.scaleout.observers import ObservedRun, RunObserver
+from dl4jlegacy.scaleout.records import Failure
+from dl4jlegacy.scaleout.run_state import RunFacts, RunState, ending_of, run_state
+from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
+from dl4jlegacy.service_threads import ServiceThread
+from dl4jlegacy.strict_json import to_json
+
+__all__ = ["Command", "EventObserver", "Receiver", "Webhook"]
+
+logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 0.5
+_MOST_WAITING = 200
+"""So many events wait at most; then the oldest of them are lost, and the next one says how many."""
+_COMMAND_SECONDS, _REQUEST_SECONDS, _CLOSE_SECONDS = 10.0, 5.0, 15.0
+_PAUSES = (1.0, 3.0)
+"""Before a request is sent again that was not taken."""
+_SECRETS = ("DL4J_SECRET", "DL4J_WEBHOOK")
+"""Variables that a command of somebody's does not get."""
+
+
+class Receiver(ABC):
+    """Somebody who is told of events, on a thread of its own. Args: ``pause`` waits, and returns True at the end."""
+
+    name: str
+    """What it is called in messages; nothing secret is in it."""
+
+    @abstractmethod
+    def tell(self, event: bytes, pause: Callable[[float], bool]) -> str:
+        """Hand an event on; return why that could not be done, "" if it was. Does not raise; has a deadline."""
+
+
+class Command(Receiver):
+    """A command that is started for each event, with the event on its standard input. No shell reads it.
+
+    Args:
+        words: the command and its arguments, as a shell would take them apart.
+        seconds: after so long it is killed, with all that it has started.
+
+    Raises:
+        UsageError: it cannot be taken apart, or is empty.
+    """
+
+    def __init__(self, words: str, seconds: float = _COMMAND_SECONDS) -> None:
+        try:
+            self._words = shlex.split(words)
+        except ValueError as exc:
+            raise UsageError(f"--on-event cannot be read as a command: {exc}; close its quotes") from exc
+        if not self._words:
+            raise UsageError("--on-event is empty; give the command that is to be told of events")
+        self.name, self._seconds = f"the command {self._words[0]}", seconds
+
+    def tell(self, event: bytes, pause: Callable[[float], bool]) -> str:
+        """See ``Receiver``."""
+        env = {name: value for name, value in os.environ.items() if name not in _SECRETS}
+        quiet = subprocess.DEVNULL
+        try:
+            process = subprocess.Popen(
+                self._words, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, env=env, start_new_session=True
+            )
+        except (OSError, ValueError) as exc:
+            return f"it cannot be started: {exc}"
+        with process:
+            try:
+                process.communicate(event, timeout=self._seconds)
+            except subprocess.TimeoutExpired:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                return f"it was not done after {self._seconds:g} s, and was killed"
+            except OSError as exc:  # it reads nothing, which is its own business if it ends well
+                logger.debug("%s: %s", self.name, exc)
+        return "" if process.returncode == 0 else f"it ended with exit status {process.returncode}"
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
+        """Follow none: what an address may lead to, its owner is to say himself."""
+        return
+
+
+class Webhook(Receiver):
+    """A web address that gets each event by POST; sent again, twice at most, where it fails or is not there.
+
+    Args:
+        url: http or https; only its host is ever named.
+        seconds: of each request.
+
+    Raises:
+        UsageError: it is none.
+    """
+
+    def __init__(self, url: str, seconds: float = _REQUEST_SECONDS, pauses: Sequence[float] = _PAUSES) -> None:
+        try:
+            parts = urlsplit(url)
+            is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            is_one = False
+        if not is_one or not url.isascii() or any(character <= " " for character in url):
+            raise UsageError("--webhook is no address; it must begin with http:// or https://, and name a host")
+        self._url, self._seconds, self._pauses = url, seconds, pauses
+        self.name = f"the webhook at {parts.hostname}"
+        self._opener = urllib.request.build_opener(_NoRedirects())
+
+    def tell(self, event: bytes, pause: Callable[[float], bool]) -> str:
+        """See ``Receiver``."""
+        for seconds in (*self._pauses, None):
+            said, is_lasting = self._post(event)
+            if not said or is_lasting or seconds is None or pause(seconds):
+                return said
+        raise AssertionError("the last pause is None")
+
+    def _post(self, event: bytes) -> tuple[str, bool]:
+        """Return why it was not taken, "" if it was, and whether no other try would change that."""
+        headers = {"content-type": "application/json", "user-agent": "dl4jlegacy"}
+        request = urllib.request.Request(self._url, event, headers, method="POST")  # checked above
+        try:
+            with self._opener.open(request, timeout=self._seconds) as answer:
+                answer.read(1)
+            return "", True
+        except urllib.error.HTTPError as exc:
+            exc.close()
+            return f"it answers {exc.code}", exc.code < 500 and exc.code != 429
+        except (OSError, http.client.HTTPException, ValueError) as exc:  # whose text may have the address
+            return f"it cannot be reached ({type(exc).__name__})", False
+
+
+class _Queue:
+    """Events for one receiver, and the thread that hands them on."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        self.receiver = receiver
+        self._waiting: deque[dict[str, Any]] = deque()
+        self._lock, self._news, self._closed = threading.Lock(), threading.Event(), threading.Event()
+        self._given_up = threading.Event()
+        self._lost, self._is_told = 0, False
+        self._thread = ServiceThread(target=self._run, name="dl4j-event-sender")
+        self._thread.start()
+
+    def put(self, event: dict[str, Any]) -> None:
+        """Have an event handed on soon; does not wait."""
+        with self._lock:
+            self._waiting.append(event)
+            if len(self._waiting) > _MOST_WAITING:
+                self._waiting.popleft()
+                self._lost += 1
+        self._news.set()
+
+    def close(self, deadline: Deadline) -> None:
+        """Hand on what is left, until the deadline."""
+        self._closed.set()
+        self._news.set()
+        self._thread.join(max(0.0, deadline.left()))
+        self._given_up.set()
+        self._thread.join(0.1)
+        with self._lock:
+            left = len(self._waiting) + (1 if self._thread.is_alive() else 0)
+        if left:
+            logger.warning("%s was not told of the last %d events", self.receiver.name, left)
+
+    def _run(self) -> None:
+        while not self._given_up.is_set():
+            with self._lock:
+                event = self._waiting.popleft() if self._waiting else None
+                lost, self._lost = (self._lost, 0) if event is not None else (0, self._lost)
+                if event is None:
+                    self._news.clear()
+            if event is not None:
+                self._tell(event | ({"events_lost": lost} if lost else {}))
+            elif self._closed.is_set():
+                return
+            else:
+                self._news.wait()
+
+    def _tell(self, event: dict[str, Any]) -> None:
+        try:
+            with exits_as_errors():
+                why = self.receiver.tell(to_json(event).encode(errors="replace"), self._given_up.wait)
+        except Exception as exc:  # noqa: BLE001  # an event that is no JSON, or a bug: the next one may go well
+            why = type(exc).__name__
+        if why and not self._is_told:
+            logger.warning("%s was not told of an event: %s; the run goes on (said once)", self.receiver.name, why)
+        self._is_told = self._is_told or bool(why)
+
+
+class EventObserver(RunObserver):
+    """Tells receivers what happens in the runs that it follows; a master's.
+
+    Args:
+        receivers: whom to tell, each on a thread of its own while a run is under way.
+    """
+
+    def __init__(self, receivers: Sequence[Receiver]) -> None:
+        self._receivers = tuple(receivers)
+        self._queues: tuple[_Queue, ...] = ()
+        self._run: ObservedRun | None = None
+        self._over = threading.Event()
+        self._thread: ServiceThread | None = None
+
+    def begin(self, run: ObservedRun) -> None:
+        """See ``RunObserver``."""
+        self._run, self._over = run, threading.Event()
+        self._queues = tuple(_Queue(receiver) for receiver in self._receivers)
+        self._thread = ServiceThread(target=self._watch, name="dl4j-events")
+        self._thread.start()
+
+    def happened(self, entries: Sequence[JournalEntry]) -> None:
+        """See ``RunObserver``; its state is looked at here, which is known sooner than it can be written."""
+        for entry in entries:
+            if entry.event != "state_changed":
+                fields = {name: value for name, value in entry.flat().items() if name not in ("traceback", "event")}
+                self._put(entry.event, **fields)
+
+    def job_failed(self, slot: tuple[int, int], failure: Failure) -> None:
+        """See ``RunObserver``; on a cluster the journal has it."""
+        if self._run is not None and isinstance(self._run.tracker, InMemoryStateTracker):
+            fields = {"code": failure.code, "message": failure.message, "worker": failure.worker}
+            self._put("job_failed", round=slot[0], slot=slot[1], **fields)
+
+    def end(self) -> None:
+        """See ``RunObserver``."""
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join(_CLOSE_SECONDS)
+        deadline = Deadline(_CLOSE_SECONDS)
+        queues, self._queues = self._queues, ()
+        for queue in queues:
+            queue.close(deadline)
+
+    def _put(self, event: str, **fields: Any) -> None:
+        run = "" if self._run is None else self._run.conf.run
+        for queue in self._queues:
+            queue.put({"event": event, "run": run, "time": time.time(), **fields})
+
+    def _state(self, is_last: bool) -> RunState:
+        """Return the state of the run; how it has ended, its tracker is asked."""
+        assert self._run is not None
+        head = self._run.tracker.head() if is_last else None
+        if head is None or head.status == "running":
+            return self._run.state()
+        return run_state(RunFacts(status=head.status, ending=ending_of(head)))
+
+    def _watch(self) -> None:
+        before = RunState("waiting")
+        while True:
+            is_last = self._over.wait(_LOOK_SECONDS)
+            with contextlib.suppress(Dl4jError):
+                state = self._state(is_last)
+                if state != before and (state.state != before.state or state.state == "degraded"):
+                    self._put("state_changed", **state.fields(), before=before.state)
+                    before = state
+            if is_last:
+                return
