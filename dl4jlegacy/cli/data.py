@@ -16,7 +16,8 @@ from dl4jlegacy.strict_json import to_json
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dl4jlegacy.datasets.inspection import ColumnSummary, Inspection, Problem
+    from dl4jlegacy.datasets.column_summary import ColumnSummary
+    from dl4jlegacy.datasets.inspection import Inspection, Problem
     from dl4jlegacy.datasets.transform_process import TransformProcess
 
 __all__ = ["add_commands", "inspect", "validate"]
@@ -185,7 +186,7 @@ def _fields(found: Inspection, schema: TransformProcess) -> dict[str, Any]:
         "label": schema.label or list(schema.labels),
         "regression": schema.regression,
         "multi_label": schema.multi_label,
-        "classes": dict(found.column(schema.label).counts.most_common()) if is_class else None,
+        "classes": dict(found.column(schema.label).as_names().counts.most_common()) if is_class else None,
         "ones": {name: _ones(found.column(name)) for name in schema.labels} if schema.multi_label else None,
         "schema": json.loads(schema.to_json()),
     }
@@ -211,7 +212,8 @@ def _label_line(label: ColumnSummary, schema: TransformProcess) -> str:
         return f"a number to predict (--regression): {_summary(label)}"
     if schema.regression:
         return "a number to predict (--regression)"
-    return f"{counted(len(label.counts), 'class', 'classes')}: {_words(label, _MOST_CLASSES)}"
+    names = label.as_names()
+    return f"{counted(len(names.counts), 'class', 'classes')}: {_words(names, _MOST_CLASSES)}"
 
 
 def _ones(label: ColumnSummary) -> int:

@@ -7,11 +7,11 @@ Every problem is named with file, line and column as a text editor counts them, 
 from __future__ import annotations
 
 import logging
-import math
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -22,7 +22,9 @@ from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.dataset import DataSet, one_hot
 from dl4jlegacy.datasets.header import Header
 from dl4jlegacy.datasets.iterator import ListDataSetIterator
+from dl4jlegacy.datasets.label_cells import class_name, classes_of, numbers_in, why_no_classes
 from dl4jlegacy.datasets.numpy_files import opened_numpy, texts_of
+from dl4jlegacy.datasets.table import column_name
 from dl4jlegacy.datasets.table_files import TextRows, is_numpy, opened_rows
 from dl4jlegacy.datasets.text_files import MISSING, is_number, is_plain
 from dl4jlegacy.errors import CellError, DataError, counted
@@ -40,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 LABEL_HEADERS = ("label", "class", "target")
 _BLOCK = 8192  # rows of arrays that are read at a time
-_GAPS = 10  # class numbers that may be missing beyond as many as occur; more looks like a typing error
+_SHOWN = 20  # classes that an error lists
 
 
 class CsvDataSetIterator(ListDataSetIterator):
@@ -49,7 +51,7 @@ class CsvDataSetIterator(ListDataSetIterator):
     Args:
         batch: examples per batch.
         path: the file.
-        n_classes: number of classes; by default the largest class number + 1, or the number of names.
+        n_classes: number of classes, if labels are numbers from 0; by default as many as occur.
         seed: of the shuffling.
         shuffle: a new order every epoch.
     """
@@ -121,8 +123,8 @@ def read_csv(
     """Return the examples in ``path`` and the names of their classes.
 
     The delimiter is a comma, a semicolon or a tab. The first row is a header if no cell of it is a number or one is
-    called label, class or target. The label is the column of that name, else the last one. Class numbers are used as
-    they are, from 0; class names are numbered in sorted order.
+    called label, class or target. The label is the column of that name, else the last one. Its cells are names of
+    classes, in sorted order, numbers by their values; a row with an empty one is left out.
 
     Features are float32; if a column of them lies so far from 0 that float32 would lose what differs in it (times in
     milliseconds, long numbers), float64: scale such columns, or the network, which computes in float32, loses it.
@@ -233,13 +235,40 @@ def _read(path: Path, labelled: bool, known: Header | None, first: _Table | None
         file = files.open_to_read(path)
     if is_numpy(path.name):
         _append_arrays(table, file, labelled=labelled)
-        return table
+        return _with_labels(table)
     with opened_rows(file, str(path)) as found:
         for line, row in _examples(table, found, labelled=labelled):
             _append(table, line, row)
     if not table.lines:
         raise _no_examples(str(path))
+    return _with_labels(table)
+
+
+def _with_labels(table: _Table) -> _Table:
+    """Return the table without the rows that have no label."""
+    if "" not in table.labels:
+        return table
+    there = [bool(label) for label in table.labels]
+    if not any(there):
+        raise DataError(f"{table.name}: the label {_label_name(table)!r} has no value in any row")
+    logger.warning(
+        "%s: %s without a value in the label %r left out; the first is %s %s",
+        table.name,
+        "1 row" if there.count(False) == 1 else f"{there.count(False):,} rows",
+        _label_name(table),
+        table.unit,
+        table.lines[there.index(False)],
+    )
+    values = np.frombuffer(table.values, np.float64).reshape(len(there), -1)[there]
+    table.values = array("d", values.tobytes())
+    table.lines = array("q", compress(table.lines, there))
+    table.labels = list(filter(None, table.labels))
     return table
+
+
+def _label_name(table: _Table) -> str:
+    column = table.label_column or 0
+    return table.header[column] if table.header else column_name(column + 1)
 
 
 def _append_arrays(table: _Table, file: BinaryIO, *, labelled: bool) -> None:
@@ -383,27 +412,44 @@ def _classes(
     tables: Sequence[_Table], n_classes: int | None, label_names: Sequence[str] | None
 ) -> tuple[list[list[int]], tuple[str, ...]]:
     """Return the class number of every row of every table, and the names of the classes."""
-    numbered = all(map(is_number, label_names)) if label_names else is_number(tables[0].labels[0])
+    found = {label for table in tables for label in table.labels}
+    if label_names is None:
+        _check_no_numbers(tables, found)
+    known = tuple(label_names or classes_of(found))
+    if label_names is None and n_classes is not None:
+        if numbers_in(found):
+            known = tuple(map(str, range(n_classes)))
+        elif len(known) > n_classes:
+            raise DataError(
+                f"{tables[0].name} has {counted(len(known), 'class', 'classes')} ({', '.join(known[:9])}); "
+                f"expected {n_classes}"
+            )
+    number = {class_name(name): index for index, name in enumerate(known)}
     for table in tables:
         for line, label in zip(table.lines, table.labels, strict=True):
-            if is_number(label) is not numbered or not label:
-                kinds = ("names", "numbers") if not numbered else ("numbers", "names")
-                raise DataError(f"{_label_place(table, line)}: label {label!r} among labels that are {kinds[0]}")
-    if numbered:
-        limit = len(label_names) if label_names else n_classes
-        return _numbers(tables, limit, label_names)
-    known = list(label_names or sorted({label for table in tables for label in table.labels}))
-    if n_classes is not None and len(known) > n_classes:
-        raise DataError(
-            f"{tables[0].name} has {counted(len(known), 'class', 'classes')} ({', '.join(known[:9])}); "
-            f"expected {n_classes}"
-        )
-    number = {name: index for index, name in enumerate(known)}
+            if class_name(label) not in number:
+                what = f"unknown; known: {', '.join(known[:_SHOWN])}{' ...' if len(known) > _SHOWN else ''}"
+                if label_names is None:
+                    what = f"out of range: classes are whole numbers from 0 to {len(known) - 1}"
+                raise DataError(f"{_label_place(table, line)}: label {label!r} is {what}")
+    return [[number[class_name(label)] for label in table.labels] for table in tables], known
+
+
+def _check_no_numbers(tables: Sequence[_Table], found: set[str]) -> None:
+    """Raise ``DataError`` if the different labels are numbers to predict; names the first that shows it."""
+    why = why_no_classes(found)
+    what = "a real number" if why == "real numbers" else f"one of {why}"
+    if not why:
+        return
     for table in tables:
         for line, label in zip(table.lines, table.labels, strict=True):
-            if label not in number:
-                raise DataError(f"{_label_place(table, line)}: label {label!r} is unknown; known: {', '.join(known)}")
-    return [[number[label] for label in table.labels] for table in tables], tuple(known)
+            if (why != "real numbers" and label) or not (is_number(label) and float(label).is_integer()):
+                raise DataError(
+                    f"{_label_place(table, line)}: label {label!r} is {what}, and labels of CSV files are "
+                    "classes, names or whole numbers. Is another column the label (call it label in the header, or "
+                    "give --label)? To predict numbers, give dl4j train --regression; from Python, give DataSet the "
+                    "numbers, and the network an OutputLayer with activation 'identity' and loss 'mse'"
+                )
 
 
 def _check_lone(tables: Sequence[_Table], classes: Sequence[Sequence[int]]) -> None:
@@ -418,31 +464,6 @@ def _check_lone(tables: Sequence[_Table], classes: Sequence[Sequence[int]]) -> N
                     f"{_label_place(table, line)}: label {label!r} occurs once, and a class needs two rows at least, "
                     "one to learn from and one to be judged by: correct it, or leave the row out"
                 )
-
-
-def _numbers(
-    tables: Sequence[_Table], n_classes: int | None, label_names: Sequence[str] | None
-) -> tuple[list[list[int]], tuple[str, ...]]:
-    """Return class numbers that the labels spell out, checked against the range of classes."""
-    values = [[float(label) for label in table.labels] for table in tables]
-    limit = n_classes if n_classes is not None else 2 * len(set().union(*values)) + _GAPS
-    for table, numbers in zip(tables, values, strict=True):
-        for line, label, number in zip(table.lines, table.labels, numbers, strict=True):
-            if math.isfinite(number) and not number.is_integer():
-                raise DataError(
-                    f"{_label_place(table, line)}: label {label!r} is a real number, and labels of CSV files are "
-                    "classes, whole numbers from 0 or names. Is another column the label (call it label in the "
-                    "header, or give --label)? To predict numbers, give dl4j train --regression; from Python, give "
-                    "DataSet the numbers, and the network an OutputLayer with activation 'identity' and loss 'mse'"
-                )
-            if not 0 <= number < limit:
-                raise DataError(
-                    f"{_label_place(table, line)}: label {label!r} is out of range: "
-                    f"classes are whole numbers from 0 to {limit - 1}, without large gaps, or names"
-                )
-    classes = [[int(number) for number in numbers] for numbers in values]
-    count = n_classes if n_classes is not None else max(map(max, classes)) + 1
-    return classes, tuple(label_names or map(str, range(count)))
 
 
 def _label_place(table: _Table, line: int) -> str:

@@ -5,19 +5,20 @@ One pass over the file, which may be larger than memory: of each column a few wo
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from dl4jlegacy import files
+from dl4jlegacy.datasets.column_summary import EXAMPLES, GAPS, KEPT_WORDS, ColumnSummary
 from dl4jlegacy.datasets.csv_files import LABEL_HEADERS
 from dl4jlegacy.datasets.duplicates import Duplicates
+from dl4jlegacy.datasets.label_cells import class_name
 from dl4jlegacy.datasets.svmlight_files import (
     LABEL,
     MOST_COLUMNS,
@@ -29,14 +30,13 @@ from dl4jlegacy.datasets.svmlight_files import (
 )
 from dl4jlegacy.datasets.table import Column, cell_place, column_name, find_columns
 from dl4jlegacy.datasets.table_files import is_svmlight, opened_rows
-from dl4jlegacy.datasets.text_files import MISSING, Row, is_number, is_plain
-from dl4jlegacy.datasets.transform_process import TransformProcess, class_name, no_answer
+from dl4jlegacy.datasets.text_files import Row, is_number
+from dl4jlegacy.datasets.transform_process import TransformProcess, no_answer
 from dl4jlegacy.datasets.transforms import CategoricalToOneHot, Impute, RemoveColumns, Standardize, Step
 from dl4jlegacy.errors import ConfError, DataError, counted
 
 __all__ = [
     "GUESSED_ROWS",
-    "ColumnSummary",
     "Inspection",
     "LabelCells",
     "Problem",
@@ -48,111 +48,10 @@ __all__ = [
 
 GUESSED_ROWS = 100_000
 """Rows of a file that a schema is guessed from, the first ones."""
-_GAPS = frozenset(MISSING)
 _MOST_WORDS = 200  # of a column that is made one-hot without being asked
 _FEW_WORDS = 20  # which may be as many as there are rows
-_KEPT_WORDS = 2000
-_EXAMPLES = 5
 _BLOCK = 4096  # rows that are counted at a time
 _GAP_WORD = "missing"
-
-
-@dataclass(slots=True)
-class ColumnSummary:
-    """What a column holds.
-
-    Attributes:
-        name, number: of the column, the number from 1.
-        missing, numbers, words: how many cells are gaps, numbers, and anything else.
-        alike: how many of the last are like numbers, infinite or in a spelling that only Python reads.
-        low, high, mean: of the numbers.
-        counts: how often each text occurs, up to a few thousand different ones; ``is_full`` says that there are more.
-    """
-
-    name: str
-    number: int
-    missing: int = 0
-    numbers: int = 0
-    words: int = 0
-    alike: int = 0
-    whole: int = 0
-    low: float = math.inf
-    high: float = -math.inf
-    total: float = 0.0
-    counts: Counter[str] = field(default_factory=Counter)
-    is_full: bool = False
-
-    @property
-    def type(self) -> Literal["number", "category"]:
-        """Numbers, if at least half of what is not missing is one: then the others are mistakes."""
-        numbers = self.numbers + self.alike
-        return "number" if numbers and numbers >= self.words - self.alike else "category"
-
-    @property
-    def is_real(self) -> bool:
-        """Whether it holds nothing but numbers, and they are no classes: real ones, or very many."""
-        many = self.is_full or len(self.counts) > _MOST_WORDS
-        return bool(self.numbers) and not self.words and (self.numbers > self.whole or many)
-
-    @property
-    def invalid(self) -> int:
-        """Cells of a column of numbers that are none."""
-        return self.words if self.type == "number" else 0
-
-    @property
-    def mean(self) -> float:
-        """The mean of the numbers."""
-        return self.total / self.numbers if self.numbers else 0.0
-
-    def add(self, cell: str) -> bool:
-        """Count a cell; return whether it is neither a gap nor a number."""
-        text = cell.strip()
-        if text.lower() in _GAPS:
-            self.missing += 1
-            return False
-        if text in self.counts or len(self.counts) < _KEPT_WORDS:
-            self.counts[text] += 1
-        else:
-            self.is_full = True
-        try:
-            value = float(text)
-        except ValueError:
-            self.words += 1
-            return True
-        if not math.isfinite(value) or not is_plain(text):
-            self.words, self.alike = self.words + 1, self.alike + 1
-            return True
-        self.numbers += 1
-        self.whole += value.is_integer()
-        self.low, self.high, self.total = min(self.low, value), max(self.high, value), self.total + value
-        return False
-
-    def add_numbers(self, cells: Sequence[str]) -> bool:
-        """Count cells that all are numbers, as ``add`` does one by one, and return True; else do nothing."""
-        try:
-            values = list(map(float, cells))
-        except ValueError:
-            return False
-        if not all(map(math.isfinite, values)) or not is_plain("".join(cells)):
-            return False
-        for text, count in Counter(map(str.strip, cells)).items():
-            if text in self.counts or len(self.counts) < _KEPT_WORDS:
-                self.counts[text] += count
-            else:
-                self.is_full = True
-        self.numbers += len(values)
-        self.whole += sum(map(float.is_integer, values))
-        self.low, self.high = min(self.low, *values), max(self.high, *values)
-        self.total = sum(values, self.total)
-        return True
-
-    def fields(self) -> dict[str, Any]:
-        """Return it for JSON."""
-        found: dict[str, Any] = {"name": self.name, "type": self.type, "missing": self.missing, "invalid": self.invalid}
-        if self.type == "number" and self.numbers:
-            return {**found, "min": self.low, "max": self.high, "mean": self.mean}
-        words = dict(self.counts.most_common(_EXAMPLES))
-        return {**found, "categories": len(self.counts), "more_categories": self.is_full, "most_frequent": words}
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +72,7 @@ class LabelCells:
     Attributes:
         names: of these columns.
         partly, wholly: rows that have no value in at least one of them, which are left out, and in none.
+        empty: rows with nothing at all in the first of them.
         strange: for each column with cells that are neither a gap nor 0 or 1, these.
         first: the place of the first such cell, in words, and what stands there; None if there is none.
     """
@@ -180,6 +80,7 @@ class LabelCells:
     names: tuple[str, ...] = ()
     partly: Problem | None = None
     wholly: Problem | None = None
+    empty: Problem | None = None
     strange: Mapping[str, Problem] = field(default_factory=dict)
     first: tuple[str, str] | None = None
 
@@ -248,7 +149,11 @@ class Inspection:
         is_refused = is_whole and not multi_label
         found += self._labels_with_one_value(is_refused=is_refused, are_numbers=regression or multi_label)
         if not regression and not multi_label:
-            found += _lone_classes(self.column(cells.names[0]))
+            label = cells.names[0]
+            counted_as_numbers = (f"invalid numbers in {label!r}", f"missing values in {label!r}")
+            found = [problem for problem in found if problem.what not in counted_as_numbers]
+            found += [] if cells.empty is None else [cells.empty]
+            found += _lone_classes(self.column(label).as_names())
         return tuple(found)
 
     def _left_out(self, rows: Problem, is_whole: bool) -> Problem:
@@ -258,11 +163,12 @@ class Inspection:
     def _labels_with_one_value(self, *, is_refused: bool, are_numbers: bool) -> list[Problem]:
         same = []
         for label in map(self.column, self.labels.names):
+            label = label if are_numbers else label.as_names()
             if are_numbers and label.low == label.high:
                 same.append(f"{label.name!r} is {label.low:g}")
             elif not are_numbers and not label.is_full and len(set(map(class_name, label.counts))) == 1:
                 same.append(f"{label.name!r} is {next(iter(label.counts))!r}")
-        return [Problem("labels with one value only", len(same), tuple(same[:_EXAMPLES]), is_refused)] if same else []
+        return [Problem("labels with one value only", len(same), tuple(same[:EXAMPLES]), is_refused)] if same else []
 
 
 def _default_label(names: Sequence[str]) -> str:
@@ -272,10 +178,13 @@ def _default_label(names: Sequence[str]) -> str:
 
 def _lone_classes(label: ColumnSummary) -> list[Problem]:
     """Return the problem that classes occur once, if some do: they can be trained on or evaluated, but not both."""
-    alone = sorted(text for text, count in label.counts.items() if count == 1)
+    counts = Counter[str]()
+    for text, count in label.counts.items():
+        counts[class_name(text)] += count
+    alone = sorted(text for text in label.counts if counts[class_name(text)] == 1)
     if not alone:
         return []
-    examples = tuple(map(repr, alone[:_EXAMPLES]))
+    examples = tuple(map(repr, alone[:EXAMPLES]))
     return [Problem(f"classes of {label.name!r} that occur once", len(alone), examples, True)]
 
 
@@ -293,7 +202,7 @@ class _Seen:
 
     def add(self, where: str) -> None:
         self.count += 1
-        if len(self.examples) < _EXAMPLES:
+        if len(self.examples) < EXAMPLES:
             self.examples.append(where)
 
     def problem(self, what: str, *, is_refused: bool = False) -> list[Problem]:
@@ -306,7 +215,7 @@ class _LabelRows:
     def __init__(self, name: str, unit: str, names: Sequence[str], labels: Sequence[str]) -> None:
         self._name, self._unit, self._labels = name, unit, tuple(labels)
         self._places = [names.index(label) for label in labels]
-        self._partly, self._wholly = _Seen(), _Seen()
+        self._partly, self._wholly, self._empty = _Seen(), _Seen(), _Seen()
         self._strange = [_Seen() for _ in labels]
         self._first: tuple[str, str] | None = None
 
@@ -315,13 +224,15 @@ class _LabelRows:
         gaps = 0
         for label, place, strange in zip(self._labels, self._places, self._strange, strict=True):
             cell = row[place].strip()
-            if cell.lower() in _GAPS:
+            if cell.lower() in GAPS:
                 gaps += 1
             elif not (is_number(cell) and float(cell) in (0.0, 1.0)):
                 strange.add(f"{self._unit} {line} has {cell!r}")
                 if self._first is None:
                     text = f"{float(cell):g}" if is_number(cell) else repr(cell)
                     self._first = cell_place(self._name, self._unit, line, label, place + 1), text
+        if not row[self._places[0]].strip():
+            self._empty.add(f"{self._unit} {line}")
         if gaps:
             self._partly.add(f"{self._unit} {line}")
         if gaps == len(self._labels):
@@ -336,7 +247,9 @@ class _LabelRows:
             for label, seen in zip(self._labels, self._strange, strict=True)
             for problem in seen.problem(f"labels in {label!r} that are neither 0 nor 1", is_refused=True)
         }
-        return LabelCells(self._labels, next(iter(partly), None), next(iter(wholly), None), strange, self._first)
+        empty = self._empty.problem(f"missing values in {self._labels[0]!r}")
+        first = [next(iter(problems), None) for problems in (partly, wholly, empty)]
+        return LabelCells(self._labels, first[0], first[1], first[2], strange, self._first)
 
 
 def inspect_csv(path: Path, label: str = "", *, rows: int | None = None) -> Inspection:
@@ -411,11 +324,11 @@ class _SparseColumns:
                 column.low, column.high, column.total = float(count == rows), 1.0, float(count)
                 columns.append(column)
             return columns
-        words = Counter({word_of(label): count for label, count in self.labels.most_common(_KEPT_WORDS)})
+        words = Counter({word_of(label): count for label, count in self.labels.most_common(KEPT_WORDS)})
         whole = sum(count for label, count in self.labels.items() if label.is_integer())
         total = sum(label * count for label, count in self.labels.items())
         bounds = min(self.labels), max(self.labels)
-        return [ColumnSummary(LABEL, 1, 0, rows, 0, 0, whole, *bounds, total, words, len(self.labels) > _KEPT_WORDS)]
+        return [ColumnSummary(LABEL, 1, 0, rows, 0, 0, whole, *bounds, total, words, len(self.labels) > KEPT_WORDS)]
 
 
 def inspect_svmlight(paths: Sequence[Path], label: str = "", *, multi_label: bool = False) -> Inspection:
@@ -436,7 +349,7 @@ def inspect_svmlight(paths: Sequence[Path], label: str = "", *, multi_label: boo
     columns = (*labels, *(seen.feature(column, number, found.rows) for number, column in features))
     names = [column.name for column in columns]
     chosen = find_columns(label, names, str(paths[0])) if label else tuple(names[: len(labels)])
-    return Inspection(str(paths[0]), found.rows, False, columns, (), LabelCells(chosen, None, None, {}, None))
+    return Inspection(str(paths[0]), found.rows, False, columns, (), LabelCells(chosen))
 
 
 def _is_header(cells: Sequence[str], label: str) -> bool:
@@ -476,7 +389,7 @@ def _count(
                 known.add(hash(tuple(row)), line)
             for index, cells in enumerate(zip(*(row for _, row in whole), strict=True)):
                 _count_cells(columns[index], cells, lines, unit, gaps[index], strange[index])
-        duplicated, again = known.found(_EXAMPLES)
+        duplicated, again = known.found(EXAMPLES)
     problems = ragged.problem("ragged rows", is_refused=True)
     if duplicated:
         problems.append(Problem("duplicated rows", duplicated, tuple(f"{unit} {line}" for line in again)))
@@ -565,7 +478,8 @@ def why_removed(column: ColumnSummary) -> str:
 
 
 def _check_label(found: Inspection, label: ColumnSummary, *, regression: bool, multi_label: bool) -> None:
-    if not label.numbers and not label.words:
+    names = label if regression or multi_label else label.as_names()
+    if not names.numbers and not names.words:
         raise DataError(f"{found.name}: the label {label.name!r} has no value in any row")
     if (regression or multi_label) and label.type == "category":
         word = next(iter(label.counts))

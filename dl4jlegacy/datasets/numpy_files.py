@@ -112,11 +112,11 @@ def numpy_rows(file: BinaryIO, name: str) -> Generator[Row, None, None]:
 
 
 def texts_of(values: Array) -> list[str]:
-    """Return the cells of a column as they would stand in a CSV file; truth values are 1 and 0."""
+    """Return the cells of a column as they would stand in a CSV file: truth values 1 and 0, NaN as a gap."""
     if values.dtype.kind in "US":
         return [str(text) for text in values.tolist()]
     if values.dtype.kind == "f":
-        return [repr(value) for value in values.astype(np.float64).tolist()]
+        return [repr(value) if value == value else "" for value in values.astype(np.float64).tolist()]
     return [str(int(value)) for value in values.tolist()]
 
 

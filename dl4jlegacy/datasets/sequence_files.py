@@ -22,6 +22,7 @@ from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.dataset import DataSet, one_hot
 from dl4jlegacy.datasets.header import are_names, check_names, warn_of_unknown
 from dl4jlegacy.datasets.iterator import NumberedDataSetIterator
+from dl4jlegacy.datasets.label_cells import class_name, classes_of, why_no_classes
 from dl4jlegacy.datasets.precision import far_columns
 from dl4jlegacy.datasets.text_files import csv_rows, is_number
 from dl4jlegacy.errors import DataError, counted, nearest
@@ -102,7 +103,7 @@ class CsvSequenceDataSetIterator(NumberedDataSetIterator):
             last one), or its name in the last line of ``skip_lines``; with ``regression`` a list of several, too.
         align: "equal": as many rows of labels as of features; "start" and "end": they may differ, both begin at the
             first time step or end at the last one. "end" with a single row is a label of the whole sequence.
-        regression: labels are amounts to predict, else one class a row: a word, or a number from 0.
+        regression: labels are amounts to predict, else one class a row: a word, or a number.
         label_names: the classes, if they are known, as those of the training data when the test data are read.
         skip_lines: lines at the beginning of each file, such as its header; empty ones do not count. If the last of
             them has a name for each column, columns are found by these in every file, in the order of the first one.
@@ -458,35 +459,18 @@ def _named(path: Path, labels: Rows) -> Iterator[tuple[int, str]]:
             )
         if not row[0]:
             raise DataError(f"{path}, line {line} has no label")
-        is_whole = is_number(row[0]) and float(row[0]).is_integer()
-        yield line, str(int(float(row[0]))) if is_whole else row[0]
+        yield line, class_name(row[0])
 
 
 def _class_names(found: set[str], known: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the names of all classes: those that are known, numbers from 0 to the largest, or words in their order."""
+    """Return the names of all classes in their order: those that are known, else those that were found."""
     if known is not None:
         return tuple(known)
-    amounts = sorted(name for name in found if is_number(name) and not re.fullmatch(r"-?[0-9]+", name))
-    if amounts:
-        raise DataError(
-            f"class {amounts[0][:_SHOWN]!r} is no whole number; if labels are amounts, give regression=True "
-            "(--regression)"
-        )
-    numbers = [int(name) for name in found if re.fullmatch(r"-?[0-9]+", name)]
-    if not numbers:
-        return tuple(sorted(found))
-    if len(numbers) < len(found):
-        words = sorted(name for name in found if not re.fullmatch(r"-?[0-9]+", name))
-        raise DataError(
-            f"classes are both numbers and {words[0][:_SHOWN]!r}; if they are amounts, give regression=True "
-            "(--regression)"
-        )
-    if min(numbers) < 0 or max(numbers) >= 10 * len(numbers) + 100:
-        raise DataError(
-            f"classes are numbers from {min(numbers)} to {max(numbers)}; they count from 0. If they are amounts, give "
-            "regression=True (--regression)"
-        )
-    return tuple(map(str, range(max(numbers) + 1)))
+    if why := why_no_classes(found):
+        part = next((name for name in sorted(found) if not re.fullmatch(r"-?[0-9]+", name)), None)
+        what = f"labels are {why}, which are no classes" if part is None else f"class {part!r} is no whole number"
+        raise DataError(f"{what}; if labels are amounts, give regression=True (--regression)")
+    return classes_of(found)
 
 
 def _class_number(path: Path, line: int, name: str, known: dict[str, int]) -> int:

@@ -27,6 +27,7 @@ from dl4jlegacy import files
 from dl4jlegacy.datasets.column_fit import fit_by_columns, unscaled_columns
 from dl4jlegacy.datasets.column_store import ColumnStore
 from dl4jlegacy.datasets.dataset import stored_data_set
+from dl4jlegacy.datasets.label_cells import class_name
 from dl4jlegacy.datasets.precision import warn_of_equal
 from dl4jlegacy.datasets.row_piles import Piles
 from dl4jlegacy.datasets.splitting import Split, stratified
@@ -34,7 +35,7 @@ from dl4jlegacy.datasets.stored_array import StoredArray
 from dl4jlegacy.datasets.svmlight_files import TooWideError, count_lines, survey
 from dl4jlegacy.datasets.table import Table
 from dl4jlegacy.datasets.table_files import is_arrow, is_numpy, is_svmlight
-from dl4jlegacy.datasets.transform_process import TransformedTables, TransformProcess, class_name
+from dl4jlegacy.datasets.transform_process import TransformedTables, TransformProcess
 from dl4jlegacy.datasets.transforms import Filter
 from dl4jlegacy.errors import DataError, counted
 from dl4jlegacy.strict_json import to_json

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain, islice
+from types import MappingProxyType
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -53,6 +55,7 @@ def table_blocks(
     *,
     rows: int = _ROWS,
     missing: Sequence[str] = MISSING,
+    gaps_of: Mapping[str, frozenset[str]] = MappingProxyType({}),
     unread: Iterable[str] = (),
     label: str = "",
 ) -> Generator[Table, None, None]:
@@ -67,13 +70,14 @@ def table_blocks(
         columns: what is in it.
         rows: of a table, the last of which may have fewer.
         missing: cells that stand for no value, in small letters.
+        gaps_of: those of some columns of words, if they are others.
         unread: columns that are left out, and may be missing.
         label: one of them that is the label.
 
     Raises:
         DataError: names file, line, column and value.
     """
-    gaps = frozenset(missing)
+    gaps = _Gaps(frozenset(missing), gaps_of)
     kept = [column for column in columns if column.name not in set(unread)]
     possible = (columns, [column for column in columns if column.name != label], kept)
     is_empty = True
@@ -84,13 +88,22 @@ def table_blocks(
         raise DataError(f"{name} holds no examples; expected one per line below the header")
 
 
+@dataclass(frozen=True, slots=True)
+class _Gaps:
+    """Cells that stand for no value, in small letters; of some columns other ones than of the rest."""
+
+    common: frozenset[str]
+    special: Mapping[str, frozenset[str]]
+
+    def of(self, column: Column) -> frozenset[str]:
+        return self.special.get(column.name, self.common)
+
+
 _Possible = tuple[Sequence[Column], Sequence[Column], Sequence[Column]]
 """What a file without a header may have: all columns, those without the label, those that are read."""
 
 
-def _tables(
-    file: BinaryIO, name: str, possible: _Possible, rows: int, gaps: frozenset[str]
-) -> Generator[Table, None, None]:
+def _tables(file: BinaryIO, name: str, possible: _Possible, rows: int, gaps: _Gaps) -> Generator[Table, None, None]:
     """Yield the rows of a file by the way that fits its kind."""
     if is_arrow(name):
         with opened_arrow(file, name) as source:
@@ -104,7 +117,7 @@ def _tables(
         yield from _in_blocks(svmlight_tables(file, name, possible[0], possible[-1], rows), rows)
         return
     if is_csv(name):
-        with opened_chunks(file, name, sorted(gaps)) as chunks:
+        with opened_chunks(file, name, sorted(gaps.common)) as chunks:
             if chunks is not None:
                 yield from _in_blocks(_chunk_tables(chunks, name, possible, gaps), rows)
                 return
@@ -123,7 +136,7 @@ def _tables(
             yield _table(name, chunk, possible[-1], places, gaps)
 
 
-def _chunk_tables(source: CsvFile, name: str, possible: _Possible, gaps: frozenset[str]) -> Iterator[Table]:
+def _chunk_tables(source: CsvFile, name: str, possible: _Possible, gaps: _Gaps) -> Iterator[Table]:
     """Yield the pieces of a CSV file as tables, read by pyarrow or, where that cannot, row by row."""
     header = [cell.strip() for cell in source.first[1]]
     columns, chunks = possible[-1], source.chunks
@@ -134,7 +147,7 @@ def _chunk_tables(source: CsvFile, name: str, possible: _Possible, gaps: frozens
         chunks = chain([source.head], chunks)
     wanted = {places[column.name] - 1: column.type == "number" for column in columns}
     for chunk in chunks:
-        found = chunk.columns(len(header), wanted, gaps)
+        found = chunk.columns(len(header), wanted, gaps.common)
         table = None if found is None else _chunk_table(chunk, columns, places, found, gaps)
         if table is not None:
             yield table
@@ -174,11 +187,11 @@ def _chunk_table(
     columns: Sequence[Column],
     places: Mapping[str, int],
     found: Mapping[int, Any],
-    gaps: frozenset[str],
+    gaps: _Gaps,
 ) -> Table | None:
     """Return a piece as a table; None if a row of it may be empty, and none at all."""
     values = {
-        column.name: cells if column.type == "number" else _coded_words(cells[0], cells[1], gaps)
+        column.name: cells if column.type == "number" else _coded_words(cells[0], cells[1], gaps.of(column))
         for column in columns
         for cells in (found[places[column.name] - 1],)
     }
@@ -202,9 +215,9 @@ def _in_blocks(tables: Iterator[Table], rows: int) -> Iterator[Table]:
         yield pending
 
 
-def _arrow_tables(source: ArrowFile, columns: Sequence[Column], rows: int, missing: frozenset[str]) -> Iterator[Table]:
+def _arrow_tables(source: ArrowFile, columns: Sequence[Column], rows: int, gaps: _Gaps) -> Iterator[Table]:
     places = _places_in_header(source.name, list(source.names), columns)
-    numbers_missing = _numbers_in(missing)
+    numbers_missing = _numbers_in(gaps.common)
     count = 0
     for batch in source.batches([column.name for column in columns], rows):
         if not count:
@@ -213,7 +226,7 @@ def _arrow_tables(source: ArrowFile, columns: Sequence[Column], rows: int, missi
         empty, found = Table(source.name, {}, lines, places, unit="row"), dict[str, Array]()
         with np.errstate(all="ignore"):
             for column in columns:
-                found[column.name] = _arrow_cells(source, batch, column, empty, missing, numbers_missing)
+                found[column.name] = _arrow_cells(source, batch, column, empty, gaps.of(column), numbers_missing)
         count += len(batch)
         yield empty.with_columns(found)
 
@@ -223,9 +236,9 @@ def _numbers_in(missing: frozenset[str]) -> list[float]:
     return [value for text in missing if is_number(text) and not np.isnan(value := float(text))]
 
 
-def _numpy_tables(source: NumpyFile, columns: Sequence[Column], rows: int, missing: frozenset[str]) -> Iterator[Table]:
+def _numpy_tables(source: NumpyFile, columns: Sequence[Column], rows: int, gaps: _Gaps) -> Iterator[Table]:
     places = _places_in_header(source.name, list(source.names), columns)
-    numbers_missing, count = _numbers_in(missing), 0
+    numbers_missing, count = _numbers_in(gaps.common), 0
     for block in source.blocks(rows):
         found, length = dict[str, Array](), len(next(iter(block.values())))
         empty = Table(source.name, {}, np.arange(count + 1, count + 1 + length, dtype=np.int64), places, unit="row")
@@ -233,9 +246,9 @@ def _numpy_tables(source: NumpyFile, columns: Sequence[Column], rows: int, missi
             values = block[column.name]
             if column.type == "category":
                 words, codes = np.unique(values, return_inverse=True)
-                found[column.name] = _coded_words(codes, texts_of(words), missing)
+                found[column.name] = _coded_words(codes, texts_of(words), gaps.of(column))
             elif values.dtype.kind in "US":
-                found[column.name] = _numbers(texts_of(values), empty, column.name, missing)
+                found[column.name] = _numbers(texts_of(values), empty, column.name, gaps.common)
             else:
                 with np.errstate(all="ignore"):
                     values = np.ascontiguousarray(values, np.float64)
@@ -305,9 +318,7 @@ def _places_in_order(name: str, first: Row, possible: Sequence[Sequence[Column]]
     )
 
 
-def _table(
-    name: str, chunk: list[Row], columns: Sequence[Column], places: Mapping[str, int], missing: frozenset[str]
-) -> Table:
+def _table(name: str, chunk: list[Row], columns: Sequence[Column], places: Mapping[str, int], gaps: _Gaps) -> Table:
     lines = np.array([line for line, _ in chunk], np.int64)
     cells = list(zip(*(row for _, row in chunk), strict=True))
     empty = Table(name, {}, lines, places)
@@ -315,9 +326,9 @@ def _table(
     for column in columns:
         texts = cells[places[column.name] - 1]
         if column.type == "number":
-            found[column.name] = _numbers(texts, empty, column.name, missing)
+            found[column.name] = _numbers(texts, empty, column.name, gaps.common)
         else:
-            found[column.name] = _words(texts, missing)
+            found[column.name] = _words(texts, gaps.of(column))
     return empty.with_columns(found)
 
 

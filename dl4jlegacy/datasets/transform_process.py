@@ -22,6 +22,7 @@ import numpy.typing as npt
 from dl4jlegacy import files
 from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.dataset import DataSet, one_hot
+from dl4jlegacy.datasets.label_cells import class_name, classes_of, label_gaps, numbers_in
 from dl4jlegacy.datasets.label_scale import LabelScale
 from dl4jlegacy.datasets.table import Column, Table
 from dl4jlegacy.datasets.table_blocks import table_blocks
@@ -37,7 +38,7 @@ from dl4jlegacy.datasets.transforms import (
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import ConfError, DataError, counted, nearest
 
-__all__ = ["TransformProcess", "TransformedTables", "class_name", "no_answer"]
+__all__ = ["TransformProcess", "TransformedTables", "no_answer"]
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +55,8 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         labels: the columns to learn in the place of ``label``, an output for each: numbers to predict, or with
             ``multi_label``, of any number of columns, 0 or 1 each, which do not exclude each other.
         steps: done in this order; see ``datasets.transforms``.
-        missing: cells that stand for no value, in small letters.
+        missing: cells that stand for no value, in small letters; in a label that is a class only empty cells do, unless
+            they are given.
         classes: of the label, in the order of the outputs; learned if empty.
         label_mean, label_std: of the numbers to predict, which the network learns standardized; learned if 0.
         label_means, label_stds: those of ``labels``; learned if empty.
@@ -189,7 +191,10 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         unread, label = self._not_needed(), ""
         if not labelled:
             unread, label = unread | set(self.label_columns), self.label
-        found = table_blocks(file, name, columns, rows=rows, missing=self.missing, unread=unread, label=label)
+        gaps = {self.label: label_gaps(self.missing)} if kind == "category" else {}
+        found = table_blocks(
+            file, name, columns, rows=rows, missing=self.missing, gaps_of=gaps, unread=unread, label=label
+        )
         with contextlib.closing(found) as tables:
             for table in tables:
                 yield self._with_labels(table) if labelled else table
@@ -249,12 +254,11 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     def with_classes(self, words: Iterable[str]) -> TransformProcess:
         """Return the process with the classes that the label's words are, in their order."""
-        return msgspec.structs.replace(self, classes=tuple(sorted(set(map(class_name, words)), key=_class_order)))
+        return msgspec.structs.replace(self, classes=classes_of(words))
 
     @staticmethod
     def _perhaps_numbers(counts: dict[str, int]) -> str:
-        numbers = sum(1 for label in counts if _as_number(label) is not None)
-        return "; to predict numbers, give --regression" if numbers == len(counts) else ""
+        return "; to predict numbers, give --regression" if numbers_in(counts) else ""
 
     def fit(self, table: Table) -> TransformProcess:
         """Return the process with what its steps learn from the training rows; those that know it keep it.
@@ -372,7 +376,7 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
                 f"{table.name}: the label {', '.join(self.label_columns)!r} is {what}, so that there are no classes to "
                 "be shared out; leave --stratify out"
             )
-        labels, number = _labels_of(table), {name: index for index, name in enumerate(self.classes)}
+        labels, number = _labels_of(table), {class_name(name): index for index, name in enumerate(self.classes)}
         classes = np.array([number.get(class_name(label), -1) for label in labels.tolist()], np.intp)
         if (classes < 0).any():
             row = int((classes < 0).argmax())
@@ -443,21 +447,3 @@ def no_answer(place: str, found: str) -> DataError:
         f"{place}: the label is {found}, and one of several that do not exclude each other (multi-label) is 0 or 1; "
         "correct it, or predict numbers: --regression"
     )
-
-
-def _as_number(label: str) -> float | None:
-    try:
-        return float(label)
-    except ValueError:
-        return None
-
-
-def class_name(label: str) -> str:
-    """Return how a class is called: ``1`` for ``1.0`` and ``01``, which spreadsheets make of it."""
-    number = _as_number(label) if label[:1] in "-0123456789" else None
-    return str(int(number)) if number is not None and number.is_integer() and abs(number) < 1e15 else label
-
-
-def _class_order(label: str) -> tuple[int, float, str]:
-    number = _as_number(label)
-    return (1, 0.0, label) if number is None or math.isnan(number) else (0, number, label)

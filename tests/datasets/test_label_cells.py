@@ -1,0 +1,121 @@
+"""The cells of a label that is a class: the same names and gaps in every kind of file, with --label and without."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet
+import pytest
+
+from dl4jlegacy.cli import main
+from dl4jlegacy.datasets.label_cells import class_name, classes_of, label_gaps, why_no_classes
+from dl4jlegacy.datasets.text_files import MISSING
+from dl4jlegacy.datasets.transform_process import TransformProcess
+from dl4jlegacy.run_data import new_data
+from dl4jlegacy.scaleout.conf import Conf
+
+FEATURES = np.random.default_rng(2).normal(size=(60, 2)).round(3)
+LABELS: dict[str, tuple[list[Any], tuple[str, ...]]] = {
+    "words that are gaps elsewhere": (["None", "NA", "EU"], ("EU", "NA", "None")),
+    "signs": ([-1, 1], ("-1", "1")),
+    "from 1": ([1, 2], ("1", "2")),
+    "from 0": ([0, 1, 2], ("0", "1", "2")),
+    "far apart": ([10, 9, 300], ("9", "10", "300")),
+    "numbers and words": (["0", "nan", "ham"], ("0", "ham", "nan")),
+    "gaps": (["yes", None, "no"], ("no", "yes")),
+    "gaps among numbers": ([3, None, 5], ("3", "5")),
+}
+
+
+def rows(cells: list[Any]) -> dict[str, list[Any]]:
+    a, b = FEATURES.T.tolist()
+    return {"a": a, "b": b, "kind": [cells[row % len(cells)] for row in range(60)]}
+
+
+def csv(path: Path, table: dict[str, list[Any]]) -> None:
+    lines = [",".join("" if cell is None else str(cell) for cell in row) for row in zip(*table.values(), strict=True)]
+    path.write_text("\n".join([",".join(table), *lines]), encoding="utf-8")
+
+
+def json_lines(path: Path, table: dict[str, list[Any]]) -> None:
+    lines = [json.dumps(dict(zip(table, row, strict=True))) for row in zip(*table.values(), strict=True)]
+    path.write_text("\n".join(lines), encoding="utf-8")
+
+
+def arrays(path: Path, table: dict[str, list[Any]]) -> None:
+    numbers = isinstance(table["kind"][0], int)
+    gap = np.nan if numbers else ""
+    kind = [gap if cell is None else cell for cell in table["kind"]]
+    np.savez(path, a=table["a"], b=table["b"], kind=kind)
+
+
+FORMATS: dict[str, Callable[[Path, dict[str, list[Any]]], None]] = {
+    "t.csv": csv,
+    "t.jsonl": json_lines,
+    "t.npz": arrays,
+    "t.parquet": lambda path, table: pa.parquet.write_table(pa.table(table), path),
+    "t.feather": lambda path, table: pa.feather.write_feather(pa.table(table), str(path)),
+}
+
+
+def ended(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as leave:
+        main.main(list(arguments))
+    return int(leave.value.code or 0)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("cells", LABELS)
+def test_a_label_has_the_same_classes_in_every_file_with_its_name_given_and_without(
+    cells: str, name: str, tmp_path: Path
+) -> None:
+    words, classes = LABELS[cells]
+    path = tmp_path / name
+    FORMATS[name](path, rows(words))
+    per_class = Counter(class_name(str(word)) for word in rows(words)["kind"] if word is not None)
+    for label in ("", "kind"):
+        _, data = new_data(Conf(dataset=str(path)), label=label)
+        assert data.source.label_names == classes, f"with --label {label!r}"
+        found = data.source.train.labels.sum(axis=0) + data.source.test.labels.sum(axis=0)
+        assert found.tolist() == [per_class[each] for each in classes]
+
+
+@pytest.mark.parametrize("cells", LABELS)
+def test_a_model_is_evaluated_and_predicts_by_these_names_and_the_data_are_valid(
+    cells: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words, classes = LABELS[cells]
+    csv(Path("t.csv"), rows(words))
+    for label in ([], ["--label", "kind"]):
+        assert ended("data", "validate", "t.csv", *label) == 0
+        assert ended("train", "t.csv", *label, "--model", "mlp", "--epochs", "1", "--out", "m.zip") == 0
+        assert ended("evaluate", "m.zip", "--dataset", "t.csv", "--split", "all") == 0
+        capsys.readouterr()
+        assert ended("predict", "m.zip", "t.csv") == 0
+        assert {line.split()[-1] for line in capsys.readouterr().out.splitlines()} <= set(classes)
+
+
+def test_only_what_a_schema_lists_is_a_gap_besides_empty_cells(tmp_path: Path) -> None:
+    csv(tmp_path / "t.csv", rows(["None", "red", "blue"]))
+    columns = '[{"name": "a"}, {"name": "b"}, {"name": "kind", "type": "category"}]'
+    for missing, classes in (("", ("None", "blue", "red")), (', "missing": ["", "none"]', ("blue", "red"))):
+        schema = TransformProcess.from_json(f'{{"columns": {columns}, "label": "kind"{missing}}}')
+        _, data = new_data(Conf(dataset=str(tmp_path / "t.csv"), transform=schema))
+        assert data.source.label_names == classes
+    assert label_gaps(MISSING) == {""} and label_gaps(("-",)) == {"", "-"}
+
+
+def test_names_are_in_order_and_numbers_to_predict_are_told_from_them() -> None:
+    assert classes_of(["10", "9", "b", "01", "1.0", "a", "-2"]) == ("-2", "1", "9", "10", "a", "b")
+    assert class_name("1_0") == "1_0" and class_name("1e3") == "1000" and class_name("0.5") == "0.5"
+    assert why_no_classes(["1", "0.5", "na"]) == "real numbers" and not why_no_classes(["0.5", "b"])
+    assert not why_no_classes([str(number) for number in range(1000)])
+    assert why_no_classes([str(number) for number in range(1, 1001)]) == "1000 different numbers"
