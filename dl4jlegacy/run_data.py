@@ -15,6 +15,7 @@ from dl4jlegacy.datasets.image_files import ImageRecordReader
 from dl4jlegacy.datasets.image_tables import image_schema
 from dl4jlegacy.datasets.inspection import GUESSED_ROWS, Inspection, check_one_kind, guess_schema, inspect_csv
 from dl4jlegacy.datasets.normalizers import Normalizer, NormalizerMinMaxScaler, as_read
+from dl4jlegacy.datasets.pandas_index import warn_of_index
 from dl4jlegacy.datasets.precision import warn_of_equal
 from dl4jlegacy.datasets.sequence_reader import SequenceRecordReader
 from dl4jlegacy.datasets.sources import svmlight_files_of, table_files_of
@@ -22,6 +23,7 @@ from dl4jlegacy.datasets.stored_tables import is_large
 from dl4jlegacy.datasets.svmlight_files import TooWideError
 from dl4jlegacy.datasets.svmlight_schema import svmlight_schema
 from dl4jlegacy.datasets.table import find_columns
+from dl4jlegacy.datasets.table_files import index_columns
 from dl4jlegacy.datasets.texts import TextReader
 from dl4jlegacy.datasets.transform_process import TransformProcess
 from dl4jlegacy.datasets.transforms import RemoveColumns
@@ -52,14 +54,15 @@ def load_data(
     stratify: bool = False,
     text: TextReader | None = None,
     sequences: SequenceRecordReader | None = None,
+    keep_index: bool = False,
 ) -> Data:
     """Return the data set of that name; raises ``DataError``.
 
     With ``scale`` features that go beyond 0 to 1 are scaled to it, each by its smallest and largest training value. A
     ``transform`` makes them of the columns of tables, and scales them or not; ``images`` of images in folders;
-    ``stratify`` holds out a share of every class; ``text`` and ``sequences`` say
-    how these are read. A schema without steps of SVMLight files, as they get when nothing is said, leaves the scaling
-    to ``scale``.
+    ``stratify`` holds out a share of every class; ``text`` and ``sequences`` say how these are read, ``keep_index``
+    that pandas' index is a column like others. A schema without steps of SVMLight files, as they get when nothing is
+    said, leaves the scaling to ``scale``.
     """
     place = storage.local(data_dir) or None
     found = load(
@@ -70,6 +73,7 @@ def load_data(
         stratify=stratify,
         text=text,
         sequences=sequences,
+        keep_index=keep_index,
         rounded=False,
     )
     source = dataclasses.replace(found, name=name)
@@ -111,6 +115,7 @@ def data_of(conf: Conf, data_dir: str = "") -> Data:
         stratify=conf.stratify,
         text=conf.text,
         sequences=conf.sequences,
+        keep_index=conf.keep_index,
     )
 
 
@@ -155,6 +160,7 @@ def new_data(conf: Conf, *, label: str = "", regression: bool = False, multi_lab
         found = _inspected(conf, "")
         if not any(column.missing or column.type == "category" for column in found.columns):
             raise
+        warn_of_index(found.index, found.name)
         conf = conf.replace(transform=guess_schema(found, scale=conf.scale_features))
         data = data_of(conf)
     transform = data.source.transform
@@ -224,6 +230,7 @@ def _guessed(conf: Conf, label: str, *, regression: bool, multi_label: bool) -> 
             found, label=label, regression=regression, multi_label=multi_label, scale=conf.scale_features
         )
     inspected = _inspected(conf, label)
+    warn_of_index(inspected.index, inspected.name)
     return guess_schema(
         inspected, label=label, regression=regression, multi_label=multi_label, scale=conf.scale_features
     )
@@ -237,7 +244,8 @@ def _inspected(conf: Conf, label: str) -> Inspection:
             f"data set {conf.dataset!r} has no columns to choose from: --label, --regression and --schema are for "
             "tables, and it is none"
         )
-    return inspect_csv(found[0], label, rows=GUESSED_ROWS)
+    index = () if conf.keep_index else index_columns(found)
+    return inspect_csv(found[0], label, rows=GUESSED_ROWS, index=index)
 
 
 def _with_label(transform: TransformProcess, label: str, *, regression: bool, multi_label: bool) -> TransformProcess:

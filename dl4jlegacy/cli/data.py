@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dl4jlegacy.cli.options import Format, Images, Label, MultiLabel, Regression, option
+from dl4jlegacy.cli.options import Format, Images, KeepIndex, Label, MultiLabel, Regression, option
 from dl4jlegacy.cli.values import not_empty
 from dl4jlegacy.console import emit, error_fields
 from dl4jlegacy.errors import DataError, OutputError, counted
@@ -45,6 +45,7 @@ def inspect(
     label: Label = None,
     regression: Regression = False,
     multi_label: MultiLabel = False,
+    keep_index: KeepIndex = False,
     images: Images = None,
     out: Annotated[
         str | None,
@@ -59,17 +60,17 @@ def inspect(
     from dl4jlegacy.datasets.image_tables import image_schema
     from dl4jlegacy.datasets.inspection import GUESSED_ROWS, guess_schema, inspect_csv
 
-    file = _files(path)[0]
+    file, index = _files(path)[0], _index(path, keep_index)
     if images is not None:
         label = _labels_of_images(file, images, label)
-    found = inspect_csv(file, label or "")
+    found = inspect_csv(file, label or "", index=index)
     numbers = found.has_numbers(regression=regression, multi_label=multi_label)
     if multi_label:
         found.check_answers()
     if images is not None:
         schema = image_schema(file, images, label=label or "", regression=numbers, multi_label=multi_label)
     else:
-        start = found if found.rows <= GUESSED_ROWS else inspect_csv(file, label or "", rows=GUESSED_ROWS)
+        start = found if found.rows <= GUESSED_ROWS else inspect_csv(file, label or "", rows=GUESSED_ROWS, index=index)
         schema = guess_schema(start, label=label or "", regression=numbers, multi_label=multi_label)
     if out is not None:
         _write(out, schema.to_json())
@@ -85,11 +86,12 @@ def validate(
     label: Label = None,
     regression: Regression = False,
     multi_label: MultiLabel = False,
+    keep_index: KeepIndex = False,
     images: Images = None,
     format: Format = "text",
 ) -> None:
     """Count what is missing, invalid or duplicated, with examples; fails if training would refuse the file."""
-    kind = {"regression": regression, "multi_label": multi_label}
+    kind = {"regression": regression, "multi_label": multi_label, "keep_index": keep_index}
     pairs = list(_images(path) if images is None else _listed(path, images, label, **kind))
     pairs = pairs or list(_tables(path, label or "", **kind))
     refused = [f"{one.name}: {part.what}, {part.count:,}" for one, parts in pairs for part in parts if part.is_refused]
@@ -130,7 +132,7 @@ def _labels_of_images(file: Path, images: str, label: str | None) -> str:
 
 
 def _listed(
-    path: str, images: str, label: str | None, *, regression: bool, multi_label: bool
+    path: str, images: str, label: str | None, *, regression: bool, multi_label: bool, keep_index: bool
 ) -> Iterator[tuple[Inspection, Sequence[Problem]]]:
     """Yield what is wrong with tables that list images, and with these."""
     from pathlib import Path
@@ -142,16 +144,17 @@ def _listed(
     label = _labels_of_images(file, images, label)
     schema = image_schema(file, images, label=label, regression=True)
     column = schema.columns[0].name
-    for found, problems in _tables(path, label, regression=regression, multi_label=multi_label):
+    for found, problems in _tables(path, label, regression=regression, multi_label=multi_label, keep_index=keep_index):
         yield found, [*problems, *problems_of_listed(Path(found.name), column, schema, places)]
 
 
 def _tables(
-    path: str, label: str, *, regression: bool, multi_label: bool
+    path: str, label: str, *, regression: bool, multi_label: bool, keep_index: bool
 ) -> Iterator[tuple[Inspection, Sequence[Problem]]]:
     from dl4jlegacy.datasets.inspection import inspect_csv
 
-    every = [inspect_csv(file, label) for file in _files(path)]
+    index = _index(path, keep_index)
+    every = [inspect_csv(file, label, index=index) for file in _files(path)]
     numbers = every[0].has_numbers(regression=regression, multi_label=multi_label)  # the schema is guessed from it
     for found in every:
         yield found, found.all_problems(regression=numbers, multi_label=multi_label, is_whole=len(every) == 1)
@@ -165,6 +168,13 @@ def _files(path: str) -> list[Path]:
     if not found:
         raise DataError(f"{path} is neither a table nor a folder of them")
     return found
+
+
+def _index(path: str, keep_index: bool) -> tuple[str, ...]:
+    """Return the columns of a data set that are left out, as pandas' index."""
+    from dl4jlegacy.datasets.table_files import index_columns
+
+    return () if keep_index else index_columns(_files(path))
 
 
 def _write(out: str, text: str) -> None:
@@ -198,6 +208,8 @@ def _lines(found: Inspection, schema: TransformProcess) -> Iterator[str]:
     width = max(len(column.name) for column in found.columns)
     for column in found.columns:
         yield f"{column.number:>4}  {column.name:<{width}}  {column.type:<8}  {_summary(column)}"
+    if found.index:
+        yield f"left out     {', '.join(found.index)}, pandas' index (--keep-index keeps it)"
     for name in schema.label_columns:
         yield f"label        {name}, {_label_line(found.column(name), schema)}"
     for step in schema.steps:

@@ -48,6 +48,7 @@ __all__ = [
     "Format",
     "Id",
     "Images",
+    "KeepIndex",
     "Label",
     "LogFormat",
     "MultiLabel",
@@ -164,6 +165,7 @@ MixedDevices = Annotated[
         help="Let CPUs and GPUs of any kind train together; the answer is then not the same bit by bit.",
     ),
 ]
+KeepIndex = Annotated[bool, typer.Option("--keep-index", help="Learn from pandas' index, too, which is left out.")]
 MultiLabel = Annotated[
     bool, typer.Option("--multi-label", help="The labels are 0 or 1 each, and do not exclude each other.")
 ]
@@ -236,15 +238,14 @@ class TrainOptions:
     label: Label = None
     regression: Regression = False
     multi_label: MultiLabel = False
+    keep_index: KeepIndex = False
     schema: Annotated[
         Path | None,
         _text(
             "--schema", "FILE", "What is made of the columns, as dl4j data inspect --out writes it (guessed).", _path
         ),
     ] = None
-    stratify: Annotated[
-        bool, typer.Option("--stratify", help="Give each part of the data its share of every class.")
-    ] = False
+    stratify: Annotated[bool, typer.Option("--stratify", help="Give each part its share of every class.")] = False
     class_weights: Annotated[
         Any,
         _text(
@@ -410,7 +411,7 @@ class TrainOptions:
             "poison_jobs",
         )
         given = _given(self, names)
-        for name in ("mixed_devices", "data_by_reference", "collect_training_stats", "stratify"):
+        for name in ("mixed_devices", "data_by_reference", "collect_training_stats", "stratify", "keep_index"):
             if getattr(self, name):
                 given[name] = True
         given |= {"scale_features": False} if self.no_scaling else {}

@@ -15,6 +15,7 @@ from dl4jlegacy.cli.options import (
     Bind,
     ClusterName,
     Id,
+    KeepIndex,
     Label,
     MultiLabel,
     Regression,
@@ -87,6 +88,7 @@ class TuneOptions:
     label: Label = None
     regression: Regression = False
     multi_label: MultiLabel = False
+    keep_index: KeepIndex = False
     out_conf: Annotated[
         str | None,
         option(
@@ -124,6 +126,7 @@ def tune(options: TuneOptions) -> None:
     from dl4jlegacy.cli.progress import ProgressDisplay
 
     conf, given, space = tuning.read_search(options.conf)
+    conf = conf.replace(keep_index=True) if options.keep_index else conf
     chosen = tuning.SearchOptions(
         trials=options.trials,
         workers=options.workers,
@@ -209,6 +212,7 @@ def _how_to_go_on(options: TuneOptions) -> str:
         words += [] if value is None else [flag, shlex.quote(str(value))]
     words += ["--regression"] if options.regression else []
     words += ["--multi-label"] if options.multi_label else []
+    words += ["--keep-index"] if options.keep_index else []
     return f"; `{command('tune', *words)}` goes on from there"
 
 

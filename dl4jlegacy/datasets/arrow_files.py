@@ -23,6 +23,7 @@ import numpy as np
 
 from dl4jlegacy import files
 from dl4jlegacy.backend import Array
+from dl4jlegacy.datasets.pandas_index import listed_columns
 from dl4jlegacy.datasets.text_files import Row
 from dl4jlegacy.errors import DataError, how_to_install
 
@@ -63,10 +64,11 @@ def _pyarrow(name: str) -> _PyArrow:
 
 @dataclass(frozen=True, slots=True)
 class ArrowFile:
-    """An open file: the names of its columns, and its batches of rows."""
+    """An open file: the names of its columns, those among them that are pandas' index, and its batches of rows."""
 
     name: str
     names: tuple[str, ...]
+    index: tuple[str, ...]
     _schema: Any
     _read: Any
     _pa: _PyArrow
@@ -186,7 +188,7 @@ def opened_arrow(file: BinaryIO, name: str) -> Iterator[ArrowFile]:
                 raise DataError(
                     f"{name}: column {column!r} is there {names.count(column)} times; name each differently"
                 )
-        yield ArrowFile(name, names, schema, read, pa)
+        yield ArrowFile(name, names, listed_columns(names, schema.metadata), schema, read, pa)
 
 
 def _native(file: BinaryIO, pa: _PyArrow) -> Any:

@@ -24,8 +24,9 @@ from dl4jlegacy.datasets.header import Header
 from dl4jlegacy.datasets.iterator import ListDataSetIterator
 from dl4jlegacy.datasets.label_cells import class_name, classes_of, numbers_in, why_no_classes
 from dl4jlegacy.datasets.numpy_files import opened_numpy, texts_of
+from dl4jlegacy.datasets.pandas_index import header_names, warn_of_index
 from dl4jlegacy.datasets.table import column_name
-from dl4jlegacy.datasets.table_files import TextRows, is_numpy, opened_rows
+from dl4jlegacy.datasets.table_files import TextRows, index_columns, is_numpy, opened_rows
 from dl4jlegacy.datasets.text_files import MISSING, is_number, is_plain
 from dl4jlegacy.errors import CellError, DataError, counted
 
@@ -69,12 +70,14 @@ class _Table:
 
     ``known`` are the columns that it should have, or those of ``alike``, the first file of its data set; ``order`` the
     places of the features, if it has their names; ``told``: whether others are named in a warning.
+    ``index`` are columns that are left out.
     """
 
     name: str
     known: Header | None = None
     alike: _Table | None = None
     told: bool = True
+    index: tuple[str, ...] = ()
     unit: str = "line"
     width: int = 0
     header: list[str] | None = None
@@ -95,6 +98,13 @@ class _Table:
             return tuple((self.header or [])[column] for column in self.order)
         return tuple(name for column, name in enumerate(self.header or ()) if column != self.label_column)
 
+    def found_header(self) -> Header | None:
+        """Return the names by which these columns are found in other files; None: they have none."""
+        names = [name for name in self.header or () if name not in self.index]
+        if self.header is None or self.label_column is None:
+            return Header.of(names, None)
+        return Header.of(names, names.index(self.header[self.label_column]))
+
     def clear(self) -> None:
         """Forget the rows, not the columns."""
         self.values, self.lines = array("d"), array("q")
@@ -104,13 +114,15 @@ class _Table:
 class CsvData(NamedTuple):
     """What files hold: a part for each, float64; the names of the classes, and those of the columns of features.
 
-    ``header`` has the names by which these columns are found in other files; None: they have none.
+    ``header`` has the names by which these columns are found in other files; None: they have none. ``left_out``
+    are columns that are not read, such as pandas' index.
     """
 
     parts: list[DataSet]
     label_names: tuple[str, ...]
     columns: tuple[str, ...]
     header: Header | None = None
+    left_out: tuple[str, ...] = ()
 
 
 def read_csv(
@@ -150,15 +162,18 @@ def read_csv_files(
     labelled: bool = True,
     is_split: bool = False,
     header: Header | None = None,
+    index: Sequence[str] | None = None,
 ) -> CsvData:
     """Return one DataSet per file, all with the same columns and the same classes, float64; see ``read_csv``.
 
     With ``is_split``, for examples of which some are then held out, a class that occurs once is an error, too. Columns
     with names are found by these, in the order of ``header``, of a model for instance; None: that of the first file.
+    ``index`` are columns to leave out; None: pandas' index, if ``header`` does not say what is read.
     """
-    tables = [_read(paths[0], labelled, header)]
-    known = header or Header.of(tables[0].header, tables[0].label_column)
-    tables += [_read(path, labelled, known, tables[0] if header is None else None) for path in paths[1:]]
+    left_out = tuple(index_columns(paths) if index is None and header is None else index or ())
+    tables = [_read(paths[0], labelled, header, left_out)]
+    known = header or tables[0].found_header()
+    tables += [_read(path, labelled, known, left_out, tables[0] if header is None else None) for path in paths[1:]]
     features = [_features(table, "the file") for table in tables]
     for table, x in zip(tables, features, strict=True):
         if x.shape[1] != features[0].shape[1]:
@@ -168,13 +183,15 @@ def read_csv_files(
                 "files of one data set must have the same columns"
             )
     columns = tables[0].feature_names()
+    if index is None:
+        warn_of_index(left_out, tables[0].name)
     if not labelled:
-        return CsvData([DataSet(x) for x in features], (), columns, known)
+        return CsvData([DataSet(x) for x in features], (), columns, known, left_out)
     classes, names = _classes(tables, n_classes, label_names)
     if is_split:
         _check_lone(tables, classes)
     parts = [DataSet(x, one_hot(y, len(names))) for x, y in zip(features, classes, strict=True)]
-    return CsvData(parts, names, columns, known)
+    return CsvData(parts, names, columns, known, left_out)
 
 
 def _check_alike(first: _Table, table: _Table) -> None:
@@ -228,9 +245,11 @@ def read_csv_blocks(
         raise _no_examples(name)
 
 
-def _read(path: Path, labelled: bool, known: Header | None, first: _Table | None = None) -> _Table:
-    """Return a file with columns that are known, or those of the ``first`` file of its data set."""
-    table = _Table(str(path), known, alike=first)
+def _read(
+    path: Path, labelled: bool, known: Header | None, index: tuple[str, ...], first: _Table | None = None
+) -> _Table:
+    """Return a file with columns that are known, or those of the ``first`` file of its data set, without an index."""
+    table = _Table(str(path), known, alike=first, index=index)
     with files.errors_as(DataError, f"cannot read {path}"):
         file = files.open_to_read(path)
     if is_numpy(path.name):
@@ -306,9 +325,9 @@ def _examples(table: _Table, found: TextRows, *, labelled: bool) -> Iterator[tup
 
 def _is_header(table: _Table, line: int, row: list[str], *, labelled: bool) -> bool:
     """Return whether the first row is the header; it says how many columns there are, and which is the label."""
-    cells = [cell.strip() for cell in row]
+    cells = header_names(row)
     is_known = table.known is not None and table.known.is_in(cells)
-    is_named = _find_label(table, line, row, labelled=labelled)
+    is_named = _find_label(table, line, cells, labelled=labelled)
     if not is_known and not is_named and any(map(is_number, row)):
         return False
     _check_header(table.name, line, [cell.lower() for cell in cells])
@@ -323,9 +342,16 @@ def _take_names(table: _Table, line: int, names: list[str], *, labelled: bool) -
     if table.alike is not None:
         _check_alike(table.alike, table)
     if known is None or (labelled and not known.label):
+        if left_out := [column for column, name in enumerate(names) if name in table.index]:
+            table.order = [c for c in range(len(names)) if c not in left_out and c != table.label_column]
+            if not table.order:
+                shown = ", ".join(map(repr, table.index))
+                raise DataError(f"{table.name} has no features beside pandas' index, {shown}; --keep-index keeps that")
         return
     if known.is_in(names) or not any(map(is_number, names)):  # numbers for names, as of arrays, are no names
-        table.order, table.label_column = known.places(names, table.name, labelled=labelled, told=table.told)
+        table.order, table.label_column = known.places(
+            names, table.name, labelled=labelled, told=table.told, index=table.index
+        )
 
 
 def _find_label(table: _Table, line: int, row: list[str], *, labelled: bool) -> bool:
@@ -333,7 +359,8 @@ def _find_label(table: _Table, line: int, row: list[str], *, labelled: bool) -> 
     table.width = len(row)
     header = [cell.strip().lower() for cell in row]
     named = [column for column, cell in enumerate(header) if cell in LABEL_HEADERS]
-    table.label_column = named[-1] if named else len(row) - 1 if labelled else None
+    others = [column for column, cell in enumerate(row) if cell not in table.index]
+    table.label_column = named[-1] if named else others[-1] if labelled else None
     if not named and table.known is not None and table.known.label and len(row) == len(table.known.names):
         table.label_column = table.known.names.index(table.known.label)
     if len(row) - (table.label_column is not None) < 1:

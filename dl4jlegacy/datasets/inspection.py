@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from dl4jlegacy.datasets.column_summary import EXAMPLES, GAPS, KEPT_WORDS, Colum
 from dl4jlegacy.datasets.csv_files import LABEL_HEADERS
 from dl4jlegacy.datasets.duplicates import Duplicates
 from dl4jlegacy.datasets.label_cells import class_name
+from dl4jlegacy.datasets.pandas_index import header_names
 from dl4jlegacy.datasets.svmlight_files import (
     LABEL,
     MOST_COLUMNS,
@@ -29,7 +30,7 @@ from dl4jlegacy.datasets.svmlight_files import (
     word_of,
 )
 from dl4jlegacy.datasets.table import Column, cell_place, column_name, find_columns
-from dl4jlegacy.datasets.table_files import is_svmlight, opened_rows
+from dl4jlegacy.datasets.table_files import index_columns, is_svmlight, opened_rows
 from dl4jlegacy.datasets.text_files import Row, is_number
 from dl4jlegacy.datasets.transform_process import TransformProcess, no_answer
 from dl4jlegacy.datasets.transforms import CategoricalToOneHot, Impute, RemoveColumns, Standardize, Step
@@ -96,6 +97,7 @@ class Inspection:
         columns: in their order.
         problems: ragged rows, cells that are no numbers in a column of numbers, gaps, duplicated rows.
         labels: what is in the columns to learn.
+        index: columns that are left out of all this, pandas' index.
     """
 
     name: str
@@ -104,14 +106,20 @@ class Inspection:
     columns: tuple[ColumnSummary, ...]
     problems: tuple[Problem, ...]
     labels: LabelCells = LabelCells()
+    index: tuple[str, ...] = ()
 
     def column(self, name: str) -> ColumnSummary:
         """Return the summary of the column of that name."""
         return next(column for column in self.columns if column.name == name)
 
-    def default_label(self) -> str:
-        """Return the column called label, class or target, else the last."""
-        return _default_label([column.name for column in self.columns])
+    def label_columns(self, label: str) -> tuple[str, ...]:
+        """Return the columns to learn: those that ``label`` names, else the one called label, class or target, or last.
+
+        Raises:
+            DataError: there is none, or it is pandas' index.
+        """
+        names, numbers = [column.name for column in self.columns], [column.number for column in self.columns]
+        return _labels_in(label, names, numbers, self.index, self.name)
 
     def has_numbers(self, *, regression: bool = False, multi_label: bool = False) -> bool:
         """Return whether the labels are numbers to predict: somebody says so, they are several, or real ones.
@@ -141,6 +149,9 @@ class Inspection:
             is_whole: there is no other file in which these labels may have other values.
         """
         cells, found = self.labels, list(self.problems)
+        if self.index:
+            what = "columns that are pandas' index, and left out (--keep-index keeps them)"
+            found.append(Problem(what, len(self.index), tuple(map(repr, self.index))))
         if len(cells.names) > 1:
             found += [self._left_out(part, is_whole) for part in (cells.partly, cells.wholly) if part is not None]
         if multi_label:
@@ -169,6 +180,23 @@ class Inspection:
             elif not are_numbers and not label.is_full and len(set(map(class_name, label.counts))) == 1:
                 same.append(f"{label.name!r} is {next(iter(label.counts))!r}")
         return [Problem("labels with one value only", len(same), tuple(same[:EXAMPLES]), is_refused)] if same else []
+
+
+def _labels_in(
+    label: str, names: Sequence[str], numbers: Sequence[int], index: Sequence[str], where: str
+) -> tuple[str, ...]:
+    """Return the columns to learn among those that are not left out; numbers are those of the file, from 1."""
+    if not label:
+        return (_default_label(names),)
+    every = list(names)
+    if not label.strip().startswith("-"):
+        left_out = iter(index)
+        every = [names[numbers.index(n)] if n in numbers else next(left_out) for n in range(1, max(numbers) + 1)]
+        every += left_out
+    found = find_columns(label, every, where)
+    if wrong := [name for name in found if name in index]:
+        raise DataError(f"{where}: the label {wrong[0]!r} is pandas' index, and left out; --keep-index keeps it")
+    return found
 
 
 def _default_label(names: Sequence[str]) -> str:
@@ -212,8 +240,10 @@ class _Seen:
 class _LabelRows:
     """Looks at the labels of every row; ``found`` has what there is to say."""
 
-    def __init__(self, name: str, unit: str, names: Sequence[str], labels: Sequence[str]) -> None:
-        self._name, self._unit, self._labels = name, unit, tuple(labels)
+    def __init__(
+        self, name: str, unit: str, names: Sequence[str], numbers: Sequence[int], labels: Sequence[str]
+    ) -> None:
+        self._name, self._unit, self._labels, self._numbers = name, unit, tuple(labels), numbers
         self._places = [names.index(label) for label in labels]
         self._partly, self._wholly, self._empty = _Seen(), _Seen(), _Seen()
         self._strange = [_Seen() for _ in labels]
@@ -230,7 +260,7 @@ class _LabelRows:
                 strange.add(f"{self._unit} {line} has {cell!r}")
                 if self._first is None:
                     text = f"{float(cell):g}" if is_number(cell) else repr(cell)
-                    self._first = cell_place(self._name, self._unit, line, label, place + 1), text
+                    self._first = cell_place(self._name, self._unit, line, label, self._numbers[place]), text
         if not row[self._places[0]].strip():
             self._empty.add(f"{self._unit} {line}")
         if gaps:
@@ -252,7 +282,9 @@ class _LabelRows:
         return LabelCells(self._labels, first[0], first[1], first[2], strange, self._first)
 
 
-def inspect_csv(path: Path, label: str = "", *, rows: int | None = None) -> Inspection:
+def inspect_csv(
+    path: Path, label: str = "", *, rows: int | None = None, index: Sequence[str] | None = None
+) -> Inspection:
     """Return what is in a file: CSV or JSON lines, gzipped or not, Parquet, Arrow or Feather, or SVMLight.
 
     Args:
@@ -260,12 +292,14 @@ def inspect_csv(path: Path, label: str = "", *, rows: int | None = None) -> Insp
         label: the column to learn, or several, as for ``guess_schema``. A CSV file has a header if the first row has a
             name of these, or one such as label or class, or no number.
         rows: how many are looked at, the first ones; None: all.
+        index: columns that are left out; None: pandas' index, as it is in this file.
 
     Raises:
         DataError: it cannot be read, has one column only, or holds nothing, or there is no such label.
     """
     if is_svmlight(path.name):
         return inspect_svmlight([path], label)
+    left_out = tuple(index_columns([path]) if index is None else index)
     with files.errors_as(DataError, f"cannot read {path}"):
         file = files.open_to_read(path)
     with opened_rows(file, str(path)) as found:
@@ -273,17 +307,20 @@ def inspect_csv(path: Path, label: str = "", *, rows: int | None = None) -> Insp
         first = next(every, None) if found.names is None else (1, found.names)
         if first is None:
             raise DataError(f"{path} holds no examples; expected one per line")
-        cells = [cell.strip() for cell in first[1]]
+        cells = header_names(first[1])
         has_header = named or _is_header(cells, label)
         names = cells if has_header else [column_name(number) for number in range(1, len(cells) + 1)]
-        _check_names(str(path), first[0], names)
-        chosen = find_columns(label, names, str(path)) if label else (_default_label(names),)
-        labels = _LabelRows(str(path), found.unit, names, chosen)
+        places = [place for place, name in enumerate(names) if name not in left_out]
+        kept, numbers = [names[place] for place in places], [place + 1 for place in places]
+        _check_names(str(path), first[0], kept)
+        chosen = _labels_in(label, kept, numbers, left_out, str(path))
+        labels = _LabelRows(str(path), found.unit, kept, numbers, chosen)
         body = islice(every if has_header else chain([first], every), rows)
-        count, columns, problems = _count(body, names, found.unit, labels)
+        count, columns, problems = _count(_Body(body, len(names), places), kept, found.unit, labels)
     if not count:
         raise DataError(f"{path} holds no examples; expected one per line below the header")
-    return Inspection(str(path), count, has_header, columns, problems, labels.found())
+    index = tuple(name for name in names if name in left_out)
+    return Inspection(str(path), count, has_header, columns, problems, labels.found(), index)
 
 
 class _SparseColumns:
@@ -372,16 +409,24 @@ def _check_names(name: str, line: int, names: Sequence[str]) -> None:
             )
 
 
+class _Body(NamedTuple):
+    """The rows below the header, how many cells each has, and the places of those that are looked at."""
+
+    rows: Iterator[Row]
+    width: int
+    places: Sequence[int]
+
+
 def _count(
-    rows: Iterator[Row], names: Sequence[str], unit: str, labels: _LabelRows
+    body: _Body, names: Sequence[str], unit: str, labels: _LabelRows
 ) -> tuple[int, tuple[ColumnSummary, ...], tuple[Problem, ...]]:
-    columns = tuple(ColumnSummary(name, number) for number, name in enumerate(names, 1))
+    columns = tuple(ColumnSummary(name, place + 1) for place, name in zip(body.places, names, strict=True))
     ragged, gaps, strange = _Seen(), [_Seen() for _ in names], [_Seen() for _ in names]
     count = 0
     refused = "rows that are there twice cannot be counted in the temporary folder"
     with files.errors_as(DataError, refused), Duplicates() as known:
-        while block := list(islice(rows, _BLOCK)):
-            whole = _whole(block, len(names), unit, ragged)
+        while block := list(islice(body.rows, _BLOCK)):
+            whole = _whole(block, body, unit, ragged)
             count += len(whole)
             lines = [line for line, _ in whole]
             for line, row in whole:
@@ -400,13 +445,16 @@ def _count(
     return count, columns, tuple(problems)
 
 
-def _whole(block: list[Row], width: int, unit: str, ragged: _Seen) -> list[Row]:
-    """Return the rows that have all columns, and note the others."""
+def _whole(block: list[Row], body: _Body, unit: str, ragged: _Seen) -> list[Row]:
+    """Return the rows that have all columns, without what is left out, and note the others."""
+    width = body.width
     whole = [item for item in block if len(item[1]) == width]
     if len(whole) < len(block):
         for line, row in block:
             if len(row) != width:
                 ragged.add(f"{unit} {line} has {counted(len(row), 'column')}, not {width}")
+    if len(body.places) < width:
+        whole = [(line, [row[place] for place in body.places]) for line, row in whole]
     return whole
 
 
@@ -440,8 +488,7 @@ def guess_schema(
     Raises:
         DataError: there is no such column, or it has no numbers to predict, or they are no classes.
     """
-    names = [column.name for column in found.columns]
-    labels = find_columns(label, names, found.name) if label else (found.default_label(),)
+    labels = found.label_columns(label)
     regression = regression or (len(labels) > 1 and not multi_label)
     for name in labels:
         _check_label(found, found.column(name), regression=regression, multi_label=multi_label)

@@ -23,6 +23,7 @@ from dl4jlegacy.datasets.dataset import DataSet, one_hot
 from dl4jlegacy.datasets.header import are_names, check_names, warn_of_unknown
 from dl4jlegacy.datasets.iterator import NumberedDataSetIterator
 from dl4jlegacy.datasets.label_cells import class_name, classes_of, why_no_classes
+from dl4jlegacy.datasets.pandas_index import header_names
 from dl4jlegacy.datasets.precision import far_columns
 from dl4jlegacy.datasets.text_files import csv_rows, is_number
 from dl4jlegacy.errors import DataError, counted, nearest
@@ -355,7 +356,7 @@ def _rows_of(path: Path, content: bytes, skip_lines: int) -> Rows:
         if line > before + 1 and not any("\n" in cell or "\r" in cell for cell in row):
             raise DataError(f"{path}, line {before + 1} is empty, and rows follow; each row is one time step")
     cells = [[cell.strip() for cell in row] for _, row in found]
-    return Rows([line for line, _ in found], cells, [cell.strip() for cell in skipped[-1][1]] if skipped else [])
+    return Rows([line for line, _ in found], cells, header_names(skipped[-1][1]) if skipped else [])
 
 
 def names_in(rows: Rows) -> tuple[str, ...]:

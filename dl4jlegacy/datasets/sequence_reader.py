@@ -251,12 +251,22 @@ def _numbers(reader: SequenceRecordReader, rows: Rows, path: Path) -> list[int]:
     return [columns.index(find_column(label, columns, str(path))) for label in reader.label_columns]
 
 
+def _check_width(path: Path, found: int, reader: SequenceRecordReader) -> None:
+    """Raise ``DataError`` unless a file has as many columns beside the label as are learned from, if that is known."""
+    if reader.columns and found != reader.columns:
+        raise DataError(
+            f"{path} has {counted(found, 'column')} beside the label, and {reader.columns} are learned from"
+        )
+
+
 def _read(part: _Part, reader: SequenceRecordReader, known: Sequence[str] | None) -> tuple[DataSet, tuple[str, ...]]:
     first, names = part.features[0], reader.labels
     rows, is_known = read_rows(first, reader.skip_lines), reader.columns > 0
     label = None if part.labels else _numbers(reader, rows, first)
     if part.labels and reader.regression:
         names = tuple(known or _columns_of(read_rows(part.labels[0], reader.skip_lines)))
+    if is_known and not names_in(rows):
+        _check_width(first, len(rows.cells[0]) - len(label or ()), reader)
     data = CsvSequenceDataSetIterator(
         part.features,
         len(part.features),
@@ -271,11 +281,7 @@ def _read(part: _Part, reader: SequenceRecordReader, known: Sequence[str] | None
         shuffle=False,
         rounded=False,
     )
-    if reader.columns and data.input_columns != reader.columns:
-        raise DataError(
-            f"{first} has {counted(data.input_columns, 'column')} beside the label, and {reader.columns} "
-            "are learned from"
-        )
+    _check_width(first, data.input_columns, reader)
     cells = len(part.features) * data.longest * (data.input_columns + data.total_outcomes + 2)
     check_memory(
         8 * cells, f"reading {counted(len(part.features), 'sequence')}, each as long as the longest, {data.longest:,},"

@@ -23,6 +23,7 @@ from dl4jlegacy.datasets.image_folders import holds_images
 from dl4jlegacy.datasets.image_tables import image_schema, read_listed
 from dl4jlegacy.datasets.label_scale import LabelScale
 from dl4jlegacy.datasets.mnist import find_idx_files, read_idx_dataset, read_mnist
+from dl4jlegacy.datasets.pandas_index import warn_of_index
 from dl4jlegacy.datasets.sequence_reader import SequenceRecordReader, read_sequence_parts
 from dl4jlegacy.datasets.sparse_files import read_svmlight_files
 from dl4jlegacy.datasets.splitting import Split, class_numbers, stratified
@@ -30,7 +31,15 @@ from dl4jlegacy.datasets.stored_tables import is_large, stored_tables
 from dl4jlegacy.datasets.svmlight_files import TooWideError
 from dl4jlegacy.datasets.svmlight_schema import svmlight_schema
 from dl4jlegacy.datasets.table import Table
-from dl4jlegacy.datasets.table_files import KINDS, check_one_kind, is_pattern, is_svmlight, is_table, tables_like
+from dl4jlegacy.datasets.table_files import (
+    KINDS,
+    check_one_kind,
+    index_columns,
+    is_pattern,
+    is_svmlight,
+    is_table,
+    tables_like,
+)
 from dl4jlegacy.datasets.texts import TextReader
 from dl4jlegacy.datasets.transform_process import TransformedTables, TransformProcess
 from dl4jlegacy.errors import DataError, counted, nearest
@@ -100,6 +109,7 @@ def load(
     sequences: SequenceRecordReader | None = None,
     columns: int = 0,
     header: Header | None = None,
+    keep_index: bool = False,
     rounded: bool = True,
 ) -> DataSource:
     """Return the data set called ``name_or_path``.
@@ -128,6 +138,8 @@ def load(
         columns: SVMLight files have so many, and are read as sparse features; 0: they are only if they have more than a
             table may have.
         header: of a model that learned from a table without a schema: columns with names are found by these.
+        keep_index: pandas' index in a table that no schema or header describes is a column like others; else it is left
+            out.
         rounded: features are float32, or float64 if a column of the training part lies so far from 0 that float32
             would lose what differs in it. False: what is read of texts and tables stays float64, to be scaled as a
             model says.
@@ -149,6 +161,7 @@ def load(
         sequences=sequences,
         columns=columns,
         header=header,
+        index=() if keep_index else None,
     )
     return found.rounded() if rounded else found
 
@@ -166,6 +179,7 @@ def _load(
     sequences: SequenceRecordReader | None,
     columns: int,
     header: Header | None,
+    index: Sequence[str] | None,
 ) -> DataSource:
     """Return the data set, with features of tables and sequences as float64."""
     if sequences is not None:
@@ -198,11 +212,11 @@ def _load(
         train, test, names, reader = read_parts(path, images, label_names, split)
         return DataSource(name, train, test, names, images=reader, stratified=split.stratify)
     if kind == "pattern":
-        return _load_parts(name, tables_like(name), split, n_classes, label_names, header)
+        return _load_parts(name, tables_like(name), split, n_classes, label_names, header, index)
     if kind == "folder":
-        return _load_folder(name, path, split, n_classes=n_classes, known=label_names, header=header)
+        return _load_folder(name, path, split, n_classes=n_classes, known=label_names, header=header, index=index)
     if kind is not None:
-        return _load_parts(name, [path], split, n_classes, label_names, header)
+        return _load_parts(name, [path], split, n_classes, label_names, header, index)
     raise _unknown(name, path)
 
 
@@ -370,7 +384,14 @@ def _split(name: str, dataset: DataSet, label_names: tuple[str, ...], split: Spl
 
 
 def _load_folder(
-    name: str, path: Path, split: Split, *, n_classes: int | None, known: Sequence[str] | None, header: Header | None
+    name: str,
+    path: Path,
+    split: Split,
+    *,
+    n_classes: int | None,
+    known: Sequence[str] | None,
+    header: Header | None,
+    index: Sequence[str] | None,
 ) -> DataSource:
     """Return what ``path`` holds: IDX files first, then tables."""
     if find_idx_files(path):
@@ -388,7 +409,7 @@ def _load_folder(
                 path,
                 tables[0].name,
             )
-        return _load_parts(name, tables, split, n_classes, known, header)
+        return _load_parts(name, tables, split, n_classes, known, header, index)
     with files.errors_as(DataError, f"cannot read folder {path}"):
         found = files.names_in(path)
     raise DataError(
@@ -405,17 +426,20 @@ def _load_parts(
     n_classes: int | None,
     known: Sequence[str] | None,
     header: Header | None,
+    index: Sequence[str] | None,
 ) -> DataSource:
     """Return tables of numbers and a class: one to learn from and one held out, by their names, or parts of one."""
     found = _in_order(tables)
     if [_stem(path) for path in found] == ["train", "test"]:
-        learned = read_csv_files(found[:1], n_classes=n_classes, label_names=known, header=header)
+        index = index_columns(found) if index is None and header is None else index
+        learned = read_csv_files(found[:1], n_classes=n_classes, label_names=known, header=header, index=index)
+        warn_of_index(learned.left_out, str(found[0]))
         train, names = learned.parts[0], learned.label_names
-        test = read_csv_files(found[1:], label_names=names, header=learned.header).parts[0]
+        test = read_csv_files(found[1:], label_names=names, header=learned.header, index=index).parts[0]
         if test.n_in != train.n_in:
             raise DataError(f"{found[0]} has {counted(train.n_in, 'feature')}, {found[1]} has {test.n_in}")
         return DataSource(name, train, test, names, columns=learned.columns, header=learned.header)
     is_new = n_classes is None and known is None
-    whole = read_csv_files(found, n_classes=n_classes, label_names=known, is_split=is_new, header=header)
+    whole = read_csv_files(found, n_classes=n_classes, label_names=known, is_split=is_new, header=header, index=index)
     parted = _split(name, DataSet.merge(whole.parts), whole.label_names, split)
     return dataclasses.replace(parted, columns=whole.columns, header=whole.header)

@@ -15,6 +15,7 @@ from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.arrow_files import ArrowFile, opened_arrow
 from dl4jlegacy.datasets.csv_chunks import CsvChunk, CsvFile, opened_chunks
 from dl4jlegacy.datasets.numpy_files import NumpyFile, opened_numpy, texts_of
+from dl4jlegacy.datasets.pandas_index import header_names
 from dl4jlegacy.datasets.svmlight_files import svmlight_tables
 from dl4jlegacy.datasets.table import Column, Table, column_name
 from dl4jlegacy.datasets.table_files import is_arrow, is_csv, is_numpy, is_svmlight, opened_rows
@@ -125,7 +126,7 @@ def _tables(file: BinaryIO, name: str, possible: _Possible, rows: int, gaps: _Ga
         first = next(found.rows, None) if found.names is None else (1, found.names)
         if first is None:
             raise DataError(f"{name} holds no examples; expected one per line")
-        header = [cell.strip() for cell in first[1]]
+        header = header_names(first[1])
         if found.names is not None or {column.name for column in possible[0]} & set(header):
             places = _places_in_header(name, header, possible[-1])
             body = _whole_rows(found.rows, name, header)
@@ -138,7 +139,7 @@ def _tables(file: BinaryIO, name: str, possible: _Possible, rows: int, gaps: _Ga
 
 def _chunk_tables(source: CsvFile, name: str, possible: _Possible, gaps: _Gaps) -> Iterator[Table]:
     """Yield the pieces of a CSV file as tables, read by pyarrow or, where that cannot, row by row."""
-    header = [cell.strip() for cell in source.first[1]]
+    header = header_names(source.first[1])
     columns, chunks = possible[-1], source.chunks
     if {column.name for column in possible[0]} & set(header):
         places, names = _places_in_header(name, header, columns), header

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import glob
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from dl4jlegacy import files
-from dl4jlegacy.datasets.arrow_files import arrow_rows
+from dl4jlegacy.datasets.arrow_files import arrow_rows, opened_arrow
 from dl4jlegacy.datasets.numpy_files import numpy_rows
+from dl4jlegacy.datasets.pandas_index import counting_columns
 from dl4jlegacy.datasets.text_files import Row, csv_rows, json_rows
 from dl4jlegacy.errors import DataError
 
@@ -19,6 +20,7 @@ __all__ = [
     "KINDS",
     "TextRows",
     "check_one_kind",
+    "index_columns",
     "is_arrow",
     "is_csv",
     "is_numpy",
@@ -116,6 +118,20 @@ def opened_rows(file: BinaryIO, name: str) -> Iterator[TextRows]:
         if first is None:
             raise DataError(f"{name} holds no examples; expected an object on each line")
         yield TextRows([column.strip() for column in first[1]], rows, "line" if kind == _JSON else "row")
+
+
+def index_columns(paths: Sequence[Path]) -> tuple[str, ...]:
+    """Return which columns of the files of a data set are pandas' index, which nobody should learn from.
+
+    Raises:
+        DataError: a file cannot be read.
+    """
+    if is_arrow(paths[0].name):
+        with files.errors_as(DataError, f"cannot read {paths[0]}"):
+            file = files.open_to_read(paths[0])
+        with opened_arrow(file, str(paths[0])) as source:
+            return source.index
+    return counting_columns(paths) if is_csv(paths[0].name) else ()
 
 
 def is_pattern(name: str) -> bool:

@@ -97,6 +97,7 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         augment: how ``dl4j`` changes the images of a data set while they are learned from; None: not at all.
         text: how ``dl4j`` reads a text: by characters (also None), or by words.
         sequences: how ``dl4j`` reads a folder of CSV files as sequences, one each; None: as parts of one table.
+        keep_index: whether ``dl4j`` learns from pandas' index in a table, too, which it leaves out otherwise.
         stratify: whether the parts of the data that are held out, for the evaluation at the end (by ``dl4j``) and as
             ``validation.fraction``, get their share of every class.
         class_weights: what an example of each class counts for in the loss, by the classes' names (those that are not
@@ -169,6 +170,7 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     augment: ImageTransform | None = None
     text: TextReader | None = None
     sequences: SequenceRecordReader | None = None
+    keep_index: bool = False
     stratify: bool = False
     class_weights: dict[str, float] | str | None = None
     batch_size: int = 32
@@ -335,7 +337,7 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         later = ("transform", "images", "validation", "early_stopping", "router_args", "first_epoch", "first_iteration")
         if not self.warm_start:
             del body["warm_start_jobs"]
-        others = ("stratify", "class_weights", "augment", "text", "sequences", "warm_start")
+        others = ("keep_index", "stratify", "class_weights", "augment", "text", "sequences", "warm_start")
         for name in (*later, *others):  # as before there were any
             if not body[name]:
                 del body[name]

@@ -37,6 +37,7 @@ _FIXED = (FREE_FIELDS - {"epochs"}) | {
         "augment",
         "text",
         "sequences",
+        "keep_index",
         "stratify",
         "class_weights",
         "validation",

@@ -19,7 +19,8 @@ from dl4jlegacy.training import prepare
 
 pytestmark = pytest.mark.usefixtures("here")
 SHORT = ("--sequences", "--epochs", "2", "--jobs-per-round", "3", "--batch-size", "4", "--format", "json")
-STEPS = SequenceRecordReader(label="move", align="equal", skip_lines=1, columns=2)
+STEPS = SequenceRecordReader(label="move", align="equal", skip_lines=1, columns=2, names=("a", "b", "move"))
+READ = {"label": "move", "align": "equal", "skip_lines": 1, "columns": 2, "names": ["a", "b", "move"]}
 
 
 def trained(dl4j: Any, *options: str) -> dict[str, Any]:
@@ -71,7 +72,7 @@ def test_a_class_at_each_step_is_learned_evaluated_and_predicted(dl4j: Any, step
     )
     report = trained(dl4j, "steps", *long, "--out", "m.zip")
     assert report["model"] == "lstm" and report["accuracy"] > 0.9
-    assert report["sequences"] == {"label": "move", "align": "equal", "skip_lines": 1, "columns": 2}
+    assert report["sequences"] == READ
     assert load_model("m.zip").sequences == STEPS and load_model("m.zip").label_names == ("down", "up")
     found = json.loads(dl4j("evaluate", "m.zip", "--dataset", "steps", "--format", "json"))
     assert (found["accuracy"], found["loss"]) == (report["accuracy"], report["loss"])
@@ -114,7 +115,7 @@ def test_the_parameters_are_the_same_for_any_number_of_workers_by_reference_and_
     kept = ("--checkpoint-dir", "run", "--checkpoint-every", "1")
     assert trained(dl4j, "steps", *SHORT, *kept)["params_sha256"] == found[0]
     conf = json.loads(Path("run", "conf.json").read_text(encoding="utf-8"))
-    assert conf["sequences"] == {"label": "move", "align": "equal", "skip_lines": 1, "columns": 2}
+    assert conf["sequences"] == READ
     Path("run", "conf.json").write_text(json.dumps({**conf, "epochs": 3}), encoding="utf-8")
     resumed = json.loads(dl4j("resume", "run", "--format", "json", "--out", "m.zip"))
     assert resumed["params_sha256"] == trained(dl4j, "steps", *SHORT, "--epochs", "3")["params_sha256"]
@@ -190,11 +191,13 @@ def test_what_is_wrong_is_named(
 
 def test_a_model_of_sequences_refuses_files_of_other_columns_and_standard_input(dl4j: Any, steps: Path) -> None:
     trained(dl4j, "steps", *SHORT, "--out", "m.zip")
-    Path("wide.csv").write_text("a,b,c,d\n1,2,3,4\n")
+    Path("other names.csv").write_text("a,c,d\n1,2,3\n")
+    assert "other names.csv has no column 'b'" in dl4j("predict", "m.zip", "other names.csv", fails=3)
+    Path("wide.csv").write_text("1,1,1,1\n1,2,3,4\n")
     assert "wide.csv has 4 columns, and the model takes 2 a time step" in dl4j("predict", "m.zip", "wide.csv", fails=3)
     assert "takes sequences in files" in dl4j("predict", "m.zip", "-", fails=3)
     Path("other").mkdir()
-    Path("other", "1.csv").write_text("a,b,c,move\n1,2,3,up\n4,5,6,down\n")
+    Path("other", "1.csv").write_text("1,1,1,up\n1,2,3,up\n4,5,6,down\n")
     assert "3 columns beside the label, and 2 are learned from" in dl4j(
         "evaluate", "m.zip", "--dataset", "other", fails=3
     )

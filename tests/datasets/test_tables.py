@@ -283,7 +283,7 @@ def test_an_inspection_counts_what_is_there(tmp_path: Path) -> None:
     text = "n,w,y\n1,a,0\n2.5,b,1\n,b,0\nx,,1\n2.5,b,1\n1,2,3,4\n"
     found = inspect_csv(written(tmp_path, text))
     n, w, _ = found.columns
-    assert (found.rows, found.has_header, found.default_label()) == (5, True, "y")
+    assert (found.rows, found.has_header, found.label_columns("")) == (5, True, ("y",))
     assert (n.type, n.missing, n.invalid, n.low, n.high, n.mean) == ("number", 1, 1, 1, 2.5, 2)
     assert (w.type, w.missing, dict(w.counts)) == ("category", 1, {"a": 1, "b": 3})
     assert [(p.what, p.count, p.examples) for p in found.problems] == [
