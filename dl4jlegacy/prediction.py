@@ -25,6 +25,8 @@ from dl4jlegacy.datasets.svmlight_schema import features_only
 from dl4jlegacy.datasets.table_files import is_svmlight, is_table
 from dl4jlegacy.datasets.text_files import opened_text
 from dl4jlegacy.datasets.texts import TextReader
+from dl4jlegacy.datasets.transform_process import TransformProcess
+from dl4jlegacy.datasets.unseen_words import UnseenWords
 from dl4jlegacy.errors import DataError, NotFiniteError, OutputError
 from dl4jlegacy.exits import exits_as_errors
 from dl4jlegacy.inference import TrainedModel, local_data
@@ -179,7 +181,7 @@ def blocks_of(model: TrainedModel, file: str, images: Sequence[Path] = (), *, to
         model: that they must fit.
         file: here or in S3; ``-``: standard input.
         images: the files in its place, as ``images_of`` returns them.
-        told: whether columns that the model does not know are named in a warning.
+        told: whether columns and words that the model does not know, and what is odd of images, are named in warnings.
 
     Of a model of texts each line that is not empty is a block: what follows it is to be predicted.
 
@@ -187,11 +189,11 @@ def blocks_of(model: TrainedModel, file: str, images: Sequence[Path] = (), *, to
         DataError: names file, line, column and value. ShapeError: the model takes other features.
     """
     if images and model.images is not None:
-        yield from model.images.blocks(images, rows=ROWS)
+        yield from model.images.blocks(images, rows=ROWS, told=told)
         return
     name = "standard input" if file == "-" else file
     if model.text is not None:
-        yield from _lines(model, file, name)
+        yield from _lines(model, file, name, told=told)
         return
     for rows in _features_of(model, _opened(file, name), name, told=told):
         model.check_width(rows.shape[1], name)
@@ -219,20 +221,24 @@ def _opened(file: str, name: str) -> BinaryIO:
         return os.fdopen(os.dup(0), "rb") if file == "-" else files.open_to_read(storage.local(file))
 
 
-def _lines(model: TrainedModel, file: str, name: str) -> Iterator[Array]:
+def _lines(model: TrainedModel, file: str, name: str, *, told: bool) -> Iterator[Array]:
     """Yield each line of a text that is not empty, for a model of texts; raises ``DataError``, which names the line."""
     assert model.text is not None
-    number, is_empty = 0, True
+    number, is_empty, unseen, known = 0, True, UnseenWords(), frozenset(model.label_names)
     with opened_text(_opened(file, name), name) as lines:
         try:
             for number, line in enumerate(lines, 1):
                 if line.strip():
                     is_empty = False
+                    if model.text.has_words:
+                        unseen.add("", model.text.words(line), known)
                     yield _line(model.text, line.rstrip("\r\n"), model.label_names, f"{name}, line {number}")
         except UnicodeDecodeError as exc:
             raise DataError(f"{name} is no text in UTF-8: {exc} (near line {number + 1})") from exc
     if is_empty:
         raise DataError(f"{name} holds no text; expected lines, of each of which what follows is to be predicted")
+    if told:
+        unseen.say(name)
 
 
 def _line(reader: TextReader, line: str, names: Sequence[str], where: str) -> Array:
@@ -250,7 +256,16 @@ def _features_of(model: TrainedModel, file: BinaryIO, name: str, *, told: bool) 
         transform = features_only(model.network.n_in)
     if transform is None:
         return read_csv_blocks(file, name, rows=ROWS, header=model.header, told=told)
-    return (transform.exact_features(table, new_rows=True) for table in transform.blocks(file, name, rows=ROWS))
+    return _transformed(transform, file, name, told=told)
+
+
+def _transformed(transform: TransformProcess, file: BinaryIO, name: str, *, told: bool) -> Iterator[Array]:
+    """Yield the features of a table's blocks, and say at its end which words were not learned."""
+    unseen = UnseenWords()
+    for table in transform.blocks(file, name, rows=ROWS):
+        yield transform.exact_features(table, new_rows=True, unseen=unseen)
+    if told:
+        unseen.say(name)
 
 
 def _predicted_by_threads(

@@ -9,6 +9,7 @@ from dl4jlegacy import files, storage
 from dl4jlegacy.errors import ModelError
 from dl4jlegacy.inference import TrainedModel, read_model
 from dl4jlegacy.kernels.protocol import Kernels
+from dl4jlegacy.nn.foreign import foreign_file
 from dl4jlegacy.training import Checkpoint, read_checkpoint
 
 __all__ = ["kept_model", "load_model"]
@@ -43,6 +44,8 @@ def load_model(path: str | os.PathLike[str], *, kernels: Kernels | None = None) 
         with files.errors_as(ModelError, f"model file {place} cannot be read"):
             if not files.is_folder(files.expand(folder)):
                 return read_model(place, kernels)
+        if foreign := foreign_file(folder):
+            raise ModelError(f"{place} is no run's folder: {foreign}")
     return kept_model(read_checkpoint(folder, version, kernels), place)
 
 

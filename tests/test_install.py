@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import shutil
 import subprocess
 import sys
@@ -28,6 +29,8 @@ case "$*" in
 esac || exit 1
 case "$*" in
     "-m $FAILS "*) echo "$SAYS" >&2; exit 1 ;;
+    "-m pip install "*--require-hashes*) echo "Collecting a"; echo "  Downloading a-1.whl (700.1 MB)"
+        echo "  Using cached b-2.whl (1 kB)"; echo "Installing collected packages: a, b" ;;
 esac
 """
 APT_GET = """#!/bin/sh
@@ -38,7 +41,7 @@ for word; do case "$word" in update|download) echo "apt-get $word" >> "$NOTES"; 
 DPKG_DEB = """#!/bin/sh
 mkdir -p "$3/usr/share/python-wheels" && touch "$3/usr/share/python-wheels/pip-1.whl"
 """
-NEEDED = ("sh", "dirname", "rm", "mkdir", "touch", "cp", "id", "mktemp", "sed", "tee", "grep", "tr")
+NEEDED = ("sh", "dirname", "rm", "mkdir", "touch", "cp", "id", "mktemp", "sed", "tee", "grep", "tr", "cat", "sort")
 
 Install = Callable[..., tuple[int, list[str], str]]
 
@@ -48,6 +51,9 @@ def install(tmp_path: Path, repository: Path) -> Install:
     """Run ``./install dev``; return its exit status, the calls that it made, and what it said."""
     for name in ("install", "setup.cfg"):
         shutil.copy(repository / name, tmp_path)
+    (tmp_path / "docker").mkdir()
+    for path in (repository / "docker").glob("requirements*.txt"):
+        shutil.copy(path, tmp_path / "docker")
     programs, notes = tmp_path / "programs", tmp_path / "notes"
     programs.mkdir()
     (tmp_path / "temporary").mkdir()
@@ -75,7 +81,7 @@ def install(tmp_path: Path, repository: Path) -> Install:
 VENV = "python -m venv --clear --without-pip .venv"
 HAS_PIP = "python -m pip --version"
 UNPACKED = "python ASIDE/usr/share/python-wheels/pip-1.whl/pip install --quiet --no-index --no-deps --ignore-installed"
-PIP_INSTALL = "python -m pip install --quiet --disable-pip-version-check"
+PIP_INSTALL = "python -m pip install --disable-pip-version-check"
 AS_IT_IS = "--config-settings editable_mode=compat --editable"
 PROJECT = f"{PIP_INSTALL} --no-deps --no-build-isolation --use-pep517 {AS_IT_IS} ."
 HASHES = f"{PIP_INSTALL} --require-hashes --only-binary :all:"
@@ -97,13 +103,21 @@ def test_a_python_with_ensurepip_needs_nothing_else(install: Install) -> None:
         0,
         [VENV, HAS_PIP, "python -m ensurepip --default-pip", HAS_PIP, LOCKED, PROJECT, KERNELS],
     )
-    assert [line[:22] for line in said.splitlines()] == [
+    lines = said.splitlines()
+    count = lines[3].partition(" of ")[2].partition(" ")[0]
+    assert 150 < int(count) < 300, "packages of dev, each once"
+    assert lines[3:6] == [
+        f"install:   file 1 of {count} at most: Downloading a-1.whl (700.1 MB)",
+        f"install:   file 2 of {count} at most: Using cached b-2.whl (1 kB)",
+        "install:   unpacking all of them",
+    ]
+    assert [line[:22] for line in lines[:3] + lines[6:]] == [
         *(f"install: step {n} of 4: " for n in "1234"),
         "install: done: type '.",
     ]
     status, calls, said = install()
     assert (status, calls) == (0, [HAS_PIP, LOCKED, PROJECT, KERNELS]), "the environment is kept"
-    assert [line[:22] for line in said.splitlines()] == [
+    assert [line[:22] for line in said.splitlines() if not line.startswith("install:   ")] == [
         "install: step 3 of 4: ",
         "install: step 4 of 4: ",
         "install: done: type '.",
@@ -228,7 +242,6 @@ def test_debians_archive_that_cannot_be_reached_is_a_matter_of_the_network(insta
         (("devel",), "no extra 'devel'; there are aws, dev"),
         (("dev", "aw"), "no extra 'aw'; there are aws, dev"),
         (("--lock", "dev"), "--newest for the newest versions"),
-        (("--help",), "EXTRA"),
     ],
 )
 def test_extras_that_there_are_not_are_refused_before_anything_is_made(
@@ -237,3 +250,16 @@ def test_extras_that_there_are_not_are_refused_before_anything_is_made(
     status, calls, said = install(*extras)
     assert status == 1 and words in said and said.count("\n") == 1
     assert not calls and not (tmp_path / ".venv").exists()
+
+
+def test_help_lists_every_extra_and_makes_nothing(install: Install, tmp_path: Path) -> None:
+    setup = configparser.ConfigParser()
+    setup.read(tmp_path / "setup.cfg", encoding="utf-8")
+    for word in ("--help", "-h", "help"):
+        status, calls, _ = install(word)
+        assert (status, calls) == (0, []) and not (tmp_path / ".venv").exists()
+    done = subprocess.run([str(tmp_path / "install"), "--help"], capture_output=True, text=True, timeout=60)
+    lines = [line.split(maxsplit=1) for line in done.stdout.splitlines() if line.startswith("  ")]
+    assert [name for name, *_ in lines] == sorted(setup["options.extras_require"]) and all(
+        len(line) == 2 for line in lines
+    )

@@ -29,7 +29,7 @@ kernels.numba
 kernels.cuda
 kernels
 datasets
-nn.arguments nn.gradient_normalization
+nn.arguments nn.foreign nn.gradient_normalization
 nn.functions nn.losses nn.schedules nn.updaters nn.weights nn.input_type nn.memory nn.step nn.formats nn.listeners
 nn.preprocessors
 nn.layers

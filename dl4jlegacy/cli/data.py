@@ -97,13 +97,20 @@ def validate(
     refused = [f"{one.name}: {part.what}, {part.count:,}" for one, parts in pairs for part in parts if part.is_refused]
     error = DataError(f"{'; '.join(refused)}; correct these, or leave them out") if refused else None
     if format == "json":
-        fields: dict[str, Any] = {"files": [_problems(*pair) for pair in pairs]}
+        fields: dict[str, Any] = {"is_accepted": error is None, "files": [_problems(*pair) for pair in pairs]}
         emit(to_json(fields if error is None else {**fields, "error": error_fields(error)}))
     else:
-        emit("\n".join(line for pair in pairs for line in _problem_lines(*pair)))
+        lines = [line for pair in pairs for line in _problem_lines(*pair)]
+        emit("\n".join([*lines, _verdict(has_problems=any(parts for _, parts in pairs), is_refused=bool(refused))]))
     if error is not None:
         error.is_printed = format == "json"
         raise error
+
+
+def _verdict(*, has_problems: bool, is_refused: bool) -> str:
+    if is_refused:
+        return "verdict: dl4j train refuses this; the error says what to correct"
+    return f"verdict: dl4j train takes this{', with the problems above' if has_problems else ''}"
 
 
 def _images(path: str) -> list[tuple[Inspection, Sequence[Problem]]]:

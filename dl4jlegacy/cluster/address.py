@@ -22,7 +22,7 @@ from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast.store import DEADLINE_SECONDS, HazelcastStateTracker, HazelcastStore
 from dl4jlegacy.scaleout.identity import MODULE
-from dl4jlegacy.scaleout.secret import ALLOW_UNSIGNED, MAKE_SECRET, beyond_loopback
+from dl4jlegacy.scaleout.secret import ALLOW_UNSIGNED, GET_SECRET, MAKE_SECRET, beyond_loopback
 from dl4jlegacy.scaleout.tracker import StateTracker
 from dl4jlegacy.scaleout.zookeeper import ZookeeperConfigurationRetriever, ZooKeeperSession
 from dl4jlegacy.version import __version__
@@ -89,7 +89,7 @@ class Access:
             return
         raise NotAuthorisedError(
             f"{what} at {beyond[0]} is beyond this machine's loopback, and this process has no secret: whoever reaches "
-            f"that server could change the run, and choose the files that it reads and writes; {MAKE_SECRET}; where "
+            f"that server could change the run, and choose the files that it reads and writes; {GET_SECRET}; where "
             f"everybody on the network is trusted, {ALLOW_UNSIGNED}=1 does without"
         )
 

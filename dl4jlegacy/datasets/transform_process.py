@@ -35,6 +35,7 @@ from dl4jlegacy.datasets.transforms import (
     is_numeric,
     mean_and_std_of,
 )
+from dl4jlegacy.datasets.unseen_words import UnseenWords
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import ConfError, DataError, counted, nearest
 
@@ -298,18 +299,21 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     # -- applying ------------------------------------------------------------------------------------------------------
 
-    def apply(self, table: Table, *, new_rows: bool = False) -> Table:
+    def apply(self, table: Table, *, new_rows: bool = False, unseen: UnseenWords | None = None) -> Table:
         """Return the table after all steps: numbers only, without gaps.
 
         Args:
             table: with the columns of the process.
             new_rows: they are to be predicted, and none is left out.
+            unseen: to which words are added that no step has learned.
 
         Raises:
             DataError: names the cell, or the column that holds words at the end.
         """
         for step in self.steps:
             if step.on_new_rows or not new_rows:
+                if unseen is not None:
+                    step.count_unseen(table, unseen)
                 table = step.apply(table)
         for name, values in table.columns.items():
             if not is_numeric(values):
@@ -325,9 +329,9 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         """Return the features, ``(rows, n_in)`` float32; args and errors as for ``apply``."""
         return self.exact_features(table, new_rows=new_rows).astype(np.float32)
 
-    def exact_features(self, table: Table, *, new_rows: bool = False) -> Array:
+    def exact_features(self, table: Table, *, new_rows: bool = False, unseen: UnseenWords | None = None) -> Array:
         """Return the features, ``(rows, n_in)`` float64, finite in float32; args and errors as for ``apply``."""
-        return _matrix(self.apply(table, new_rows=new_rows))
+        return _matrix(self.apply(table, new_rows=new_rows, unseen=unseen))
 
     def data_set(self, table: Table) -> DataSet:
         """Return features and labels of a table that was ``read``; raises as ``apply``.
@@ -338,7 +342,9 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     def _exact(self, table: Table) -> tuple[DataSet, tuple[str, ...]]:
         """Return what ``data_set`` does as float64, and the names of the columns."""
-        done = self.apply(table)
+        unseen = UnseenWords()
+        done = self.apply(table, unseen=unseen)
+        unseen.say(table.name)
         if not len(done):
             raise DataError(f"{table.name}: the schema's filters leave no row of {counted(len(table), 'row')}")
         return DataSet(_matrix(done), self.targets(done)), tuple(done.columns)

@@ -18,6 +18,7 @@ import numpy as np
 from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.column_scale import mean_and_std, width
 from dl4jlegacy.datasets.table import Table
+from dl4jlegacy.datasets.unseen_words import UnseenWords
 from dl4jlegacy.errors import ConfError, DataError, counted, nearest
 from dl4jlegacy.kernels.elementary import log, log1p
 
@@ -61,6 +62,9 @@ class _Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def apply(self, table: Table) -> Table:
         """Return the table after the step; raises ``DataError``, which names the cell."""
         raise NotImplementedError
+
+    def count_unseen(self, table: Table, unseen: UnseenWords) -> None:
+        """Count the words that the step has not learned; raises like ``apply``."""
 
     def _named(self, table: Table, *, numbers: bool | None) -> tuple[str, ...]:
         """Return the columns that it is about; raises ``DataError`` for one that is not there, or of another type."""
@@ -339,6 +343,11 @@ class _OfCategories(_Step, frozen=True):
                 f"{_tag(self)} takes 1 to {_MOST_WORDS}: remove the column in the schema"
             )
         return words
+
+    def count_unseen(self, table: Table, unseen: UnseenWords) -> None:
+        """See ``_Step``."""
+        for column, words in zip(self._named(table, numbers=False), self.categories, strict=False):
+            unseen.add(column, table.columns[column].tolist(), frozenset(words))
 
     def _codes(self, table: Table, index: int) -> Array:
         """Return the number of each row's word; for what is unknown the number behind the last."""

@@ -18,6 +18,7 @@ from dl4jlegacy.errors import ConfError
 
 __all__ = [
     "ALLOW_UNSIGNED",
+    "GET_SECRET",
     "MAKE_SECRET",
     "SECRET",
     "SECRET_FILE",
@@ -38,6 +39,11 @@ MAKE_SECRET = (
     f"(scp -p), and type `export {SECRET_FILE}=~/dl4j.secret` in every terminal"
 )
 """How a run gets a secret; ends without a full stop."""
+GET_SECRET = (
+    "copy the file of the run's secret from a machine that has it (scp -p THAT_MACHINE:dl4j.secret ~/), and type "
+    f"`export {SECRET_FILE}=~/dl4j.secret`; only where no machine has one yet, {MAKE_SECRET}"
+)
+"""How a machine gets a run's secret, which another one would not be; ends without a full stop."""
 
 
 def read_secret(environ: Mapping[str, str], file: Path | None = None, *, warns: bool = True) -> bytes | None:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from dl4jlegacy.errors import UsageError
-from dl4jlegacy.scaleout.secret import MAKE_SECRET, read_secret
+from dl4jlegacy.scaleout.secret import GET_SECRET, read_secret
 from dl4jlegacy.services.settings import HAZELCAST_PORT, ZOOKEEPER_PORT
 
 __all__ = ["Ensemble", "ensemble_of", "shared_cluster_name"]
@@ -124,6 +124,6 @@ def shared_cluster_name(environ: Mapping[str, str]) -> str:
     if secret is None:
         raise UsageError(
             "the members on several hosts need one --cluster-name NAME on all of them, or the run's secret, from which "
-            f"they derive one: {MAKE_SECRET}"
+            f"they derive one: {GET_SECRET}"
         )
     return f"dl4j-{hmac.digest(secret, b'dl4jlegacy hazelcast cluster name', hashlib.sha256).hex()[:16]}"

@@ -63,15 +63,20 @@ def test_a_validation_counts_problems_with_examples_and_fails_where_training_wou
         "        1  missing values in 'b': line 4",
         "        2  missing values in 'y': line 8, line 9",
         "        1  classes of 'y' that occur once: 'q'",
+        "verdict: dl4j train refuses this; the error says what to correct",
     ]
     assert "ragged rows, 1; bad.csv: invalid numbers in 'a', 1; bad.csv: classes of 'y' that occur once, 1" in err
     body = json.loads(dl4j("validate", "bad.csv", "--format", "json", fails=3)[0])
     assert body["files"][0]["problems"][0]["count"] == 1 and body["error"]["exit"] == 3
+    assert (
+        body["is_accepted"] is False and json.loads(dl4j("validate", "cars.csv", "--format", "json")[0])["is_accepted"]
+    )
 
 
 def test_gaps_alone_are_no_failure(dl4j: Any) -> None:
     out, err = dl4j("validate", "cars.csv")
     assert "5  missing values in 'age': line 2, line 9, line 16, line 23, line 30" in out and not err
+    assert out.endswith("verdict: dl4j train takes this, with the problems above\n")
 
 
 def test_what_has_no_columns_is_refused(dl4j: Any) -> None:

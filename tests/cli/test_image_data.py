@@ -215,7 +215,9 @@ def test_a_lenet_sees_colours_where_they_are(dl4j: Any) -> None:
 
 
 def test_what_is_wrong_with_a_folder_of_images_is_counted_and_shown(dl4j: Any, here: Path, photos: DataSet) -> None:
-    assert dl4j("data", "validate", "photos") == "photos: 120 images, 0 kinds of problems\n"
+    assert dl4j("data", "validate", "photos") == (
+        "photos: 120 images, 0 kinds of problems\nverdict: dl4j train takes this\n"
+    )
     zeros = sorted(Path("photos", "0").iterdir())
     whole = zeros[2].read_bytes()
     Path("photos", "0", "cut.png").write_bytes(whole[: len(whole) // 2])

@@ -10,8 +10,10 @@ import pytest
 
 from dl4jlegacy import load_model
 from dl4jlegacy.cluster.reached_data import jobs_by_reference
+from dl4jlegacy.datasets import load
 from dl4jlegacy.datasets.texts import UNKNOWN, TextReader
 from dl4jlegacy.errors import DataError
+from dl4jlegacy.prediction import blocks_of
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.training import prepare
 
@@ -52,6 +54,31 @@ def test_a_text_is_learned_by_words_evaluated_and_predicted(dl4j: Any, notes: Pa
     assert sum(first["probabilities"]) == pytest.approx(1, abs=1e-4)
     features = TextReader(tokens="words").features("The fox saw the", model.label_names)
     assert model.answer(features).argmax() == first["class"] == model.output(features)[0, :, -1].argmax()
+
+
+def test_words_that_were_not_learned_are_counted_at_prediction(
+    dl4j: Any, notes: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trained(dl4j, "notes.txt", *WORDS, *SHORT, "--out", "text.zip")
+    rows = [f"{city},{n},{'yes' if n % 3 else 'no'}" for n, city in enumerate(["Bonn", "Ulm", "Trier"] * 20)]
+    Path("cities.csv").write_text("\n".join(["city,n,sold", *rows]), encoding="utf-8")
+    dl4j("train", "cities.csv", "--epochs", "1", "--out", "cities.zip")
+    Path("lines.txt").write_text("the zebra saw\nthe okapi saw a zebra\n", encoding="utf-8")
+    Path("new.csv").write_text("city,n,sold\nKiel,1,yes\nUlm,2,no\nKiel,3,no\nBern,4,yes\n,5,no\n", encoding="utf-8")
+    text, cities = load_model("text.zip"), load_model("cities.zip")
+    not_learned = "words were not in the training data, and all count as one unknown word:"
+    said = {
+        "lines.txt": f"lines.txt: 4 of 8 {not_learned} 'zebra' 2, 'okapi' 1, 'a' 1",
+        "new.csv": f"new.csv, column 'city': 4 of 5 {not_learned} 'Kiel' 2, 'Bern' 1, 'missing' 1",  # a gap, filled in
+    }
+    for model, file in ((text, "lines.txt"), (cities, "new.csv")):
+        caplog.clear()
+        assert len(list(blocks_of(model, file, told=False))) and not caplog.records, "a server says nothing"
+        assert len(list(blocks_of(model, file)))
+        assert [record.getMessage() for record in caplog.records] == [said[file]]
+    caplog.clear()
+    load("new.csv", transform=cities.transform)
+    assert "words were not in the training data" in caplog.text or "word was not in the training data" in caplog.text
 
 
 def test_unknown_words_are_one_word_in_predictions_and_evaluations(dl4j: Any, notes: Path) -> None:

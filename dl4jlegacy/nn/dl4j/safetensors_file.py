@@ -88,7 +88,8 @@ class SafetensorsFile:
                 if own is None:
                     raise ModelError(
                         f"it is a safetensors file without {_KEY!r} in its header, which says what network its arrays "
-                        "are of; write_model writes it"
+                        "are of, as PyTorch's programs write them: describe the same layers in a "
+                        "MultiLayerConfiguration, and train that; write_model writes files that are read here"
                     )
                 _check(own, {name: file.get_tensor(name) for name in names})
                 yield cls(file, own)

@@ -46,6 +46,7 @@ from dl4jlegacy.nn.dl4j.reader import biases_of_their_own, from_dl4j
 from dl4jlegacy.nn.dl4j.safetensors_file import OWN as _OWN
 from dl4jlegacy.nn.dl4j.safetensors_file import SUFFIX, SafetensorsFile, is_safetensors, write_safetensors
 from dl4jlegacy.nn.dl4j.versions import VERSIONS, Version, answers_otherwise, differences, suiting, why_not
+from dl4jlegacy.nn.foreign import foreign_file
 from dl4jlegacy.nn.graph.computation_graph import ComputationGraph
 from dl4jlegacy.nn.input_type import AnyInputType
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
@@ -455,6 +456,8 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[_Archive]:
             place = files.expand(path)
             file = stack.enter_context(files.open_to_read(place))
             begin = file.read(len(_HDF5) + 1)
+            if foreign := foreign_file(place):
+                raise ModelError(foreign)
             if is_safetensors(begin):
                 yield stack.enter_context(SafetensorsFile.opened(place))
                 return

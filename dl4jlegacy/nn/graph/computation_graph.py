@@ -21,6 +21,7 @@ from dl4jlegacy.nn.arrays import as_features, is_data_set, is_several, resolve_e
 from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration
 from dl4jlegacy.nn.evaluation.classification import Evaluation
 from dl4jlegacy.nn.evaluation.evaluate import Compared, IEvaluation, compared, label_mask
+from dl4jlegacy.nn.foreign import check_configuration
 from dl4jlegacy.nn.graph.sequences import all_as_sequences, segments
 from dl4jlegacy.nn.graph.stack import Batch, GraphStack
 from dl4jlegacy.nn.input_type import AnyInputType
@@ -55,6 +56,7 @@ class ComputationGraph(FlatNetwork):
     def __init__(
         self, conf: ComputationGraphConfiguration, *, kernels: Kernels | None = None, init: bool = True
     ) -> None:
+        check_configuration("ComputationGraph", conf, ComputationGraphConfiguration)
         self.conf = conf
         nodes = conf.nodes()
         layers = [node.stage.layer for node in nodes if node.stage is not None]

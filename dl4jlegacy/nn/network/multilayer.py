@@ -22,6 +22,7 @@ from dl4jlegacy.nn.arrays import array_batches, as_data_set, as_features, as_num
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
 from dl4jlegacy.nn.evaluation.classification import Evaluation
 from dl4jlegacy.nn.evaluation.evaluate import Compared, compared, do_evaluation, label_mask
+from dl4jlegacy.nn.foreign import check_configuration
 from dl4jlegacy.nn.formats import mask_to_internal, to_external
 from dl4jlegacy.nn.layers.layer import PretrainLayer
 from dl4jlegacy.nn.layers.sequences import Memory, as_sequences, layer_states, segment_count, segments
@@ -54,6 +55,7 @@ class MultiLayerNetwork(FlatNetwork):
     pretrains_and_finetunes: ClassVar[bool] = False  # ``fit`` does both, whatever the configuration says
 
     def __init__(self, conf: MultiLayerConfiguration, *, kernels: Kernels | None = None, init: bool = True) -> None:
+        check_configuration("MultiLayerNetwork", conf, MultiLayerConfiguration)
         self.conf = conf
         stages = conf.stages()
         layers = tuple(stage.layer for stage in stages)
