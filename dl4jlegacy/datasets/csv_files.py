@@ -23,7 +23,7 @@ from dl4jlegacy.datasets.dataset import DataSet, one_hot
 from dl4jlegacy.datasets.header import Header
 from dl4jlegacy.datasets.iterator import ListDataSetIterator
 from dl4jlegacy.datasets.label_cells import class_name, classes_of, numbers_in, why_no_classes
-from dl4jlegacy.datasets.numpy_files import opened_numpy, texts_of
+from dl4jlegacy.datasets.numpy_files import label_columns, opened_numpy, texts_of
 from dl4jlegacy.datasets.pandas_index import header_names, warn_of_index
 from dl4jlegacy.datasets.table import column_name
 from dl4jlegacy.datasets.table_files import TextRows, index_columns, is_numpy, opened_rows
@@ -294,6 +294,12 @@ def _append_arrays(table: _Table, file: BinaryIO, *, labelled: bool) -> None:
     """Append the rows of NumPy's arrays, as those of their texts would be."""
     table.unit = "row"
     with opened_numpy(file, table.name) as source:
+        if labelled and table.known is None and len(several := label_columns(source.names)) > 1:
+            raise DataError(
+                f"{table.name}: the labels have {len(several)} columns, {several[0]!r} to {several[-1]!r}, and are not "
+                f"one-hot, with a 1 in each row; give --label '{','.join(several[:20])}' with --regression for numbers "
+                "to predict, or with --multi-label for 0 or 1 each"
+            )
         _take_names(table, 1, list(source.names), labelled=labelled)
         for block in source.blocks(_BLOCK):
             columns, first = list(block.values()), len(table.lines) + 1

@@ -19,6 +19,7 @@ from dl4jlegacy.datasets.column_summary import EXAMPLES, GAPS, KEPT_WORDS, Colum
 from dl4jlegacy.datasets.csv_files import LABEL_HEADERS
 from dl4jlegacy.datasets.duplicates import Duplicates
 from dl4jlegacy.datasets.label_cells import class_name
+from dl4jlegacy.datasets.numpy_files import label_columns
 from dl4jlegacy.datasets.pandas_index import header_names
 from dl4jlegacy.datasets.svmlight_files import (
     LABEL,
@@ -30,7 +31,7 @@ from dl4jlegacy.datasets.svmlight_files import (
     word_of,
 )
 from dl4jlegacy.datasets.table import Column, cell_place, column_name, find_columns
-from dl4jlegacy.datasets.table_files import index_columns, is_svmlight, opened_rows
+from dl4jlegacy.datasets.table_files import index_columns, is_numpy, is_svmlight, opened_rows
 from dl4jlegacy.datasets.text_files import Row, is_number
 from dl4jlegacy.datasets.transform_process import TransformProcess, no_answer
 from dl4jlegacy.datasets.transforms import CategoricalToOneHot, Impute, RemoveColumns, Standardize, Step
@@ -187,7 +188,8 @@ def _labels_in(
 ) -> tuple[str, ...]:
     """Return the columns to learn among those that are not left out; numbers are those of the file, from 1."""
     if not label:
-        return (_default_label(names),)
+        several = label_columns(names) if is_numpy(where) else ()
+        return several or (_default_label(names),)
     every = list(names)
     if not label.strip().startswith("-"):
         left_out = iter(index)

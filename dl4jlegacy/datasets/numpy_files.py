@@ -11,7 +11,7 @@ import math
 import os
 import sys
 import zipfile
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, BinaryIO
 
@@ -23,12 +23,19 @@ from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.text_files import Row
 from dl4jlegacy.errors import DataError, counted
 
-__all__ = ["NumpyFile", "numpy_rows", "opened_numpy", "texts_of"]
+__all__ = ["NumpyFile", "label_columns", "numpy_rows", "opened_numpy", "texts_of"]
 
 _ROWS = 8192
 _MOST_COLUMNS = 1 << 24
 _LABELS = ("y", "label", "labels", "target", "targets")
 _KINDS = "biufUS"
+
+
+def label_columns(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns of an array that is called as labels are, with several values a row, if there is one."""
+    arrays = {name.rpartition(" ")[0] for name in names if name.rpartition(" ")[2].isdecimal()}
+    found = [array for array in arrays if array.lower() in _LABELS]
+    return tuple(name for name in names if len(found) == 1 and name.rpartition(" ")[0] == found[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +48,16 @@ class _Stored:
     dtype: np.dtype[Any]
     source: IO[bytes]
     whole: Array | None = None
+    is_one_hot: bool = False
 
     def rows(self, start: int, count: int, where: str) -> Array:
         """Return the next rows, ``(count, values)``; raises ``DataError`` if the file ends before."""
         width = math.prod(self.shape[1:])
         if self.whole is not None:
-            return self.whole[start : start + count].reshape(count, width)
-        return _read(self.source, self.dtype, count * width, where).reshape(count, width)
+            found = self.whole[start : start + count].reshape(count, width)
+        else:
+            found = _read(self.source, self.dtype, count * width, where).reshape(count, width)
+        return found.argmax(axis=1)[:, None] if self.is_one_hot else found
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +65,8 @@ class NumpyFile:
     """An open file: the names of its columns, how many rows there are, and these.
 
     One array of several values a row has the columns ``1``, ``2`` ..., several have their names in front; of one value,
-    its name, and ``label`` if it is called so, or ``y``, ``labels`` or ``target``: that comes last.
+    its name, and ``label`` if it is called so, or ``y``, ``labels`` or ``target``: that comes last. So does an array of
+    that name with a 1 in each row, and else 0: the label is the place of the 1, from 0.
     """
 
     name: str
@@ -93,7 +104,7 @@ def opened_numpy(file: BinaryIO, name: str) -> Iterator[NumpyFile]:
             if not start:
                 raise DataError(f"{name} is empty; expected arrays of NumPy's, with a row for each example")
             if start == npy.MAGIC_PREFIX:
-                headers: list[_Header] = [("", *_header(file, name, nbytes), file)]
+                headers: list[_Header] = [("", *_header(file, name, nbytes), file, False)]
             else:
                 headers = list(_members(opened.enter_context(zipfile.ZipFile(file)), opened, name))
             found = _file(name, headers)
@@ -120,13 +131,38 @@ def texts_of(values: Array) -> list[str]:
     return [str(int(value)) for value in values.tolist()]
 
 
-_Header = tuple[str, tuple[int, ...], bool, np.dtype[Any], IO[bytes]]
+_Header = tuple[str, tuple[int, ...], bool, np.dtype[Any], IO[bytes], bool]
+"""The name of an array, what its header says, where its rows are read from, and whether they are one-hot labels."""
 
 
 def _members(archive: zipfile.ZipFile, opened: contextlib.ExitStack, name: str) -> Iterator[_Header]:
     for entry in archive.infolist():
         array, source = entry.filename.removesuffix(".npy"), opened.enter_context(archive.open(entry))
-        yield array, *_header(source, f"{name}, array {array!r}", entry.file_size), source
+        where = f"{name}, array {array!r}"
+        shape, fortran, dtype = _header(source, where, entry.file_size)
+        is_one_hot = False
+        if array.lower() in _LABELS and len(shape) == 2 and shape[1] > 1 and dtype.kind in "biuf":
+            with archive.open(entry) as again:
+                _header(again, where, entry.file_size)
+                is_one_hot = _is_one_hot(again, shape, fortran, dtype, where)
+        yield array, shape, fortran, dtype, source, is_one_hot
+
+
+def _is_one_hot(source: IO[bytes], shape: tuple[int, ...], fortran: bool, dtype: np.dtype[Any], where: str) -> bool:
+    """Return whether each row of an array has a 1 and else 0, and each column one somewhere, in two rows at least."""
+    rows, width = shape
+    ones = np.zeros(width, np.int64)
+    if fortran:
+        blocks = iter([_read(source, dtype, rows * width, where).reshape(shape, order="F")])
+    else:
+        counts = (min(_ROWS, rows - start) for start in range(0, rows, _ROWS))
+        blocks = (_read(source, dtype, count * width, where).reshape(count, width) for count in counts)
+    for block in blocks:
+        is_one = block == 1
+        if not (is_one | (block == 0)).all() or (is_one.sum(axis=1) != 1).any():
+            return False
+        ones += is_one.sum(axis=0)
+    return rows > 0 and bool(ones.max() < rows)
 
 
 def _header(source: IO[bytes], where: str, nbytes: int) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
@@ -168,7 +204,7 @@ def _file(name: str, headers: list[_Header]) -> NumpyFile:
     rows = headers[0][1][0]
     if not rows:
         raise DataError(f"{name} holds no examples; expected a row for each")
-    wide = [array for array, shape, *_ in headers if math.prod(shape[1:]) > 1]
+    wide = [array for array, shape, *_, is_one_hot in headers if math.prod(shape[1:]) > 1 and not is_one_hot]
     arrays = tuple(_stored(header, wide, name) for header in headers)
     names = [column for array in arrays for column in array.columns]
     for column in names:
@@ -178,21 +214,22 @@ def _file(name: str, headers: list[_Header]) -> NumpyFile:
 
 
 def _stored(header: _Header, wide: list[str], name: str) -> _Stored:
-    array, shape, fortran, dtype, source = header
+    array, shape, fortran, dtype, source, is_one_hot = header
     width = math.prod(shape[1:])
     if dtype.names:
         if len(shape) > 1:
             raise DataError(f"{name}: an array with fields has shape {shape}; expected a row for each example")
         return _Stored(array, tuple(dtype.names), shape, dtype, source)
     columns: tuple[str, ...]
-    if width == 1:
+    if width == 1 or is_one_hot:
         columns = ("label" if array.lower() in _LABELS else array or "1",)
     else:
-        columns = tuple(str(n) if len(wide) == 1 else f"{array} {n}" for n in range(1, width + 1))
+        is_bare = len(wide) == 1 and array.lower() not in _LABELS
+        columns = tuple(str(n) if is_bare else f"{array} {n}" for n in range(1, width + 1))
     whole = None
     if fortran and len(shape) > 1:  # whose rows do not lie one after the other
         whole = _read(source, dtype, math.prod(shape), name).reshape(shape, order="F")
-    return _Stored(array, columns, shape, dtype, source, whole)
+    return _Stored(array, columns, shape, dtype, source, whole, is_one_hot)
 
 
 def _texts(values: Array, name: str) -> Array:

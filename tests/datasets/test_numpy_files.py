@@ -6,7 +6,7 @@ import io
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -184,3 +184,27 @@ def test_a_wrong_cell_is_named_by_row_and_column(tmp_path: Path) -> None:
     np.savez(tmp_path / "b.npz", x=X, z=np.array(["1.5"] * 30 + ["big"] * 30), y=Y)
     with pytest.raises(CellError, match=r"b\.npz, row 31, column 7: 'big' is not a number"):
         load(tmp_path / "b.npz")
+
+
+@pytest.mark.parametrize("name", ["y", "label", "labels", "target", "Targets"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_one_hot_labels_are_one_label(name: str, order: Literal["C", "F"], tmp_path: Path) -> None:
+    x, y = RANDOM.normal(size=(30, 3)), np.arange(30) % 4
+    np.savez(tmp_path / "number.npz", x=x, y=y)
+    for kind in (bool, np.uint8, np.float32):
+        np.savez_compressed(tmp_path / "one hot.npz", **{"x": x, name: np.asarray(np.eye(4)[y], kind, order=order)})
+        number, one_hot = load(tmp_path / "number.npz"), load(tmp_path / "one hot.npz")
+        assert one_hot.train == number.train and one_hot.test == number.test
+        assert one_hot.label_names == number.label_names == ("0", "1", "2", "3")
+        found = inspect_csv(tmp_path / "one hot.npz")
+        assert [column.name for column in found.columns] == ["1", "2", "3", "label"]
+
+
+@pytest.mark.parametrize("y", [np.eye(3)[np.arange(30) % 3] * 2, np.ones((30, 3)), np.arange(90).reshape(30, 3) / 7])
+def test_other_labels_of_several_columns_are_no_features(y: np.ndarray, tmp_path: Path) -> None:
+    path = tmp_path / "several.npz"
+    np.savez(path, x=RANDOM.normal(size=(30, 2)), y=y)
+    with pytest.raises(DataError, match=r"the labels have 3 columns, 'y 1' to 'y 3', and are not one-hot"):
+        load(path)
+    assert inspect_csv(path).label_columns("") == ("y 1", "y 2", "y 3")
+    assert guess_schema(inspect_csv(path), label="y 1,y 2,y 3").labels == ("y 1", "y 2", "y 3")
