@@ -38,6 +38,8 @@ STALLED = 13
 """The exit status of ``dl4j status`` for a run on which nobody works any more until somebody does something."""
 _FAILURES = 5
 _FOLLOW_SECONDS = 0.5
+_ANSWER_SECONDS = 5.0
+"""So long ``dl4j status`` waits for the tracker, which answers in some hundredths if it does."""
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -76,9 +78,15 @@ def status(
         return
     conf = find_conf(address)
     master, standbys = _candidates(address)
-    with closing(open_tracker(conf, address, registered=True)) as tracker:
-        failures = _failures(Journal.read(tracker))
-        fields = _status_fields(conf, address, tracker, failures, candidates=(master, standbys))
+    try:
+        opened = open_tracker(
+            conf, address, registered=True, patience_seconds=_ANSWER_SECONDS, deadline_seconds=_ANSWER_SECONDS
+        )
+        with closing(opened) as tracker:
+            failures = _failures(Journal.read(tracker))
+            fields = _status_fields(conf, address, tracker, failures, candidates=(master, standbys))
+    except TrackerError as exc:
+        raise TrackerError(f"run {conf.run} is stalled: {exc}") from exc
     emit(to_json(fields) if format == "json" else "\n".join(_status_lines(fields, address)))
     if fields["state"] == "stalled":
         raise typer.Exit(STALLED)

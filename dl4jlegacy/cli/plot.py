@@ -48,7 +48,10 @@ def plot(
             read=lambda label, text: one_of(label, text, _OVER),
         ),
     ] = "examples",
-    log: Annotated[bool, typer.Option("--log", help="Draw values by their logarithms, where all are above 0.")] = False,
+    log: Annotated[
+        bool,
+        typer.Option("--log/--linear", help="Draw by logarithms, where all values are above 0, or as they are."),
+    ] = True,
     format: Format = "text",
 ) -> None:
     """Draw how runs went: their score, validation and learning rate, each over the others."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from dl4jlegacy.scaleout.history import HistoryEntry
+from dl4jlegacy.scaleout.plan import PRETRAIN
 
-__all__ = ["MEASURES", "OVER", "Column", "Curve", "Over", "RunCurves", "columns_of", "curves_of"]
+__all__ = ["LINEAR", "MEASURES", "OVER", "Column", "Curve", "Over", "RunCurves", "columns_of", "curves_of"]
 
 Over = Literal["examples", "rounds", "seconds"]
 OVER: tuple[Over, ...] = ("examples", "rounds", "seconds")
@@ -30,14 +31,26 @@ def _figure(name: str) -> _Measure:
     return measure
 
 
+def _score(entry: HistoryEntry, *, pretrains: bool) -> float | None:
+    return entry.score if entry.validation is None and is_pretraining(entry.phase) is pretrains else None
+
+
+def is_pretraining(phase: str) -> bool:
+    """Return whether a version's phase is one in which a layer is pretrained: its score is another measure then."""
+    return phase.partition(" ")[0] == PRETRAIN
+
+
 MEASURES: dict[str, _Measure] = {
-    "training score": lambda entry: None if entry.validation is not None else entry.score,
+    "pretraining score": lambda entry: _score(entry, pretrains=True),
+    "training score": lambda entry: _score(entry, pretrains=False),
     "validation loss": _figure("loss"),
     "validation accuracy": _figure("accuracy"),
     "validation r2": _figure("r2"),
     "learning rate": lambda entry: entry.learning_rate,
 }
 """What there may be a curve of; a run has those of which its history has figures."""
+LINEAR = ("validation accuracy", "validation r2")
+"""Those that are never drawn by their logarithms: shares."""
 
 
 class Curve(msgspec.Struct, frozen=True):
@@ -58,13 +71,17 @@ class Curve(msgspec.Struct, frozen=True):
 
 
 class RunCurves(msgspec.Struct, frozen=True, kw_only=True):
-    """The curves of one run, by their names in ``MEASURES``; its ``versions`` had ``examples``, in ``seconds``."""
+    """The curves of one run, by their names in ``MEASURES``; its ``versions`` had ``examples``, in ``seconds``.
+
+    ``phases`` are where each phase after the first one began, and what it is called.
+    """
 
     name: str
     versions: int
     examples: int
     seconds: float
     curves: dict[str, Curve]
+    phases: tuple[tuple[float, str], ...] = ()
 
 
 def curves_of(name: str, history: Sequence[HistoryEntry], over: Over = "examples") -> RunCurves:
@@ -82,7 +99,20 @@ def curves_of(name: str, history: Sequence[HistoryEntry], over: Over = "examples
         if points:
             curves[measure] = Curve(tuple(x for x, _ in points), tuple(y for _, y in points))
     last = history[-1]
-    return RunCurves(name=name, versions=len(history), examples=last.examples, seconds=seconds[-1], curves=curves)
+    return RunCurves(
+        name=name,
+        versions=len(history),
+        examples=last.examples,
+        seconds=seconds[-1],
+        curves=curves,
+        phases=_phases(history, places),
+    )
+
+
+def _phases(history: Sequence[HistoryEntry], places: Sequence[float]) -> tuple[tuple[float, str], ...]:
+    """Return where each phase after the first one began, at the end of the last version before it."""
+    pairs = zip(pairwise(history), places, strict=False)
+    return tuple((place, new.phase) for (old, new), place in pairs if new.phase and old.phase not in ("", new.phase))
 
 
 class Column(NamedTuple):

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from xml.sax.saxutils import escape
 
 from dl4jlegacy.errors import counted
-from dl4jlegacy.scaleout.curves import MEASURES, Column, Curve, Over, RunCurves, columns_of
+from dl4jlegacy.scaleout.curves import LINEAR, MEASURES, Column, Curve, Over, RunCurves, columns_of
 
 __all__ = ["MOST_RUNS", "curves_svg", "described"]
 
@@ -105,7 +105,7 @@ def _style() -> str:
         )
         return (
             f".ground {{ fill: {ground}; }} .text {{ fill: {texts[0]}; }} .faint {{ fill: {texts[1]}; }} "
-            f".grid {{ stroke: {line}; }} {each}"
+            f".grid {{ stroke: {line}; }} .phase {{ stroke: {texts[1]}; }} {each}"
         )
 
     light = rules(GROUNDS["light"], TEXTS["light"], _LINES["light"], LIGHT)
@@ -142,11 +142,16 @@ def _panel(runs: Sequence[RunCurves], measure: str, across: _Axis, top: float, *
     """Yield the parts of the panel of one measure, whose inside begins at ``top``."""
     curves = {number: run.curves[measure] for number, run in enumerate(runs) if measure in run.curves}
     values = [y for curve in curves.values() for y in curve.ys]
-    log = log and min(values) > 0
+    log = log and measure not in LINEAR and min(values) > 0
     low, high = _log_range(values) if log else _range(values)
     up = _Axis(low, high, top + _PANEL, top, log)
     scale = ", logarithmic" if log else ""
     yield f'<text class="text" x="{_LEFT}" y="{top - 12}" font-weight="bold">{measure}{scale}</text>'
+    middle = top + _PANEL / 2
+    yield (
+        f'<text class="faint" transform="translate(14 {middle:.0f}) rotate(-90)" text-anchor="middle">'
+        f"{measure.rpartition(' ')[2]}</text>"
+    )
     for value in up.ticks():
         y = up.at(value)
         yield f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
@@ -155,8 +160,21 @@ def _panel(runs: Sequence[RunCurves], measure: str, across: _Axis, top: float, *
         x = across.at(value)
         yield f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{top + _PANEL}"/>'
         yield f'<text class="faint" x="{x:.1f}" y="{top + _PANEL + 15}" text-anchor="middle">{_number(value)}</text>'
+    yield from _phases([runs[number] for number in curves], across, top)
     for number, curve in curves.items():
         yield from _line(curve, number, f"{runs[number].name}: {measure}", across, up)
+
+
+def _phases(runs: Sequence[RunCurves], across: _Axis, top: float) -> Iterator[str]:
+    """Yield the marks of where phases begin; of runs that differ in that, none would know whose they are."""
+    if len({run.phases for run in runs}) != 1:
+        return
+    for place, name in runs[0].phases:
+        x = across.at(place)
+        yield (
+            f'<line class="phase" x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{top + _PANEL}" stroke-dasharray="4 4"/>'
+            f'<text class="faint" x="{x + 4:.1f}" y="{top + 11}" font-size="10">{_text(name)}</text>'
+        )
 
 
 def _line(curve: Curve, number: int, name: str, across: _Axis, up: _Axis) -> Iterator[str]:

@@ -50,6 +50,7 @@ class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
             version is of a validation, or older than this field.
         shares: what each worker with jobs in it did of it; empty if the version is older than this field.
         changed_code: what of the run's own code is other than before from this version on (``--changed-code``).
+        phase: of the last of its jobs: what kind, and which layer if one is pretrained; "": older than this field.
     """
 
     began: float
@@ -66,6 +67,7 @@ class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
     learning_rate: float | None = None
     shares: dict[str, Share] = {}
     changed_code: tuple[str, ...] = ()
+    phase: str = ""
 
 
 class HistoryFile(LinesFile[HistoryEntry]):
@@ -245,8 +247,16 @@ def _entry(event: NewModel, plan: Plan, *, began: float, seconds: float, learnin
         },
         validation=event.figures,
         learning_rate=learning_rate,
+        phase=_phase(event, plan),
         shares={worker: Share(each.jobs, each.examples, round(each.seconds, 6)) for worker, each in shares.items()},
     )
+
+
+def _phase(event: NewModel, plan: Plan) -> str:
+    """Return the phase of a new version: that of its last job, and the layer if one is pretrained."""
+    slot = plan.slot(*plan.at(max(event.jobs)))
+    phase = plan.phases[slot.phase]
+    return f"{phase.kind} {phase.layer}" if phase.kind == PRETRAIN else phase.kind
 
 
 def _learning_rate(event: NewModel, plan: Plan, network: NetworkConfiguration) -> float | None:

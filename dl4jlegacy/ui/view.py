@@ -332,9 +332,9 @@ def _rates(history: Sequence[HistoryEntry]) -> dict[str, float]:
 class HistoryPoint(msgspec.Struct, frozen=True, kw_only=True):
     """Some versions in a row as one point of a curve.
 
-    ``time``, ``version``, ``round``, ``batches`` and ``examples`` are those of the last of them, ``score`` and
-    ``staleness`` their means, ``examples_per_second`` their examples by their seconds, ``validation`` the last one
-    among them.
+    ``time``, ``version``, ``round``, ``batches``, ``examples`` and ``phase`` are those of the last of them, ``score``
+    the mean of those of that phase, ``staleness`` of all, ``examples_per_second`` their examples by their seconds,
+    ``validation`` the last one among them.
     """
 
     time: float
@@ -346,6 +346,7 @@ class HistoryPoint(msgspec.Struct, frozen=True, kw_only=True):
     examples_per_second: float | None
     staleness: float
     validation: Figures | None
+    phase: str = ""
 
 
 def history_points(history: Sequence[HistoryEntry], most: int, after: int = -1) -> list[HistoryPoint]:
@@ -360,7 +361,7 @@ def history_points(history: Sequence[HistoryEntry], most: int, after: int = -1) 
 
 def _point(entries: Sequence[HistoryEntry], before: int) -> HistoryPoint:
     last, seconds = entries[-1], sum(entry.seconds for entry in entries)
-    scores = [entry.score for entry in entries if entry.score is not None]
+    scores = [entry.score for entry in entries if entry.score is not None and entry.phase == last.phase]
     new = last.examples - before
     return HistoryPoint(
         time=last.time,
@@ -372,4 +373,5 @@ def _point(entries: Sequence[HistoryEntry], before: int) -> HistoryPoint:
         examples_per_second=new / seconds if seconds > 0 and new > 0 else None,
         staleness=sum(entry.staleness for entry in entries) / len(entries),
         validation=next((e.validation for e in reversed(entries) if e.validation is not None), None),
+        phase=last.phase,
     )

@@ -30,12 +30,14 @@ TIMES_OF_DAY = {
     "dl4jlegacy.cluster.names": {"time.time"},  # when a run began, for people
     "dl4jlegacy.doctor.network": {"time.time"},  # whether this machine's clock is that of a server
     "dl4jlegacy.doctor.surroundings": {"time.time"},  # whether it is a time that can be
+    "dl4jlegacy.observing.events": {"time.time"},  # when something happened, for people
     "dl4jlegacy.observing.tensorboard": {"time.time"},  # when a point was written; names of files, in their order
     "dl4jlegacy.scaleout.actors.heartbeat": {"time.time"},  # when a heartbeat was sent, for people
     "dl4jlegacy.scaleout.history": {"time.time"},  # when a version was made, for people
     "dl4jlegacy.scaleout.journal": {"time.time"},  # when something happened, for people
     "dl4jlegacy.scaleout.phases": {"time.time"},  # when phases began, for people
     "dl4jlegacy.scaleout.zookeeper.session": {"time.time"},  # whether this machine's clock is that of the servers
+    "dl4jlegacy.ui.sources": {"time.time"},  # for how long a folder has had no news, which nobody else can tell
     "dl4jlegacy.ui.watcher": {"time.time"},  # when a run was looked at, for people
 }
 """Which modules may ask what time of day it is, and why."""
@@ -45,6 +47,7 @@ CLOCKS = {"time.time", "time.time_ns", "time.clock_gettime", "time.ctime", "time
 
 
 COMPARED = {
+    ("dl4jlegacy.cli.inspect", "left[0].time <= entry.time"): "for people: between which versions a state is shown",
     ("dl4jlegacy.cli.runs", "time.time() - run.began"): "for people: about how long ago a master says that it began",
     (
         "dl4jlegacy.doctor.network",
@@ -54,6 +57,11 @@ COMPARED = {
     "their names; a file that is begun here comes after those that are there, whatever the clock says",
     ("dl4jlegacy.scaleout.phases", "time.time() - time.monotonic()"): "for people: where a process is put on the axis "
     "that a page shows; the page says that it is as good as the clocks are",
+    (
+        "dl4jlegacy.ui.sources",
+        "max(run.last_news or 0.0, 0.0 if last is None else last.time)",
+    ): "for people: when a folder had its last news",
+    ("dl4jlegacy.ui.sources", "time.time() - news"): "for people: for how long a folder has had no news, in minutes",
     ("dl4jlegacy.ui.sources", "max([record.beat for record in records], default=0.0)"): "for people: when there was a "
     "last sign of life",
 }

@@ -12,8 +12,9 @@ const CURVES_MILLISECONDS = 2000; // between two looks at the whole history
 const KINDS = ["", " two", " three", " four"]; // of the lines of a chart, as the style sheet has them
 const FAULTS = new Set([
   "worker_gone", "worker_set_aside", "worker_crashed", "job_suspected", "job_set_aside", "lease_broken", "job_failed",
-  "backup_issued", "paused", "checkpoint_failed", "frame_refused", "master_took_over",
+  "paused", "checkpoint_failed", "frame_refused", "master_took_over",
 ]);
+const TOLD = new Set([...FAULTS, "backup_issued", "checkpoints_back", "state_changed"]); // beside faults, none themselves
 
 const GOES_ON = new Set(["running", "degraded"]); // the states in which a run computes
 
@@ -77,8 +78,13 @@ function duration(seconds) {
   return `${(seconds / 3600).toFixed(1)} h`;
 }
 
-function clock(seconds) {
-  return new Date(seconds * 1000).toLocaleTimeString();
+function clock(seconds) { // by the reader's own locale; the day is said of what is of another one
+  const when = new Date(seconds * 1000);
+  return when.toDateString() === new Date().toDateString() ? when.toLocaleTimeString() : date(seconds);
+}
+
+function date(seconds) {
+  return new Date(seconds * 1000).toLocaleString(undefined, { dateStyle: "short", timeStyle: "medium" });
 }
 
 async function ask(path) {
@@ -139,6 +145,7 @@ function entries(list, pairs) {
     }
     if (group.firstChild.textContent !== name) group.firstChild.textContent = name;
     if (group.lastChild.textContent !== value) group.lastChild.textContent = value;
+    group.lastChild.className = name === "last news" ? "line" : "";
   });
   while (old.length > pairs.length) list.lastChild.remove();
 }
@@ -147,6 +154,12 @@ function rate() {
   const recent = shown.history.slice(-20).filter((point) => point.examples_per_second !== null);
   if (recent.length === 0) return null;
   return recent.reduce((sum, point) => sum + point.examples_per_second, 0) / recent.length;
+}
+
+function timeLeft(run) {
+  const speed = rate();
+  if (!GOES_ON.has(run.state) || run.total_examples === null || !speed) return "–";
+  return duration(Math.max(0, run.total_examples - run.examples) / speed);
 }
 
 function showFigures(view) {
@@ -162,6 +175,7 @@ function showFigures(view) {
     ["round", run.rounds === null ? count(run.round) : `${count(run.round)} of ${count(run.rounds)}`],
     ["examples", total === null ? count(run.examples) : `${count(run.examples)} of ${count(total)}`],
     ["examples/s", GOES_ON.has(run.state) ? figure(rate(), 0) : "–"],
+    ["time left", timeLeft(run)],
     ["score", figure(run.score)],
     ["version", count(run.version)],
     ["updates dropped", count(run.updates_dropped)],
@@ -175,7 +189,7 @@ function showFigures(view) {
   if (run.best) pairs.push([`best ${run.metric || "score"}`, `${figure(run.best.score)} in round ${run.best.round}`]);
   if (run.master) pairs.push(["master", `${run.master.host}, pid ${run.master.pid}`]);
   run.standbys.forEach((each) => pairs.push(["standby", `${each.host}, pid ${each.pid}`]));
-  if (run.last_news) pairs.push(["last news", new Date(run.last_news * 1000).toLocaleString()]);
+  if (run.last_news) pairs.push(["last news", date(run.last_news)]);
   entries(byId("figures"), pairs);
   entries(byId("conf"), Object.entries(run.conf).filter(([, value]) => value !== "" && value !== null)
     .map(([name, value]) => [name, String(value)]));
@@ -207,6 +221,8 @@ function sameRows(body, rows) { // cells change in place, so that a button in a 
   while (body.children.length > rows.length) body.lastChild.remove();
 }
 
+const WORKER_COLUMNS = ["Worker", "Host", "State", "Job", "Jobs done", "Last beat", "Staleness", "Examples/s", "Device and its memory", "Leave"];
+
 function showWorkers(view) {
   const known = view.workers.some((worker) => worker.state !== "");
   const note = byId("workers-note");
@@ -226,6 +242,7 @@ function showWorkers(view) {
       [count(worker.staleness), "number"], [figure(worker.examples_per_second, 0), "number"],
       [worker.device || worker.kernels || "–"], ["–"],
     ], worker.gone ? "gone" : "");
+    Array.from(made.children).forEach((cell, index) => { cell.dataset.name = WORKER_COLUMNS[index]; });
     if (TOKEN && view.can.includes("drain") && !worker.gone && worker.state && view.run.status === "running") made.lastChild.replaceChildren(drainButton(worker));
     return made;
   }));
@@ -251,7 +268,7 @@ function showJobs(view) {
 // --- curves ---------------------------------------------------------------------------------------------------------
 
 const SVG = "http://www.w3.org/2000/svg";
-const WIDTH = 420, HEIGHT = 200, LEFT = 52, RIGHT = 8, TOP = 8, BOTTOM = 26;
+const WIDTH = 420, HEIGHT = 210, LEFT = 62, RIGHT = 8, TOP = 8, BOTTOM = 32;
 
 function svg(name, attributes, text) {
   const made = document.createElementNS(SVG, name);
@@ -269,10 +286,15 @@ function ticks(low, high, most) {
   return found;
 }
 
+function isPretraining(point) {
+  return point.phase.split(" ")[0] === "pretrain";
+}
+
 const CHARTS = [
-  { id: "score", title: "Training score", unit: "", scales: true, lines: [["training", (point) => point.score]] },
-  { id: "validation-loss", title: "Validation loss", unit: "", scales: true, lines: [["validation", (point) => point.validation && point.validation.loss]] },
-  { id: "validation-accuracy", title: "Validation accuracy", unit: "", lines: [
+  { id: "pretrain-score", title: "Pretraining score", unit: "", axis: "score", scales: true, lines: [["pretraining", (point) => (isPretraining(point) ? point.score : null)]] },
+  { id: "score", title: "Training score", unit: "", axis: "score", scales: true, lines: [["training", (point) => (isPretraining(point) ? null : point.score)]] },
+  { id: "validation-loss", title: "Validation loss", unit: "", axis: "loss", scales: true, lines: [["validation", (point) => point.validation && point.validation.loss]] },
+  { id: "validation-accuracy", title: "Validation accuracy", unit: "", axis: "share", lines: [
     ["accuracy", (point) => point.validation && point.validation.accuracy], ["f1", (point) => point.validation && point.validation.f1],
   ] },
   { id: "rate", title: "Speed", unit: "examples/s", lines: [["examples/s", (point) => point.examples_per_second]] },
@@ -316,13 +338,29 @@ function drawChart(chart, points) {
   const all = lines.flatMap(([, line]) => line);
   drawing.setAttribute("aria-label", `${title} by version of the model; now ${last}, from ${figure(Math.min(...all.map(([, y]) => y)))} to ${figure(Math.max(...all.map(([, y]) => y)))}`);
   const isLog = chart.scales && byId("logarithmic").checked && all.every(([, y]) => y > 0);
+  const names = { y: (chart.axis || chart.unit) + (isLog ? ", logarithmic" : ""), phases: phasesOf(points) };
   drawing.replaceChildren(...(isLog
-    ? plot(lines.map(([name, line]) => [name, line.map(([x, y]) => [x, Math.log10(y)])]), (y) => figure(10 ** y, 3))
-    : plot(lines, (y) => figure(y, 3), true)));
+    ? plot(lines.map(([name, line]) => [name, line.map(([x, y]) => [x, Math.log10(y)])]), (y) => figure(10 ** y, 3), false, names)
+    : plot(lines, (y) => figure(y, 3), true, names)));
   if (table.open) showTable(table.lastChild, title, lines);
 }
 
-function plot(lines, label, isCut = false) {
+function powers(low, high) { // logarithms of round values between two
+  for (const factors of [[1], [1, 2, 5]]) {
+    const found = [];
+    for (let decade = Math.floor(low); decade <= high; decade += 1) found.push(...factors.map((each) => decade + Math.log10(each)));
+    const inside = found.filter((each) => each >= low && each <= high);
+    if (inside.length >= 2) return inside.filter((each, index) => index % Math.ceil(inside.length / 6) === 0);
+  }
+  return ticks(low, high, 4);
+}
+
+function phasesOf(points) { // where each phase after the first one begins
+  return points.flatMap((point, index) => (index && point.phase && points[index - 1].phase && point.phase !== points[index - 1].phase
+    ? [[points[index - 1].version, point.phase]] : []));
+}
+
+function plot(lines, label, isCut = false, names = { y: "", phases: [] }) {
   const all = lines.flatMap(([, line]) => line);
   let [x0, x1] = [Math.min(...all.map(([x]) => x)), Math.max(...all.map(([x]) => x))];
   const [y0, y1] = range(all.map(([, y]) => y), isCut);
@@ -330,13 +368,19 @@ function plot(lines, label, isCut = false) {
   const px = (x) => LEFT + ((x - x0) / (x1 - x0)) * (WIDTH - LEFT - RIGHT);
   const py = (y) => TOP + (1 - (Math.min(Math.max(y, y0), y1) - y0) / (y1 - y0)) * (HEIGHT - TOP - BOTTOM);
   const made = [];
-  for (const y of ticks(y0, y1, 4)) {
+  for (const y of names.y.endsWith("logarithmic") ? powers(y0, y1) : ticks(y0, y1, 4)) {
     made.push(svg("line", { class: "axis", x1: LEFT, x2: WIDTH - RIGHT, y1: py(y), y2: py(y) }));
     made.push(svg("text", { x: LEFT - 6, y: py(y) + 4, "text-anchor": "end" }, label(y)));
   }
+  made.push(svg("text", { class: "name", x: (LEFT + WIDTH - RIGHT) / 2, y: HEIGHT - 1, "text-anchor": "middle" }, "version of the model"));
+  if (names.y) made.push(svg("text", { class: "name", transform: `translate(9 ${(TOP + HEIGHT - BOTTOM) / 2}) rotate(-90)`, "text-anchor": "middle" }, names.y));
+  for (const [x, name] of names.phases.filter(([at]) => at > x0 && at < x1)) {
+    made.push(svg("line", { class: "phase", x1: px(x), x2: px(x), y1: TOP, y2: HEIGHT - BOTTOM }));
+    made.push(svg("text", { class: "name", x: px(x) + 3, y: TOP + 9 }, name));
+  }
   for (const x of ticks(x0, x1, 5)) {
     if (x < 0 || px(x) > WIDTH - RIGHT - 12) continue;
-    made.push(svg("text", { x: px(x), y: HEIGHT - 8, "text-anchor": "middle" }, count(Math.round(x))));
+    made.push(svg("text", { x: px(x), y: HEIGHT - 14, "text-anchor": "middle" }, count(Math.round(x))));
   }
   lines.forEach(([, line], index) => {
     const kind = KINDS[index];
@@ -430,7 +474,7 @@ function eventItem(entry) {
 }
 
 function showEvents() {
-  const list = byId("events"), wanted = (shown.events || []).filter((entry) => shown.kind === "" || FAULTS.has(entry.event)).reverse();
+  const list = byId("events"), wanted = (shown.events || []).filter((entry) => shown.kind === "" || TOLD.has(entry.event)).reverse();
   const old = new Map(Array.from(list.children, (item) => [item.dataset.key, item]));
   list.replaceChildren(...wanted.map((entry) => old.get(entry.key) || eventItem(entry)));
   byId("events-note").hidden = wanted.length > 0;
