@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from dl4jlegacy.cli import inspect, watch
+from dl4jlegacy.cli.main import main
 from dl4jlegacy.cli.watch import Seen
 from dl4jlegacy.cluster.address import ClusterAddress
 from dl4jlegacy.errors import TrackerError
@@ -20,14 +22,14 @@ from dl4jlegacy.scaleout.observers import ObservedRun
 from dl4jlegacy.scaleout.outcome import RunStatus
 from dl4jlegacy.scaleout.plan import Phase, Plan
 from dl4jlegacy.scaleout.records import WorkerRecord
-from dl4jlegacy.scaleout.run_state import STATES, RunFacts, RunState, StateLog, run_state
+from dl4jlegacy.scaleout.run_state import STATES, RunFacts, RunState, StateLog, run_state, shown_workers
 from dl4jlegacy.scaleout.tracker import StateTracker
 from dl4jlegacy.ui.sources import TrackerState
 from dl4jlegacy.ui.view import Reading
 from dl4jlegacy.ui.watcher import Watcher
 from tests.scaleout.test_monitor import Watched
 from tests.support import REPOSITORY
-from tests.support.dashboards import TrackedRun, small_conf
+from tests.support.dashboards import KeptRun, TrackedRun, history, small_conf
 from tests.support.faults import FAULTS, Fault, broken_run
 
 ADDRESS = ClusterAddress("127.0.0.1:2181", None)
@@ -145,6 +147,38 @@ def test_a_worker_that_left_in_an_orderly_way_is_not_missed_and_a_stuck_one_is()
         run_state(RunFacts(status="running", workers=stuck, needed=1)).text()
         == "degraded: 1 of 2 workers is stuck: r-0"
     )
+
+
+def test_a_masters_terminal_tells_workers_apart_and_names_those_that_are_gone(tmp_path: Path) -> None:
+    monitor = Watched(tmp_path).monitor
+    names = ("alpha-31000-0123abcd", "alpha-31001-4567abcd")
+    monitor._records = tuple(WorkerRecord(id=f"{name}-0", host="alpha", pid=1, job="3/0") for name in names)
+    monitor._gone = {names[0]: ("closed", 0.0)}
+    shown = shown_workers(monitor.workers(), is_here=False)
+    assert shown == (("0123abcd-0", "gone (closed) 3/0"), ("4567abcd-0", "idle 3/0"))
+    assert shown_workers(monitor.workers(), is_here=True)[0][0] == "0"  # threads of one process
+
+
+def test_the_history_of_a_run_has_its_states_between_its_versions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = KeptRun(tmp_path / "run")
+    kept.write(history(3))
+    kept.journal(("state_changed", {"state": "degraded", "reason": "a worker is gone", "before": "running"}))
+    dl4j(["logs", str(kept.path), "--history"])
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == 4 and said[-1].endswith(
+        "state changed: state degraded, reason a worker is gone, before running"
+    )
+    dl4j(["logs", str(kept.path), "--history", "--format", "json"])
+    found = json.loads(capsys.readouterr().out)
+    assert [entry["state"] for entry in found["states"]] == ["degraded"] and len(found["history"]) == 3
+
+
+def dl4j(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert not ended.value.code
 
 
 class Hours:
