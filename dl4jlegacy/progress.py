@@ -8,10 +8,11 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Self, TextIO
+from typing import Any, Self, TextIO
 
 from dl4jlegacy.errors import counted
 from dl4jlegacy.kernels.compilation import kernels_being_compiled
@@ -20,6 +21,7 @@ from dl4jlegacy.scaleout.outcome import RunStatus
 __all__ = ["ProgressLine", "Speed", "compiling", "duration", "phase", "reading", "score", "shown", "status_line"]
 
 _WINDOW_SECONDS = 10.0
+_NOTEBOOK_SECONDS = 1.0  # between two lines
 _COLUMNS = 80  # of a terminal that does not say how many it has
 _ERASE = "\r\x1b[K"
 
@@ -78,16 +80,45 @@ def reading() -> Iterator[Callable[[int, int], None]]:
 def shown(tick: Callable[[RunStatus], None] | None, progress: bool) -> Iterator[Callable[[RunStatus], None] | None]:
     """Yield what to call with the status of a run: ``tick``, else what shows it on stderr.
 
-    A terminal has one line, which goes on; any other stderr, such as a log's, a line for each wait for workers.
+    A terminal has one line, which goes on, and so has the cell of a notebook; any other stderr, such as a log's, a line
+    for each wait for workers.
     """
     if tick is not None or not progress or sys.stderr is None:
         yield tick
         return
     if not sys.stderr.isatty():
-        yield _WaitingLines(sys.stderr).tick
+        notebook = _notebook()
+        yield _WaitingLines(sys.stderr).tick if notebook is None else _NotebookLine(notebook).tick
         return
     with ProgressLine(sys.stderr) as line:
         yield line.tick
+
+
+def _notebook() -> Any:
+    """Return IPython's module of displays if this process is a notebook's kernel; None: it is none."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return sys.modules.get("IPython.display") if getattr(shell, "kernel", None) is not None else None
+
+
+class _NotebookLine:
+    """Shows a run's status in one line below the cell of a notebook, about once a second."""
+
+    def __init__(self, displays: Any) -> None:
+        self._displays, self._speed = displays, Speed()
+        self._id, self._is_shown = f"dl4j-{uuid.uuid4().hex}", False
+        self._next = 0.0
+
+    def tick(self, status: RunStatus) -> None:
+        """Show a new status in the place of the one before; the last one stays."""
+        if status.head is not None:
+            self._speed.add(status.seconds, status.head.examples)
+        if status.seconds < self._next and status.waiting is None:
+            return
+        self._next = status.seconds + _NOTEBOOK_SECONDS
+        line = {"text/plain": status_line(status, self._speed.now)}
+        show = self._displays.update_display if self._is_shown else self._displays.display
+        show(line, raw=True, display_id=self._id)
+        self._is_shown = True
 
 
 class _WaitingLines:

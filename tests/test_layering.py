@@ -37,12 +37,13 @@ nn.vertices nn.arrays nn.rounding
 nn.evaluation
 nn.parameters nn.multilayer_updater
 nn.conf
+nn.summary
 nn.network
 nn.graph
 nn.networks
 nn.zoo
 nn.dl4j nn.onnx nn.modelimport
-nn.summary nn.network_svg nn.pretrain_stack nn.parameter_statistics
+nn.network_svg nn.pretrain_stack nn.parameter_statistics
 nn.training
 nn
 scaleout.liveness

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -235,3 +236,35 @@ def test_off_a_terminal_a_wait_for_workers_is_said_once_each_time(capsys: pytest
     assert capsys.readouterr().err == "waiting for workers: 0 of 1, giving up in 300 s\n" * 2
     with shown(None, progress=False) as show:
         assert show is None
+
+
+class Displays:
+    """A stand-in for a notebook's displays: what stands in each place."""
+
+    def __init__(self) -> None:
+        self.places: dict[str, list[str]] = {}
+
+    def display(self, line: dict[str, str], *, raw: bool, display_id: str) -> None:
+        assert raw and display_id not in self.places
+        self.places[display_id] = [line["text/plain"]]
+
+    def update_display(self, line: dict[str, str], *, raw: bool, display_id: str) -> None:
+        assert raw
+        self.places[display_id].append(line["text/plain"])
+
+
+@pytest.mark.parametrize("kernel", [object(), None])
+def test_a_notebook_shows_one_line_below_its_cell(kernel: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without IPython: stand-ins say that this is a kernel, and keep what it shows."""
+    displays = Displays()
+    shell = SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=kernel))
+    monkeypatch.setitem(sys.modules, "IPython", shell)
+    monkeypatch.setitem(sys.modules, "IPython.display", displays)
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal(is_terminal=False))
+    batches = ListDataSetIterator(DataSet(np.ones((20, 6)), np.eye(3)[[0, 1] * 10]), 5)
+    with ActorNetworkRunner("master", batches) as runner:
+        runner.setup(CONF)
+        result = runner.train()
+    assert (len(displays.places) == 1) == (kernel is not None) and not terminal.getvalue()
+    assert all("round" in lines[-1] for lines in displays.places.values())
+    assert result is not None and repr(result).startswith("<TrainingResult: version ") and len(repr(result)) < 100

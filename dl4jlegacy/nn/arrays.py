@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Any
 
@@ -24,7 +25,10 @@ __all__ = [
     "is_data_set",
     "is_several",
     "resolve_epochs",
+    "warn_of_one_batch",
 ]
+
+logger = logging.getLogger(__name__)
 
 
 def is_data_set(data: Any) -> bool:
@@ -57,6 +61,19 @@ def resolve_epochs(labels: Any, epochs: int | None) -> tuple[Any, int]:
     if isinstance(labels, int | np.integer) and epochs is None:
         return None, int(labels)
     return labels, 1 if epochs is None else int(epochs)
+
+
+def warn_of_one_batch(data: Any, epochs: int, batch_size: int) -> None:
+    """Log that a data set is one batch, if it is large and has several epochs: each is one update then."""
+    if isinstance(data, DataSet) and epochs > 1 and data.num_examples > batch_size:
+        logger.warning(
+            "the data set of %s examples is one batch, so that each of the %d epochs makes one update; for batches of "
+            "%d give ListDataSetIterator(data_set, %d)",
+            f"{data.num_examples:,}",
+            epochs,
+            batch_size,
+            batch_size,
+        )
 
 
 def as_numbers(values: Any, what: str) -> Array:

@@ -12,14 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration
+from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration, MultiLayerConfiguration
 from dl4jlegacy.nn.conf.stages import Stage
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeConvolutional, InputTypeRecurrent
 from dl4jlegacy.nn.layers.embedding import EmbeddingLayer
 from dl4jlegacy.nn.layers.layer import Layer
 from dl4jlegacy.nn.layers.normalization import BatchNormalization
 from dl4jlegacy.nn.multilayer_updater import MultiLayerUpdater
-from dl4jlegacy.nn.networks import NetworkConfiguration
 from dl4jlegacy.nn.parameters import ParamLayout
 from dl4jlegacy.nn.vertices.shape import StackVertex, UnstackVertex
 
@@ -177,7 +176,7 @@ def _size(count: float) -> str:
     return f"{count:.0f} {_UNITS[unit]}" if unit == 0 else f"{count:.1f} {_UNITS[unit]}"
 
 
-def summarize(conf: NetworkConfiguration) -> NetworkSummary:
+def summarize(conf: MultiLayerConfiguration | ComputationGraphConfiguration) -> NetworkSummary:
     """Return the summary of the network of ``conf``; raises like ``conf.resolved``."""
     rows = tuple(_graph_rows(conf) if isinstance(conf, ComputationGraphConfiguration) else _stack_rows(conf))
     layers = conf.resolved()

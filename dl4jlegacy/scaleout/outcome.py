@@ -46,6 +46,11 @@ class TrainingResult:
     best_model: Result | None = None
     """The model with the best score; None: the run had no score to go by (``Conf.validation``, ``early_stopping``)."""
 
+    def __repr__(self) -> str:
+        head = self.head
+        score = "" if self.validation is None else f", loss {self.validation.loss:.4g}"
+        return f"<TrainingResult: version {head.version}, {head.examples:,} examples in {self.seconds:.1f} s{score}>"
+
     @property
     def best(self) -> Best | None:
         """What is known of the best model: its score, and the round and epoch that it is of."""

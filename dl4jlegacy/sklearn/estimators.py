@@ -86,7 +86,7 @@ class _NetworkEstimator(BaseEstimator):
         """Train a network, and keep it in ``model_``."""
         trained = train(conf, data, self._options(seed))
         self.model_ = FittedNetwork(trained.network.conf, trained.network.params)
-        self.epochs_ = trained.epochs
+        self.epochs_ = self.n_iter_ = trained.epochs
         return trained
 
     def _output(self, X: Any) -> Array:
@@ -198,7 +198,7 @@ class DL4JClassifier(ClassifierMixin, _Predictor):
     Attributes:
         classes_: the classes, sorted; outputs are in their order.
         model_: the trained network (``model_.network()``).
-        epochs_: passes over the data that were made.
+        epochs_, n_iter_: passes over the data that were made.
         n_features_in_, feature_names_in_: of the data it was trained on.
     """
 
@@ -235,6 +235,12 @@ class DL4JClassifier(ClassifierMixin, _Predictor):
         """Return the probability of every class, ``(examples, classes)``."""
         return self._output(X)
 
+    def predict_log_proba(self, X: Any) -> Array:
+        """Return the logarithm of the probability of every class, ``(examples, classes)``."""
+        with np.errstate(divide="ignore"):
+            found: Array = np.log(self.predict_proba(X))
+        return found
+
     def predict(self, X: Any) -> Array:
         """Return the most probable class of every example, ``(examples,)``."""
         columns = self._output(X).argmax(axis=1)
@@ -255,7 +261,7 @@ class DL4JRegressor(RegressorMixin, _Predictor):
     Attributes:
         model_: the trained network (``model_.network()``).
         target_mean_, target_scale_: what is taken off the targets, and what they are divided by, ``(targets,)``.
-        epochs_: passes over the data that were made.
+        epochs_, n_iter_: passes over the data that were made.
         n_features_in_, feature_names_in_: of the data it was trained on.
     """
 
@@ -311,7 +317,7 @@ class DL4JAutoEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Networ
     Attributes:
         model_: the trained network (``model_.network()``).
         encoder_, decoder_: its two halves.
-        epochs_: passes over the data that were made.
+        epochs_, n_iter_: passes over the data that were made.
         n_features_in_, feature_names_in_: of the data it was trained on.
     """
 

@@ -393,3 +393,9 @@ except ConfError as exc:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert "needs scikit-learn, which is not installed: type './install sklearn'" in done.stdout
+
+
+def test_a_classifier_tells_logarithms_of_probabilities_and_its_passes() -> None:
+    x, y = datasets.load_iris(return_X_y=True)
+    model = DL4JClassifier(hidden_layer_sizes=(4,), epochs=3, random_state=1).fit(x, y)
+    assert np.allclose(np.exp(model.predict_log_proba(x)), model.predict_proba(x)) and model.n_iter_ == 3

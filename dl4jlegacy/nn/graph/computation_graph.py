@@ -17,7 +17,7 @@ from dl4jlegacy.datasets.batches import Data, epochs_of
 from dl4jlegacy.datasets.multi_dataset import ListMultiDataSetIterator, MultiDataSet
 from dl4jlegacy.errors import ConfError, DataError, ShapeError, counted
 from dl4jlegacy.kernels.protocol import Kernels
-from dl4jlegacy.nn.arrays import as_features, is_data_set, is_several, resolve_epochs
+from dl4jlegacy.nn.arrays import as_features, is_data_set, is_several, resolve_epochs, warn_of_one_batch
 from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration
 from dl4jlegacy.nn.evaluation.classification import Evaluation
 from dl4jlegacy.nn.evaluation.evaluate import Compared, IEvaluation, compared, label_mask
@@ -27,6 +27,7 @@ from dl4jlegacy.nn.graph.stack import Batch, GraphStack
 from dl4jlegacy.nn.input_type import AnyInputType
 from dl4jlegacy.nn.layers.sequences import Memory, segment_count
 from dl4jlegacy.nn.network.flat_network import FlatNetwork, row_slices
+from dl4jlegacy.nn.summary import summarize
 from dl4jlegacy.seeding import Stream
 
 __all__ = ["ComputationGraph", "Several"]
@@ -74,6 +75,10 @@ class ComputationGraph(FlatNetwork):
         self._gradient.fill(0)
         self._init_params()
         return self
+
+    def summary(self, batch_size: int = 32) -> str:
+        """Return a table of the layers and vertices: shapes, parameters, work; and the memory of a batch."""
+        return summarize(self.conf).text(batch_size)
 
     def clone(self) -> ComputationGraph:
         """Return an independent copy with the same parameters, updater state and iteration, without listeners."""
@@ -210,6 +215,7 @@ class ComputationGraph(FlatNetwork):
             ShapeError: sizes that do not fit the graph.
         """
         labels, epochs = resolve_epochs(labels, epochs)
+        warn_of_one_batch(data, epochs, batch_size)
         if not is_data_set(data):
             data = ListMultiDataSetIterator(self._whole(data, labels), batch_size, seed=self.conf.conf.seed)
         for batch in self._looked_at(self.batches(data, epochs), data):

@@ -18,7 +18,15 @@ from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.sparse_features import SparseFeatures
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.protocol import Kernels
-from dl4jlegacy.nn.arrays import array_batches, as_data_set, as_features, as_numbers, is_data_set, resolve_epochs
+from dl4jlegacy.nn.arrays import (
+    array_batches,
+    as_data_set,
+    as_features,
+    as_numbers,
+    is_data_set,
+    resolve_epochs,
+    warn_of_one_batch,
+)
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
 from dl4jlegacy.nn.evaluation.classification import Evaluation
 from dl4jlegacy.nn.evaluation.evaluate import Compared, compared, do_evaluation, label_mask
@@ -29,6 +37,7 @@ from dl4jlegacy.nn.layers.sequences import Memory, as_sequences, layer_states, s
 from dl4jlegacy.nn.network.flat_network import FlatNetwork, row_slices
 from dl4jlegacy.nn.network.sparse_input import SparseInput
 from dl4jlegacy.nn.network.stack import Stack
+from dl4jlegacy.nn.summary import summarize
 from dl4jlegacy.seeding import Stream
 
 __all__ = ["MultiLayerNetwork"]
@@ -76,6 +85,10 @@ class MultiLayerNetwork(FlatNetwork):
         self._init_params()
         self.pretrain_iterations.clear()
         return self
+
+    def summary(self, batch_size: int = 32) -> str:
+        """Return a table of the layers: shapes of what leaves them, parameters, work; and the memory of a batch."""
+        return summarize(self.conf).text(batch_size)
 
     def clone(self) -> MultiLayerNetwork:
         """Return an independent copy with the same parameters, updater state and iteration, without listeners."""
@@ -233,6 +246,7 @@ class MultiLayerNetwork(FlatNetwork):
             ShapeError: sizes that do not fit the network.
         """
         labels, epochs = resolve_epochs(labels, epochs)
+        warn_of_one_batch(data, epochs, batch_size)
         if not is_data_set(data):
             trains_all = self.conf.backprop or self.pretrains_and_finetunes
             layer = self._stack.output_layer() if trains_all else None
