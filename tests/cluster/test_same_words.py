@@ -123,7 +123,8 @@ def test_of_a_tracker_that_does_not_answer(on_own: Cluster, servers: ServicesSta
         away = client.get("/api/v1/run").json()["away"]
         text, as_json = on_own.ask("status"), on_own.ask("status", "--format", "json")
         said = json.loads(as_json.out())["error"]
-        words = without_seconds(said["message"])
+        assert said["message"].startswith("run r1 is stalled: ")
+        words = without_seconds(said["message"].removeprefix("run r1 is stalled: "))
         assert (
             said["code"] == away["code"] == "DL4J-TRACKER" and "no state tracker could be reached within N s" in words
         )
