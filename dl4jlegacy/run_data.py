@@ -14,6 +14,7 @@ from dl4jlegacy.datasets import DataSet, DataSource, load
 from dl4jlegacy.datasets.image_files import ImageRecordReader
 from dl4jlegacy.datasets.image_tables import image_schema
 from dl4jlegacy.datasets.inspection import GUESSED_ROWS, Inspection, check_one_kind, guess_schema, inspect_csv
+from dl4jlegacy.datasets.leaks import scaled_labels, telling_columns, warn_of_telling
 from dl4jlegacy.datasets.normalizers import Normalizer, NormalizerMinMaxScaler, as_read
 from dl4jlegacy.datasets.pandas_index import warn_of_index
 from dl4jlegacy.datasets.precision import warn_of_equal
@@ -179,8 +180,23 @@ def new_data(conf: Conf, *, label: str = "", regression: bool = False, multi_lab
             f"data set {named!r} is no text, which --tokens and --vocabulary-size (text in a Conf) are for; leave them "
             "out, or give sonnets or a .txt file"
         )
+    _warn_of_telling(data.source, named)
     source = dataclasses.replace(data.source, name=named)
     return conf.replace(dataset=named, transform=transform, images=source.images), Data(source, data.normalizer)
+
+
+def _warn_of_telling(source: DataSource, named: str) -> None:
+    """Name the columns of a table that tell the label by themselves in a warning."""
+    train = source.train
+    if train.is_sparse or train.features.ndim != 2 or source.text is not None or source.images is not None:
+        return
+    if source.label_scale is not None:
+        found = scaled_labels(train.features, train.labels)
+    elif source.transform is not None and source.transform.multi_label:
+        return
+    else:
+        found = telling_columns(train.features, train.labels.argmax(axis=1))
+    warn_of_telling(found, source.columns, f"data set {named}")
 
 
 def _new_sequences(conf: Conf, named: str, label: str, *, regression: bool, multi_label: bool) -> tuple[Conf, Data]:
