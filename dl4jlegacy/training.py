@@ -68,6 +68,7 @@ __all__ = [
     "prepare",
     "read_checkpoint",
     "read_run",
+    "refusal",
     "train",
     "training_data",
     "with_absolute_paths",
@@ -262,6 +263,25 @@ def _check_predicts_numbers(network: NetworkConfiguration) -> None:
             f"the network's last layer has activation {activation!r}, which has no output beyond 0 to 1, and the label "
             "is a number to predict, standardized; give it activation 'identity' and loss 'mse'"
         )
+
+
+def refusal(
+    name: str, *, label: str = "", regression: bool = False, multi_label: bool = False, keep_index: bool = False
+) -> DataError | None:
+    """Return the error with which a new run would refuse a data set; None if it would learn from it.
+
+    The data are read as for such a run; args as for ``new_data``, which raises ``ConfError`` for
+    these alone, and ``keep_index`` as in a Conf.
+    """
+    try:
+        _, data = new_data(
+            Conf(dataset=name, keep_index=keep_index), label=label, regression=regression, multi_label=multi_label
+        )
+        if not (_is_regression(data) or _is_multi_label(data)):
+            check_classes(data)
+    except DataError as error:
+        return error
+    return None
 
 
 def check_classes(data: Data) -> None:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from dl4jlegacy.datasets.inspection import Inspection, Problem
     from dl4jlegacy.datasets.transform_process import TransformProcess
 
+    _Pairs = list[tuple[Inspection, Sequence[Problem]]]
+
 __all__ = ["add_commands", "inspect", "validate"]
 
 _SHOWN = 5  # words of a column
@@ -93,15 +95,16 @@ def validate(
     """Count what is missing, invalid or duplicated, with examples; fails if training would refuse the file."""
     kind = {"regression": regression, "multi_label": multi_label, "keep_index": keep_index}
     pairs = list(_images(path) if images is None else _listed(path, images, label, **kind))
-    pairs = pairs or list(_tables(path, label or "", **kind))
-    refused = [f"{one.name}: {part.what}, {part.count:,}" for one, parts in pairs for part in parts if part.is_refused]
-    error = DataError(f"{'; '.join(refused)}; correct these, or leave them out") if refused else None
+    if pairs:
+        error = _error_of(pairs)
+    else:
+        pairs, error = _judged(path, label or "", **kind)
     if format == "json":
         fields: dict[str, Any] = {"is_accepted": error is None, "files": [_problems(*pair) for pair in pairs]}
         emit(to_json(fields if error is None else {**fields, "error": error_fields(error)}))
     else:
         lines = [line for pair in pairs for line in _problem_lines(*pair)]
-        emit("\n".join([*lines, _verdict(has_problems=any(parts for _, parts in pairs), is_refused=bool(refused))]))
+        emit("\n".join([*lines, _verdict(has_problems=any(parts for _, parts in pairs), is_refused=error is not None)]))
     if error is not None:
         error.is_printed = format == "json"
         raise error
@@ -111,6 +114,32 @@ def _verdict(*, has_problems: bool, is_refused: bool) -> str:
     if is_refused:
         return "verdict: dl4j train refuses this; the error says what to correct"
     return f"verdict: dl4j train takes this{', with the problems above' if has_problems else ''}"
+
+
+def _error_of(pairs: _Pairs) -> DataError | None:
+    """Return the error that names what is refused; None if nothing is."""
+    refused = [f"{one.name}: {part.what}, {part.count:,}" for one, parts in pairs for part in parts if part.is_refused]
+    return DataError(f"{'; '.join(refused)}; correct these, or leave them out") if refused else None
+
+
+def _judged(
+    path: str, label: str, *, regression: bool, multi_label: bool, keep_index: bool
+) -> tuple[_Pairs, DataError | None]:
+    """Return what is wrong with tables, and the error if training, which is asked, refuses them.
+
+    Raises:
+        DataError: they are refused, and there is nothing to list.
+    """
+    from dl4jlegacy.training import refusal
+
+    _files(path)
+    kind = {"regression": regression, "multi_label": multi_label, "keep_index": keep_index}
+    error = refusal(path, label=label, **kind)
+    try:
+        pairs = list(_tables(path, label, **kind))
+    except DataError as exc:
+        raise error or exc from None
+    return pairs, None if error is None else _error_of(pairs) or error
 
 
 def _images(path: str) -> list[tuple[Inspection, Sequence[Problem]]]:
@@ -161,7 +190,7 @@ def _tables(
     from dl4jlegacy.datasets.inspection import inspect_csv
 
     index = _index(path, keep_index)
-    every = [inspect_csv(file, label, index=index) for file in _files(path)]
+    every = [inspect_csv(file, label, index=index, allows_nameless=True) for file in _files(path)]
     numbers = every[0].has_numbers(regression=regression, multi_label=multi_label)  # the schema is guessed from it
     for found in every:
         yield found, found.all_problems(regression=numbers, multi_label=multi_label, is_whole=len(every) == 1)

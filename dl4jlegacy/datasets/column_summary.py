@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ KEPT_WORDS = 2000
 """Different texts of a column that are counted."""
 EXAMPLES = 5
 """Words, or places, that are shown of many."""
+_COMMA = re.compile(r"[-+]?[0-9]*,[0-9]+([eE][-+]?[0-9]+)?")
 
 
 @dataclass(slots=True)
@@ -67,6 +69,12 @@ class ColumnSummary:
     def is_real(self) -> bool:
         """Whether it holds nothing but numbers, and they are no classes: real ones, or very many."""
         return not self.words and bool(self.numbers) and bool(self.is_full or why_no_classes(self.counts))
+
+    @property
+    def with_commas(self) -> int:
+        """Cells that are numbers with a comma in the place of the point, if most of its words are."""
+        found = sum(count for word, count in self.counts.items() if _COMMA.fullmatch(word))
+        return found if 2 * found > self.words - self.alike else 0
 
     @property
     def invalid(self) -> int:

@@ -336,7 +336,7 @@ def _is_header(table: _Table, line: int, row: list[str], *, labelled: bool) -> b
     is_named = _find_label(table, line, cells, labelled=labelled)
     if not is_known and not is_named and any(map(is_number, row)):
         return False
-    _check_header(table.name, line, [cell.lower() for cell in cells])
+    _check_header(table.name, line, cells)
     _take_names(table, line, cells, labelled=labelled)
     return True
 
@@ -344,6 +344,12 @@ def _is_header(table: _Table, line: int, row: list[str], *, labelled: bool) -> b
 def _take_names(table: _Table, line: int, names: list[str], *, labelled: bool) -> None:
     """Keep the names of the columns, and where the features and the label are by them, if these are known."""
     _find_label(table, line, names, labelled=labelled)
+    counts = Counter(names)
+    if twice := next((name for name in names if name and counts[name] > 1), ""):
+        raise DataError(
+            f"{table.name}, {table.unit} {line}: column {twice!r} is there twice in the header; name each differently, "
+            "or write a header above it if it is an example"
+        )
     table.header, known = names, table.known
     if table.alike is not None:
         _check_alike(table.alike, table)
@@ -401,8 +407,8 @@ def _in_order(table: _Table, row: list[Any]) -> list[Any]:
 
 
 def _check_header(name: str, line: int, header: Sequence[str]) -> None:
-    """Warn if a row that is taken for a header may be an example: it has numbers, gaps, or a name twice."""
-    if len(set(header)) < len(header) or any(cell in MISSING or is_number(cell) for cell in header):
+    """Warn if a row that is taken for a header may be an example: it has numbers, or gaps."""
+    if any(cell.lower() in MISSING or is_number(cell) for cell in header):
         logger.warning(
             "%s, line %s is taken for a header, not for an example: %s; write a header above it if it is one",
             name,

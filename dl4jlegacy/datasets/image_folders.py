@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -111,7 +112,8 @@ class ClassFolders:
 
     def _deeper(self, name: str) -> str:
         """Return how many images of a class are in folders below its own, and in which."""
-        own, inner = self.left_out.folder / name, self.below[name]
+        inner, folder = self.below[name], self.left_out.folder
+        own = folder / inner[0].relative_to(folder).parts[0]
         count = sum(path.parent != own for path in self.classes[name])
         shown = ", ".join(path.relative_to(own).as_posix() for path in inner[:_SHOWN])
         return f"{count:,} of {name} ({shown}{' ...' if len(inner) > _SHOWN else ''})"
@@ -140,7 +142,8 @@ def class_folders(folder: Path) -> ClassFolders:
             if not found:
                 without.append(name)
                 continue
-            classes[name] = found
+            name = unicodedata.normalize("NFC", name)  # as macOS does not write it
+            classes[name] = sorted([*classes.get(name, []), *found])
             inner = list(dict.fromkeys(each.parent for each in found if each.parent != path))
             if inner:
                 below[name] = inner

@@ -153,6 +153,10 @@ class Inspection:
         if self.index:
             what = "columns that are pandas' index, and left out (--keep-index keeps them)"
             found.append(Problem(what, len(self.index), tuple(map(repr, self.index))))
+        for column in self.columns:
+            if column.with_commas and column.name not in cells.names:
+                what = f"numbers with a comma, not a point, in {column.name!r}"
+                found.append(Problem(what, column.with_commas, (repr(_comma_word(column)),), True))
         if len(cells.names) > 1:
             found += [self._left_out(part, is_whole) for part in (cells.partly, cells.wholly) if part is not None]
         if multi_label:
@@ -285,7 +289,12 @@ class _LabelRows:
 
 
 def inspect_csv(
-    path: Path, label: str = "", *, rows: int | None = None, index: Sequence[str] | None = None
+    path: Path,
+    label: str = "",
+    *,
+    rows: int | None = None,
+    index: Sequence[str] | None = None,
+    allows_nameless: bool = False,
 ) -> Inspection:
     """Return what is in a file: CSV or JSON lines, gzipped or not, Parquet, Arrow or Feather, or SVMLight.
 
@@ -295,6 +304,7 @@ def inspect_csv(
             name of these, or one such as label or class, or no number.
         rows: how many are looked at, the first ones; None: all.
         index: columns that are left out; None: pandas' index, as it is in this file.
+        allows_nameless: a header may have columns without a name, which are called by their numbers.
 
     Raises:
         DataError: it cannot be read, has one column only, or holds nothing, or there is no such label.
@@ -310,8 +320,10 @@ def inspect_csv(
         if first is None:
             raise DataError(f"{path} holds no examples; expected one per line")
         cells = header_names(first[1])
-        has_header = named or _is_header(cells, label)
+        has_header = named or _is_header(cells, label, allows_nameless=allows_nameless)
         names = cells if has_header else [column_name(number) for number in range(1, len(cells) + 1)]
+        if allows_nameless:
+            names = [name or column_name(number) for number, name in enumerate(names, 1)]
         places = [place for place, name in enumerate(names) if name not in left_out]
         kept, numbers = [names[place] for place in places], [place + 1 for place in places]
         _check_names(str(path), first[0], kept)
@@ -391,12 +403,12 @@ def inspect_svmlight(paths: Sequence[Path], label: str = "", *, multi_label: boo
     return Inspection(str(paths[0]), found.rows, False, columns, (), LabelCells(chosen))
 
 
-def _is_header(cells: Sequence[str], label: str) -> bool:
+def _is_header(cells: Sequence[str], label: str, *, allows_nameless: bool) -> bool:
     lowered = [cell.lower() for cell in cells]
     wanted = {part.strip().lower() for part in (label, *label.split(",")) if part.strip() and not is_number(part)}
     if wanted & set(lowered) or set(LABEL_HEADERS) & set(lowered):
         return True
-    return not any(map(is_number, cells)) and all(cells)
+    return not any(map(is_number, cells)) and (allows_nameless or all(cells))
 
 
 def _check_names(name: str, line: int, names: Sequence[str]) -> None:
@@ -495,6 +507,7 @@ def guess_schema(
     for name in labels:
         _check_label(found, found.column(name), regression=regression, multi_label=multi_label)
     features = [column for column in found.columns if column.name not in labels]
+    _check_commas(found.name, features)
     removed = [column.name for column in features if why_removed(column)]
     numbers = tuple(c.name for c in features if c.type == "number" and c.name not in removed)
     words = tuple(c.name for c in features if c.type == "category" and c.name not in removed)
@@ -513,6 +526,20 @@ def guess_schema(
     if len(labels) > 1 or multi_label:
         several = {"labels": labels, "multi_label": multi_label}
     return TransformProcess(columns=columns, regression=regression, steps=tuple(steps), **several)
+
+
+def _check_commas(name: str, features: Sequence[ColumnSummary]) -> None:
+    """Raise ``DataError`` for numbers with a comma, which are words, and of which nothing would be learned."""
+    for column in features:
+        if column.with_commas:
+            raise DataError(
+                f"{name}: column {column.name!r} holds numbers with a comma, such as {_comma_word(column)!r}; write "
+                "them with a point (pandas reads such a file by decimal=',')"
+            )
+
+
+def _comma_word(column: ColumnSummary) -> str:
+    return next(word for word in column.counts if "," in word)
 
 
 def why_removed(column: ColumnSummary) -> str:

@@ -8,6 +8,7 @@ their own places.
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Collection, Iterable, Sequence
 
 from dl4jlegacy.datasets.text_files import MISSING, is_plain
@@ -23,9 +24,11 @@ def label_gaps(missing: Sequence[str]) -> frozenset[str]:
 
 
 def class_name(label: str) -> str:
-    """Return how a class is called: ``1`` for ``1.0`` and ``01``, which spreadsheets make of it."""
+    """Return how a class is called: ``1`` for ``1.0`` and ``01``, which spreadsheets make of it; accents as one."""
     number = _number(label) if label[:1] in "-0123456789" else None
-    return str(int(number)) if number is not None and number.is_integer() and abs(number) < 1e15 else label
+    if number is not None and number.is_integer() and abs(number) < 1e15:
+        return str(int(number))
+    return label if label.isascii() else unicodedata.normalize("NFC", label)
 
 
 def classes_of(words: Iterable[str]) -> tuple[str, ...]:

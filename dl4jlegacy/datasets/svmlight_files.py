@@ -428,21 +428,21 @@ def _table(part: SparseRows, wanted: Sequence[Column], places: Mapping[str, int]
     found: dict[str, Array] = {}
     for column in wanted:
         if column.name in places:
-            found[column.name] = dense[places[column.name]]
+            found[column.name] = _cells(dense[places[column.name]], column)
         elif column.name == LABEL:
-            found[column.name] = _label(part, column)
+            found[column.name] = _cells(part.single_labels(), column)
         else:
             found[column.name] = _is_labelled(part, column.name)
     return Table(part.name, found, part.lines, {})
 
 
-def _label(part: SparseRows, column: Column) -> Array:
-    labels = part.single_labels()
+def _cells(values: Array, column: Column) -> Array:
+    """Return numbers, or of a column of words these numbers as words."""
     if column.type == "number":
-        return labels
-    different, numbers = np.unique(labels, return_inverse=True)
+        return values
+    different, numbers = np.unique(values, return_inverse=True)
     words = np.empty(len(different), object)
-    words[:] = [word_of(label) for label in different.tolist()]
+    words[:] = [word_of(value) for value in different.tolist()]
     found: Array = words[numbers]
     return found
 

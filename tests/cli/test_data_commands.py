@@ -69,12 +69,14 @@ def test_a_validation_counts_problems_with_examples_and_fails_where_training_wou
     body = json.loads(dl4j("validate", "bad.csv", "--format", "json", fails=3)[0])
     assert body["files"][0]["problems"][0]["count"] == 1 and body["error"]["exit"] == 3
     assert (
-        body["is_accepted"] is False and json.loads(dl4j("validate", "cars.csv", "--format", "json")[0])["is_accepted"]
+        body["is_accepted"] is False
+        and json.loads(dl4j("validate", "cars.csv", "--regression", "--format", "json")[0])["is_accepted"]
     )
 
 
 def test_gaps_alone_are_no_failure(dl4j: Any) -> None:
-    out, err = dl4j("validate", "cars.csv")
+    assert "real numbers, which are no classes; to predict them, give --reg" in dl4j("validate", "cars.csv", fails=3)[1]
+    out, err = dl4j("validate", "cars.csv", "--regression")
     assert "5  missing values in 'age': line 2, line 9, line 16, line 23, line 30" in out and not err
     assert out.endswith("verdict: dl4j train takes this, with the problems above\n")
 

@@ -93,10 +93,10 @@ def test_the_data_commands_take_every_kind(dl4j: Any, cars: Path) -> None:
         dl4j("data", "inspect", name, "--label", "price").partition("\n")[2] for name in ("cars.csv", "cars.parquet")
     }
     assert len(shown) == 1 and "2 words: gas 32" in shown.pop()
-    said = dl4j("data", "validate", "cars.parquet", "--label", "price")
+    said = dl4j("data", "validate", "cars.parquet", *PRICE)
     assert "6  missing values in 'age': row 1, row 12, row 23" in said
-    assert "line 1" in dl4j("data", "validate", "cars.jsonl", "--label", "price")
-    assert dl4j("data", "validate", "parts/*.parquet", "--label", "price").count("16 rows") == 4
+    assert "line 1" in dl4j("data", "validate", "cars.jsonl", *PRICE)
+    assert dl4j("data", "validate", "parts/*.parquet", *PRICE).count("16 rows") == 4
 
 
 def test_a_table_that_lies_in_files_is_learned_to_the_same_parameters(

@@ -1,0 +1,206 @@
+"""Generated tables with something odd in them, of every kind of file: data validate refuses what train refuses."""
+
+from __future__ import annotations
+
+import json
+import random
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet
+import pytest
+from PIL import Image
+
+from dl4jlegacy.cli import main
+from dl4jlegacy.errors import Dl4jError
+from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.training import prepare
+
+Cells = list[list[str]]
+"""The rows of a table as texts."""
+
+LABELS: tuple[tuple[str, ...], ...] = (
+    ("a", "b"),
+    ("0", "1"),
+    ("0", "1", "2"),
+    ("-1", "1"),
+    ("1", "2"),
+    ("None", "NA"),
+    ("0", "x"),
+    ("1.0", "2.0"),
+    ("", "a", "b"),
+    ("caf\u00e9", "cafe\u0301", "th\u00e9"),
+    ("true", "false"),
+    ("only",),
+    ("1.5", "2.5", "0"),
+    ("nan", "a"),
+    ("inf", "a"),
+    ("",),
+)
+ODD_CELLS = ("", "NA", "?", "x", "1,5", "1e400", "inf", "nan", " 7 ", "1_0", "٣", "0x1", "-", "1e-3", "'", '"', "None")
+ODD_NAMES = ("a", "", "label", "1", "column 2", "NA", "kind ", "Kind", "target", "é", "x" * 300)
+
+
+def table(source: random.Random) -> tuple[list[str], Cells]:
+    """Return the names of the columns and the rows of a table, which has up to three things that are odd."""
+    width, count, labels = source.randint(1, 4), source.choice((1, 3, 24, 24, 40)), source.choice(LABELS)
+    names = [*"abcd"[:width], "kind"]
+    rows = [[f"{source.gauss(0, 3):.3f}" for _ in range(width)] + [source.choice(labels)] for _ in range(count)]
+    for _ in range(source.choice((0, 0, 1, 1, 2, 3))):
+        what, row, column = source.randrange(7), source.choice(list(filter(None, rows))), source.randrange(width)
+        if what == 0:
+            row[min(column, len(row) - 1)] = source.choice(ODD_CELLS)
+        elif what == 1:
+            names[source.randrange(width + 1)] = source.choice(ODD_NAMES)
+        elif what == 2:
+            row[-1] = source.choice((*ODD_CELLS, "lone"))
+        elif what == 3:
+            rows.append(source.choice(([], row[:-1], [*row, "9"], list(row), [""] * (width + 1))))
+        elif what == 4:
+            words = source.choice((("red", "blue"), ("1,5", "2,25"), ("",), ("7",), tuple(map(str, range(400)))))
+            for each in rows:
+                each[column : column + 1] = [source.choice(words)] if len(each) > column else []
+        elif what == 5:
+            rows = [[str(number), *each] for number, each in enumerate(rows)]
+            names, width = [source.choice(("", "id")), *names], width + 1
+        else:
+            rows = [[*each[:-1], f"{source.gauss(0, 1):.2f}"] for each in rows]
+    return names, rows
+
+
+def csv(path: Path, names: list[str], rows: Cells, source: random.Random) -> None:
+    between, end = source.choice(",;\t"), source.choice(("\n", "\r\n"))
+    lines = [names, *rows] if source.random() < 0.8 else rows
+    text = end.join(between.join(row) for row in lines) + end
+    path.write_bytes((source.choice(("", "\ufeff")) + text).encode())
+
+
+def typed(rows: Cells, width: int) -> list[list[Any]]:
+    """Return columns of numbers where all cells are, and else of texts; an empty cell is None."""
+    columns: list[list[Any]] = []
+    for column in range(width):
+        cells = [row[column] if column < len(row) else "" for row in rows]
+        try:
+            columns.append([float(cell) if cell else None for cell in cells])
+        except ValueError:
+            columns.append([cell or None for cell in cells])
+    return columns
+
+
+def arrow(write: Callable[[Any, str], None]) -> Callable[..., None]:
+    def written(path: Path, names: list[str], rows: Cells, source: random.Random) -> None:
+        write(pa.Table.from_arrays(list(map(pa.array, typed(rows, len(names)))), names), str(path))
+
+    return written
+
+
+def json_lines(path: Path, names: list[str], rows: Cells, source: random.Random) -> None:
+    columns = typed(rows, len(names))
+    lines = [json.dumps(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
+    path.write_text("\n".join(lines), encoding="utf-8")
+
+
+def npz(path: Path, names: list[str], rows: Cells, source: random.Random) -> None:
+    columns = typed(rows, len(names))
+    gaps = [np.nan if any(isinstance(cell, float) for cell in column) else "" for column in columns]
+    whole = [[gap if cell is None else cell for cell in column] for gap, column in zip(gaps, columns, strict=True)]
+    arrays = {name or "none": np.array(column) for name, column in zip(names, whole, strict=True)}
+    np.savez(path, **arrays)  # type: ignore[arg-type]
+
+
+def svmlight(path: Path, names: list[str], rows: Cells, source: random.Random) -> None:
+    lines = []
+    for row in rows:
+        pairs = [f"{index}:{cell}" for index, cell in enumerate(row[:-1], 1) if cell]
+        lines.append(" ".join([row[-1] if row else "", *pairs]))
+    path.write_text("\n".join(lines), encoding="utf-8")
+
+
+FORMATS: dict[str, Callable[[Path, list[str], Cells, random.Random], None]] = {
+    "csv": csv,
+    "parquet": arrow(pa.parquet.write_table),
+    "arrow": arrow(pa.feather.write_feather),
+    "jsonl": json_lines,
+    "npz": npz,
+    "svm": svmlight,
+}
+
+
+def refused_by_training(path: str, label: str) -> str:
+    """Return what training says against a file; "" if it would learn from it."""
+    fields: dict[str, Any] = {"dataset": path, "model": "mlp", "epochs": 1}
+    try:
+        prepare(Conf(**fields), frozenset(fields), label=label)
+    except Dl4jError as error:
+        return str(error)
+    return ""
+
+
+def disagreements(folder: Path, seeds: range) -> list[str]:
+    """Return the generated files of which only one of the two says that they are refused."""
+    found = []
+    for seed in seeds:
+        source = random.Random(seed)
+        names, rows = table(source)
+        kind = list(FORMATS)[seed % len(FORMATS)]
+        path = folder / f"{seed}.{kind}"
+        FORMATS[kind](path, names, rows, source)
+        label = source.choice(("", "kind", str(len(names))))
+        said = refused_by_training(str(path), label)
+        with pytest.raises(SystemExit) as leave:
+            main.main(["data", "validate", str(path), *(["--label", label] if label else [])])
+        if bool(leave.value.code) != bool(said):
+            found.append(f"{path.name} --label {label!r}: validate {leave.value.code}, train: {said or 'learns'}")
+    return found
+
+
+def test_what_training_refuses_data_validate_refuses(tmp_path: Path) -> None:
+    assert not disagreements(tmp_path, range(60))
+
+
+NAMED = {
+    "labels -1 and 1": ("w,h,kind\n" + "1.5,2,-1\n2.5,3,1\n" * 9, ""),
+    "a class called None": ("w,h,kind\n" + "1.5,2,None\n2.5,3,some\n" * 9, ""),
+    "numbers with a comma": ("w;h;kind\n" + "1,5;2;x\n2,5;3;y\n" * 9, "'w' holds numbers with a comma, such as '1,5'"),
+    "a name twice": ("w,w,kind\n" + "1.5,2,x\n2.5,3,y\n" * 9, "column 'w' is there twice in the header"),
+    "names that differ in case": ("w,W,kind\n" + "1.5,2,x\n2.5,3,y\n" * 9, ""),
+    "a single class": ("w,h,kind\n" + "1.5,2,x\n2.5,3,x\n" * 9, "has only one class, 'x'"),
+}
+
+
+@pytest.mark.parametrize("case", NAMED)
+def test_both_say_the_same_of_what_was_once_read_in_two_ways(
+    case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content, words = NAMED[case]
+    path = tmp_path / "t.csv"
+    path.write_text(content, encoding="utf-8")
+    for label in ("", "kind"):
+        said = refused_by_training(str(path), label)
+        assert (words in said) if words else not said
+        with pytest.raises(SystemExit) as leave:
+            main.main(["data", "validate", str(path), *(["--label", label] if label else [])])
+        assert bool(leave.value.code) == bool(said), capsys.readouterr()
+
+
+def test_folders_of_classes_are_one_class_however_their_accents_are_written(tmp_path: Path) -> None:
+    for part, form in (("train", "NFD"), ("test", "NFC")):
+        for name in ("caf\u00e9", "th\u00e9"):
+            for number in range(4):
+                path = tmp_path / "photos" / part / unicodedata.normalize(form, name) / f"{number}.png"  # type: ignore[arg-type]
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(np.uint8(np.random.default_rng(number).integers(0, 255, (6, 6)))).save(path)
+    assert not refused_by_training(str(tmp_path / "photos"), "")
+    with pytest.raises(SystemExit) as leave:
+        main.main(["data", "validate", str(tmp_path / "photos")])
+    assert not leave.value.code
+
+
+@pytest.mark.release
+def test_what_training_refuses_data_validate_refuses_of_thousands(tmp_path: Path) -> None:
+    assert not disagreements(tmp_path, range(2000))
