@@ -338,6 +338,7 @@ class ValidatedFile(Output):
 class Validated(Output):
     """What is wrong with data; ``error`` is there if training would refuse them."""
 
+    is_accepted: bool
     files: list[ValidatedFile]
     error: ErrorFields | UnsetType = UNSET
 
