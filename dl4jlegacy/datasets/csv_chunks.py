@@ -19,7 +19,7 @@ import numpy as np
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.arrow_files import coded_values, find_pyarrow, in_arrow_memory
-from dl4jlegacy.datasets.text_files import Row, delimiter_of, is_number, opened_bytes, rows_of
+from dl4jlegacy.datasets.text_files import Row, delimiter_of, is_excels, is_number, opened_bytes, rows_of
 
 __all__ = ["CsvChunk", "CsvFile", "opened_chunks"]
 
@@ -159,6 +159,8 @@ def _opened(content: io.BufferedReader, name: str) -> CsvFile | None:
     head = content.readline(_LONGEST)
     text = head.removeprefix(b"\xef\xbb\xbf")
     if not head.endswith(b"\n") or not text.isascii() or any(mark in text.rstrip(b"\r\n") for mark in (b'"', b"\r")):
+        return None
+    if is_excels(text.decode()):
         return None
     delimiter = delimiter_of(text.decode())
     cells = next(csv.reader([text.decode()], delimiter=delimiter))

@@ -27,7 +27,7 @@ from dl4jlegacy.datasets.numpy_files import label_columns, opened_numpy, texts_o
 from dl4jlegacy.datasets.pandas_index import header_names, warn_of_index
 from dl4jlegacy.datasets.table import column_name
 from dl4jlegacy.datasets.table_files import TextRows, index_columns, is_numpy, opened_rows
-from dl4jlegacy.datasets.text_files import MISSING, is_number, is_plain
+from dl4jlegacy.datasets.text_files import MISSING, is_number, is_plain, why_no_features, why_ragged
 from dl4jlegacy.errors import CellError, DataError, counted
 
 __all__ = [
@@ -134,7 +134,7 @@ def read_csv(
 ) -> tuple[DataSet, tuple[str, ...]]:
     """Return the examples in ``path`` and the names of their classes.
 
-    The delimiter is a comma, a semicolon or a tab. The first row is a header if no cell of it is a number or one is
+    The delimiter is a comma, semicolon, tab or ``|``. The first row is a header if no cell of it is a number or one is
     called label, class or target. The label is the column of that name, else the last one. Its cells are names of
     classes, in sorted order, numbers by their values; a row with an empty one is left out.
 
@@ -269,7 +269,8 @@ def _with_labels(table: _Table) -> _Table:
         return table
     there = [bool(label) for label in table.labels]
     if not any(there):
-        raise DataError(f"{table.name}: the label {_label_name(table)!r} has no value in any row")
+        remedy = "name another column 'label', or give --label; if all lines end in a delimiter, delete that"
+        raise DataError(f"{table.name}: the label {_label_name(table)!r} has no value in any row; {remedy}")
     logger.warning(
         "%s: %s without a value in the label %r left out; the first is %s %s",
         table.name,
@@ -376,7 +377,7 @@ def _find_label(table: _Table, line: int, row: list[str], *, labelled: bool) -> 
     if not named and table.known is not None and table.known.label and len(row) == len(table.known.names):
         table.label_column = table.known.names.index(table.known.label)
     if len(row) - (table.label_column is not None) < 1:
-        raise DataError(f"{table.name}, {table.unit} {line}: only {len(row)} column; expected features and a label")
+        raise DataError(f"{table.name}, {table.unit} {line}: {why_no_features(row)}")
     return bool(named)
 
 
@@ -385,7 +386,7 @@ def _append(table: _Table, line: int, row: list[str]) -> None:
     if len(row) != table.width:
         raise DataError(
             f"{table.name}, {table.unit} {line}: {counted(len(row), 'column')}, "
-            f"the first {table.unit} has {table.width}"
+            f"the first {table.unit} has {table.width}{why_ragged(row, table.width)}"
         )
     if table.label_column is not None:
         table.labels.append(row[table.label_column].strip())

@@ -32,7 +32,7 @@ from dl4jlegacy.datasets.svmlight_files import (
 )
 from dl4jlegacy.datasets.table import Column, cell_place, column_name, find_columns
 from dl4jlegacy.datasets.table_files import index_columns, is_numpy, is_svmlight, opened_rows
-from dl4jlegacy.datasets.text_files import Row, is_number
+from dl4jlegacy.datasets.text_files import Row, is_number, why_no_features
 from dl4jlegacy.datasets.transform_process import TransformProcess, no_answer
 from dl4jlegacy.datasets.transforms import CategoricalToOneHot, Impute, RemoveColumns, Standardize, Step
 from dl4jlegacy.errors import ConfError, DataError, counted
@@ -332,6 +332,8 @@ def inspect_csv(
         body = islice(every if has_header else chain([first], every), rows)
         count, columns, problems = _count(_Body(body, len(names), places), kept, found.unit, labels)
     if not count:
+        if wrong := next((problem.examples for problem in problems), ()):
+            raise DataError(f"{path}, {wrong[0]}, as in all rows; if these end in a delimiter, delete it")
         raise DataError(f"{path} holds no examples; expected one per line below the header")
     index = tuple(name for name in names if name in left_out)
     return Inspection(str(path), count, has_header, columns, problems, labels.found(), index)
@@ -413,10 +415,11 @@ def _is_header(cells: Sequence[str], label: str, *, allows_nameless: bool) -> bo
 
 def _check_names(name: str, line: int, names: Sequence[str]) -> None:
     if len(names) < 2:
-        raise DataError(f"{name}, line {line}: only {counted(len(names), 'column')}; expected features and a label")
+        raise DataError(f"{name}, line {line}: {why_no_features(names)}")
     for number, column in enumerate(names, 1):
         if not column:
-            raise DataError(f"{name}, line {line}, column {number}: the header has no name there; give it one")
+            remedy = "give it one, or delete the delimiter if all lines end in it"
+            raise DataError(f"{name}, line {line}, column {number}: the header has no name there; {remedy}")
         if names.count(column) > 1:
             raise DataError(
                 f"{name}, line {line}: column {column!r} is there twice in the header; name each differently"

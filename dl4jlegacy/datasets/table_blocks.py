@@ -19,7 +19,7 @@ from dl4jlegacy.datasets.pandas_index import header_names
 from dl4jlegacy.datasets.svmlight_files import svmlight_tables
 from dl4jlegacy.datasets.table import Column, Table, column_name
 from dl4jlegacy.datasets.table_files import is_arrow, is_csv, is_numpy, is_svmlight, opened_rows
-from dl4jlegacy.datasets.text_files import MISSING, Row, is_number, is_plain
+from dl4jlegacy.datasets.text_files import MISSING, Row, is_number, is_plain, why_ragged
 from dl4jlegacy.errors import CellError, DataError, counted, nearest
 
 __all__ = ["table_blocks"]
@@ -42,9 +42,10 @@ def _whole_rows(rows: Iterator[Row], name: str, header: Sequence[str]) -> Iterat
     width = len(header)
     for line, row in rows:
         if len(row) != width:
+            why = why_ragged(row, width) or "; is a delimiter missing, or a text with one not in quotes?"
             raise DataError(
                 f"{name}, line {line}: {counted(len(row), 'column')}, and the file has {width} ({', '.join(header[:9])}"
-                f"{' ...' if width > 9 else ''}); is a delimiter missing, or a text with one not in quotes?"
+                f"{' ...' if width > 9 else ''}){why}"
             )
         yield line, row
 

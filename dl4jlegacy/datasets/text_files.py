@@ -7,6 +7,8 @@ import csv
 import gzip
 import io
 import itertools
+import json
+import re
 import zlib
 from collections.abc import Generator, Iterator, Sequence
 from typing import BinaryIO, TextIO, cast
@@ -21,16 +23,22 @@ __all__ = [
     "Row",
     "csv_rows",
     "delimiter_of",
+    "is_excels",
     "is_number",
     "is_plain",
     "json_rows",
     "opened_bytes",
     "rows_of",
+    "why_no_features",
+    "why_ragged",
 ]
 
 MISSING = ("", "?", "n/a", "na", "nan", "none", "null")
 """Cells that stand for no value, in small letters."""
-_DELIMITERS = ",;\t"
+_DELIMITERS = ",;\t|"
+_JSON_LINES = "JSON is read from .jsonl files with one object a line; of an array: jq -c '.[]' FILE > NEW.jsonl"
+_JSON = re.compile(r'\s*(\[\s*)?\{\s*("|$)|\s*\[\s*$')
+"""How a first line begins that is JSON."""
 _LONGEST_LINE = 1 << 24
 """Characters; what has no line breaks at all is no CSV file, and must not fill the memory."""
 _GZIP = b"\x1f\x8b"
@@ -86,6 +94,28 @@ def delimiter_of(line: str) -> str:
     return max(_DELIMITERS, key=line.count)
 
 
+def is_excels(line: str) -> bool:
+    """Return whether the first line of a CSV file is ``sep=;``, by which Excel is told the delimiter."""
+    return re.fullmatch(r'"?sep=.?"?[\r\n]*', line, re.IGNORECASE) is not None
+
+
+def why_ragged(row: Sequence[str], width: int) -> str:
+    """Return what to do about a row that has not the ``width`` of the first one, as words behind an error."""
+    if row[0].lstrip().startswith("#"):
+        return "; comments are not passed over: delete the line"
+    if len(row) == width + 1 and not row[-1].strip():
+        return "; the line ends in a delimiter: delete that, in all lines"
+    return ""
+
+
+def why_no_features(row: Sequence[str]) -> str:
+    """Return what is wrong with a first row of too few cells, and what to do."""
+    said = f"only {counted(len(row), 'column')}; expected features and a label"
+    if row[0].lstrip().startswith("#"):
+        return f"{said}; comments are not passed over: delete the line"
+    return f"{said}; cells stand between commas, semicolons, tabs or |"
+
+
 def rows_of(file: TextIO, name: str, *, delimiter: str = "", before: int = 0) -> Iterator[Row]:
     """Yield the rows of a text that are not empty, each with the number of its line.
 
@@ -102,6 +132,10 @@ def rows_of(file: TextIO, name: str, *, delimiter: str = "", before: int = 0) ->
     try:
         lines = _lines(file, name, before=before)
         head = next(lines, "")
+        if not before and _JSON.match(head):
+            raise DataError(f"{name}, line 1: {_shown(head.strip())} is JSON, and no row of a CSV file; {_JSON_LINES}")
+        if not before and is_excels(head):
+            delimiter, before, head = head.strip().strip('"')[4:], 1, next(lines, "")
         reader = csv.reader(itertools.chain([head], lines), delimiter=delimiter or delimiter_of(head), strict=True)
         for row in reader:
             line = before + reader.line_num
@@ -175,10 +209,23 @@ def _json_object(line: str, where: str) -> dict[str, object]:
     try:
         found = msgspec.json.decode(line)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise DataError(f"{where}: {_shown(line.strip())} is not JSON: {error}") from error
+        found = _with_constants(line)
+        if found is None:
+            remedy = f"; {_JSON_LINES}" if line.lstrip().startswith("[") else ""
+            raise DataError(f"{where}: {_shown(line.strip())} is not JSON: {error}{remedy}") from error
     if not isinstance(found, dict):
         raise DataError(f'{where}: {_shown(line.strip())} is no JSON object; each line is one, such as {{"age": 3}}')
     return found
+
+
+def _with_constants(line: str) -> object:
+    """Return what is in a line that has NaN or Infinity, which Python writes and JSON does not know; None: it is bad.
+
+    NaN is a gap, as it is everywhere.
+    """
+    with contextlib.suppress(ValueError, RecursionError):
+        return json.loads(line, parse_constant=lambda name: None if name == "NaN" else float(name.replace("inity", "")))
+    return None
 
 
 def _json_cells(found: dict[str, object], names: Sequence[str], where: str) -> list[str]:

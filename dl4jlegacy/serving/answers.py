@@ -277,6 +277,8 @@ def _file_of(model: TrainedModel, media_type: str, body: bytes) -> tuple[str, by
     """
     if media_type != JSON:
         return _ENDINGS[media_type], body
+    if body.startswith(b"\x1f\x8b"):
+        raise RefusedError(400, "the body is packed by gzip, which this server does not unpack; send it as it is")
     try:
         rows = msgspec.json.decode(body, type=described(_Rows)).rows
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:

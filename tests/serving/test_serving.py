@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import gc
+import gzip
 import io
 import json
 import os
@@ -304,6 +305,7 @@ HUGE = ONES.replace(b"(2, 4)", b"(9999999999, 4)").replace(b" " * 8 + b"\n", b"\
         ("plain", "application/json", b"", 400, "the body is not"),
         ("plain", "application/json", b"[[1, 2, 3, 4]]", 400, "Expected `object`"),
         ("plain", "application/json", b'{"row": []}', 400, "unknown field `row`"),
+        ("plain", "application/json", gzip.compress(b'{"rows": [[1, 2, 3, 4]]}'), 400, "the body is packed by gzip"),
         ("plain", "application/json", b'{"rows": []}', 422, "rows is empty"),
         ("plain", "application/json", b'{"rows": [[1, 2, 3, NaN]]}', 400, "the body is not"),
         ("plain", "application/json", b'{"rows": [[1, 2, 3, 1e999]]}', 400, "rows[0] must be a list of numbers"),
