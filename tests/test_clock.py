@@ -385,6 +385,7 @@ READ_BY = {
     "dl4jlegacy.scaleout.liveness.client": "silence, with a stall detector of its own",
     "dl4jlegacy.scaleout.liveness.server": "silence, with a stall detector of its own",
     "dl4jlegacy.scaleout.phases": "when phases began, for people",
+    "dl4jlegacy.scaleout.leading": "that it was stopped itself, with a stall detector",
     "dl4jlegacy.scaleout.monitor": "silence, with a stall detector of its own",
     "dl4jlegacy.scaleout.zookeeper.election": "a lease, which ends for others while this process is stopped",
     "dl4jlegacy.scaleout.zookeeper.scheduler": "when a step is due",

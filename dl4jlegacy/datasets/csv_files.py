@@ -297,9 +297,9 @@ def _append_arrays(table: _Table, file: BinaryIO, *, labelled: bool) -> None:
     with opened_numpy(file, table.name) as source:
         if labelled and table.known is None and len(several := label_columns(source.names)) > 1:
             raise DataError(
-                f"{table.name}: the labels have {len(several)} columns, {several[0]!r} to {several[-1]!r}, and are not "
-                f"one-hot, with a 1 in each row; give --label '{','.join(several[:20])}' with --regression for numbers "
-                "to predict, or with --multi-label for 0 or 1 each"
+                f"{table.name}: the labels have {counted(len(several), 'column')}, {several[0]!r} to {several[-1]!r}, "
+                f"and are not one-hot, with a 1 in each row; give --label '{','.join(several[:20])}' with --regression "
+                "for numbers to predict, or with --multi-label for 0 or 1 each"
             )
         _take_names(table, 1, list(source.names), labelled=labelled)
         for block in source.blocks(_BLOCK):

@@ -216,7 +216,7 @@ def test_each_is_told_what_is_wrong_with_what(hostile, command, status, words):
 
 def test_a_row_that_may_be_an_example_and_is_taken_for_a_header_is_told(hostile):
     _, _, err = run(["train", "--dataset", "header.csv", "--epochs", "1"])
-    assert "header.csv, line 1 is taken for a header, not for an example: 'na', 'na', 'na'" in err
+    assert "header.csv, line 1 is taken for a header, not for an example: 'NA', 'NA', 'NA'" in err
 
 
 def test_names_in_a_model_do_not_command_the_terminal(hostile):

@@ -276,7 +276,7 @@ def test_a_conf_without_validation_has_the_digest_that_it_had_before():
     assert body.pop("first_epoch") == body.pop("first_iteration") == 0
     assert body.pop("transform") is None and body.pop("images") is None
     assert body.pop("stratify") is False and body.pop("class_weights") is None and body.pop("augment") is None
-    assert body.pop("text") is None and body.pop("sequences") is None
+    assert body.pop("keep_index") is False and body.pop("text") is None and body.pop("sequences") is None
     assert (body.pop("warm_start"), body.pop("warm_start_jobs")) == (0.0, 1)
     assert plain.digest() == hashlib.sha256(msgspec.json.encode(body, order="sorted")).hexdigest()
     assert scored.digest() != plain.digest() != plain.replace(early_stopping=PATIENT).digest()
