@@ -34,6 +34,7 @@ DRAWS = {
 }
 OWN = {"draws", "elementary"}  # modules here whose functions have such names
 ALLOWED: dict[str, tuple[str, str]] = {  # by module: what it calls, and why no bit of it reaches a parameter
+    "datasets.leaks": ("@ linalg", "a warning about columns"),
     "devices": ("** matmul", "whole powers; a settings' name, and a product that tries a GPU out"),
     "generation": ("exp log", "texts that a trained network goes on with"),
     "kernels.arithmetic": (
@@ -54,6 +55,7 @@ ALLOWED: dict[str, tuple[str, str]] = {  # by module: what it calls, and why no 
     "scaleout.protocol.poison": ("exp lgamma", "how often workers die of a job"),
     "scaleout.stats_page": ("exp log", "a picture"),
     "scaleout.zookeeper.election": ("**", "how long a process waits"),
+    "sklearn.estimators": ("log", "the logarithms of probabilities, which are answers"),
     "testing.aggregators": ("standard_normal", "data of a check of somebody's aggregator"),
     "ui.endpoints": ("**", "a picture"),
 }
