@@ -39,7 +39,7 @@ TEXTS = {
         "seed: &a0 {}\nx: [" + ", ".join(f"&a{i} {{<<: *a{i - 1}}}" for i in range(1, 2000)) + "]\n<<: *a1999",
         *(SUMMARY, 3, "lead from one to the next, too deep"),
     ),
-    "no such month": ("c.yaml", "epochs: 2001-99-01", SUMMARY, 3, "month must be in 1..12"),
+    "a date is a text": ("c.yaml", "epochs: 2001-99-01", SUMMARY, 3, "Expected `int`, got `str` at $.epochs"),
     "deep JSON": ("c.json", '{"layers":' * 400 + "1" + "}" * 400, SUMMARY, 3, "nested more than 100 deep"),
     "epochs without number": (
         "c.json",
