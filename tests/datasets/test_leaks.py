@@ -12,28 +12,32 @@ from dl4jlegacy.datasets import load
 from dl4jlegacy.datasets.leaks import scaled_labels, telling_columns
 from dl4jlegacy.run_data import new_data
 from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.training import refusal
 
-DRAWN = np.random.default_rng(4)
+
+@pytest.fixture
+def drawn() -> np.random.Generator:
+    return np.random.default_rng(4)
 
 
 @pytest.mark.parametrize("rows", [60, 400, 9000])
 @pytest.mark.parametrize("outcomes", [2, 3])
-def test_a_column_that_tells_the_class_is_found(rows: int, outcomes: int) -> None:
-    classes, x = DRAWN.integers(0, outcomes, rows), DRAWN.normal(size=(rows, 5))
+def test_a_column_that_tells_the_class_is_found(drawn: np.random.Generator, rows: int, outcomes: int) -> None:
+    classes, x = drawn.integers(0, outcomes, rows), drawn.normal(size=(rows, 5))
     assert telling_columns(x, classes) == []
     x[:, 1], x[:, 3] = np.arange(rows), (classes * 7) % 5
     assert telling_columns(x, classes) == [3]
-    x[:, 4] = np.where(DRAWN.random(rows) < 0.9, classes, 0)  # right for nine rows in ten
+    x[:, 4] = np.where(drawn.random(rows) < 0.9, classes, 0)  # right for nine rows in ten
     assert telling_columns(x, classes) == [3]
 
 
-def test_a_split_tells_it_and_a_rare_class_does_not() -> None:
-    classes, x = DRAWN.integers(0, 2, 500), DRAWN.normal(size=(500, 3))
+def test_a_split_tells_it_and_a_rare_class_does_not(drawn: np.random.Generator) -> None:
+    classes, x = drawn.integers(0, 2, 500), drawn.normal(size=(500, 3))
     x[:, 2] += 20 * classes
     assert telling_columns(x, classes) == [2]
     rare = np.zeros(2000, np.intp)
     rare[::400] = 1
-    assert telling_columns(DRAWN.normal(size=(2000, 3)), rare) == []
+    assert telling_columns(drawn.normal(size=(2000, 3)), rare) == []
     assert telling_columns(x, np.zeros(500, np.intp)) == [] == telling_columns(x[:20], classes[:20])
 
 
@@ -43,19 +47,20 @@ def test_no_column_of_the_data_sets_that_come_along_is_one(name: str) -> None:
     assert telling_columns(train.features, train.labels.argmax(axis=1)) == []
 
 
-def test_a_number_on_another_scale_is_found() -> None:
-    x = DRAWN.normal(size=(300, 4))
+def test_a_number_on_another_scale_is_found(drawn: np.random.Generator) -> None:
+    x = drawn.normal(size=(300, 4))
     assert scaled_labels(x, x[:, [2]] * -1.8 + 32) == [2]
-    assert scaled_labels(x, x[:, [2]] + 1e-3 * DRAWN.normal(size=(300, 1))) == []
+    assert scaled_labels(x, x[:, [2]] + 1e-3 * drawn.normal(size=(300, 1))) == []
     assert scaled_labels(np.ones((300, 2)), x[:, :1]) == []
 
 
 @pytest.mark.parametrize("label", ["kind", "price"])
-def test_training_names_it(label: str, tmp_path: Path, caplog: Any) -> None:
-    kind, a = DRAWN.integers(0, 2, 200), DRAWN.normal(size=200).round(4)
+def test_training_and_validation_name_it(drawn: np.random.Generator, label: str, tmp_path: Path, caplog: Any) -> None:
+    kind, a = drawn.integers(0, 2, 200), drawn.normal(size=200).round(4)
     rows = [f"{x},{y},{10 * x + 3:.3f},{'ham' if k else 'spam'},{k}" for x, y, k in zip(a, a[::-1], kind, strict=True)]
     (tmp_path / "t.csv").write_text("\n".join(["price,b,cents,kind,code", *rows]))
     new_data(Conf(dataset=str(tmp_path / "t.csv")), label=label, regression=label == "price")
+    assert refusal(str(tmp_path / "t.csv"), label=label, regression=label == "price") is None  # as data validate asks
     said = [message for message in caplog.messages if "told by one column alone" in message]
     wanted = "'code'" if label == "kind" else "'cents'"
-    assert len(said) == 1 and f"nearly always right: {wanted};" in said[0]
+    assert len(said) == 2 and all(f"nearly always right: {wanted};" in message for message in said)
