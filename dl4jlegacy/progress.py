@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import textwrap
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from dl4jlegacy.scaleout.outcome import RunStatus
 
 __all__ = ["ProgressLine", "Speed", "compiling", "duration", "phase", "reading", "score", "shown", "status_line"]
 
+_TROUBLE_WIDTH = 160
 _WINDOW_SECONDS = 10.0
 _NOTEBOOK_SECONDS = 1.0  # between two lines
 _COLUMNS = 80  # of a terminal that does not say how many it has
@@ -167,7 +169,8 @@ def status_line(status: RunStatus, speed: float, worker_command: str = "") -> st
         return status.waiting.text() + (f"; start one with: {worker_command}" if worker_command else "")
     if head is None:
         return f"starting ({status.seconds:.0f} s){compiling()}"
-    troubled = f"{status.state.text()}; " if status.state.state in ("degraded", "stalled") else ""
+    state = textwrap.shorten(status.state.text(), _TROUBLE_WIDTH, placeholder=" ...")  # each line has it
+    troubled = f"{state}; " if status.state.state in ("degraded", "stalled") else ""
     working = sum(state.startswith("working") for _, state in status.workers)
     left = duration((plan.total_examples - head.examples) / speed) if speed > 0 else "?"
     return (
