@@ -224,7 +224,12 @@ def _with_constants(line: str) -> object:
     NaN is a gap, as it is everywhere.
     """
     with contextlib.suppress(ValueError, RecursionError):
-        return json.loads(line, parse_constant=lambda name: None if name == "NaN" else float(name.replace("inity", "")))
+        found = json.loads(
+            line, parse_constant=lambda name: None if name == "NaN" else float(name.replace("inity", ""))
+        )
+        if isinstance(found, dict):  # halves of characters, which Python reads, are no text
+            "".join(each for pair in found.items() for each in pair if isinstance(each, str)).encode()
+        return found
     return None
 
 

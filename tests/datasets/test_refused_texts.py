@@ -66,6 +66,8 @@ def test_a_nan_in_json_lines_is_a_gap_as_null_is(tmp_path: Path) -> None:
         ("t.csv", "[\n" + ",\n".join(objects("1")) + "]", "is JSON, and no row"),
         ("t.json", "\n".join(objects("1")), r"is JSON, and no row .*\.jsonl"),
         ("t.jsonl", "[" + ",\n".join(objects("1")) + "]", r"line 1: .* is not JSON.*jq -c"),
+        ("half.jsonl", "\n".join(objects("1")).replace('"x"', '"\\ud800"', 1), "line 1: .* is not JSON"),
+        ("nan.jsonl", "\n".join(objects("NaN")).replace('"x"', '"\\ud800"', 1), "line 1: .* is not JSON"),
         ("inf.jsonl", "\n".join(objects("Infinity")), "line 1, column ('w'|1).*inf"),
         ("hash.csv", "# by me\n" + PLAIN, "line 1: only 1 column; .*comments are not passed over: delete the line"),
         ("middle.csv", PLAIN + "# the end\n", "line 42: 1 column.*comments are not passed over"),
