@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import re
+import select
 import signal
 import sys
 import threading
@@ -36,6 +37,8 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _MOST_LINES = 1000
 """So many lines of other threads' logs wait for a reader; of more, only their number is told."""
 _SHOW_CURSOR = b"\x1b[?25h"
+_AT_ONCE = getattr(select, "PIPE_BUF", 512) // 4
+"""A pipe takes so many characters, of up to four bytes each, as one piece: nothing of another writer comes between."""
 
 
 def emit(text: str, end: str = "\n") -> bool:
@@ -47,8 +50,9 @@ def emit(text: str, end: str = "\n") -> bool:
         OutputError: stdout cannot take it, for instance a full disk.
     """
     try:
-        sys.stdout.write(printable(text) + end)
-        sys.stdout.flush()
+        for piece in _pieces(printable(text) + end):
+            sys.stdout.write(piece)
+            sys.stdout.flush()
     except BrokenPipeError:
         _to_nowhere(sys.stdout)
         return False
@@ -56,6 +60,17 @@ def emit(text: str, end: str = "\n") -> bool:
         _to_nowhere(sys.stdout)
         raise OutputError(f"the results cannot be written to standard output: {exc.strerror or exc}") from exc
     return True
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """Return ``text`` in pieces of whole lines: with ``2>&1`` a log line must not come into the middle of a result."""
+    start = 0
+    while start < len(text):
+        stop = start + _AT_ONCE
+        if stop < len(text):
+            stop = text.rfind("\n", start, stop) + 1 or text.find("\n", stop) + 1 or len(text)
+        yield text[start:stop]
+        start = stop
 
 
 def printable(text: str) -> str:

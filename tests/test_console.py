@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import logging
 import os
+import select
 import sys
 import threading
 from collections.abc import Iterator
@@ -14,7 +16,7 @@ from typing import TextIO
 import pytest
 
 from dl4jlegacy import console
-from dl4jlegacy.console import open_console, run_guarded
+from dl4jlegacy.console import emit, open_console, run_guarded
 
 PATIENCE = 20.0
 LOGGER = logging.getLogger("dl4jlegacy.of_this_test")
@@ -120,3 +122,24 @@ def test_where_stderr_cannot_be_written_to_the_work_goes_on(in_a_thread: bool) -
         handler.flush()
     with pytest.raises(OSError, match="No space left"):
         full.close()
+
+
+@pytest.mark.parametrize("cell", ["0", "é" * 9, "\U0001f40e" * 700, "x" * 3000])
+def test_a_pipe_takes_each_write_of_results_as_one_piece(cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ``2>&1`` a log line never comes into a result: no write is torn, and all end at a line's end."""
+    written: list[bytes] = []
+
+    class Pipe(io.RawIOBase):
+        def writable(self) -> bool:
+            return True
+
+        def write(self, data: object) -> int:
+            written.append(bytes(data))  # type: ignore[call-overload]  # a buffer
+            return len(written[-1])
+
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BufferedWriter(Pipe()), encoding="utf-8"))
+    text = "\n".join([cell] * 5000)
+    assert emit(text)
+    assert b"".join(written) == f"{text}\n".encode()
+    assert max(map(len, written)) <= select.PIPE_BUF
+    assert all(data.endswith(b"\n") for data in written)

@@ -206,14 +206,15 @@ import logging
 import msgspec
 from dl4jlegacy import prediction_run
 def perform(self, job, perform=prediction_run.PredictionPerformer.perform):
-    logging.getLogger("dl4jlegacy.talks").warning("TALKS %s %s", job.slot, "x" * 5000)
+    for _ in range(2):
+        logging.getLogger("dl4jlegacy.talks").warning("TALKS %s %s", job.slot, "x" * 3000)
     return perform(self, job)
 def resolve(self, conf, *arguments, resolve=prediction_run.PredictionRun.resolve, **more):
     return resolve(self, msgspec.structs.replace(conf, stuck_seconds=0.5), *arguments, **more)
 prediction_run.PredictionPerformer.perform = perform
 prediction_run.PredictionRun.resolve = resolve
 """
-"""Workers that say more about each job than there is room for in a pipe, in a run that stands still for 2 s at most."""
+"""Workers whose lines a pipe takes whole, but not all of them, in a run that stands still for 2 s at most."""
 
 
 def test_a_reader_of_all_that_is_said_may_pause_for_longer_than_a_run_may_stand_still(
@@ -232,5 +233,5 @@ def test_a_reader_of_all_that_is_said_may_pause_for_longer_than_a_run_may_stand_
     gate.touch()
     assert run.wait() == 0, run.out()[-2000:]
     found = Counter("talk" if " TALKS " in line else line for line in run.out().splitlines())
-    assert found.pop("talk") * 5000 > 2 * PIPE_NBYTES, "not more than there is room for"
+    assert found.pop("talk") * 3000 > 2 * PIPE_NBYTES, "not more than there is room for"
     assert sum(found.values()) == count and set(found) == {"0", "1", "2"}
