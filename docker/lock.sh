@@ -19,7 +19,7 @@ lock docker/requirements.txt setup.cfg "$@"
 lock docker/requirements-dev.txt setup.cfg --extra dev --constraints docker/requirements.txt "$@"
 lock docker/requirements-bench.txt setup.cfg --extra bench --constraints docker/requirements-dev.txt "$@"
 lock docker/requirements-gpu.txt setup.cfg --extra gpu --constraints docker/requirements-dev.txt "$@" # CUDA 12
-for extra in aws data docs gpu13 images keras metrics onnx otel serve services sklearn tensorboard tune ui; do
+for extra in aws docs gpu13 images keras metrics onnx otel serve services sklearn tensorboard tune ui; do
     lock "docker/requirements-$extra.txt" setup.cfg --extra "$extra" --constraints docker/requirements-dev.txt \
         --constraints docker/requirements-bench.txt "$@"
 done

@@ -38,7 +38,6 @@ NEEDS = {
 PURPOSES = {
     "aws": ("dl4jlegacy/aws",),
     "bench": ("benchmarks",),
-    "data": ("dl4jlegacy/datasets/arrow_files.py", "dl4jlegacy/datasets/csv_chunks.py"),
     "docs": ("tools/documentation",),
     "gpu": ("dl4jlegacy/kernels/cuda",),
     "gpu13": ("dl4jlegacy/kernels/cuda",),
@@ -55,6 +54,8 @@ PURPOSES = {
     "ui": ("dl4jlegacy/ui",),
 }
 """Where each extra's packages are used; ``dev`` is for the tests, which run with it."""
+TABLES = {"": ("dl4jlegacy/datasets/arrow_files.py", "dl4jlegacy/datasets/csv_chunks.py")}
+"""What an installation without an extra can read: Parquet and Arrow, too."""
 
 
 def requirements(repository: Path) -> dict[str, str]:
@@ -91,12 +92,12 @@ def test_every_extra_is_known_here(repository: Path) -> None:
     assert {*PURPOSES, "dev", ""} == set(requirements(repository))
 
 
-@pytest.mark.parametrize("extra", PURPOSES)
+@pytest.mark.parametrize("extra", [*TABLES, *PURPOSES])
 def test_an_extra_alone_brings_all_that_is_imported_where_it_is_used(extra: str, repository: Path) -> None:
     wanted, own = requirements(repository), {"dl4jlegacy", "tools", "tests"}
     files = [
         path
-        for place in PURPOSES[extra]
+        for place in {**TABLES, **PURPOSES}[extra]
         for path in ([repository / place] if place.endswith(".py") else sorted((repository / place).rglob("*.py")))
     ]
     beside = {path.stem for path in files}
@@ -137,7 +138,7 @@ RECIPES = {
 
 
 @pytest.mark.release
-@pytest.mark.parametrize("words", [(extra,) for extra in PURPOSES] + [("images", "data")], ids=" ".join)
+@pytest.mark.parametrize("words", [(extra,) for extra in PURPOSES] + [("images", "keras")], ids=" ".join)
 def test_a_fresh_clone_with_an_extra_alone_can_do_what_it_is_for(
     words: tuple[str, ...], repository: Path, tmp_path: Path
 ) -> None:

@@ -1,4 +1,4 @@
-"""Parquet, Arrow and Feather files: their columns as numbers and words, some rows at a time; by pyarrow (extra data).
+"""Parquet, Arrow and Feather files: their columns as numbers and words, some rows at a time; by pyarrow.
 
 A cell is what it would be in a CSV file: null and NaN are gaps, booleans the words true and false, times the words that
 Arrow writes, decimal numbers the nearest float64.
@@ -25,41 +25,14 @@ from dl4jlegacy import files
 from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.pandas_index import listed_columns
 from dl4jlegacy.datasets.text_files import Row
-from dl4jlegacy.errors import DataError, how_to_install
+from dl4jlegacy.errors import DataError
 
-__all__ = ["ArrowFile", "arrow_rows", "coded_values", "find_pyarrow", "in_arrow_memory", "opened_arrow"]
+__all__ = ["ArrowFile", "arrow_rows", "coded_values", "in_arrow_memory", "opened_arrow"]
 
 _ROWS = 8192
 _BUFFER = 1 << 20  # bytes of a column that are read at a time: not those of all rows that are stored together
 _SHOWN = 60  # characters of a value that an error shows
 _ARROW, _STREAM, _FEATHER_1 = b"ARROW1", b"\xff\xff\xff\xff", b"FEA1"
-
-
-@dataclass(frozen=True, slots=True)
-class _PyArrow:
-    """The parts of pyarrow, found when the first file is to be read."""
-
-    arrow: Any
-    compute: Any
-    parquet: Any
-
-
-def find_pyarrow() -> _PyArrow | None:
-    """Return pyarrow; None if it is not installed."""
-    try:
-        import pyarrow
-        import pyarrow.compute
-        import pyarrow.parquet
-    except ImportError:
-        return None
-    return _PyArrow(pyarrow, pyarrow.compute, pyarrow.parquet)
-
-
-def _pyarrow(name: str) -> _PyArrow:
-    found = find_pyarrow()
-    if found is None:
-        raise DataError(f"{name} needs pyarrow, which is not installed: {how_to_install('data')}")
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +44,6 @@ class ArrowFile:
     index: tuple[str, ...]
     _schema: Any
     _read: Any
-    _pa: _PyArrow
 
     def batches(self, columns: Sequence[str], rows: int) -> Iterator[Any]:
         """Yield these columns of the file, so many rows at a time; only the last batch may have fewer.
@@ -79,6 +51,8 @@ class ArrowFile:
         Raises:
             DataError: the file is damaged, or one of the columns holds lists, objects or bytes; names a cell of it.
         """
+        import pyarrow
+
         pending: list[Any] = []
         waiting = 0
         with files.damage_as(DataError, f"cannot read {self.name}"):
@@ -87,18 +61,19 @@ class ArrowFile:
                 pending.append(batch)
                 waiting += len(batch)
                 if waiting >= rows:
-                    whole = self._pa.arrow.Table.from_batches(pending)
+                    whole = pyarrow.Table.from_batches(pending)
                     used = waiting - waiting % rows
                     for start in range(0, used, rows):
                         yield whole.slice(start, rows)
                     waiting -= used
                     pending = whole.slice(used).to_batches() if waiting else []
             if waiting:
-                yield self._pa.arrow.Table.from_batches(pending)
+                yield pyarrow.Table.from_batches(pending)
 
     def check_flat(self, batch: Any, first: int) -> None:
         """Raise ``DataError`` if a column of the file's first batch holds what is no number and no word."""
-        types = self._pa.arrow.types
+        from pyarrow import types
+
         for field in batch.schema:
             if types.is_nested(field.type) or _is_binary(types, field.type):
                 values = batch.column(field.name)
@@ -115,14 +90,17 @@ class ArrowFile:
 
         Infinite values are left as they are.
         """
-        types, values = self._pa.arrow.types, batch.column(column)
+        import pyarrow
+        from pyarrow import types
+
+        values = batch.column(column)
         kind = values.type
         if types.is_null(kind):
             return np.full(len(values), np.nan)
         if not (types.is_integer(kind) or types.is_floating(kind)):
             return None
         if not types.is_float64(kind):
-            values = values.cast(self._pa.arrow.float64(), safe=False)
+            values = values.cast(pyarrow.float64(), safe=False)
         if values.num_chunks == 1 and not values.null_count:
             values = values.chunk(0)  # whose to_numpy copies nothing
         found: Array = values.to_numpy()
@@ -136,26 +114,30 @@ class ArrowFile:
 
     def coded(self, batch: Any, column: str) -> tuple[Array, list[str]]:
         """Return the number of each cell's text among the different ones, -1 for a gap, ``(rows,)``; and these."""
-        return coded_values(batch.column(column), self._pa)
+        return coded_values(batch.column(column))
 
 
-def coded_values(values: Any, pa: _PyArrow) -> tuple[Array, list[str]]:
+def coded_values(values: Any) -> tuple[Array, list[str]]:
     """Return the number of each value's text among the different ones, -1 for a gap, ``(rows,)``; and these."""
-    arrow = pa.arrow
-    if arrow.types.is_null(values.type):
+    import pyarrow
+    from pyarrow import types
+
+    if types.is_null(values.type):
         return np.full(len(values), -1), []
-    if not arrow.types.is_dictionary(values.type):
-        values = pa.compute.dictionary_encode(values)
+    if not types.is_dictionary(values.type):
+        values = values.dictionary_encode()
     whole = values.unify_dictionaries()
-    numbers = [chunk.indices.cast(arrow.int64()) for chunk in whole.chunks]  # some are unsigned
+    numbers = [chunk.indices.cast(pyarrow.int64()) for chunk in whole.chunks]  # some are unsigned
     codes = [each.fill_null(-1).to_numpy(zero_copy_only=False) for each in numbers]
-    return np.concatenate(codes), _words(whole.chunk(0).dictionary, pa)
+    return np.concatenate(codes), _words(whole.chunk(0).dictionary)
 
 
-def _words(values: Any, pa: _PyArrow) -> list[str]:
-    if pa.arrow.types.is_floating(values.type):
+def _words(values: Any) -> list[str]:
+    import pyarrow
+
+    if pyarrow.types.is_floating(values.type):
         return ["" if value is None or math.isnan(value) else repr(float(value)) for value in values.to_pylist()]
-    return [text or "" for text in values.cast(pa.arrow.string()).to_pylist()]
+    return [text or "" for text in values.cast(pyarrow.string()).to_pylist()]
 
 
 def _is_binary(types: Any, kind: Any) -> bool:
@@ -167,11 +149,10 @@ def opened_arrow(file: BinaryIO, name: str) -> Iterator[ArrowFile]:
     """Yield a Parquet, Arrow or Feather file, told apart by how it begins, ready to be read; it is closed at the end.
 
     Raises:
-        DataError: pyarrow is not there, it is none of these or damaged, or has two columns of one name, or no rows.
+        DataError: it is none of these or damaged, or has two columns of one name, or no rows.
     """
     with files.errors_as(DataError, f"cannot read {name}"), contextlib.ExitStack() as opened:
         opened.enter_context(file)
-        pa = _pyarrow(name)
         with files.damage_as(DataError, f"cannot read {name}"):
             start = file.read(6)
             file.seek(0)
@@ -180,38 +161,44 @@ def opened_arrow(file: BinaryIO, name: str) -> Iterator[ArrowFile]:
             if start[:4] == _FEATHER_1:
                 raise DataError(f"{name} is a Feather file of version 1; write it anew, by version 2 or as Parquet")
             is_arrow = start == _ARROW or start[:4] == _STREAM
-            native = opened.enter_context(_native(file, pa))
-            schema, read = _arrow(native, start, pa) if is_arrow else _parquet(native, pa)
+            native = opened.enter_context(_native(file))
+            schema, read = _arrow(native, start) if is_arrow else _parquet(native)
             names = tuple(schema.names)
         for column in names:
             if names.count(column) > 1:
                 raise DataError(
                     f"{name}: column {column!r} is there {names.count(column)} times; name each differently"
                 )
-        yield ArrowFile(name, names, listed_columns(names, schema.metadata), schema, read, pa)
+        yield ArrowFile(name, names, listed_columns(names, schema.metadata), schema, read)
 
 
-def _native(file: BinaryIO, pa: _PyArrow) -> Any:
+def _native(file: BinaryIO) -> Any:
     """Return the file as pyarrow opens one, or its contents in memory if it is none of the system.
 
     By its number, since another one may have its name meanwhile.
     """
+    import pyarrow
+
     with contextlib.suppress(OSError):
         path = Path("/proc/self/fd", str(file.fileno()))
         if path.is_file():
-            return pa.arrow.OSFile(str(path))
-    return in_arrow_memory(file.read(), pa)
+            return pyarrow.OSFile(str(path))
+    return in_arrow_memory(file.read())
 
 
-def in_arrow_memory(content: bytes, pa: _PyArrow) -> Any:
+def in_arrow_memory(content: bytes) -> Any:
     """Return a file of pyarrow's with a copy of ``content`` that is no object of Python's."""
-    buffer = pa.arrow.allocate_buffer(len(content))
+    import pyarrow
+
+    buffer = pyarrow.allocate_buffer(len(content))
     memoryview(buffer).cast("B")[:] = content
-    return pa.arrow.BufferReader(buffer)
+    return pyarrow.BufferReader(buffer)
 
 
-def _parquet(file: Any, pa: _PyArrow) -> tuple[Any, Any]:
-    source = pa.parquet.ParquetFile(file, buffer_size=_BUFFER, pre_buffer=False)
+def _parquet(file: Any) -> tuple[Any, Any]:
+    import pyarrow.parquet
+
+    source = pyarrow.parquet.ParquetFile(file, buffer_size=_BUFFER, pre_buffer=False)
 
     def read(columns: list[str], rows: int) -> Iterator[Any]:
         batches: Iterator[Any] = source.iter_batches(batch_size=rows, columns=columns, use_threads=False)
@@ -220,12 +207,14 @@ def _parquet(file: Any, pa: _PyArrow) -> tuple[Any, Any]:
     return source.schema_arrow, read
 
 
-def _arrow(file: Any, start: bytes, pa: _PyArrow) -> tuple[Any, Any]:
+def _arrow(file: Any, start: bytes) -> tuple[Any, Any]:
+    from pyarrow import ipc
+
     if start == _ARROW:
-        source = pa.arrow.ipc.open_file(file)
+        source = ipc.open_file(file)
         count = source.num_record_batches
     else:
-        source, count = pa.arrow.ipc.open_stream(file), None
+        source, count = ipc.open_stream(file), None
 
     def read(columns: list[str], rows: int) -> Iterator[Any]:
         found = source if count is None else map(source.get_batch, range(count))

@@ -1,7 +1,7 @@
 """CSV files in pieces of whole lines, which pyarrow reads many times faster than Python, where it may.
 
 It may where no piece has a quote, an empty line or a cell that the two could take differently; a piece that has one is
-read by Python, cell by cell, which also says what is wrong. So the numbers are the same with pyarrow and without.
+read by Python, cell by cell, which also says what is wrong. So the numbers are those that Python reads.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from dl4jlegacy.backend import Array
-from dl4jlegacy.datasets.arrow_files import coded_values, find_pyarrow, in_arrow_memory
+from dl4jlegacy.datasets.arrow_files import coded_values, in_arrow_memory
 from dl4jlegacy.datasets.text_files import Row, delimiter_of, is_excels, is_number, opened_bytes, rows_of
 
 __all__ = ["CsvChunk", "CsvFile", "opened_chunks"]
@@ -52,7 +52,7 @@ class CsvChunk:
         return rows_of(text, self.name, delimiter=self.delimiter, before=self.first - 1)
 
     def columns(self, width: int, wanted: Mapping[int, bool], missing: frozenset[str]) -> dict[int, Any] | None:
-        """Return some columns as pyarrow reads them; None: Python must, or pyarrow is not there.
+        """Return some columns as pyarrow reads them; None: Python must.
 
         Args:
             width: how many columns there are.
@@ -62,33 +62,34 @@ class CsvChunk:
         Returns:
             numbers as float64, NaN for a gap; words as numbers of different texts, and these.
         """
-        pa, text = find_pyarrow(), self.text
+        text = self.text
         lines = text.count(b"\n") + (not text.endswith(b"\n"))
-        if pa is None or self.rest is not None or b"\n\n" in text or b"\n\r\n" in text or text[:1] in (b"\n", b"\r"):
+        if self.rest is not None or b"\n\n" in text or b"\n\r\n" in text or text[:1] in (b"\n", b"\r"):
             return None
         if text.count(b"\r") != text.count(b"\r\n"):
             return None
+        import pyarrow
         import pyarrow.csv
 
         names = [str(index) for index in range(width)]
-        words = pa.arrow.dictionary(pa.arrow.int32(), pa.arrow.string())
+        words = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
         try:
             found = pyarrow.csv.read_csv(
-                in_arrow_memory(text, pa),
+                in_arrow_memory(text),
                 pyarrow.csv.ReadOptions(column_names=names, use_threads=False),
                 pyarrow.csv.ParseOptions(delimiter=self.delimiter, quote_char=False, double_quote=False),
                 pyarrow.csv.ConvertOptions(
-                    column_types={str(i): pa.arrow.float64() if number else words for i, number in wanted.items()},
+                    column_types={str(i): pyarrow.float64() if number else words for i, number in wanted.items()},
                     include_columns=[str(i) for i in wanted],
                     null_values=_spellings(missing),
                     strings_can_be_null=False,
                 ),
             )
-        except pa.arrow.ArrowException:
+        except pyarrow.ArrowException:
             return None
         if len(found) != lines:
             return None
-        columns = {i: _numbers(found[str(i)]) if n else coded_values(found[str(i)], pa) for i, n in wanted.items()}
+        columns = {i: _numbers(found[str(i)]) if n else coded_values(found[str(i)]) for i, n in wanted.items()}
         return None if any(column is None for column in columns.values()) else columns
 
 
@@ -138,7 +139,7 @@ def opened_chunks(file: BinaryIO, name: str, missing: Sequence[str]) -> Iterator
     Raises:
         DataError: it cannot be read.
     """
-    if find_pyarrow() is None or not _is_regular(file) or any(is_number(text) and text != "nan" for text in missing):
+    if not _is_regular(file) or any(is_number(text) and text != "nan" for text in missing):
         yield None
         return
     start = file.tell()

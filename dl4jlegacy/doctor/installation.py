@@ -29,7 +29,6 @@ _MODULES = {"hazelcast-python-client": "hazelcast", "pyyaml": "yaml"}
 _FOR_DEVELOPERS = ("dev", "bench")
 _PURPOSES = {
     "aws": "dl4j aws, and paths in s3://",
-    "data": "Parquet and Arrow files, and large CSV files",
     "gpu": "workers on NVIDIA GPUs, CUDA 12",
     "gpu13": "workers on NVIDIA GPUs, CUDA 13",
     "images": "images as data",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import datetime
 import decimal
 import gzip
@@ -315,17 +314,3 @@ def test_a_column_that_is_there_twice_is_named(tmp_path: Path) -> None:
     pa.parquet.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"]), tmp_path / "t.parquet")
     with pytest.raises(DataError, match="column 'a' is there 2 times"):
         blocks(tmp_path / "t.parquet", [Column("a")])
-
-
-def test_without_pyarrow_it_is_said_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, imported = written(tmp_path, "t.parquet"), builtins.__import__
-
-    def without(name: str, *arguments: Any, **named: Any) -> Any:
-        if name.startswith("pyarrow"):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-        return imported(name, *arguments, **named)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(DataError, match=r"t\.parquet needs pyarrow, which is not installed: type '\./install data'"):
-        blocks(path)
-    assert len(blocks(written(tmp_path, "t.jsonl"))[0]) == 24, "JSON lines need nothing"
