@@ -36,17 +36,7 @@ from dl4jlegacy.nn.batch_evaluation import (
     is_classified,
     merge_evaluations,
 )
-from dl4jlegacy.nn.dl4j.serializer import (
-    restore_header,
-    restore_images,
-    restore_label_names,
-    restore_model,
-    restore_normalizer,
-    restore_sequences,
-    restore_stratified,
-    restore_text,
-    restore_transform,
-)
+from dl4jlegacy.nn.dl4j.serializer import restore_with_reading
 from dl4jlegacy.nn.evaluation.classification import Evaluation
 from dl4jlegacy.nn.evaluation.regression import RegressionEvaluation
 from dl4jlegacy.nn.evaluation.states import AnyEvaluation
@@ -418,16 +408,16 @@ def read_model(path: str, kernels: Kernels | None = None) -> TrainedModel:
             f"{path} is an ONNX file by its name; these are written, for other programs such as onnxruntime, and not "
             "read: give the model, or the folder of checkpoints, that it was made of"
         )
-    network = restore_model(file, load_updater=False, kernels=kernels)
+    network, reading = restore_with_reading(file, kernels=kernels)
     return TrainedModel(
         network,
-        restore_normalizer(file),
-        restore_label_names(file),
+        reading.normalizer,
+        reading.label_names,
         path,
-        restore_transform(file),
-        restore_images(file),
-        restore_stratified(file),
-        restore_text(file),
-        restore_sequences(file),
-        restore_header(file),
+        reading.transform,
+        reading.images,
+        reading.stratified,
+        reading.text,
+        reading.sequences,
+        reading.header,
     )

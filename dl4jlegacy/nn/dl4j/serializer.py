@@ -31,6 +31,7 @@ from dl4jlegacy.backend import Array, to_host
 from dl4jlegacy.datasets.header import Header
 from dl4jlegacy.datasets.image_files import ImageRecordReader
 from dl4jlegacy.datasets.normalizers import ImagePreProcessingScaler, Normalizer, normalizer_from_json
+from dl4jlegacy.datasets.reading import Reading
 from dl4jlegacy.datasets.sequence_reader import SequenceRecordReader
 from dl4jlegacy.datasets.texts import TextReader
 from dl4jlegacy.datasets.transform_process import TransformProcess
@@ -55,16 +56,11 @@ from dl4jlegacy.strict_json import to_json
 
 __all__ = [
     "restore_computation_graph",
-    "restore_header",
-    "restore_images",
     "restore_label_names",
     "restore_model",
     "restore_multi_layer_network",
     "restore_normalizer",
-    "restore_sequences",
-    "restore_stratified",
-    "restore_text",
-    "restore_transform",
+    "restore_with_reading",
     "write_model",
 ]
 
@@ -127,14 +123,8 @@ def write_model(
         network: its configuration, parameters and (if ``save_updater``) updater state are saved.
         path: the zip to write, or the safetensors file if it ends in ``.safetensors``; its folder must exist.
         save_updater: without it training can continue only with a fresh updater.
-        normalizer: saved with the model, for ``restore_normalizer``.
-        label_names: what the outputs stand for, for ``restore_label_names``.
-        transform: what made its examples of a table's columns, fitted, for ``restore_transform``.
-        images: what made its examples of image files, for ``restore_images``.
-        stratified: whether what was held out of its data has its share of every class, for ``restore_stratified``.
-        text: what made its examples of a text, for ``restore_text``; its characters or words are the ``label_names``.
-        sequences: what made its examples of files of sequences, for ``restore_sequences``.
-        header: the names of the columns that it learned from without a ``transform``, for ``restore_header``.
+        normalizer, label_names, transform, images, stratified, text, sequences, header: how its data are read, see
+            ``Reading``, which ``restore_with_reading`` returns.
         dl4j_version: the version of Deeplearning4j that is to read the file, "0.9.1" or "1.0.0" (1.0.0-M2.1), which is
             then held to what the file says. None: for this package above all, in the shape of 0.9.1 where both versions
             read that alike, otherwise of 1.0.0.
@@ -206,20 +196,26 @@ def restore_model(
         ModelError: missing, truncated, corrupt, foreign, or a network that this package does not have.
     """
     with _opened(path) as archive:
-        conf, layouts = _configuration(archive, input_types)
-        if isinstance(archive, SafetensorsFile):
-            network = _built(conf, kernels)
-            params: Array = archive.params(network.param_table, network.layout.spans, network.layout.size)
-        else:
-            params = _read_vector(archive, _COEFFICIENTS, layout.count(ParamLayout.of(conf.resolved()), layouts))
-            if _OWN not in archive.namelist() and params.dtype == np.float64:  # 0.x keeps its type nowhere else
-                conf = conf.replace(conf=conf.conf.replace(dtype="float64"))
-            network = _built(conf, kernels)
-        network.iteration = _iteration(archive)
-        params = _cast(params, network.params.dtype, _COEFFICIENTS)
-        network.set_params(layout.params_to_ours(params, network.layout, layouts))
-        if load_updater:
-            _read_updater(archive, network, layouts)
+        return _network(archive, load_updater=load_updater, kernels=kernels, input_types=input_types)
+
+
+def _network(
+    archive: _Archive, *, load_updater: bool, kernels: Kernels | None, input_types: Sequence[AnyInputType]
+) -> MultiLayerNetwork | ComputationGraph:
+    conf, layouts = _configuration(archive, input_types)
+    if isinstance(archive, SafetensorsFile):
+        network = _built(conf, kernels)
+        params: Array = archive.params(network.param_table, network.layout.spans, network.layout.size)
+    else:
+        params = _read_vector(archive, _COEFFICIENTS, layout.count(ParamLayout.of(conf.resolved()), layouts))
+        if _OWN not in archive.namelist() and params.dtype == np.float64:  # 0.x keeps its type nowhere else
+            conf = conf.replace(conf=conf.conf.replace(dtype="float64"))
+        network = _built(conf, kernels)
+    network.iteration = _iteration(archive)
+    params = _cast(params, network.params.dtype, _COEFFICIENTS)
+    network.set_params(layout.params_to_ours(params, network.layout, layouts))
+    if load_updater:
+        _read_updater(archive, network, layouts)
     return network
 
 
@@ -295,83 +291,7 @@ def restore_normalizer(path: str | os.PathLike[str]) -> Normalizer | None:
         ModelError: the file or the normalizer in it cannot be read.
     """
     with _opened(path) as archive:
-        if _OWN in archive.namelist():
-            saved = _own(archive).get("normalizer")
-            if saved is not None:
-                return normalizer_from_json(to_json(saved))
-        if isinstance(archive, zipfile.ZipFile) and _NORMALIZER in archive.namelist():
-            return read_normalizer(_read(archive, _NORMALIZER, _MAX_JSON_BYTES))
-    return None
-
-
-def restore_transform(path: str | os.PathLike[str]) -> TransformProcess | None:
-    """Return what made the examples of the model at ``path`` of a table's columns, or None if nothing did.
-
-    Raises:
-        ModelError: the file cannot be read.
-    """
-    with _opened(path) as archive:
-        saved = _own(archive).get("transform") if _OWN in archive.namelist() else None
-        if saved is None:
-            return None
-        transform = TransformProcess.from_json(to_json(saved))
-        if not transform.is_fitted:
-            raise ModelError(f"entry {_OWN} has a transform that was not fitted to any data")
-        return transform
-
-
-def restore_images(path: str | os.PathLike[str]) -> ImageRecordReader | None:
-    """Return what made the examples of the model at ``path`` of image files, or None if nothing did.
-
-    Raises:
-        ModelError: the file cannot be read.
-    """
-    with _opened(path) as archive:
-        saved = _own(archive).get("images") if _OWN in archive.namelist() else None
-        return None if saved is None else decode_json(to_json(saved), ImageRecordReader)
-
-
-def restore_sequences(path: str | os.PathLike[str]) -> SequenceRecordReader | None:
-    """Return what made the examples of the model at ``path`` of files of sequences, or None if nothing did.
-
-    Raises:
-        ModelError: the file cannot be read.
-    """
-    with _opened(path) as archive:
-        saved = _own(archive).get("sequences") if _OWN in archive.namelist() else None
-        return None if saved is None else decode_json(to_json(saved), SequenceRecordReader)
-
-
-def restore_header(path: str | os.PathLike[str]) -> Header | None:
-    """Return the names of the columns of the table that the model at ``path`` learned from, or None if it has none.
-
-    Raises:
-        ModelError: the file cannot be read.
-    """
-    with _opened(path) as archive:
-        saved = _own(archive).get("header") if _OWN in archive.namelist() else None
-        return None if saved is None else decode_json(to_json(saved), Header)
-
-
-def restore_text(path: str | os.PathLike[str]) -> TextReader | None:
-    """Return what made the examples of the model at ``path`` of a text, or None if nothing did.
-
-    Raises:
-        ModelError: the file cannot be read.
-    """
-    with _opened(path) as archive:
-        saved = _own(archive).get("text") if _OWN in archive.namelist() else None
-        return None if saved is None else decode_json(to_json(saved), TextReader)
-
-
-def restore_stratified(path: str | os.PathLike[str]) -> bool:
-    """Return whether what was held out of the data of the model at ``path`` has its share of every class.
-
-    Raises:
-        ModelError: the file cannot be read.
-    """
-    with _opened(path) as archive:
-        return _OWN in archive.namelist() and _own(archive).get("stratified") is True
+        return _normalizer(archive)
 
 
 def restore_label_names(path: str | os.PathLike[str]) -> tuple[str, ...]:
@@ -381,9 +301,58 @@ def restore_label_names(path: str | os.PathLike[str]) -> tuple[str, ...]:
         ModelError: the file cannot be read.
     """
     with _opened(path) as archive:
-        names = _own(archive).get("label_names", []) if _OWN in archive.namelist() else []
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise ModelError(f"entry {_OWN} has label names that are no list of names")
+        return _label_names(archive)
+
+
+def restore_with_reading(
+    path: str | os.PathLike[str], *, kernels: Kernels | None = None
+) -> tuple[MultiLayerNetwork | ComputationGraph, Reading]:
+    """Return the network at ``path``, its updater anew, and how its data are read; errors as ``restore_model``.
+
+    The file is opened once: one that is replaced meanwhile gives all of the old or all of the new.
+    """
+    with _opened(path) as archive:
+        network = _network(archive, load_updater=False, kernels=kernels, input_types=())
+        return network, _reading(archive)
+
+
+def _reading(archive: _Archive) -> Reading:
+    own = _own(archive) if _OWN in archive.namelist() else {}
+
+    def read(name: str, kind: Any) -> Any:
+        saved = own.get(name)
+        return None if saved is None else decode_json(to_json(saved), kind)
+
+    saved = own.get("transform")
+    transform = None if saved is None else TransformProcess.from_json(to_json(saved))
+    if transform is not None and not transform.is_fitted:
+        raise ModelError(f"entry {_OWN} has a transform that was not fitted to any data")
+    return Reading(
+        normalizer=_normalizer(archive),
+        label_names=_label_names(archive),
+        transform=transform,
+        images=read("images", ImageRecordReader),
+        stratified=own.get("stratified") is True,
+        text=read("text", TextReader),
+        sequences=read("sequences", SequenceRecordReader),
+        header=read("header", Header),
+    )
+
+
+def _normalizer(archive: _Archive) -> Normalizer | None:
+    if _OWN in archive.namelist():
+        saved = _own(archive).get("normalizer")
+        if saved is not None:
+            return normalizer_from_json(to_json(saved))
+    if isinstance(archive, zipfile.ZipFile) and _NORMALIZER in archive.namelist():
+        return read_normalizer(_read(archive, _NORMALIZER, _MAX_JSON_BYTES))
+    return None
+
+
+def _label_names(archive: _Archive) -> tuple[str, ...]:
+    names = _own(archive).get("label_names", []) if _OWN in archive.namelist() else []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ModelError(f"entry {_OWN} has label names that are no list of names")
     return tuple(names)
 
 

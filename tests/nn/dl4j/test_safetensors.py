@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pytest
 import safetensors.numpy
 
-from dl4jlegacy import load_model
+from dl4jlegacy import files, load_model
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.normalizers import NormalizerStandardize
 from dl4jlegacy.errors import ModelError
@@ -102,6 +103,37 @@ def test_what_belongs_to_a_model_travels_with_it(tmp_path: Path) -> None:
     assert loaded.label_names == ("a", "b", "c") == restore_label_names(tmp_path / "m.safetensors")
     assert not restore_model(tmp_path / "m.safetensors").updater_state.any()
     assert named_paths([str(tmp_path / "m.safetensors")]) == {"m": str(tmp_path / "m.safetensors")}
+
+
+@pytest.mark.parametrize("ending", ["zip", "safetensors"])
+def test_a_file_that_is_replaced_while_it_is_read_gives_one_model_whole(
+    ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another model takes its place after an opening of the file: never one's weights under the other's names."""
+    models = {}
+    for number, names in enumerate((("a", "b", "c"), ("c", "b", "a"))):
+        network = trained(small())
+        network.set_params(np.full(network.params.shape, number))
+        write_model(network, tmp_path / f"{number}.{ending}", label_names=names)
+        models[number] = names
+    served, openings, opened = tmp_path / f"served.{ending}", [0], files.open_to_read
+
+    def opened_and_replaced(path: Any) -> BinaryIO:
+        file = opened(path)
+        openings[0] -= 1
+        if not openings[0]:
+            os.replace(tmp_path / "next", served)
+        return file
+
+    monkeypatch.setattr(files, "open_to_read", opened_and_replaced)
+    found = []
+    for openings[0] in range(1, 5):
+        shutil.copy(tmp_path / f"0.{ending}", served)
+        shutil.copy(tmp_path / f"1.{ending}", tmp_path / "next")
+        loaded = load_model(served)
+        found.append(int(loaded.network.params[0]))
+        assert loaded.label_names == models[found[-1]]
+    assert set(found) == set(models)
 
 
 def test_a_file_cut_short_or_damaged_at_any_byte_is_a_model_error(model: Path, tmp_path: Path) -> None:
