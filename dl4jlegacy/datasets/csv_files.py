@@ -101,6 +101,8 @@ class _Table:
     def found_header(self) -> Header | None:
         """Return the names by which these columns are found in other files; None: they have none."""
         names = [name for name in self.header or () if name not in self.index]
+        if is_numpy(self.name) and any(map(is_number, names)):  # they say nothing but the columns' places
+            return None
         if self.header is None or self.label_column is None:
             return Header.of(names, None)
         return Header.of(names, names.index(self.header[self.label_column]))
@@ -306,7 +308,9 @@ def _append_arrays(table: _Table, file: BinaryIO, *, labelled: bool) -> None:
             columns, first = list(block.values()), len(table.lines) + 1
             label = None if table.label_column is None else columns[table.label_column]
             columns = _in_order(table, columns)
-            if any(column.dtype.kind in "US" for column in columns):  # row by row: one of them is no number perhaps
+            if any(
+                column.dtype.kind in "US" or np.isnan(column).any() for column in columns
+            ):  # row by row: they differ
                 for line, row in enumerate(zip(*map(texts_of, block.values()), strict=True), first):
                     _append(table, line, list(row))
                 continue
@@ -323,7 +327,8 @@ def _examples(table: _Table, found: TextRows, *, labelled: bool) -> Iterator[tup
     """Yield the rows without the header, which says which column is the label."""
     table.unit = found.unit
     if found.names is not None:
-        _take_names(table, 1, found.names, labelled=labelled)
+        known = () if table.known is None else table.known.names
+        _take_names(table, 1, header_names(found.names, known), labelled=labelled)
     for line, row in found.rows:
         if not table.width and _is_header(table, line, row, labelled=labelled):
             continue
@@ -332,7 +337,7 @@ def _examples(table: _Table, found: TextRows, *, labelled: bool) -> Iterator[tup
 
 def _is_header(table: _Table, line: int, row: list[str], *, labelled: bool) -> bool:
     """Return whether the first row is the header; it says how many columns there are, and which is the label."""
-    cells = header_names(row)
+    cells = header_names(row, () if table.known is None else table.known.names)
     is_known = table.known is not None and table.known.is_in(cells)
     is_named = _find_label(table, line, cells, labelled=labelled)
     if not is_known and not is_named and any(map(is_number, row)):
@@ -346,7 +351,7 @@ def _take_names(table: _Table, line: int, names: list[str], *, labelled: bool) -
     """Keep the names of the columns, and where the features and the label are by them, if these are known."""
     _find_label(table, line, names, labelled=labelled)
     counts = Counter(names)
-    if twice := next((name for name in names if name and counts[name] > 1), ""):
+    if (twice := next((name for name in names if counts[name] > 1), None)) is not None:
         raise DataError(
             f"{table.name}, {table.unit} {line}: column {twice!r} is there twice in the header; name each differently, "
             "or write a header above it if it is an example"
@@ -361,10 +366,17 @@ def _take_names(table: _Table, line: int, names: list[str], *, labelled: bool) -
                 shown = ", ".join(map(repr, table.index))
                 raise DataError(f"{table.name} has no features beside pandas' index, {shown}; --keep-index keeps that")
         return
-    if known.is_in(names) or not any(map(is_number, names)):  # numbers for names, as of arrays, are no names
+    if _are_names(table, known, names):
         table.order, table.label_column = known.places(
             names, table.name, labelled=labelled, told=table.told, index=table.index
         )
+
+
+def _are_names(table: _Table, known: Header, names: Sequence[str]) -> bool:
+    """Return whether columns are found by these names, and not by their places, as those of arrays are."""
+    if known.is_in(names) or not any(map(is_number, names)):
+        return True
+    return not is_numpy(table.name) and set(names) >= set(known.features)
 
 
 def _find_label(table: _Table, line: int, row: list[str], *, labelled: bool) -> bool:

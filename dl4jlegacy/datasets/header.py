@@ -25,18 +25,18 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     label: str = ""
 
     def __post_init__(self) -> None:
-        if not are_names(self.names) or (self.label and self.label not in self.names):
+        if not self.names or len(set(self.names)) < len(self.names) or (self.label and self.label not in self.names):
             raise ConfError(f"a header has the columns {list(self.names)[:_SHOWN]} and the label {self.label!r}")
 
     @staticmethod
     def of(names: Sequence[str] | None, label: int | None) -> Header | None:
-        """Return the header of columns; None if they have no names, or numbers for names, or one name twice.
+        """Return the header of columns; None if they have no names, or one name twice.
 
         Args:
             names: of the columns; None: the file has none.
             label: the place of the label among them, from 0.
         """
-        if names is None or not are_names(names):
+        if not names or len(set(names)) < len(names):
             return None
         return Header(tuple(names), "" if label is None else names[label])
 
@@ -46,8 +46,8 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return tuple(name for name in self.names if name != self.label)
 
     def is_in(self, cells: Sequence[str]) -> bool:
-        """Return whether cells of a row are names of these columns."""
-        return not set(self.names).isdisjoint(cells)
+        """Return whether cells of a row are names of these columns; numbers, and empty ones, may be an example's."""
+        return not {name for name in self.names if name and not is_number(name)}.isdisjoint(cells)
 
     def places(
         self, names: Sequence[str], where: str, *, labelled: bool, told: bool = True, index: Sequence[str] = ()

@@ -11,7 +11,7 @@ import json
 import logging
 import re
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -30,11 +30,18 @@ _LEVEL = re.compile(r"__index_level_\d+__")
 _SPARSEST = 2  # numbers that an index counts to for each row there is: some rows may have been left out before
 
 
-def header_names(cells: Sequence[str]) -> list[str]:
-    """Return the names in the first row of a CSV file; a first column alone without one gets pandas' name for it."""
+def header_names(cells: Sequence[str], known: Iterable[str] = ()) -> list[str]:
+    """Return the names of columns, without blanks around them; a first one alone without one gets pandas' name for it.
+
+    So does one elsewhere if that is a ``known`` name, as others of them are.
+    """
     names = [cell.strip() for cell in cells]
-    if len(names) > 1 and not names[0] and all(names[1:]) and not any(map(is_number, names[1:])):
-        return [UNNAMED, *names[1:]]
+    if len(names) < 2 or names.count("") != 1:
+        return names
+    place, others = names.index(""), set(known)
+    is_moved = UNNAMED in others and UNNAMED not in names and not others.isdisjoint(names)
+    if is_moved or (not place and not any(map(is_number, names[1:]))):
+        names[place] = UNNAMED
     return names
 
 

@@ -127,7 +127,7 @@ def _tables(file: BinaryIO, name: str, possible: _Possible, rows: int, gaps: _Ga
         first = next(found.rows, None) if found.names is None else (1, found.names)
         if first is None:
             raise DataError(f"{name} holds no examples; expected one per line")
-        header = header_names(first[1])
+        header = header_names(first[1], [column.name for column in possible[0]])
         if found.names is not None or {column.name for column in possible[0]} & set(header):
             places = _places_in_header(name, header, possible[-1])
             body = _whole_rows(found.rows, name, header)
@@ -140,7 +140,7 @@ def _tables(file: BinaryIO, name: str, possible: _Possible, rows: int, gaps: _Ga
 
 def _chunk_tables(source: CsvFile, name: str, possible: _Possible, gaps: _Gaps) -> Iterator[Table]:
     """Yield the pieces of a CSV file as tables, read by pyarrow or, where that cannot, row by row."""
-    header = header_names(source.first[1])
+    header = header_names(source.first[1], [column.name for column in possible[0]])
     columns, chunks = possible[-1], source.chunks
     if {column.name for column in possible[0]} & set(header):
         places, names = _places_in_header(name, header, columns), header
@@ -218,10 +218,12 @@ def _in_blocks(tables: Iterator[Table], rows: int) -> Iterator[Table]:
 
 
 def _arrow_tables(source: ArrowFile, columns: Sequence[Column], rows: int, gaps: _Gaps) -> Iterator[Table]:
-    places = _places_in_header(source.name, list(source.names), columns)
+    stored, places = _stored_names(source.name, source.names, columns)
+    read = {name: known for known, name in stored.items()}
     numbers_missing = _numbers_in(gaps.common)
     count = 0
-    for batch in source.batches([column.name for column in columns], rows):
+    for found_rows in source.batches(list(read), rows):
+        batch = found_rows.rename_columns([read[name] for name in found_rows.column_names])
         if not count:
             source.check_flat(batch, 1)
         lines = np.arange(count + 1, count + 1 + len(batch), dtype=np.int64)
@@ -233,19 +235,26 @@ def _arrow_tables(source: ArrowFile, columns: Sequence[Column], rows: int, gaps:
         yield empty.with_columns(found)
 
 
+def _stored_names(name: str, names: Sequence[str], columns: Sequence[Column]) -> tuple[dict[str, str], dict[str, int]]:
+    """Return what each column is called in a file with typed columns, and its number, from 1."""
+    header = header_names(names, [column.name for column in columns])
+    places = _places_in_header(name, header, columns)
+    return {column.name: names[places[column.name] - 1] for column in columns}, places
+
+
 def _numbers_in(missing: frozenset[str]) -> list[float]:
     """Return the numbers, other than NaN, that stand for no value."""
     return [value for text in missing if is_number(text) and not np.isnan(value := float(text))]
 
 
 def _numpy_tables(source: NumpyFile, columns: Sequence[Column], rows: int, gaps: _Gaps) -> Iterator[Table]:
-    places = _places_in_header(source.name, list(source.names), columns)
+    stored, places = _stored_names(source.name, source.names, columns)
     numbers_missing, count = _numbers_in(gaps.common), 0
     for block in source.blocks(rows):
         found, length = dict[str, Array](), len(next(iter(block.values())))
         empty = Table(source.name, {}, np.arange(count + 1, count + 1 + length, dtype=np.int64), places, unit="row")
         for column in columns:
-            values = block[column.name]
+            values = block[stored[column.name]]
             if column.type == "category":
                 words, codes = np.unique(values, return_inverse=True)
                 found[column.name] = _coded_words(codes, texts_of(words), gaps.of(column))

@@ -114,6 +114,28 @@ def test_evaluate_and_predict_find_columns_by_their_names(kind: str, tmp_path: P
         scores(model, place)
 
 
+@pytest.mark.parametrize("names", [("1", "2", "3"), ("", "b", "c"), ("a", "", "c"), ("2020", "b", " c")], ids=repr)
+@pytest.mark.parametrize("kind", ["t.csv", "t.jsonl", "t.parquet", "t.feather"])
+def test_numbers_and_one_empty_name_are_names_too(kind: str, names: tuple[str, ...], tmp_path: Path) -> None:
+    stored = dict(zip((*names, "class"), [TABLE[name] for name in (*FEATURES, "class")], strict=True))
+    KINDS[kind](tmp_path / kind, stored)
+    source = load(tmp_path / kind)
+    layers = (DenseLayer(n_in=3, n_out=5, activation="tanh"), OutputLayer(n_out=2, activation="softmax"))
+    network = MultiLayerNetwork(MultiLayerConfiguration(conf=NeuralNetConfiguration(seed=5), layers=layers))
+    write_model(network, tmp_path / "m.zip", label_names=source.label_names, header=source.header)
+    model, place = load_model(tmp_path / "m.zip"), tmp_path / f"other-{kind}"
+    wanted, counted = answers(model, tmp_path / kind), scores(model, tmp_path / kind)
+    for order in ((2, 3, 1, 0), (3, 1, 0, 2)):
+        KINDS[kind](place, {list(stored)[column]: list(stored.values())[column] for column in order})
+        assert answers(model, place) == wanted and scores(model, place) == counted
+
+
+def test_two_columns_without_a_name_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a,,,class\n" + "1,2,3,x\n4,5,6,y\n" * 9)
+    with pytest.raises(DataError, match="column '' is there twice in the header; name each differently"):
+        load(tmp_path / "t.csv")
+
+
 def test_a_table_without_names_goes_by_position(tmp_path: Path) -> None:
     KINDS["t.csv"](tmp_path / "t.csv", TABLE)
     model, bare = model_of(tmp_path / "t.csv"), tmp_path / "bare.csv"
