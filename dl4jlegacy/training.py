@@ -266,17 +266,22 @@ def _check_predicts_numbers(network: NetworkConfiguration) -> None:
 
 
 def refusal(
-    name: str, *, label: str = "", regression: bool = False, multi_label: bool = False, keep_index: bool = False
+    name: str,
+    *,
+    label: str = "",
+    regression: bool = False,
+    multi_label: bool = False,
+    keep_index: bool = False,
+    images: ImageRecordReader | None = None,
 ) -> DataError | None:
     """Return the error with which a new run would refuse a data set; None if it would learn from it.
 
     The data are read as for such a run; args as for ``new_data``, which raises ``ConfError`` for
-    these alone, and ``keep_index`` as in a Conf.
+    these alone, and ``keep_index`` and ``images`` as in a Conf.
     """
     try:
-        _, data = new_data(
-            Conf(dataset=name, keep_index=keep_index), label=label, regression=regression, multi_label=multi_label
-        )
+        conf = Conf(dataset=name, keep_index=keep_index, images=images)
+        _, data = new_data(conf, label=label, regression=regression, multi_label=multi_label)
         if not (_is_regression(data) or _is_multi_label(data)):
             check_classes(data)
     except DataError as error:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dl4jlegacy.cli.options import Format, Images, KeepIndex, Label, MultiLabel, Regression, option
+from dl4jlegacy.cli.options import Format, Images, ImageSize, KeepIndex, Label, MultiLabel, Regression, option
 from dl4jlegacy.cli.values import not_empty
 from dl4jlegacy.console import emit, error_fields
 from dl4jlegacy.errors import DataError, OutputError, counted
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dl4jlegacy.datasets.column_summary import ColumnSummary
+    from dl4jlegacy.datasets.image_files import ImageRecordReader
     from dl4jlegacy.datasets.inspection import Inspection, Problem
     from dl4jlegacy.datasets.transform_process import TransformProcess
 
@@ -90,15 +91,17 @@ def validate(
     multi_label: MultiLabel = False,
     keep_index: KeepIndex = False,
     images: Images = None,
+    image_size: ImageSize = None,
     format: Format = "text",
 ) -> None:
     """Count what is missing, invalid or duplicated, with examples; fails if training would refuse the file."""
     kind = {"regression": regression, "multi_label": multi_label, "keep_index": keep_index}
-    pairs = list(_images(path) if images is None else _listed(path, images, label, **kind))
+    reader = _reader(images, image_size)
+    pairs = list(_images(path, reader) if images is None else _listed(path, images, label, reader, **kind))
     if pairs:
-        error = _error_of(pairs)
+        error = _error_of(pairs) or _refusal(path, label or "", reader, **kind)
     else:
-        pairs, error = _judged(path, label or "", **kind)
+        pairs, error = _judged(path, label or "", reader, **kind)
     if format == "json":
         fields: dict[str, Any] = {"is_accepted": error is None, "files": [_problems(*pair) for pair in pairs]}
         emit(to_json(fields if error is None else {**fields, "error": error_fields(error)}))
@@ -122,19 +125,28 @@ def _error_of(pairs: _Pairs) -> DataError | None:
     return DataError(f"{'; '.join(refused)}; correct these, or leave them out") if refused else None
 
 
+def _reader(images: str | None, size: str | None) -> ImageRecordReader | None:
+    """Return how images are read, as ``dl4j train`` would by these options; None if nothing is said."""
+    from dl4jlegacy.cli.images import image_size
+    from dl4jlegacy.datasets.image_files import ImageRecordReader
+
+    if images is None and size is None:
+        return None
+    height, width = (0, 0) if size is None else image_size(size)
+    return ImageRecordReader(height=height, width=width, column=images or "")
+
+
 def _judged(
-    path: str, label: str, *, regression: bool, multi_label: bool, keep_index: bool
+    path: str, label: str, reader: ImageRecordReader | None, *, regression: bool, multi_label: bool, keep_index: bool
 ) -> tuple[_Pairs, DataError | None]:
     """Return what is wrong with tables, and the error if training, which is asked, refuses them.
 
     Raises:
         DataError: they are refused, and there is nothing to list.
     """
-    from dl4jlegacy.training import refusal
-
     _files(path)
     kind = {"regression": regression, "multi_label": multi_label, "keep_index": keep_index}
-    error = refusal(path, label=label, **kind)
+    error = _refusal(path, label, reader, **kind)
     try:
         pairs = list(_tables(path, label, **kind))
     except DataError as exc:
@@ -142,7 +154,14 @@ def _judged(
     return pairs, None if error is None else _error_of(pairs) or error
 
 
-def _images(path: str) -> list[tuple[Inspection, Sequence[Problem]]]:
+def _refusal(path: str, label: str, reader: ImageRecordReader | None, **kind: bool) -> DataError | None:
+    """Return the error with which ``dl4j train`` would refuse a data set."""
+    from dl4jlegacy.training import refusal
+
+    return refusal(path, label=label, images=reader, **kind)
+
+
+def _images(path: str, reader: ImageRecordReader | None) -> list[tuple[Inspection, Sequence[Problem]]]:
     """Return what is wrong with a folder of images; nothing if it is none."""
     from dl4jlegacy import files
     from dl4jlegacy.datasets.image_inspection import inspect_images
@@ -154,9 +173,9 @@ def _images(path: str) -> list[tuple[Inspection, Sequence[Problem]]]:
     with files.errors_as(DataError, f"{path} cannot be read"):
         if not files.is_folder(place):
             return []
-    if not is_of_images(place):
+    if not is_of_images(place, reader):
         return []
-    found = inspect_images(place)
+    found = inspect_images(place, is_sized=reader is not None)
     return [(found, found.problems)]
 
 
@@ -168,7 +187,14 @@ def _labels_of_images(file: Path, images: str, label: str | None) -> str:
 
 
 def _listed(
-    path: str, images: str, label: str | None, *, regression: bool, multi_label: bool, keep_index: bool
+    path: str,
+    images: str,
+    label: str | None,
+    reader: ImageRecordReader | None,
+    *,
+    regression: bool,
+    multi_label: bool,
+    keep_index: bool,
 ) -> Iterator[tuple[Inspection, Sequence[Problem]]]:
     """Yield what is wrong with tables that list images, and with these."""
     from pathlib import Path
@@ -181,7 +207,9 @@ def _listed(
     schema = image_schema(file, images, label=label, regression=True)
     column = schema.columns[0].name
     for found, problems in _tables(path, label, regression=regression, multi_label=multi_label, keep_index=keep_index):
-        yield found, [*problems, *problems_of_listed(Path(found.name), column, schema, places)]
+        is_sized = reader is not None and reader.height > 0
+        listed = problems_of_listed(Path(found.name), column, schema, places, is_sized=is_sized)
+        yield found, [*problems, *listed]
 
 
 def _tables(

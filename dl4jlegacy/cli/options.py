@@ -129,6 +129,7 @@ Label = Annotated[
 Images = Annotated[
     str | None, _text("--images", "COLUMN", "The column of a table that names images, to be learned from.")
 ]
+ImageSize = Annotated[str | None, _text("--image-size", "HEIGHTxWIDTH", "Of images (their own, if they are alike).")]
 LogFormat = Annotated[
     str, option("--log-format", metavar="text|json", help="Events as text or as JSON lines.", read=text_or_json)
 ]
@@ -256,9 +257,7 @@ class TrainOptions:
         ),
     ] = None
     images: Images = None
-    image_size: Annotated[
-        str | None, _text("--image-size", "HEIGHTxWIDTH", "Of images in folders (their own, if they are alike).")
-    ] = None
+    image_size: ImageSize = None
     image_channels: Annotated[str | None, _text("--image-channels", "1|3", "Gray, or colours (if any has).")] = None
     image_fit: Annotated[str | None, _text("--image-fit", "resize|crop", "How images get that size (resize).")] = None
     image_background: Annotated[

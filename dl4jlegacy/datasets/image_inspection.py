@@ -21,6 +21,7 @@ _EXAMPLES = 5
 _ROWS = 8192
 _UNREADABLE = "images that cannot be read"
 _LEFT_OUT = "images that are left out"
+_SIZE = "images of another size than"
 _REFUSED = (
     _UNREADABLE,
     "classes with a single image",
@@ -32,11 +33,12 @@ _REFUSED = (
 )
 
 
-def inspect_images(folder: Path) -> Inspection:
+def inspect_images(folder: Path, *, is_sized: bool = False) -> Inspection:
     """Return how many images the folders of the classes have, and what is wrong with them; reads each of them.
 
     Args:
         folder: with a folder for each class, or with these in folders ``train`` and ``test``.
+        is_sized: they are made alike, so that they may be of several sizes.
 
     Raises:
         DataError: it has no images, or cannot be read.
@@ -50,7 +52,7 @@ def inspect_images(folder: Path) -> Inspection:
         each.say()
     left_out = [each.left_out for each in scanned] + ([outside_parts(folder)] if is_parted else [])
     place = {path: (name, n) for n, part in enumerate(parts) for name, paths in part.items() for path in paths}
-    found = _Found()
+    found = _Found(is_sized=is_sized)
     for path, first in found.add_all(place):
         what = "images that are there twice"
         if place[first][0] != place[path][0]:
@@ -85,7 +87,7 @@ def _unread(left_out: list[LeftOut]) -> dict[str, list[str]]:
 
 
 def problems_of_listed(
-    file: Path, column: str, process: TransformProcess, listed: dict[Path, str]
+    file: Path, column: str, process: TransformProcess, listed: dict[Path, str], *, is_sized: bool = False
 ) -> tuple[Problem, ...]:
     """Return what is wrong with the images that a table lists; reads each of them.
 
@@ -94,6 +96,7 @@ def problems_of_listed(
         column: names its images.
         process: the schema of the table, as ``image_schema`` returns it.
         listed: where each image is named in the tables before; those of this one are added.
+        is_sized: they are made alike, so that they may be of several sizes.
     """
     problems, paths = dict[str, list[str]](), list[Path]()
     try:
@@ -113,7 +116,7 @@ def problems_of_listed(
                 paths.append(path)
     except DataError as exc:
         problems.setdefault("rows that cannot be read", []).append(str(exc))
-    found = _Found(problems)
+    found = _Found(problems, is_sized=is_sized)
     for path, first in found.add_all(paths):
         problems.setdefault("images that are there twice", []).append(f"{path} is {first}")
     return _every(found.all())
@@ -122,8 +125,8 @@ def problems_of_listed(
 class _Found:
     """Images that were read, and what is wrong with them: of each kind of problem where it is."""
 
-    def __init__(self, problems: dict[str, list[str]] | None = None) -> None:
-        self.problems = {} if problems is None else problems
+    def __init__(self, problems: dict[str, list[str]] | None = None, *, is_sized: bool) -> None:
+        self.problems, self._is_sized = {} if problems is None else problems, is_sized
         self._sizes, self._gray = dict[Path, tuple[int, int]](), list[Path]()
         self._seen = dict[bytes, Path]()
 
@@ -146,12 +149,14 @@ class _Found:
 
     def all(self) -> dict[str, list[str]]:
         """Return every kind of problem."""
-        return self.problems | _uneven(self._sizes) | _mixed(self._sizes, self._gray)
+        uneven = {} if self._is_sized else _uneven(self._sizes)
+        return self.problems | uneven | _mixed(self._sizes, self._gray)
 
 
 def _every(problems: dict[str, list[str]]) -> tuple[Problem, ...]:
     return tuple(
-        Problem(what, len(places), tuple(places[:_EXAMPLES]), what in _REFUSED) for what, places in problems.items()
+        Problem(what, len(places), tuple(places[:_EXAMPLES]), what in _REFUSED or what.startswith(_SIZE))
+        for what, places in problems.items()
     )
 
 
@@ -165,7 +170,7 @@ def _uneven(sizes: dict[Path, tuple[int, int]]) -> dict[str, list[str]]:
         return {}
     (height, width), _ = Counter(sizes.values()).most_common(1)[0]
     others = [f"{path} ({h}x{w})" for path, (h, w) in sizes.items() if (h, w) != (height, width)]
-    return {f"images of another size than {height}x{width} (--image-size makes them alike)": others}
+    return {f"{_SIZE} {height}x{width} (--image-size makes them alike)": others}
 
 
 def _mixed(sizes: dict[Path, tuple[int, int]], gray: list[Path]) -> dict[str, list[str]]:

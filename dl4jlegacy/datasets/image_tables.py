@@ -190,6 +190,9 @@ def read_listed(
     tables = [process.read(path) for path in found]
     listed = _Listed.of(found, _column_of(process, reader.column), tables)
     listed.check_once()
+    if parted:
+        process = process.with_classes_learned(tables[0])
+        _check_known(process, tables[1])
     process = process.with_classes_of(tables)
     whole = Table.merge(tables)
     if parted:
@@ -215,6 +218,12 @@ def read_listed(
         for images, rows in zip(pixels, (train, test), strict=True)
     ]
     return parts[0], parts[1], process, reader.of(pixels[0])
+
+
+def _check_known(process: TransformProcess, test: Table) -> None:
+    """Raise ``DataError`` if a row is of a class that is not learned; names it."""
+    if process.classes:
+        process.class_numbers(test)
 
 
 def listed_files(file: Path, reader: ImageRecordReader, process: TransformProcess) -> list[Path]:

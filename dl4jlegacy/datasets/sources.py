@@ -298,6 +298,7 @@ def _load_tables(name: str, transform: TransformProcess, split: Split) -> DataSo
     tables = [transform.read(path) for path in found]
     if parted:
         train, test = tables
+        transform = transform.with_classes_learned(train)  # others in the test part are an error there
     else:
         whole = Table.merge(tables)
         if split.stratify:

@@ -124,7 +124,7 @@ def stored_tables(
     Raises:
         DataError: as in memory; the disk refuses; or a file changed while it was read.
     """
-    folder, content = cache_folder(), f"{_digest(tables)} {split} {parted}"
+    folder, content = cache_folder(), f"{_digest(tables)} {split} {'classes of train' if parted else parted}"
     place = folder / _key(process, content)
     with files.errors_as(DataError, f"the table cannot be kept in {folder}", _REMEDY):
         found = _opened(place)
@@ -244,6 +244,8 @@ def _build(folder: Path, process: TransformProcess, tables: Sequence[Path], spli
         if split is None:
             cut = store.rows_of[str(tables[0])]
             train, test = np.arange(cut), np.arange(cut, store.rows)
+            learned = Table(str(tables[0]), {}, train, {}, store.labels()[:cut])
+            process = process.with_classes_learned(learned)
         else:
             train, test = split.parts(store.rows)
             if split.stratify:

@@ -231,6 +231,15 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     # -- learning ------------------------------------------------------------------------------------------------------
 
+    def with_classes_learned(self, train: Table) -> TransformProcess:
+        """Return the process with the classes in a part to learn from that comes apart, where one row of a class does.
+
+        As it is if it knows them, or predicts numbers.
+        """
+        if self.regression or self.multi_label or self.classes:
+            return self
+        return self.with_classes(_labels_of(train).tolist())
+
     def with_classes_of(self, tables: Sequence[Table]) -> TransformProcess:
         """Return the process with the classes in all the tables; as it is if it knows them, or predicts numbers.
 

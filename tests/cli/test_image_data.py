@@ -240,7 +240,7 @@ def test_each_kind_of_problem_of_images_has_its_examples(here: Path, photos: Dat
         "images that cannot be read": (1, True),
         "images that are there twice": (1, False),
         "images that are in two classes": (1, False),
-        "images of another size than 8x8 (--image-size makes them alike)": (1, False),
+        "images of another size than 8x8 (--image-size makes them alike)": (1, True),
         "images with colours among gray ones": (1, False),
     }
     examples = {problem.what: problem.examples[0] for problem in found.problems}

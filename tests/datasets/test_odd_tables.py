@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ from PIL import Image
 
 from dl4jlegacy import load_model
 from dl4jlegacy.cli import main
+from dl4jlegacy.datasets import stored_tables
+from dl4jlegacy.datasets.image_files import ImageRecordReader
 from dl4jlegacy.errors import Dl4jError
 from dl4jlegacy.inference import TrainedModel
 from dl4jlegacy.nn import MultiLayerNetwork
@@ -27,7 +30,7 @@ from dl4jlegacy.prediction import blocks_of
 from dl4jlegacy.run import Run
 from dl4jlegacy.run_data import Data
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.training import model_writer, prepare
+from dl4jlegacy.training import model_writer, prepare, refusal
 
 Cells = list[list[str]]
 """The rows of a table as texts."""
@@ -262,6 +265,67 @@ def test_folders_of_classes_are_one_class_however_their_accents_are_written(tmp_
     with pytest.raises(SystemExit) as leave:
         main.main(["data", "validate", str(tmp_path / "photos")])
     assert not leave.value.code
+
+
+LEARNED: Cells = [["1.5", "2", "0"], ["2.5", "3", "1"]] * 9 + [["1.5", "3", "2"]]
+"""A part to learn from, in which a class has a single row."""
+
+
+def validated(path: Path, *options: str) -> bool:
+    """Return whether data validate accepts a data set."""
+    with pytest.raises(SystemExit) as leave:
+        main.main(["data", "validate", str(path), *options])
+    return not leave.value.code
+
+
+@pytest.mark.parametrize("large", [False, True], ids=["in memory", "in files"])
+@pytest.mark.parametrize("label", ["", "3"])
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_class_that_only_the_test_part_has_is_refused(
+    kind: str, label: str, large: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DL4J_TABLES_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(stored_tables, "LARGE", 0 if large else stored_tables.LARGE)
+    label = "label" if label and kind == "svm" else label
+    for name, held, words in (("known", "2", ""), ("unknown", "7", rf"test\.{kind}, .*label '7(\.0)?' is unknown")):
+        place = tmp_path / name
+        place.mkdir()
+        for part, rows in (("train", LEARNED), ("test", [["2.5", "2", held]] * 3)):
+            FORMATS[kind](place / f"{part}.{kind}", ["w", "h", "kind"], rows, random.Random(1))
+        said = refused_by_training(str(place), label)
+        assert re.search(words, said) and bool(words) == bool(said), said
+        assert validated(place, *(["--label", label] if label else [])) == (not words)
+
+
+def test_images_of_a_class_that_only_the_test_list_has_are_refused(tmp_path: Path) -> None:
+    for number in range(8):
+        Image.fromarray(np.full((6, 6), number * 9, np.uint8)).save(tmp_path / f"{number}.png")
+    (tmp_path / "train.csv").write_text("file,kind\n" + "".join(f"{n}.png,{n % 2}\n" for n in range(6)))
+    reader = ImageRecordReader(column="file")
+    for held, words in (("1", ""), ("7", "test.csv, line 2, column 'kind' (2): label '7' is unknown; known: 0, 1")):
+        (tmp_path / "test.csv").write_text(f"file,kind\n6.png,{held}\n7.png,{held}\n")
+        said = str(refusal(str(tmp_path), images=reader) or "")
+        assert words in said and bool(words) == bool(said)
+        assert validated(tmp_path, "--images", "file") == (not words)
+
+
+@pytest.mark.parametrize("options", [(), ("--images", "file")], ids=["folders", "list"])
+def test_images_of_several_sizes_are_refused_unless_they_are_made_alike(
+    options: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "list.csv").write_text("file,kind\n" + "".join(f"{n % 2}/{n}.png,{n % 2}\n" for n in range(8)))
+    for number in range(8):
+        path = tmp_path / str(number % 2) / f"{number}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(np.full((6, 7 if number == 3 else 6), number * 9, np.uint8)).save(path)
+    if not options:
+        (tmp_path / "list.csv").unlink()
+    named = tmp_path / "list.csv" if options else tmp_path
+    for size in (0, 6):
+        reader = ImageRecordReader(height=size, width=size, column=options[1] if options else "")
+        said = str(refusal(str(named), images=reader if size or options else None) or "")
+        assert ("images differ in size" in said) == (not size) == bool(said)
+        assert validated(named, *options, *(("--image-size", "6") if size else ())) == bool(size)
 
 
 @pytest.mark.release
