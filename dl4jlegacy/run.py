@@ -22,6 +22,7 @@ from dl4jlegacy.datasets import (
 from dl4jlegacy.datasets.batches import BatchIterator
 from dl4jlegacy.datasets.exported import Exported
 from dl4jlegacy.datasets.fingerprint import fingerprint
+from dl4jlegacy.datasets.iterator import ListDataSetIterator
 from dl4jlegacy.datasets.validation import ValidatedData, in_batches, split_off
 from dl4jlegacy.errors import CheckpointError, ConfError, DataError, MissingPartError, ShapeError, counted
 from dl4jlegacy.machine import check_threads
@@ -174,6 +175,8 @@ def _are_sparse(training: object) -> bool:
     if not isinstance(training, DataSetIterator):
         return False
     inside = getattr(training, "dataset", None)
+    if isinstance(training, ListDataSetIterator):
+        inside = training.whole()
     first = inside if isinstance(inside, DataSet) else training.batch(0, 0)
     return isinstance(first, DataSet) and first.is_sparse
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from dl4jlegacy.backend import Array
 
-__all__ = ["mean_and_std", "width"]
+__all__ = ["mean_and_std", "weighted_mean_and_std", "width"]
 
 _ROUNDING = 8 * np.finfo(np.float64).eps
 """Share of a value by which computing it in two ways can change it: a few of its last binary places."""
@@ -44,6 +44,18 @@ def mean_and_std(parts: Iterable[Array]) -> tuple[Array, Array]:
         mean = mean + delta * (len(x) / total)
         count = total
     mean, std = origin + mean, np.sqrt(squares / count)
+    return mean, _or_1(std, mean)
+
+
+def weighted_mean_and_std(x: Array, weights: Array) -> tuple[Array, Array]:
+    """Return what ``mean_and_std`` does of ``x (rows, columns)``, where each row counts for its weight, ``(rows,)``."""
+    origin = x[0].astype(np.float64)
+    shares = (weights / weights.max())[:, None]
+    shares = shares / shares.sum()
+    distances = x - origin
+    mean = (distances * shares).sum(axis=0)
+    std = np.sqrt(((distances - mean) ** 2 * shares).sum(axis=0))
+    mean = origin + mean
     return mean, _or_1(std, mean)
 
 

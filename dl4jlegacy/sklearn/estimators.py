@@ -6,171 +6,41 @@ underscore, and ``clone``, ``get_params``, pickles and ``check_estimator`` work 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import msgspec
 import numpy as np
 from sklearn.base import (
-    BaseEstimator,
     ClassifierMixin,
     ClassNamePrefixFeaturesOutMixin,
     RegressorMixin,
     TransformerMixin,
 )
-from sklearn.utils import Tags, check_array, check_random_state
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from sklearn.utils import Tags, check_array
+from sklearn.utils.multiclass import check_classification_targets, unique_labels
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from dl4jlegacy.backend import Array
-from dl4jlegacy.datasets.column_scale import mean_and_std
+from dl4jlegacy.datasets.column_scale import mean_and_std, weighted_mean_and_std
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.precision import warn_of_equal
-from dl4jlegacy.errors import ConfError
+from dl4jlegacy.errors import ConfError, counted
 from dl4jlegacy.nn.arrays import as_labels
-from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
+from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
 from dl4jlegacy.nn.layers.layer import Layer
 from dl4jlegacy.nn.layers.output import BaseOutputLayer, OutputLayer
 from dl4jlegacy.nn.updaters import Updater
+from dl4jlegacy.sklearn.arguments import check_arguments, validated
 from dl4jlegacy.sklearn.fitted import FittedNetwork
-from dl4jlegacy.sklearn.training import TrainedNetwork, TrainingOptions, dense_layers, shared_configuration, train
+from dl4jlegacy.sklearn.network_estimator import FLOATS, NetworkEstimator, NetworkPredictor, drawn
+from dl4jlegacy.sklearn.training import dense_layers
+from dl4jlegacy.sklearn.weights import class_factors, given_weights, shown, weighted
 
 __all__ = ["DL4JAutoEncoder", "DL4JClassifier", "DL4JRegressor"]
 
-_FLOATS = (np.float64, np.float32)
 
-
-class _NetworkEstimator(BaseEstimator):
-    """What the estimators share: the arguments that say how to train, and the training."""
-
-    hidden_layer_sizes: int | Sequence[int]
-    activation: str
-    weight_init: str
-    updater: str | Updater
-    learning_rate: float | None
-    batch_size: int
-    epochs: int
-    l2: float
-    drop_out: float
-    early_stopping: bool
-    validation_fraction: float
-    epochs_without_improvement: int
-    workers: int
-    jobs_per_round: int | None
-    random_state: Any
-
-    def _shared(self, seed: int) -> NeuralNetConfiguration:
-        """Return the settings of all layers."""
-        return shared_configuration(
-            updater=self.updater,
-            learning_rate=self.learning_rate,
-            seed=seed,
-            activation=self.activation,
-            weight_init=self.weight_init,
-            l2=float(self.l2),
-            drop_out=float(self.drop_out),
-        )
-
-    def _options(self, seed: int) -> TrainingOptions:
-        return TrainingOptions(
-            batch_size=self.batch_size,
-            epochs=self.epochs,
-            seed=seed,
-            workers=self.workers,
-            jobs_per_round=self.jobs_per_round or 0,
-            validation_fraction=self.validation_fraction if self.early_stopping else 0.0,
-            epochs_without_improvement=self.epochs_without_improvement,
-        )
-
-    def _train(self, conf: MultiLayerConfiguration, data: DataSet, seed: int) -> TrainedNetwork:
-        """Train a network, and keep it in ``model_``."""
-        trained = train(conf, data, self._options(seed))
-        self.model_ = FittedNetwork(trained.network.conf, trained.network.params)
-        self.epochs_ = self.n_iter_ = trained.epochs
-        return trained
-
-    def _output(self, X: Any) -> Array:
-        """Return the outputs of the network in float64, ``(examples, n_out)``."""
-        check_is_fitted(self)
-        x = validate_data(self, X, reset=False, dtype=np.float32)
-        return self.model_.output(x)
-
-    def _rounded(self, x: Array) -> Array:
-        """Return features to learn from as float32; warns of columns of which that makes different values equal."""
-        warn_of_equal(x, "X", tuple(getattr(self, "feature_names_in_", ())))
-        rounded: Array = check_array(x, dtype=np.float32, estimator=self, input_name="X")
-        return rounded
-
-
-def _drawn(random_state: Any) -> int:
-    """Return a seed for an estimator's ``random_state``."""
-    return int(check_random_state(random_state).randint(2**31 - 1))
-
-
-class _Predictor(_NetworkEstimator):
-    """What a classifier and a regressor share: their arguments, and a configuration in their place."""
-
-    def __init__(
-        self,
-        hidden_layer_sizes: int | Sequence[int] = (100,),
-        *,
-        activation: str = "relu",
-        weight_init: str = "xavier",
-        updater: str | Updater = "adam",
-        learning_rate: float | None = None,
-        batch_size: int = 32,
-        epochs: int = 200,
-        l2: float = 0.0,
-        drop_out: float = 0.0,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.1,
-        epochs_without_improvement: int = 10,
-        workers: int = 1,
-        jobs_per_round: int | None = None,
-        configuration: MultiLayerConfiguration | None = None,
-        random_state: Any = None,
-    ) -> None:
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.activation = activation
-        self.weight_init = weight_init
-        self.updater = updater
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.epochs = epochs
-        self.l2 = l2
-        self.drop_out = drop_out
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.epochs_without_improvement = epochs_without_improvement
-        self.workers = workers
-        self.jobs_per_round = jobs_per_round
-        self.configuration = configuration
-        self.random_state = random_state
-
-    def _conf(self, output: OutputLayer, n_in: int, n_out: int, seed: int) -> MultiLayerConfiguration:
-        """Return the configuration of the network for data of these sizes.
-
-        Args:
-            output: the output layer where the hidden layers are given by their sizes.
-        """
-        if self.configuration is None:
-            layers = (*dense_layers(self.hidden_layer_sizes), output)
-            return MultiLayerConfiguration(conf=self._shared(seed), layers=layers).with_sizes(n_in, n_out)
-        given = self.configuration
-        if not isinstance(given, MultiLayerConfiguration):
-            raise ConfError(
-                f"{type(self).__name__}: configuration is {type(given).__name__}; give a MultiLayerConfiguration"
-            )
-        if not given.backprop or not isinstance(given.layers[-1], BaseOutputLayer):
-            raise ConfError(
-                f"{type(self).__name__}: the configuration does not end in an output layer that is trained, so it "
-                "predicts nothing; add an OutputLayer, and leave backprop=True"
-            )
-        own = given.conf.seed if self.random_state is None else seed
-        return given.replace(conf=given.conf.replace(seed=own)).with_sizes(n_in, n_out)
-
-
-class DL4JClassifier(ClassifierMixin, _Predictor):
+class DL4JClassifier(ClassifierMixin, NetworkPredictor):
     """A network that classifies, with softmax and cross-entropy at its end.
 
     Features are best standardized (``StandardScaler`` in a pipeline). It trains in float32.
@@ -192,33 +62,114 @@ class DL4JClassifier(ClassifierMixin, _Predictor):
             100 batches make 25 updates of the network.
         configuration: a ``MultiLayerConfiguration``, which takes the place of everything from ``hidden_layer_sizes`` to
             ``learning_rate``, of ``l2`` and of ``drop_out``; sizes of its ends may be left out.
+        class_weight: what an example of each class counts for in the loss, by the class, 1 for those that are not
+            named; or "balanced", which lets all classes count alike; None: all 1. It multiplies ``sample_weight``.
+        warm_start: whether ``fit`` goes on from what the network has learned before, with a fresh updater.
         random_state: a number, for the same network every time; a ``RandomState``; or None: the configuration's seed if
             there is one, else any.
 
     Attributes:
         classes_: the classes, sorted; outputs are in their order.
         model_: the trained network (``model_.network()``).
-        epochs_, n_iter_: passes over the data that were made.
+        epochs_, n_iter_: passes over the data that the last call has made.
+        loss_curve_, loss_: the mean loss of every pass, while it learned, and of the last; ``partial_fit`` and warm
+            starts lengthen the list.
+        best_loss_: the least of them; None with early stopping.
+        validation_scores_, best_validation_score_: with early stopping the loss of the held-out examples after every
+            pass, negated so that larger is better, and the best; else None.
         n_features_in_, feature_names_in_: of the data it was trained on.
     """
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Train a new network. Blocks.
+    classes_: Array
+
+    def __init__(
+        self,
+        hidden_layer_sizes: int | Sequence[int] = (100,),
+        *,
+        activation: str = "relu",
+        weight_init: str = "xavier",
+        updater: str | Updater = "adam",
+        learning_rate: float | None = None,
+        batch_size: int = 32,
+        epochs: int = 200,
+        l2: float = 0.0,
+        drop_out: float = 0.0,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        epochs_without_improvement: int = 10,
+        workers: int = 1,
+        jobs_per_round: int | None = None,
+        configuration: MultiLayerConfiguration | None = None,
+        class_weight: Mapping[Any, float] | str | None = None,
+        warm_start: bool = False,
+        random_state: Any = None,
+    ) -> None:
+        super().__init__(
+            hidden_layer_sizes,
+            activation=activation,
+            weight_init=weight_init,
+            updater=updater,
+            learning_rate=learning_rate,
+            batch_size=batch_size,
+            epochs=epochs,
+            l2=l2,
+            drop_out=drop_out,
+            early_stopping=early_stopping,
+            validation_fraction=validation_fraction,
+            epochs_without_improvement=epochs_without_improvement,
+            workers=workers,
+            jobs_per_round=jobs_per_round,
+            configuration=configuration,
+            warm_start=warm_start,
+            random_state=random_state,
+        )
+        self.class_weight = class_weight
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train a new network; with ``warm_start`` that of the call before. Blocks.
 
         Args:
-            X: features, ``(examples, n_in)``.
+            X: features, ``(examples, n_in)``: an array, a data frame, or a matrix of scipy.sparse.
             y: the class of every example, numbers or words.
+            sample_weight: what every example counts for in the loss, ``(examples,)``, beside others: only ratios
+                matter. One of weight 0 is left out. None: all alike.
 
         Raises:
             ValueError: they are no such arrays.
             ConfError: an argument is out of range, or the configuration does not fit the data.
             NotFiniteError: a score or a parameter became NaN or infinite.
         """
-        x, y = validate_data(self, X, y, dtype=_FLOATS)
+        return self._fit(X, y, sample_weight, None, partial=False)
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
+        """Train the network of the call before for one pass over some more examples; at first a new one. Blocks.
+
+        So many calls with the same examples train as ``fit`` does in so many epochs, to the bit.
+
+        Args:
+            X, y, sample_weight: as for ``fit``.
+            classes: all classes there will ever be; the first call needs them.
+
+        Raises:
+            ValueError: they are no such arrays, or y has a class that is not among the classes.
+            ConfError, NotFiniteError: as for ``fit``; or with early stopping.
+        """
+        return self._fit(X, y, sample_weight, classes, partial=True)
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any, classes: Any, *, partial: bool) -> Self:
+        goes_on = self._goes_on(partial=partial)
+        check_arguments(self)
+        x, y = validated(self, X, y, dtype=FLOATS, accept_sparse=self._takes_sparse, reset=not goes_on)
         x = self._rounded(x)
         check_classification_targets(y)
-        self.classes_, classes = np.unique(column_or_1d(y, warn=True), return_inverse=True)
-        seed = _drawn(self.random_state)
+        y = column_or_1d(y, warn=True)
+        if not goes_on:
+            self.classes_ = self._first_classes(y, classes, partial=partial)
+        self._check_classes(y, classes, partial=partial)
+        numbers = np.searchsorted(self.classes_, y)
+        weights = given_weights(sample_weight, len(numbers))
+        factors = self._class_factors(numbers, weights, partial=partial)
+        seed = self._seed(partial=partial)
         output = OutputLayer(activation="softmax", loss="mcxent")
         conf = self._conf(output, x.shape[1], len(self.classes_), seed)
         last = conf.resolved()[-1]
@@ -228,8 +179,48 @@ class DL4JClassifier(ClassifierMixin, _Predictor):
                 f"DL4JClassifier: the output layer has activation {last.forward_activation()!r}, whose outputs are no "
                 "probabilities of classes; give it activation='softmax'"
             )
-        self._train(conf, DataSet(x, as_labels(classes, last)), seed)
+        if factors is not None:
+            weights = factors if weights is None else factors * weights
+        self._learn(conf, weighted(x, as_labels(numbers, last), weights), seed, partial=partial)
         return self
+
+    @staticmethod
+    def _first_classes(y: Array, classes: Any, *, partial: bool) -> Array:
+        if not partial:
+            return np.unique(y)
+        if classes is None:
+            raise ValueError(
+                "the first call of DL4JClassifier.partial_fit has no classes; give it all classes that any call will "
+                "have: classes=np.unique(all of y)"
+            )
+        found: Array = unique_labels(classes)
+        return found
+
+    def _check_classes(self, y: Array, classes: Any, *, partial: bool) -> None:
+        """Raise ``ValueError`` unless the classes of y, and those given, are those of the network."""
+        known, found = self.classes_.tolist(), np.unique(y).tolist()
+        is_known = set(known).__contains__
+        if classes is not None and unique_labels(classes).tolist() != known:
+            raise ValueError(f"classes are {shown(classes)}, and were {shown(known)} in the first call; leave them out")
+        if unknown := [name for name in found if not is_known(name)]:
+            raise ValueError(
+                f"y has {unknown[0]!r}, which is none of the classes {shown(known)}; name all classes in the first "
+                "call, or fit a clone of the estimator"
+            )
+        if not partial and len(found) < len(known):
+            raise ValueError(
+                f"y has the classes {shown(found)}, and fit with warm_start=True goes on with a network for "
+                f"{shown(known)}; give examples of all, or call partial_fit"
+            )
+
+    def _class_factors(self, numbers: Array, weights: Array | None, *, partial: bool) -> Array | None:
+        if partial and isinstance(self.class_weight, str) and self.class_weight == "balanced":
+            counts = "compute_class_weight('balanced', classes=classes, y=all of y)"
+            raise ValueError(
+                "class_weight is 'balanced', and partial_fit sees only some of the examples; give a weight for each "
+                f"class: dict(zip(classes, {counts}))"
+            )
+        return class_factors(self.class_weight, self.classes_, numbers, weights)
 
     def predict_proba(self, X: Any) -> Array:
         """Return the probability of every class, ``(examples, classes)``."""
@@ -248,7 +239,7 @@ class DL4JClassifier(ClassifierMixin, _Predictor):
         return chosen
 
 
-class DL4JRegressor(RegressorMixin, _Predictor):
+class DL4JRegressor(RegressorMixin, NetworkPredictor):
     """A network that predicts numbers, one or several, with the mean squared error at its end.
 
     Features are best standardized (``StandardScaler`` in a pipeline). Targets are: the network learns them with mean 0
@@ -259,17 +250,16 @@ class DL4JRegressor(RegressorMixin, _Predictor):
         hidden_layer_sizes, ..., random_state: those of ``DL4JClassifier``.
 
     Attributes:
-        model_: the trained network (``model_.network()``).
-        target_mean_, target_scale_: what is taken off the targets, and what they are divided by, ``(targets,)``.
-        epochs_, n_iter_: passes over the data that were made.
-        n_features_in_, feature_names_in_: of the data it was trained on.
+        target_mean_, target_scale_: what is taken off the targets, and what they are divided by, ``(targets,)``; of the
+            first examples where ``partial_fit`` or a warm start goes on.
+        model_, ..., feature_names_in_: those of ``DL4JClassifier``.
     """
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Train a new network. Blocks.
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train a new network; with ``warm_start`` that of the call before. Blocks.
 
         Args:
-            X: features, ``(examples, n_in)``.
+            X, sample_weight: as for ``DL4JClassifier``.
             y: the targets, ``(examples,)`` or ``(examples, targets)``.
 
         Raises:
@@ -277,19 +267,45 @@ class DL4JRegressor(RegressorMixin, _Predictor):
             ConfError: an argument is out of range, or the configuration does not fit the data.
             NotFiniteError: a score or a parameter became NaN or infinite.
         """
-        x, y = validate_data(self, X, y, dtype=_FLOATS, multi_output=True, y_numeric=True)
+        return self._fit(X, y, sample_weight, partial=False)
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train the network of the call before for one pass over some more examples; at first a new one. Blocks.
+
+        The targets are scaled by mean and standard deviation of the first call's. So many calls with the same examples
+        train as ``fit`` does in so many epochs, to the bit. Takes and raises what ``fit`` does.
+        """
+        return self._fit(X, y, sample_weight, partial=True)
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any, *, partial: bool) -> Self:
+        goes_on, takes = self._goes_on(partial=partial), self._takes_sparse
+        check_arguments(self)
+        x, y = validated(
+            self, X, y, dtype=FLOATS, multi_output=True, y_numeric=True, accept_sparse=takes, reset=not goes_on
+        )
         x = self._rounded(x)
-        targets = np.asarray(y, np.float64).reshape(len(x), -1)
-        self.target_mean_, self.target_scale_ = np.zeros(targets.shape[1]), np.ones(targets.shape[1])
-        if self.configuration is None:
-            self.target_mean_, self.target_scale_ = mean_and_std([targets])
+        targets = np.asarray(y, np.float64).reshape(x.shape[0], -1)
+        weights = given_weights(sample_weight, len(targets))
+        if not goes_on:
+            self.target_mean_, self.target_scale_ = self._spread(targets, weights)
+        elif targets.shape[1] != len(self.target_mean_):
+            raise ValueError(
+                f"y has {counted(targets.shape[1], 'target')} a row, and had {len(self.target_mean_)} before; give as "
+                "many, or fit a clone of the estimator"
+            )
         self._is_column = np.ndim(y) > 1
-        seed = _drawn(self.random_state)
+        seed = self._seed(partial=partial)
         conf = self._conf(OutputLayer(activation="identity", loss="mse"), x.shape[1], targets.shape[1], seed)
         labels = (targets - self.target_mean_) / self.target_scale_
         warn_of_equal(labels, "y")
-        self._train(conf, DataSet(x, labels.astype(np.float32)), seed)
+        self._learn(conf, weighted(x, labels.astype(np.float32), weights), seed, partial=partial)
         return self
+
+    def _spread(self, targets: Array, weights: Array | None) -> tuple[Array, Array]:
+        """Return what is taken off targets, and what they are divided by."""
+        if self.configuration is not None:
+            return np.zeros(targets.shape[1]), np.ones(targets.shape[1])
+        return mean_and_std([targets]) if weights is None else weighted_mean_and_std(targets, weights)
 
     def predict(self, X: Any) -> Array:
         """Return the predicted targets, of the shape that ``fit`` was given."""
@@ -302,7 +318,7 @@ class DL4JRegressor(RegressorMixin, _Predictor):
         return tags
 
 
-class DL4JAutoEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _NetworkEstimator):
+class DL4JAutoEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, NetworkEstimator):
     """A network that learns to reconstruct its input through a narrow layer; ``transform`` returns what that has.
 
     The layers behind the narrow one mirror those before it. With ``corruption_level`` it reconstructs what it saw only
@@ -366,10 +382,12 @@ class DL4JAutoEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Networ
             ConfError: an argument is out of range.
             NotFiniteError: a score or a parameter became NaN or infinite.
         """
-        x = self._rounded(validate_data(self, X, dtype=_FLOATS))
-        seed = _drawn(self.random_state)
+        check_arguments(self)
+        x = self._rounded(validated(self, X, dtype=FLOATS))
+        seed = drawn(self.random_state)
         conf = MultiLayerConfiguration(conf=self._shared(seed), layers=self._layers())
-        trained = self._train(conf.with_sizes(x.shape[1], x.shape[1]), DataSet(x, x), seed).network
+        options = self._options(seed)
+        trained = self._train(conf.with_sizes(x.shape[1], x.shape[1]), DataSet(x, x), options).network
         layers, depth = trained.conf.resolved(), len(conf.layers) // 2
         cut = trained.layer_slices[depth].start
         self.encoder_ = FittedNetwork(trained.conf.replace(layers=layers[:depth]), trained.params[:cut])
@@ -392,7 +410,7 @@ class DL4JAutoEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Networ
     def transform(self, X: Any) -> Array:
         """Return what the narrow layer has, ``(examples, units)``, in float32 if ``X`` is, else in float64."""
         check_is_fitted(self)
-        x = validate_data(self, X, reset=False, dtype=(np.float64, np.float32))
+        x = validated(self, X, reset=False, dtype=(np.float64, np.float32))
         return self.encoder_.output(x).astype(x.dtype, copy=False)
 
     def inverse_transform(self, X: Any) -> Array:

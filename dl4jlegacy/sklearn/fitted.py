@@ -3,16 +3,39 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from dl4jlegacy.backend import Array
+from dl4jlegacy.datasets.sparse_features import SparseFeatures
+from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.threads import one_thread
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.updaters import NoOp
 
-__all__ = ["FittedNetwork"]
+__all__ = ["FittedNetwork", "Learned"]
+
+_ROWS = 1024  # of sparse features at once
+_VALUES = 1 << 22  # of sparse features that are in memory at once where a network cannot take these as they are
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """How far the training of a network has come, for whoever goes on with it.
+
+    Attributes:
+        seed: of the order of the examples.
+        epochs, iteration: passes over the data, and updates, so far.
+        updater_state: what the updater has gathered.
+    """
+
+    seed: int
+    epochs: int
+    iteration: int
+    updater_state: Array
 
 
 class FittedNetwork:
@@ -36,14 +59,29 @@ class FittedNetwork:
         self._network.set_params(self.params)
         self._using = threading.Lock()  # its work buffers are for one thread, and predict is called by several
 
-    def output(self, x: Array) -> Array:
+    def output(self, x: Any) -> Array:
         """Return the outputs ``(examples, n_out)`` in float64 for features ``(examples, n_in)``; safe on any thread.
+
+        Args:
+            x: an array, or a matrix of scipy.sparse, of which only some rows have all of their values in memory.
 
         Raises:
             NotFiniteError: one is NaN or infinite; names row and layer.
         """
         with self._using, one_thread():  # the same sums whatever the number of cores
+            if hasattr(x, "tocsr"):
+                return self._of_sparse(SparseFeatures.of(x.astype(np.float64)))
             return np.array(self._network.output(np.asarray(x, np.float64)))
+
+    def _of_sparse(self, x: SparseFeatures) -> Array:
+        try:
+            self._network.sparse_input()
+        except ConfError:
+            rows, columns = max(1, _VALUES // x.columns), np.arange(x.columns, dtype=np.int32)
+            parts = (x[start : start + rows] for start in range(0, len(x), rows))
+            return np.concatenate([self._network.output(part.dense(columns)) for part in parts])
+        parts = (x[start : start + _ROWS] for start in range(0, len(x), _ROWS))
+        return np.concatenate([self._network.output(part) for part in parts])
 
     def network(self) -> MultiLayerNetwork:
         """Return a new ``MultiLayerNetwork`` with these parameters, as ``write_model`` takes it."""

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.batches import BatchIterator
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.iterator import ListDataSetIterator
@@ -14,6 +17,7 @@ from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.threads import one_thread
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
 from dl4jlegacy.nn.layers.layer import DenseLayer, Layer
+from dl4jlegacy.nn.network.input_rows import check_sparse_input
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.training.early_stopping import (
     EarlyStoppingConfiguration,
@@ -26,8 +30,9 @@ from dl4jlegacy.nn.updaters import Updater, create_updater, with_learning_rate
 from dl4jlegacy.runner import ActorNetworkRunner
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.scoring import EarlyStopping
+from dl4jlegacy.sklearn.arguments import units_of
 
-__all__ = ["TrainedNetwork", "TrainingOptions", "dense_layers", "shared_configuration", "train"]
+__all__ = ["Beginning", "TrainedNetwork", "TrainingOptions", "dense_layers", "shared_configuration", "train"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +61,10 @@ class TrainingOptions:
     def __post_init__(self) -> None:
         least = {"batch_size": 1, "epochs": 1, "workers": 1, "jobs_per_round": 0, "epochs_without_improvement": 1}
         for name, smallest in least.items():
-            if getattr(self, name) < smallest:
-                raise ConfError(f"{name} is {getattr(self, name)}; it must be at least {smallest}")
+            value = int(getattr(self, name))  # NumPy's, in a search over them
+            if value < smallest:
+                raise ConfError(f"{name} is {value}; it must be at least {smallest}")
+            object.__setattr__(self, name, value)
         if not 0 <= self.validation_fraction < 1:
             raise ConfError(f"validation_fraction is {self.validation_fraction}; it must lie between 0 and 1")
 
@@ -68,16 +75,48 @@ class TrainingOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class Beginning:
+    """What a training goes on from, in place of parameters that the configuration draws; nothing is pretrained then.
+
+    Attributes:
+        params: the flat parameter vector.
+        updater_state: of the updater; None: as for a new network.
+        epoch, iteration: passes over the data, and updates, before this one: the order of the examples and the numbers
+            that drop-out draws go on from there.
+    """
+
+    params: Array
+    updater_state: Array | None = None
+    epoch: int = 0
+    iteration: int = 0
+
+    def network(self, conf: MultiLayerConfiguration) -> MultiLayerNetwork:
+        """Return a network of these parameters."""
+        network = MultiLayerNetwork(conf, init=False)
+        network.set_params(self.params)
+        if self.updater_state is not None:
+            network.set_updater_state(self.updater_state)
+        network.iteration = self.iteration
+        return network
+
+
+@dataclass(frozen=True, slots=True)
 class TrainedNetwork:
     """What training has come to.
 
     Attributes:
         network: the trained network; with early stopping the one that scored best.
         epochs: passes over the data that were made.
+        iteration: updates of the network, those before this training among them.
+        losses: the mean loss of the training examples in each of these passes, as they were met.
+        validation_losses: the loss of the held-out examples after each of these passes; empty without early stopping.
     """
 
     network: MultiLayerNetwork
     epochs: int
+    iteration: int
+    losses: tuple[float, ...]
+    validation_losses: tuple[float, ...] = ()
 
 
 def shared_configuration(
@@ -100,44 +139,95 @@ def shared_configuration(
 
 def dense_layers(sizes: int | Sequence[int]) -> tuple[Layer, ...]:
     """Return hidden layers of so many units, from the input up; raises ``ConfError`` if one is not positive."""
-    units = [int(size) for size in ([sizes] if isinstance(sizes, int) else sizes)]
+    units = units_of(sizes)
     if any(size < 1 for size in units):
         raise ConfError(f"hidden_layer_sizes is {sizes}; every layer needs at least 1 unit")
     return tuple(DenseLayer(n_out=size) for size in units)
 
 
-def train(conf: MultiLayerConfiguration, data: DataSet, options: TrainingOptions) -> TrainedNetwork:
+def train(
+    conf: MultiLayerConfiguration, data: DataSet, options: TrainingOptions, beginning: Beginning | None = None
+) -> TrainedNetwork:
     """Train a network on examples in memory. Blocks.
 
     With one job a round this thread does it, by ``network.fit``; with more of them workers do, by a run of
     ``ActorNetworkRunner``. The answer depends on the jobs of a round and not on the number of workers, bit for bit.
+    Sparse features that the network cannot take become arrays batch by batch.
 
     Raises:
         ConfError: network and data do not fit.
         NotFiniteError: a score or a parameter became NaN or infinite.
         JobError: a worker's job failed on every attempt; carries its traceback.
     """
-    batches: BatchIterator = ListDataSetIterator(data, options.batch_size, seed=options.seed)
-    validation = None
-    if options.validation_fraction:
-        parts = split_off(batches, options.validation_fraction, options.seed)
-        batches, validation = parts.training, parts.validation
+    batches, validation = _parts(conf, data, options)
     if options.jobs > 1:
-        return _train_by_workers(conf, batches, validation, options)
+        return _train_by_workers(conf, batches, validation, options, beginning)
     with one_thread():  # as workers compute
-        return _train_here(conf, batches, validation, options)
+        return _train_here(conf, batches, validation, options, beginning)
+
+
+def _parts(conf: MultiLayerConfiguration, data: DataSet, options: TrainingOptions) -> tuple[BatchIterator, Any]:
+    """Return the batches to train on, and what is held out; None: nothing."""
+    size, seed = options.batch_size, options.seed
+    batches = ListDataSetIterator(data, size, seed=seed)
+    validation: Any = None
+    if options.validation_fraction:
+        parts: Any = split_off(batches, options.validation_fraction, seed)
+        batches, validation = parts.training, parts.validation
+    if data.is_sparse and not _takes_sparse(conf):
+        batches = ListDataSetIterator(batches.dataset, size, seed=seed, pre_processor=_dense)
+        if validation is not None:
+            validation = ListDataSetIterator(validation, size, shuffle=False, pre_processor=_dense)
+    return batches, validation
+
+
+def _takes_sparse(conf: MultiLayerConfiguration) -> bool:
+    """Return whether the first layer learns from sparse features as they are."""
+    try:
+        check_sparse_input(conf.resolved())
+    except ConfError:
+        return False
+    return True
+
+
+def _dense(batch: DataSet) -> DataSet:
+    """Return a batch of sparse features with all of their values."""
+    columns = np.arange(batch.features.columns, dtype=np.int32)
+    return DataSet(batch.features.dense(columns), batch.labels, labels_mask=batch.labels_mask)
+
+
+class _EpochLosses:
+    """A training listener that keeps the mean loss of every pass over so many ``examples``."""
+
+    def __init__(self, examples: int) -> None:
+        self._examples, self._seen, self._sum = examples, 0, 0.0
+        self.means: list[float] = []
+
+    def iteration_done(self, network: object, iteration: int, score: float, *, examples: int = 0) -> None:
+        """Add a batch, or a round of them."""
+        self._seen += examples
+        self._sum += score * examples
+        if self._seen >= self._examples:
+            self.means.append(self._sum / self._seen)
+            self._seen, self._sum = 0, 0.0
 
 
 def _train_here(
-    conf: MultiLayerConfiguration, batches: Any, validation: Any, options: TrainingOptions
+    conf: MultiLayerConfiguration, batches: Any, validation: Any, options: TrainingOptions, beginning: Beginning | None
 ) -> TrainedNetwork:
-    if validation is None:
-        network = MultiLayerNetwork(conf)
-        network.fit(batches, epochs=options.epochs)
-        return TrainedNetwork(network, options.epochs)
-    network = MultiLayerNetwork(conf.replace(pretrain=False))  # else the trainer pretrains for one epoch
-    if conf.pretrain:
+    losses = _EpochLosses(batches.total_examples)
+    pretrains = conf.pretrain
+    if validation is not None:
+        conf = conf.replace(pretrain=False)  # else the trainer pretrains for one epoch
+    network = MultiLayerNetwork(conf) if beginning is None else beginning.network(conf)
+    if beginning is not None:
+        batches.seek(beginning.epoch, 0)
+    elif pretrains:
         network.pretrain(batches, options.epochs)
+    network.listeners.append(losses)
+    if validation is None:
+        network.finetune(batches, options.epochs)
+        return TrainedNetwork(network, options.epochs, network.iteration, tuple(losses.means))
     stopping = EarlyStoppingConfiguration(
         epoch_termination_conditions=(
             MaxEpochsTerminationCondition(options.epochs),
@@ -150,15 +240,17 @@ def _train_here(
         raise result.error
     best = result.best_model
     assert isinstance(best, MultiLayerNetwork), "the first epoch is evaluated, and is the best so far"
-    return TrainedNetwork(best, result.total_epochs)
+    scores = tuple(result.score_vs_epoch.values())
+    return TrainedNetwork(best, result.total_epochs, best.iteration, tuple(losses.means), scores)
 
 
 def _train_by_workers(
-    conf: MultiLayerConfiguration, batches: Any, validation: Any, options: TrainingOptions
+    conf: MultiLayerConfiguration, batches: Any, validation: Any, options: TrainingOptions, beginning: Beginning | None
 ) -> TrainedNetwork:
     stopping = EarlyStopping(epochs_without_improvement=options.epochs_without_improvement)
+    before = beginning or Beginning(np.zeros(0))
     run = Conf(
-        multi_layer_conf=conf,
+        multi_layer_conf=conf if beginning is None else conf.replace(pretrain=False),
         batch_size=options.batch_size,
         epochs=options.epochs,
         pretrain_epochs=options.epochs,
@@ -166,10 +258,37 @@ def _train_by_workers(
         workers=options.workers,
         jobs_per_round=options.jobs,
         early_stopping=None if validation is None else stopping,
+        first_epoch=before.epoch,
+        first_iteration=before.iteration,
     )
-    with ActorNetworkRunner("master", batches, validation=validation) as runner:
+    losses, scores = _EpochLosses(batches.total_examples), _Scores()
+    with ActorNetworkRunner(
+        "master",
+        batches,
+        validation=validation,
+        first_model=None if beginning is None else beginning.network(conf.replace(pretrain=False)),
+        listeners=(losses,),
+        stop_if=None if validation is None else scores,
+    ) as runner:
         runner.setup(run)
         result = runner.train(progress=False)
         network = runner.network(result, best=validation is not None)
     assert result is not None, "a master has a result"
-    return TrainedNetwork(network, result.plan.epochs_before(result.head.round))
+    made = result.plan.epochs_before(result.head.round)
+    pretrained = sum(phase.epochs for phase in result.plan.phases[:-1])
+    iteration = before.iteration + made * result.plan.rounds_per_epoch
+    if result.head.scores is not None:  # the one that ended the run, if one did
+        scores(result.head.scores.round, result.head.scores.score)
+    found = tuple(scores.of_round.values())
+    return TrainedNetwork(network, made, iteration, tuple(losses.means[pretrained:]), found)
+
+
+class _Scores:
+    """Keeps the scores of a run by their rounds; they are no reason to end it."""
+
+    def __init__(self) -> None:
+        self.of_round: dict[int, float] = {}
+
+    def __call__(self, number: int, score: float) -> str:
+        self.of_round[number] = score
+        return ""
