@@ -6,8 +6,9 @@ A network that learned to reconstruct its input has no accuracy; for it the loss
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,21 @@ from dl4jlegacy import storage
 from dl4jlegacy.backend import Array, to_host
 from dl4jlegacy.datasets import DataSet, DataSource, load
 from dl4jlegacy.datasets.batches import Batch, Data, epochs_of
-from dl4jlegacy.datasets.header import Header
+from dl4jlegacy.datasets.data_frames import FrameColumns, frame_names
+from dl4jlegacy.datasets.header import Header, warn_of_unknown
 from dl4jlegacy.datasets.image_files import ImageRecordReader
 from dl4jlegacy.datasets.label_scale import LabelScale
 from dl4jlegacy.datasets.normalizers import Normalizer, as_read
+from dl4jlegacy.datasets.pandas_index import header_names
 from dl4jlegacy.datasets.sequence_reader import SequenceRecordReader
+from dl4jlegacy.datasets.sources import table_files_of
 from dl4jlegacy.datasets.svmlight_files import MOST_COLUMNS
+from dl4jlegacy.datasets.table import Column, Table
+from dl4jlegacy.datasets.table_files import column_names
+from dl4jlegacy.datasets.text_files import is_number
 from dl4jlegacy.datasets.texts import TextReader
 from dl4jlegacy.datasets.transform_process import TransformProcess
+from dl4jlegacy.datasets.unseen_words import UnseenWords
 from dl4jlegacy.errors import DataError, ModelError, ShapeError, counted
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.kernels.threads import one_thread
@@ -145,9 +153,11 @@ def evaluate_model(
         DataError: the data set cannot be read.
         ShapeError: it does not fit the model.
     """
-    network = model.network
+    network, place = model.network, local_data(dataset, model.images)
+    if model.transform is not None and model.images is None:
+        _warn_of_columns(table_files_of(place), model.transform)
     source = load(
-        local_data(dataset, model.images),
+        place,
         data_dir=storage.local(data_dir) or None,
         n_classes=network.n_out,
         label_names=model.label_names or None,
@@ -182,6 +192,18 @@ def evaluate_model(
         **evaluation.fields(full=True),
     }
     return evaluation, fields
+
+
+def _warn_of_columns(tables: Sequence[Path], schema: TransformProcess) -> None:
+    """Name the columns of tables that a schema does not know in a warning; it leaves them out.
+
+    Here, since tables that are large may not be read once more.
+    """
+    known = {column.name for column in schema.columns}
+    for path in tables:
+        names = column_names(path, known)
+        if not known.isdisjoint(names):
+            warn_of_unknown((name for name in names if name not in known), str(path))
 
 
 def evaluation_in_units(evaluation: NetworkEvaluation, source: DataSource) -> NetworkEvaluation:
@@ -258,14 +280,16 @@ class TrainedModel:
     def output(self, features: Any) -> Array:
         """Return the outputs, ``(examples, n_out)`` on the host, for features as the data came, before any scaling.
 
-        A classifier's are the probabilities of its classes. A model with a ``transform`` takes the features that it
-        makes (``transform.features``), and answers in the units of the label.
+        A classifier's are the probabilities of its classes. Of a data frame (pandas, Polars, Arrow), and of a
+        ``DataSet`` that was made of one, columns are found by their names, as those of a table are; it needs no label.
+        A model with a ``transform`` takes such columns, or arrays of the features that it makes
+        (``transform.features``), and answers in the units of the label.
 
         Raises:
             ShapeError: the model takes other features. NotFiniteError: an output is NaN or infinite; names its row.
+            DataError: a column is missing, or a cell of a data frame is no number; names it.
         """
-        examples = DataSet(features)
-        self.check_width(examples.n_in, "the given data")
+        examples = self.examples_of(features)
         return self.in_label_units(np.asarray(to_host(self.network.output(self.normalize(examples).features))))
 
     @property
@@ -316,8 +340,10 @@ class TrainedModel:
     def evaluate(self, examples: Data) -> Evaluation:
         """Return the classification metrics on examples as they came, before any scaling; errors as for ``output``.
 
-        They are a data set, or batches, as ``network.evaluate`` takes them.
+        They are a data set, or batches, as ``network.evaluate`` takes them, or a data frame with a column of labels.
         """
+        if frame_names(examples):
+            examples = self._labelled(examples)
         names = self.label_names if len(self.label_names) == self.network.n_out else None
         batches = (self._normalized(batch) for batch in epochs_of(examples))
         found: Evaluation = self.network.evaluate(batches, label_names=names)
@@ -325,8 +351,71 @@ class TrainedModel:
 
     def _normalized(self, batch: Batch) -> Batch:
         if isinstance(batch, DataSet):
-            self.check_width(batch.n_in, "the given data")
+            batch = self.examples_of(batch)
         return batch if self.normalizer is None else self.normalizer.transform(batch)  # type: ignore[arg-type]
+
+    def examples_of(self, features: Any, what: str = "the given data") -> DataSet:
+        """Return features, a data frame or a data set as the examples that the network takes, before any scaling.
+
+        Errors as for ``output``; ``what`` they are, for messages.
+        """
+        schema = self._schema
+        names = () if schema is None or isinstance(features, DataSet) else self._names_in(frame_names(features))
+        if schema is not None and names:
+            found = self._of_columns(schema, names, features)
+        else:
+            found = self._in_order(features if isinstance(features, DataSet) else DataSet(features))
+        self.check_width(found.n_in, what)
+        return found
+
+    @property
+    def _schema(self) -> TransformProcess | None:
+        """The columns by whose names data frames are read; None: they have none."""
+        if any(kind is not None for kind in (self.images, self.text, self.sequences)):
+            return None
+        if self.transform is not None or self.header is None or "" in self.header.names:
+            return self.transform
+        columns = tuple(
+            Column(name, "category" if name == self.header.label else "number") for name in self.header.names
+        )
+        return TransformProcess(columns=columns, label=self.header.label, classes=self.label_names)
+
+    def _names_in(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Return a data frame's names; none if they are numbers, or the model's are, and these are not all there."""
+        known = self.feature_columns
+        if not known or set(header_names(names, known)) >= set(known):
+            return names
+        return () if any(map(is_number, names)) or all(map(is_number, known)) else names
+
+    def _in_order(self, examples: DataSet) -> DataSet:
+        """Return a data set whose columns have names as the model takes it; one without them is as it was."""
+        schema = self._schema
+        if schema is None or not (names := self._names_in(examples.columns)):
+            return examples
+        columns = dict(zip(names, examples.features.T, strict=True))
+        found = self._of_columns(schema, names, columns)
+        return DataSet(found.features, examples.labels, labels_mask=examples.labels_mask)
+
+    def _of_columns(self, schema: TransformProcess, names: tuple[str, ...], columns: Any) -> DataSet:
+        rows = _frame(schema, names, columns, set(self.feature_columns))
+        table = _table_of(schema, rows, labelled=False)
+        unseen = UnseenWords()
+        x = schema.exact_features(table, new_rows=True, unseen=unseen)
+        unseen.say(table.name)
+        if self.transform is None:  # as if the same columns had come as an array
+            return DataSet(x.astype(rows.dtype))
+        return self.as_read(DataSet(x))
+
+    def _labelled(self, frame: Any) -> DataSet:
+        """Return a data frame with a column of labels as examples; raises ``DataError`` if it has none."""
+        schema, names = self._schema, frame_names(frame)
+        if schema is None or not schema.label_columns:
+            raise DataError(
+                f"model {self.name} does not know the names of its columns, nor which is the label; give a DataSet of "
+                "features and labels"
+            )
+        rows = _frame(schema, names, frame, {column.name for column in schema.columns})
+        return self.as_read(schema.data_set(_table_of(schema, rows, labelled=True)))
 
     def as_read(self, examples: DataSet) -> DataSet:
         """Return examples that were read as float64 rounded as the training data were before these were scaled."""
@@ -338,7 +427,8 @@ class TrainedModel:
         return found
 
     def normalize(self, examples: DataSet) -> DataSet:
-        """Return examples scaled as those that the network was trained on."""
+        """Return examples scaled as those that the network was trained on, and in the order that it takes them."""
+        examples = self._in_order(examples)
         return examples if self.normalizer is None else self.normalizer.transform(examples)
 
     def output_names(self, n_in: int) -> tuple[str, ...]:
@@ -382,6 +472,13 @@ class TrainedModel:
         return tuple(c.name for c in self.transform.columns if c.name not in self.transform.label_columns)
 
     @property
+    def label_columns(self) -> tuple[str, ...]:
+        """The names of the columns that it has learned; none if these have no names."""
+        if self.transform is not None:
+            return self.transform.label_columns
+        return (self.header.label,) if self.header is not None and self.header.label else ()
+
+    @property
     def is_sparse(self) -> bool:
         """Whether it has learned from sparse features, since no table has so many columns."""
         return isinstance(self.network, MultiLayerNetwork) and self.network.n_in > MOST_COLUMNS
@@ -395,6 +492,19 @@ class TrainedModel:
                 f"model {self.name} takes {counted(self.network.n_in, 'feature')}, {what} has {n_in}; is it the right "
                 "data set?"
             )
+
+
+def _frame(schema: TransformProcess, names: tuple[str, ...], columns: Any, wanted: Collection[str]) -> FrameColumns:
+    """Return those of a data frame's columns that are wanted as the schema reads them."""
+    are_classes = not (schema.regression or schema.multi_label)
+    words = {column.name for column in schema.columns if column.type == "category"}
+    words |= set(schema.label_columns) if are_classes else set()
+    return FrameColumns.of("the data frame", names, columns, wanted, words)
+
+
+def _table_of(schema: TransformProcess, found: FrameColumns, *, labelled: bool) -> Table:
+    """Return columns in memory as the table that a schema reads; names those that it does not know in a warning."""
+    return Table.merge(list(schema.blocks(found, found.name, rows=ROWS, labelled=labelled, told=True)))
 
 
 def read_model(path: str, kernels: Kernels | None = None) -> TrainedModel:

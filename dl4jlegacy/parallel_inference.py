@@ -18,7 +18,6 @@ from typing import Any, Self
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.clock import Deadline
-from dl4jlegacy.datasets import DataSet
 from dl4jlegacy.errors import DeadlineError, UsageError
 from dl4jlegacy.inference import TrainedModel
 from dl4jlegacy.inference_queue import (
@@ -120,9 +119,8 @@ class ParallelInference:
             ShapeError: the model takes other features. NotFiniteError: an output is NaN or infinite; names its row.
             DeadlineError: it took too long. UsageError: this was closed.
         """
-        examples, deadline = DataSet(features), Deadline(seconds)
-        self._model.model.check_width(examples.n_in, "the given data")
-        rows = examples.features
+        deadline = Deadline(seconds)
+        rows = self._model.model.examples_of(features).features
         if self._is_closed:
             raise self._closed()
         if self._queue is None:

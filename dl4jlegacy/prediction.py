@@ -260,9 +260,9 @@ def _features_of(model: TrainedModel, file: BinaryIO, name: str, *, told: bool) 
 
 
 def _transformed(transform: TransformProcess, file: BinaryIO, name: str, *, told: bool) -> Iterator[Array]:
-    """Yield the features of a table's blocks, and say at its end which words were not learned."""
+    """Yield the features of a table's blocks; say first which columns are not known, at its end which words."""
     unseen = UnseenWords()
-    for table in transform.blocks(file, name, rows=ROWS):
+    for table in transform.blocks(file, name, rows=ROWS, told=told):
         yield transform.exact_features(table, new_rows=True, unseen=unseen)
     if told:
         unseen.say(name)

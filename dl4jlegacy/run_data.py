@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -14,6 +15,7 @@ from dl4jlegacy.datasets import DataSet, DataSource, load
 from dl4jlegacy.datasets.image_files import ImageRecordReader
 from dl4jlegacy.datasets.image_tables import image_schema
 from dl4jlegacy.datasets.inspection import GUESSED_ROWS, Inspection, check_one_kind, guess_schema, inspect_csv
+from dl4jlegacy.datasets.label_cells import listed_gaps
 from dl4jlegacy.datasets.leaks import scaled_labels, telling_columns, warn_of_telling
 from dl4jlegacy.datasets.normalizers import Normalizer, NormalizerMinMaxScaler, as_read
 from dl4jlegacy.datasets.pandas_index import warn_of_index
@@ -25,6 +27,7 @@ from dl4jlegacy.datasets.svmlight_files import TooWideError
 from dl4jlegacy.datasets.svmlight_schema import svmlight_schema
 from dl4jlegacy.datasets.table import find_columns
 from dl4jlegacy.datasets.table_files import index_columns
+from dl4jlegacy.datasets.text_files import MISSING
 from dl4jlegacy.datasets.texts import TextReader
 from dl4jlegacy.datasets.transform_process import TransformProcess
 from dl4jlegacy.datasets.transforms import RemoveColumns
@@ -120,7 +123,14 @@ def data_of(conf: Conf, data_dir: str = "") -> Data:
     )
 
 
-def new_data(conf: Conf, *, label: str = "", regression: bool = False, multi_label: bool = False) -> tuple[Conf, Data]:
+def new_data(
+    conf: Conf,
+    *,
+    label: str = "",
+    regression: bool = False,
+    multi_label: bool = False,
+    missing: Sequence[str] | None = None,
+) -> tuple[Conf, Data]:
     """Return the data of a new run, and its Conf with the schema that is fitted to them, or how its images are read.
 
     Without a schema in the Conf one is guessed for tables if a label is given or something to predict, if they are
@@ -132,24 +142,30 @@ def new_data(conf: Conf, *, label: str = "", regression: bool = False, multi_lab
             between them, and are numbers to predict, or ``multi_label``.
         regression: it is a number to predict.
         multi_label: the labels are 0 or 1 each, and do not exclude each other.
+        missing: the words that stand for no value, besides empty cells, in features and labels; None: those of the
+            schema, or the usual ones.
 
     Raises:
-        DataError: the data cannot be read, or do not fit the schema. ConfError: the schema does not fit itself.
+        DataError: the data cannot be read, or do not fit the schema. ConfError: the schema does not fit itself, or
+            lists other words.
     """
     check_one_kind(regression=regression, multi_label=multi_label)
+    _check_has_gaps(conf, missing)
     named = conf.dataset
     conf = conf.replace(dataset=local_data(named, conf.images))  # what is elsewhere is fetched once
     if conf.sequences is not None:
         return _new_sequences(conf, named, label, regression=regression, multi_label=multi_label)
     if conf.transform is not None:
         chosen = _with_label(conf.transform, label, regression=regression, multi_label=multi_label)
-        conf = conf.replace(transform=chosen)
+        conf = conf.replace(transform=_with_missing(chosen, missing))
     elif conf.images is not None and conf.images.column:
         listed = _of_images(conf, conf.images.column, label, regression=regression, multi_label=multi_label)
-        conf = conf.replace(transform=listed)
-    elif label or regression or multi_label or _is_large(conf):
+        conf = conf.replace(transform=None if listed is None else _with_missing(listed, missing))
+    elif label or regression or multi_label or missing is not None or _is_large(conf):
+        gaps = MISSING if missing is None else listed_gaps(missing)
         try:
-            conf = conf.replace(transform=_guessed(conf, label, regression=regression, multi_label=multi_label))
+            guessed = _guessed(conf, label, gaps, regression=regression, multi_label=multi_label)
+            conf = conf.replace(transform=guessed)
         except TooWideError:
             if label or regression or multi_label:
                 raise
@@ -158,7 +174,7 @@ def new_data(conf: Conf, *, label: str = "", regression: bool = False, multi_lab
     except CellError:
         if conf.transform is not None:
             raise
-        found = _inspected(conf, "")
+        found = _inspected(conf, "", MISSING)
         if not any(column.missing or column.type == "category" for column in found.columns):
             raise
         warn_of_index(found.index, found.name)
@@ -238,30 +254,54 @@ def _of_images(conf: Conf, column: str, label: str, *, regression: bool, multi_l
     return image_schema(found[0], column, label=label, regression=regression, multi_label=multi_label)
 
 
-def _guessed(conf: Conf, label: str, *, regression: bool, multi_label: bool) -> TransformProcess:
+def _check_has_gaps(conf: Conf, missing: Sequence[str] | None) -> None:
+    """Raise ``ConfError`` if words are said to stand for no value in data that have no such cells."""
+    if missing is None:
+        return
+    if conf.sequences is not None or svmlight_files_of(conf.dataset):
+        what = "sequences have" if conf.sequences is not None else "SVMLight files have"
+        raise ConfError(f"{what} no cells that stand for no value; leave --missing out")
+
+
+def _with_missing(transform: TransformProcess, missing: Sequence[str] | None) -> TransformProcess:
+    """Return a schema with the words that stand for no value; raises ``ConfError`` if it lists others itself."""
+    if missing is None:
+        return transform
+    listed = listed_gaps(missing)
+    if transform.missing != MISSING and set(listed_gaps(transform.missing)) != set(listed):
+        raise ConfError(
+            f"the schema lists {', '.join(map(repr, transform.missing))} as missing, and --missing "
+            f"{', '.join(map(repr, missing))}; leave one of them out"
+        )
+    return msgspec.structs.replace(transform, missing=listed)
+
+
+def _guessed(
+    conf: Conf, label: str, missing: Sequence[str], *, regression: bool, multi_label: bool
+) -> TransformProcess:
     """Return the schema that fits the tables; raises ``DataError``."""
     found = svmlight_files_of(conf.dataset)
     if found and conf.images is None:
         return svmlight_schema(
             found, label=label, regression=regression, multi_label=multi_label, scale=conf.scale_features
         )
-    inspected = _inspected(conf, label)
+    inspected = _inspected(conf, label, missing)
     warn_of_index(inspected.index, inspected.name)
     return guess_schema(
         inspected, label=label, regression=regression, multi_label=multi_label, scale=conf.scale_features
     )
 
 
-def _inspected(conf: Conf, label: str) -> Inspection:
+def _inspected(conf: Conf, label: str, missing: Sequence[str]) -> Inspection:
     """Return what is in the first table of the data set; raises ``DataError`` if there is none."""
     found = table_files_of(conf.dataset)
     if not found:
         raise DataError(
-            f"data set {conf.dataset!r} has no columns to choose from: --label, --regression and --schema are for "
-            "tables, and it is none"
+            f"data set {conf.dataset!r} has no columns to choose from: --label, --regression, --missing and --schema "
+            "are for tables, and it is none"
         )
     index = () if conf.keep_index else index_columns(found)
-    return inspect_csv(found[0], label, rows=GUESSED_ROWS, index=index)
+    return inspect_csv(found[0], label, rows=GUESSED_ROWS, index=index, missing=missing)
 
 
 def _with_label(transform: TransformProcess, label: str, *, regression: bool, multi_label: bool) -> TransformProcess:

@@ -106,6 +106,7 @@ def prepare(
     label: str = "",
     regression: bool = False,
     multi_label: bool = False,
+    missing: Sequence[str] | None = None,
     local_workers: int | None = None,
     on_cluster: bool = False,
 ) -> tuple[Run, Data]:
@@ -117,7 +118,7 @@ def prepare(
             ``workers`` the number of GPUs.
         learning_rate, updater: replace those of the network.
         examples_per_update: examples behind one update of the model: the batches get a share of them for each job.
-        label, regression, multi_label: as for ``new_data``.
+        label, regression, multi_label, missing: as for ``new_data``.
         local_workers, on_cluster: as for ``run.resolve``.
 
     Raises:
@@ -126,7 +127,7 @@ def prepare(
     conf, compute = resolve_compute(with_absolute_paths(conf), local=local_workers != 0)
     if compute.on_gpu and "workers" not in given:
         conf, given = conf.replace(workers=len(compute.devices)), given | {"workers"}
-    conf, data = new_data(conf, label=label, regression=regression, multi_label=multi_label)
+    conf, data = new_data(conf, label=label, regression=regression, multi_label=multi_label, missing=missing)
     conf = with_network(conf, data, given, learning_rate=learning_rate, updater=updater)
     if examples_per_update is not None:
         conf = with_examples_per_update(conf, examples_per_update)
@@ -271,6 +272,7 @@ def refusal(
     label: str = "",
     regression: bool = False,
     multi_label: bool = False,
+    missing: Sequence[str] | None = None,
     keep_index: bool = False,
     images: ImageRecordReader | None = None,
 ) -> DataError | None:
@@ -281,7 +283,7 @@ def refusal(
     """
     try:
         conf = Conf(dataset=name, keep_index=keep_index, images=images)
-        _, data = new_data(conf, label=label, regression=regression, multi_label=multi_label)
+        _, data = new_data(conf, label=label, regression=regression, multi_label=multi_label, missing=missing)
         if not (_is_regression(data) or _is_multi_label(data)):
             check_classes(data)
     except DataError as error:

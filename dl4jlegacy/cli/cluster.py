@@ -91,6 +91,7 @@ def train_on_cluster(
         label=options.label or "",
         regression=options.regression,
         multi_label=options.multi_label,
+        missing=options.missing,
         local_workers=local_workers,
         on_cluster=True,
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dl4jlegacy.cli.options import Format, Images, ImageSize, KeepIndex, Label, MultiLabel, Regression, option
+from dl4jlegacy.cli.options import Format, Images, ImageSize, KeepIndex, Label, Missing, MultiLabel, Regression, option
 from dl4jlegacy.cli.values import not_empty
 from dl4jlegacy.console import emit, error_fields
 from dl4jlegacy.errors import DataError, OutputError, counted
@@ -48,6 +48,7 @@ def inspect(
     label: Label = None,
     regression: Regression = False,
     multi_label: MultiLabel = False,
+    missing: Missing = None,
     keep_index: KeepIndex = False,
     images: Images = None,
     out: Annotated[
@@ -66,14 +67,15 @@ def inspect(
     file, index = _files(path)[0], _index(path, keep_index)
     if images is not None:
         label = _labels_of_images(file, images, label)
-    found = inspect_csv(file, label or "", index=index)
+    read: dict[str, Any] = {"index": index, "missing": _gaps(missing)}
+    found = inspect_csv(file, label or "", **read)
     numbers = found.has_numbers(regression=regression, multi_label=multi_label)
     if multi_label:
         found.check_answers()
     if images is not None:
         schema = image_schema(file, images, label=label or "", regression=numbers, multi_label=multi_label)
     else:
-        start = found if found.rows <= GUESSED_ROWS else inspect_csv(file, label or "", rows=GUESSED_ROWS, index=index)
+        start = found if found.rows <= GUESSED_ROWS else inspect_csv(file, label or "", rows=GUESSED_ROWS, **read)
         schema = guess_schema(start, label=label or "", regression=numbers, multi_label=multi_label)
     if out is not None:
         _write(out, schema.to_json())
@@ -89,13 +91,14 @@ def validate(
     label: Label = None,
     regression: Regression = False,
     multi_label: MultiLabel = False,
+    missing: Missing = None,
     keep_index: KeepIndex = False,
     images: Images = None,
     image_size: ImageSize = None,
     format: Format = "text",
 ) -> None:
     """Count what is missing, invalid or duplicated, with examples; fails if training would refuse the file."""
-    kind = {"regression": regression, "multi_label": multi_label, "keep_index": keep_index}
+    kind = {"regression": regression, "multi_label": multi_label, "missing": missing, "keep_index": keep_index}
     reader = _reader(images, image_size)
     pairs = list(_images(path, reader) if images is None else _listed(path, images, label, reader, **kind))
     if pairs:
@@ -136,16 +139,15 @@ def _reader(images: str | None, size: str | None) -> ImageRecordReader | None:
     return ImageRecordReader(height=height, width=width, column=images or "")
 
 
-def _judged(
-    path: str, label: str, reader: ImageRecordReader | None, *, regression: bool, multi_label: bool, keep_index: bool
-) -> tuple[_Pairs, DataError | None]:
+def _judged(path: str, label: str, reader: ImageRecordReader | None, **kind: Any) -> tuple[_Pairs, DataError | None]:
     """Return what is wrong with tables, and the error if training, which is asked, refuses them.
+
+    ``kind`` are the other options, as for ``training.refusal``.
 
     Raises:
         DataError: they are refused, and there is nothing to list.
     """
     _files(path)
-    kind = {"regression": regression, "multi_label": multi_label, "keep_index": keep_index}
     error = _refusal(path, label, reader, **kind)
     try:
         pairs = list(_tables(path, label, **kind))
@@ -154,7 +156,7 @@ def _judged(
     return pairs, None if error is None else _error_of(pairs) or error
 
 
-def _refusal(path: str, label: str, reader: ImageRecordReader | None, **kind: bool) -> DataError | None:
+def _refusal(path: str, label: str, reader: ImageRecordReader | None, **kind: Any) -> DataError | None:
     """Return the error with which ``dl4j train`` would refuse a data set."""
     from dl4jlegacy.training import refusal
 
@@ -187,14 +189,7 @@ def _labels_of_images(file: Path, images: str, label: str | None) -> str:
 
 
 def _listed(
-    path: str,
-    images: str,
-    label: str | None,
-    reader: ImageRecordReader | None,
-    *,
-    regression: bool,
-    multi_label: bool,
-    keep_index: bool,
+    path: str, images: str, label: str | None, reader: ImageRecordReader | None, **kind: Any
 ) -> Iterator[tuple[Inspection, Sequence[Problem]]]:
     """Yield what is wrong with tables that list images, and with these."""
     from pathlib import Path
@@ -206,19 +201,20 @@ def _listed(
     label = _labels_of_images(file, images, label)
     schema = image_schema(file, images, label=label, regression=True)
     column = schema.columns[0].name
-    for found, problems in _tables(path, label, regression=regression, multi_label=multi_label, keep_index=keep_index):
+    for found, problems in _tables(path, label, **kind):
         is_sized = reader is not None and reader.height > 0
         listed = problems_of_listed(Path(found.name), column, schema, places, is_sized=is_sized)
         yield found, [*problems, *listed]
 
 
 def _tables(
-    path: str, label: str, *, regression: bool, multi_label: bool, keep_index: bool
+    path: str, label: str, *, regression: bool, multi_label: bool, missing: Sequence[str] | None, keep_index: bool
 ) -> Iterator[tuple[Inspection, Sequence[Problem]]]:
     from dl4jlegacy.datasets.inspection import inspect_csv
 
     index = _index(path, keep_index)
-    every = [inspect_csv(file, label, index=index, allows_nameless=True) for file in _files(path)]
+    gaps = _gaps(missing)
+    every = [inspect_csv(file, label, index=index, allows_nameless=True, missing=gaps) for file in _files(path)]
     numbers = every[0].has_numbers(regression=regression, multi_label=multi_label)  # the schema is guessed from it
     for found in every:
         yield found, found.all_problems(regression=numbers, multi_label=multi_label, is_whole=len(every) == 1)
@@ -239,6 +235,14 @@ def _index(path: str, keep_index: bool) -> tuple[str, ...]:
     from dl4jlegacy.datasets.table_files import index_columns
 
     return () if keep_index else index_columns(_files(path))
+
+
+def _gaps(missing: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the cells that stand for no value, by --missing."""
+    from dl4jlegacy.datasets.label_cells import listed_gaps
+    from dl4jlegacy.datasets.text_files import MISSING
+
+    return MISSING if missing is None else listed_gaps(missing)
 
 
 def _write(out: str, text: str) -> None:

@@ -30,6 +30,7 @@ from dl4jlegacy.cli.values import (
     read_schema,
     seconds,
     text_or_json,
+    words,
 )
 from dl4jlegacy.errors import UsageError
 
@@ -51,6 +52,7 @@ __all__ = [
     "KeepIndex",
     "Label",
     "LogFormat",
+    "Missing",
     "MultiLabel",
     "Regression",
     "ReportFormat",
@@ -126,9 +128,7 @@ Label = Annotated[
     str | None,
     _text("--label", "COLUMN[,COLUMN]", "The column of a table to learn, by name or number (the last); or several."),
 ]
-Images = Annotated[
-    str | None, _text("--images", "COLUMN", "The column of a table that names images, to be learned from.")
-]
+Images = Annotated[str | None, _text("--images", "COLUMN", "The column of a table that names the images to learn.")]
 ImageSize = Annotated[str | None, _text("--image-size", "HEIGHTxWIDTH", "Of images (their own, if they are alike).")]
 LogFormat = Annotated[
     str, option("--log-format", metavar="text|json", help="Events as text or as JSON lines.", read=text_or_json)
@@ -136,9 +136,7 @@ LogFormat = Annotated[
 MemoryLimit = Annotated[
     str | None, _text("--device-memory-limit", "SIZE|PART", "Of each GPU, such as 8GiB or 80% (all).", _memory_limit)
 ]
-MinWorkers = Annotated[
-    int | None, _number("--min-workers", "Workers that a cluster's master needs to issue jobs (1).", least=0)
-]
+MinWorkers = Annotated[int | None, _number("--min-workers", "Workers that a master needs to issue jobs (1).", least=0)]
 DataByReference = Annotated[
     bool,
     typer.Option(
@@ -167,6 +165,7 @@ MixedDevices = Annotated[
     ),
 ]
 KeepIndex = Annotated[bool, typer.Option("--keep-index", help="Learn from pandas' index, too, which is left out.")]
+Missing = Annotated[Any, _text("--missing", "WORDS", "Cells without a value besides empty ones: '?,NA'.", words)]
 MultiLabel = Annotated[
     bool, typer.Option("--multi-label", help="The labels are 0 or 1 each, and do not exclude each other.")
 ]
@@ -239,6 +238,7 @@ class TrainOptions:
     label: Label = None
     regression: Regression = False
     multi_label: MultiLabel = False
+    missing: Missing = None
     keep_index: KeepIndex = False
     schema: Annotated[
         Path | None,

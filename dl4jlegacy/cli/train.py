@@ -64,6 +64,7 @@ def _train_here(options: ObservedTrainOptions, observers: Sequence[RunObserver])
         label=options.label or "",
         regression=options.regression,
         multi_label=options.multi_label,
+        missing=options.missing,
     )
     tracker = InMemoryStateTracker()
     with in_browser(options, lambda: local_source(run, tracker)):

@@ -17,6 +17,7 @@ from dl4jlegacy.cli.options import (
     Id,
     KeepIndex,
     Label,
+    Missing,
     MultiLabel,
     Regression,
     ReportFormat,
@@ -88,6 +89,7 @@ class TuneOptions:
     label: Label = None
     regression: Regression = False
     multi_label: MultiLabel = False
+    missing: Missing = None
     keep_index: KeepIndex = False
     out_conf: Annotated[
         str | None,
@@ -141,6 +143,7 @@ def tune(options: TuneOptions) -> None:
         label=options.label or "",
         regression=options.regression,
         multi_label=options.multi_label,
+        missing=options.missing,
         cluster=_cluster(options),
     )
     as_lines = options.log_format == "json"
@@ -204,6 +207,7 @@ def _how_to_go_on(options: TuneOptions) -> str:
         "--id": options.id if options.tracker else None,
         "--bind": None if options.bind == "127.0.0.1" else options.bind,
         "--label": options.label,
+        "--missing": None if options.missing is None else ",".join(options.missing),
         "--out-conf": options.out_conf,
         "--out": options.out,
         "--plot": options.plot,

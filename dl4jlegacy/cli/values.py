@@ -21,6 +21,7 @@ __all__ = [
     "seconds",
     "text_or_json",
     "whole_number",
+    "words",
 ]
 
 
@@ -35,6 +36,11 @@ def whole_number(label: str, text: str, least: int) -> int:
         allowed = "a whole number of 64 bits" if least == -(2**63) else f"a whole number, at least {least}"
         raise UsageError(f"{label} is {text!r}; it must be {allowed}")
     return value
+
+
+def words(label: str, text: str) -> tuple[str, ...]:
+    """Return what stands between the commas of ``text``, without what is empty; there may be nothing."""
+    return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 def _plain(text: str) -> str:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from dl4jlegacy.backend import Array
-from dl4jlegacy.datasets import DataSet
 from dl4jlegacy.datasets.batches import Batch, BatchIterator, batches_of
 from dl4jlegacy.datasets.exported import export
 from dl4jlegacy.errors import DataError
@@ -150,14 +149,11 @@ class ClusterInference:
             return
         are_blocks = isinstance(features, list | tuple) and bool(features) and getattr(features[0], "ndim", 0) > 1
         if not are_blocks and not isinstance(features, Iterator):
-            rows = DataSet(features)
-            self._model.check_width(rows.n_in, "the given data")
+            rows = self._model.examples_of(features)
             yield from (batch.features for batch in rows.batch_by(ROWS))
             return
         for index, block in enumerate(features):
-            rows = DataSet(block)
-            self._model.check_width(rows.n_in, f"block {index}")
-            yield rows.features
+            yield self._model.examples_of(block, f"block {index}").features
 
     @contextlib.contextmanager
     def _where(self) -> Iterator[dict[str, Any]]:

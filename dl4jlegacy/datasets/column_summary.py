@@ -33,7 +33,8 @@ class ColumnSummary:
         alike: how many of the last are like numbers, infinite or in a spelling that only Python reads.
         low, high, mean: of the numbers.
         counts: how often each text occurs, up to a few thousand different ones; ``is_full`` says that there are more.
-        gap_words: how often each word occurs that is a gap.
+        gap_words: how often each word occurs that is a gap, but a name in a label.
+        gaps: cells that stand for no value, in small letters.
     """
 
     name: str
@@ -49,6 +50,7 @@ class ColumnSummary:
     counts: Counter[str] = field(default_factory=Counter)
     is_full: bool = False
     gap_words: Counter[str] = field(default_factory=Counter)
+    gaps: frozenset[str] = GAPS
 
     def as_names(self) -> ColumnSummary:
         """Return it as a label that is a class, where all but empty cells are names, and words no mistakes."""
@@ -89,9 +91,9 @@ class ColumnSummary:
     def add(self, cell: str) -> bool:
         """Count a cell; return whether it is neither a gap nor a number."""
         text = cell.strip()
-        if text.lower() in GAPS:
+        if text.lower() in self.gaps:
             self.missing += 1
-            if text:
+            if text and self.gaps == GAPS:
                 self.gap_words[text] += 1
             return False
         if text in self.counts or len(self.counts) < KEPT_WORDS:
@@ -118,6 +120,8 @@ class ColumnSummary:
         except ValueError:
             return False
         if not all(map(math.isfinite, values)) or not is_plain("".join(cells)):
+            return False
+        if self.gaps != GAPS and not self.gaps.isdisjoint(map(str.strip, cells)):  # some numbers are gaps
             return False
         for text, count in Counter(map(str.strip, cells)).items():
             if text in self.counts or len(self.counts) < KEPT_WORDS:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dl4jlegacy.backend import Array
+from dl4jlegacy.datasets.data_frames import frame_names
 from dl4jlegacy.datasets.precision import equal_columns, far_in, float_type_of, kept_where_far
 from dl4jlegacy.datasets.sparse_features import SparseFeatures
 from dl4jlegacy.datasets.splitting import class_numbers, split_order, stratified
@@ -50,6 +51,7 @@ class DataSet:
             None for none at all, kept as ``(examples, 0)``.
         features_mask: ``(examples, time steps)``, 1 where a sequence goes on and 0 behind its end; None: all alike.
         labels_mask: the same for labels; ``(examples,)`` or ``(examples, n_out)`` where they are no sequences.
+        columns: the names of the features' columns, if they came in a data frame; by these a loaded model finds them.
 
     Raises:
         DataError: not numeric, different numbers of examples, a value that is NaN or infinite (named), or a mask that
@@ -60,6 +62,7 @@ class DataSet:
     labels: Array
     features_mask: Array | None
     labels_mask: Array | None
+    columns: tuple[str, ...]
 
     def __init__(
         self,
@@ -86,6 +89,7 @@ class DataSet:
             raise DataError("sparse features are no sequences, and only those have a features mask")
         _check_finite("labels", y)
         _set(self, x, y, _mask("features", x, features_mask), _mask("labels", y, labels_mask))
+        object.__setattr__(self, "columns", frame_names(features))
 
     @classmethod
     def of_classes(
@@ -93,7 +97,9 @@ class DataSet:
     ) -> DataSet:
         """Return a DataSet whose labels are ``classes`` (integers, ``(examples,)``) made one-hot."""
         x = _features(features)
-        return cls(x, one_hot(classes, n_classes, x.dtype))
+        found = cls(x, one_hot(classes, n_classes, x.dtype))
+        object.__setattr__(found, "columns", frame_names(features))
+        return found
 
     @classmethod
     def from_arrays(cls, get: Callable[[str], Array | None]) -> DataSet:
@@ -205,7 +211,8 @@ class DataSet:
             raise DataError("data sets to merge must all have sparse features, or none of them")
         x = SparseFeatures.concatenated(sparse) if sparse else np.concatenate([part.features for part in given])
         y = np.concatenate([part.labels for part in given]).astype(x.dtype, copy=False)
-        return _trusted(x, y, _merged("features", given), _merged("labels", given))
+        columns = given[0].columns if len({part.columns for part in given}) == 1 else ()
+        return _trusted(x, y, _merged("features", given), _merged("labels", given), columns=columns)
 
     def far(self) -> npt.NDArray[np.bool_]:
         """Return the columns of features in which float32 would lose what differs, as a mask ``(columns,)``."""
@@ -217,7 +224,7 @@ class DataSet:
             return self
         x = kept_where_far(self.features, self.far() if far is None else far)
         others = (None if a is None else _of_dtype(a, x.dtype) for a in (self.features_mask, self.labels_mask))
-        return _trusted(x, _of_dtype(self.labels, x.dtype), *others)
+        return _trusted(x, _of_dtype(self.labels, x.dtype), *others, columns=self.columns)
 
     def arrays(self) -> dict[str, Array]:
         """Return what there is by name: ``features``, ``labels``, and those masks that are not None.
@@ -231,7 +238,7 @@ class DataSet:
 
     def _each(self, rows: Callable[[Any], Any]) -> DataSet:
         masks = [None if mask is None else rows(mask) for mask in (self.features_mask, self.labels_mask)]
-        return _trusted(rows(self.features), rows(self.labels), *masks)
+        return _trusted(rows(self.features), rows(self.labels), *masks, columns=self.columns)
 
     def __len__(self) -> int:
         return len(self.features)
@@ -280,11 +287,17 @@ def one_hot(classes: npt.ArrayLike, n_classes: int | None = None, dtype: npt.DTy
 
 
 def _trusted(
-    features: Any, labels: Array, features_mask: Array | None = None, labels_mask: Array | None = None
+    features: Any,
+    labels: Array,
+    features_mask: Array | None = None,
+    labels_mask: Array | None = None,
+    *,
+    columns: tuple[str, ...] = (),
 ) -> DataSet:
     """Return a DataSet of arrays that come from a checked one."""
     dataset = object.__new__(DataSet)
     _set(dataset, features, labels, features_mask, labels_mask)
+    object.__setattr__(dataset, "columns", columns)
     return dataset
 
 

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dl4jlegacy import files
-from dl4jlegacy.datasets.column_summary import EXAMPLES, GAPS, KEPT_WORDS, ColumnSummary
+from dl4jlegacy.datasets.column_summary import EXAMPLES, KEPT_WORDS, ColumnSummary
 from dl4jlegacy.datasets.csv_files import LABEL_HEADERS
 from dl4jlegacy.datasets.duplicates import Duplicates
-from dl4jlegacy.datasets.label_cells import class_name
+from dl4jlegacy.datasets.label_cells import class_name, label_gaps
 from dl4jlegacy.datasets.numpy_files import label_columns
 from dl4jlegacy.datasets.pandas_index import header_names
 from dl4jlegacy.datasets.svmlight_files import (
@@ -32,7 +32,7 @@ from dl4jlegacy.datasets.svmlight_files import (
 )
 from dl4jlegacy.datasets.table import Column, cell_place, column_name, find_columns
 from dl4jlegacy.datasets.table_files import index_columns, is_numpy, is_svmlight, opened_rows
-from dl4jlegacy.datasets.text_files import Row, is_number, why_no_features
+from dl4jlegacy.datasets.text_files import MISSING, Row, is_number, why_no_features
 from dl4jlegacy.datasets.transform_process import TransformProcess, no_answer
 from dl4jlegacy.datasets.transforms import CategoricalToOneHot, Impute, RemoveColumns, Standardize, Step
 from dl4jlegacy.errors import ConfError, DataError, counted
@@ -99,6 +99,7 @@ class Inspection:
         problems: ragged rows, cells that are no numbers in a column of numbers, gaps, duplicated rows.
         labels: what is in the columns to learn.
         index: columns that are left out of all this, pandas' index.
+        missing: cells that stand for no value.
     """
 
     name: str
@@ -108,6 +109,7 @@ class Inspection:
     problems: tuple[Problem, ...]
     labels: LabelCells = LabelCells()
     index: tuple[str, ...] = ()
+    missing: tuple[str, ...] = MISSING
 
     def column(self, name: str) -> ColumnSummary:
         """Return the summary of the column of that name."""
@@ -247,9 +249,16 @@ class _LabelRows:
     """Looks at the labels of every row; ``found`` has what there is to say."""
 
     def __init__(
-        self, name: str, unit: str, names: Sequence[str], numbers: Sequence[int], labels: Sequence[str]
+        self,
+        name: str,
+        unit: str,
+        names: Sequence[str],
+        numbers: Sequence[int],
+        labels: Sequence[str],
+        missing: Sequence[str],
     ) -> None:
         self._name, self._unit, self._labels, self._numbers = name, unit, tuple(labels), numbers
+        self._gaps, self._no_class = frozenset(missing), label_gaps(missing)
         self._places = [names.index(label) for label in labels]
         self._partly, self._wholly, self._empty = _Seen(), _Seen(), _Seen()
         self._strange = [_Seen() for _ in labels]
@@ -260,14 +269,14 @@ class _LabelRows:
         gaps = 0
         for label, place, strange in zip(self._labels, self._places, self._strange, strict=True):
             cell = row[place].strip()
-            if cell.lower() in GAPS:
+            if cell.lower() in self._gaps:
                 gaps += 1
             elif not (is_number(cell) and float(cell) in (0.0, 1.0)):
                 strange.add(f"{self._unit} {line} has {cell!r}")
                 if self._first is None:
                     text = f"{float(cell):g}" if is_number(cell) else repr(cell)
                     self._first = cell_place(self._name, self._unit, line, label, self._numbers[place]), text
-        if not row[self._places[0]].strip():
+        if row[self._places[0]].strip().lower() in self._no_class:
             self._empty.add(f"{self._unit} {line}")
         if gaps:
             self._partly.add(f"{self._unit} {line}")
@@ -295,6 +304,7 @@ def inspect_csv(
     rows: int | None = None,
     index: Sequence[str] | None = None,
     allows_nameless: bool = False,
+    missing: Sequence[str] = MISSING,
 ) -> Inspection:
     """Return what is in a file: CSV or JSON lines, gzipped or not, Parquet, Arrow or Feather, or SVMLight.
 
@@ -305,6 +315,7 @@ def inspect_csv(
         rows: how many are looked at, the first ones; None: all.
         index: columns that are left out; None: pandas' index, as it is in this file.
         allows_nameless: a header may have columns without a name, which are called by their numbers.
+        missing: cells that stand for no value, in small letters.
 
     Raises:
         DataError: it cannot be read, has one column only, or holds nothing, or there is no such label.
@@ -328,15 +339,20 @@ def inspect_csv(
         kept, numbers = [names[place] for place in places], [place + 1 for place in places]
         _check_names(str(path), first[0], kept)
         chosen = _labels_in(label, kept, numbers, left_out, str(path))
-        labels = _LabelRows(str(path), found.unit, kept, numbers, chosen)
+        labels = _LabelRows(str(path), found.unit, kept, numbers, chosen, missing)
         body = islice(every if has_header else chain([first], every), rows)
-        count, columns, problems = _count(_Body(body, len(names), places), kept, found.unit, labels)
+        columns = [
+            ColumnSummary(name, number, gaps=frozenset(missing)) for name, number in zip(kept, numbers, strict=True)
+        ]
+        count, problems = _count(_Body(body, len(names), places), columns, found.unit, labels)
     if not count:
         if wrong := next((problem.examples for problem in problems), ()):
             raise DataError(f"{path}, {wrong[0]}, as in all rows; if these end in a delimiter, delete it")
         raise DataError(f"{path} holds no examples; expected one per line below the header")
     index = tuple(name for name in names if name in left_out)
-    return Inspection(str(path), count, has_header, columns, problems, labels.found(), index)
+    return Inspection(
+        str(path), count, has_header, tuple(columns), problems, labels.found(), index, missing=tuple(missing)
+    )
 
 
 class _SparseColumns:
@@ -435,10 +451,9 @@ class _Body(NamedTuple):
 
 
 def _count(
-    body: _Body, names: Sequence[str], unit: str, labels: _LabelRows
-) -> tuple[int, tuple[ColumnSummary, ...], tuple[Problem, ...]]:
-    columns = tuple(ColumnSummary(name, place + 1) for place, name in zip(body.places, names, strict=True))
-    ragged, gaps, strange = _Seen(), [_Seen() for _ in names], [_Seen() for _ in names]
+    body: _Body, columns: Sequence[ColumnSummary], unit: str, labels: _LabelRows
+) -> tuple[int, tuple[Problem, ...]]:
+    ragged, gaps, strange = _Seen(), [_Seen() for _ in columns], [_Seen() for _ in columns]
     count = 0
     refused = "rows that are there twice cannot be counted in the temporary folder"
     with files.errors_as(DataError, refused), Duplicates() as known:
@@ -459,7 +474,7 @@ def _count(
         problems += gap.problem(f"missing values in {column.name!r}")
         if column.type == "number":
             problems += odd.problem(f"invalid numbers in {column.name!r}", is_refused=True)
-    return count, columns, tuple(problems)
+    return count, tuple(problems)
 
 
 def _whole(block: list[Row], body: _Body, unit: str, ragged: _Seen) -> list[Row]:
@@ -528,7 +543,9 @@ def guess_schema(
     several: dict[str, Any] = {"label": labels[0]}
     if len(labels) > 1 or multi_label:
         several = {"labels": labels, "multi_label": multi_label}
-    return TransformProcess(columns=columns, regression=regression, steps=tuple(steps), **several)
+    return TransformProcess(
+        columns=columns, regression=regression, steps=tuple(steps), missing=found.missing, **several
+    )
 
 
 def _check_commas(name: str, features: Sequence[ColumnSummary]) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from dl4jlegacy.datasets.text_files import MISSING, is_plain
 
-__all__ = ["class_name", "classes_of", "label_gaps", "numbers_in", "why_no_classes"]
+__all__ = ["class_name", "classes_of", "label_gaps", "listed_gaps", "numbers_in", "why_no_classes"]
 
 _MOST_NUMBERS = 200  # different ones that are taken for classes, unless they are 0 to n - 1
 
@@ -21,6 +21,20 @@ _MOST_NUMBERS = 200  # different ones that are taken for classes, unless they ar
 def label_gaps(missing: Sequence[str]) -> frozenset[str]:
     """Return the cells of a label that stand for no class, by those that a schema lists as gaps, in small letters."""
     return frozenset(("",)) if tuple(missing) == MISSING else frozenset(("", *missing))
+
+
+def listed_gaps(words: Iterable[str]) -> tuple[str, ...]:
+    """Return the cells that stand for no value, of features and of labels, if these words do and empty cells.
+
+    A whole number stands for itself as a fraction, too, which gaps elsewhere in a column make of it: -999 for -999.0.
+    The empty one comes last: so this never is the usual list, which is not that of labels.
+    """
+    found: dict[str, None] = {}
+    for word in (word.strip().lower() for word in words):
+        number = _number(word)
+        spellings = (word,) if number is None or not number.is_integer() else (word, str(int(number)), str(number))
+        found |= dict.fromkeys(each for each in spellings if each)
+    return (*found, "")
 
 
 def class_name(label: str) -> str:

@@ -7,13 +7,15 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from types import MappingProxyType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.arrow_files import ArrowFile, opened_arrow
 from dl4jlegacy.datasets.csv_chunks import CsvChunk, CsvFile, opened_chunks
+from dl4jlegacy.datasets.data_frames import FrameColumns
+from dl4jlegacy.datasets.header import warn_of_unknown
 from dl4jlegacy.datasets.numpy_files import NumpyFile, opened_numpy, texts_of
 from dl4jlegacy.datasets.pandas_index import header_names
 from dl4jlegacy.datasets.svmlight_files import svmlight_tables
@@ -51,7 +53,7 @@ def _whole_rows(rows: Iterator[Row], name: str, header: Sequence[str]) -> Iterat
 
 
 def table_blocks(
-    file: BinaryIO,
+    file: BinaryIO | FrameColumns,
     name: str,
     columns: Sequence[Column],
     *,
@@ -60,6 +62,7 @@ def table_blocks(
     gaps_of: Mapping[str, frozenset[str]] = MappingProxyType({}),
     unread: Iterable[str] = (),
     label: str = "",
+    told: bool = False,
 ) -> Generator[Table, None, None]:
     """Yield the rows of a file as tables with these columns, so many at a time.
 
@@ -67,7 +70,7 @@ def table_blocks(
     none of the names: that has them all in their order, perhaps without the label, or without all that are unread.
 
     Args:
-        file: open for reading; a CSV file and JSON lines may be a pipe. It is closed at the end.
+        file: open for reading; a CSV file and JSON lines may be a pipe. It is closed at the end. Or a data frame.
         name: the file's, for messages.
         columns: what is in it.
         rows: of a table, the last of which may have fewer.
@@ -75,13 +78,14 @@ def table_blocks(
         gaps_of: those of some columns of words, if they are others.
         unread: columns that are left out, and may be missing.
         label: one of them that is the label.
+        told: whether others that the file has are named in a warning.
 
     Raises:
         DataError: names file, line, column and value.
     """
     gaps = _Gaps(frozenset(missing), gaps_of)
     kept = [column for column in columns if column.name not in set(unread)]
-    possible = (columns, [column for column in columns if column.name != label], kept)
+    possible = _Possible(columns, [column for column in columns if column.name != label], kept, told)
     is_empty = True
     for table in _tables(file, name, possible, rows, gaps):
         is_empty = False
@@ -101,22 +105,35 @@ class _Gaps:
         return self.special.get(column.name, self.common)
 
 
-_Possible = tuple[Sequence[Column], Sequence[Column], Sequence[Column]]
-"""What a file without a header may have: all columns, those without the label, those that are read."""
+class _Possible(NamedTuple):
+    """What a file without a header may have: all columns, those without the label, those that are read.
+
+    ``told``: whether other columns, of a file with names, are named in a warning.
+    """
+
+    all: Sequence[Column]
+    unlabelled: Sequence[Column]
+    read: Sequence[Column]
+    told: bool
 
 
-def _tables(file: BinaryIO, name: str, possible: _Possible, rows: int, gaps: _Gaps) -> Generator[Table, None, None]:
+def _tables(
+    file: BinaryIO | FrameColumns, name: str, possible: _Possible, rows: int, gaps: _Gaps
+) -> Generator[Table, None, None]:
     """Yield the rows of a file by the way that fits its kind."""
+    if isinstance(file, FrameColumns):
+        yield from _numpy_tables(file, possible, rows, gaps)
+        return
     if is_arrow(name):
         with opened_arrow(file, name) as source:
-            yield from _arrow_tables(source, possible[-1], rows, gaps)
+            yield from _arrow_tables(source, possible, rows, gaps)
         return
     if is_numpy(name):
         with opened_numpy(file, name) as arrays:
-            yield from _numpy_tables(arrays, possible[-1], rows, gaps)
+            yield from _numpy_tables(arrays, possible, rows, gaps)
         return
     if is_svmlight(name):
-        yield from _in_blocks(svmlight_tables(file, name, possible[0], possible[-1], rows), rows)
+        yield from _in_blocks(svmlight_tables(file, name, possible.all, possible.read, rows), rows)
         return
     if is_csv(name):
         with opened_chunks(file, name, sorted(gaps.common)) as chunks:
@@ -127,23 +144,23 @@ def _tables(file: BinaryIO, name: str, possible: _Possible, rows: int, gaps: _Ga
         first = next(found.rows, None) if found.names is None else (1, found.names)
         if first is None:
             raise DataError(f"{name} holds no examples; expected one per line")
-        header = header_names(first[1], [column.name for column in possible[0]])
-        if found.names is not None or {column.name for column in possible[0]} & set(header):
-            places = _places_in_header(name, header, possible[-1])
+        header = header_names(first[1], [column.name for column in possible.all])
+        if found.names is not None or {column.name for column in possible.all} & set(header):
+            places = _places_in_header(name, header, possible)
             body = _whole_rows(found.rows, name, header)
         else:
             places = _places_in_order(name, first, possible)
             body = _whole_rows(chain([first], found.rows), name, [column_name(i + 1) for i in range(len(header))])
         while chunk := list(islice(body, rows)):
-            yield _table(name, chunk, possible[-1], places, gaps)
+            yield _table(name, chunk, possible.read, places, gaps)
 
 
 def _chunk_tables(source: CsvFile, name: str, possible: _Possible, gaps: _Gaps) -> Iterator[Table]:
     """Yield the pieces of a CSV file as tables, read by pyarrow or, where that cannot, row by row."""
-    header = header_names(source.first[1], [column.name for column in possible[0]])
-    columns, chunks = possible[-1], source.chunks
-    if {column.name for column in possible[0]} & set(header):
-        places, names = _places_in_header(name, header, columns), header
+    header = header_names(source.first[1], [column.name for column in possible.all])
+    columns, chunks = possible.read, source.chunks
+    if {column.name for column in possible.all} & set(header):
+        places, names = _places_in_header(name, header, possible), header
     else:
         places, names = _places_in_order(name, source.first, possible), [column_name(i + 1) for i in range(len(header))]
         chunks = chain([source.head], chunks)
@@ -217,8 +234,9 @@ def _in_blocks(tables: Iterator[Table], rows: int) -> Iterator[Table]:
         yield pending
 
 
-def _arrow_tables(source: ArrowFile, columns: Sequence[Column], rows: int, gaps: _Gaps) -> Iterator[Table]:
-    stored, places = _stored_names(source.name, source.names, columns)
+def _arrow_tables(source: ArrowFile, possible: _Possible, rows: int, gaps: _Gaps) -> Iterator[Table]:
+    columns = possible.read
+    stored, places = _stored_names(source.name, source.names, possible)
     read = {name: known for known, name in stored.items()}
     numbers_missing = _numbers_in(gaps.common)
     count = 0
@@ -235,11 +253,11 @@ def _arrow_tables(source: ArrowFile, columns: Sequence[Column], rows: int, gaps:
         yield empty.with_columns(found)
 
 
-def _stored_names(name: str, names: Sequence[str], columns: Sequence[Column]) -> tuple[dict[str, str], dict[str, int]]:
+def _stored_names(name: str, names: Sequence[str], possible: _Possible) -> tuple[dict[str, str], dict[str, int]]:
     """Return what each column is called in a file with typed columns, and its number, from 1."""
-    header = header_names(names, [column.name for column in columns])
-    places = _places_in_header(name, header, columns)
-    return {column.name: names[places[column.name] - 1] for column in columns}, places
+    header = header_names(names, [column.name for column in possible.all])
+    places = _places_in_header(name, header, possible)
+    return {column.name: names[places[column.name] - 1] for column in possible.read}, places
 
 
 def _numbers_in(missing: frozenset[str]) -> list[float]:
@@ -247,8 +265,9 @@ def _numbers_in(missing: frozenset[str]) -> list[float]:
     return [value for text in missing if is_number(text) and not np.isnan(value := float(text))]
 
 
-def _numpy_tables(source: NumpyFile, columns: Sequence[Column], rows: int, gaps: _Gaps) -> Iterator[Table]:
-    stored, places = _stored_names(source.name, source.names, columns)
+def _numpy_tables(source: NumpyFile | FrameColumns, possible: _Possible, rows: int, gaps: _Gaps) -> Iterator[Table]:
+    columns = possible.read
+    stored, places = _stored_names(source.name, source.names, possible)
     numbers_missing, count = _numbers_in(gaps.common), 0
     for block in source.blocks(rows):
         found, length = dict[str, Array](), len(next(iter(block.values())))
@@ -305,24 +324,28 @@ def _checked(values: Array, table: Table, column: str, missing: Sequence[float])
     return values
 
 
-def _places_in_header(name: str, header: list[str], columns: Sequence[Column]) -> dict[str, int]:
-    """Return the number of each column, from 1, by the header."""
+def _places_in_header(name: str, header: list[str], possible: _Possible) -> dict[str, int]:
+    """Return the number of each column that is read, from 1, by the header."""
+    columns = possible.read
     for column in columns:
         count = header.count(column.name)
         if count > 1:
             raise DataError(f"{name}, line 1: column {column.name!r} is there {count} times; name each differently")
         if not count:
             raise DataError(f"{name} has no column {column.name!r}{nearest(column.name, header[:_SHOWN])}")
+    if possible.told:
+        known = {column.name for column in possible.all}
+        warn_of_unknown((column for column in header if column not in known), name)
     return {column.name: header.index(column.name) + 1 for column in columns}
 
 
-def _places_in_order(name: str, first: Row, possible: Sequence[Sequence[Column]]) -> dict[str, int]:
+def _places_in_order(name: str, first: Row, possible: _Possible) -> dict[str, int]:
     """Return the number of each column, from 1, of a file without a header; the first that fits is meant."""
     line, row = first
-    for columns in possible:
+    for columns in (possible.all, possible.unlabelled, possible.read):
         if len(row) == len(columns):
             return {column.name: number for number, column in enumerate(columns, 1)}
-    names = [repr(column.name) for column in possible[0]]
+    names = [repr(column.name) for column in possible.all]
     raise DataError(
         f"{name}, line {line}: {counted(len(row), 'column')}, and no header with any of the names; expected "
         f"{len(names)}: {', '.join(names[:20])}{' ...' if len(names) > 20 else ''}"

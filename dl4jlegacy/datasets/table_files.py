@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -12,7 +12,7 @@ from typing import BinaryIO
 from dl4jlegacy import files
 from dl4jlegacy.datasets.arrow_files import arrow_rows, opened_arrow
 from dl4jlegacy.datasets.numpy_files import numpy_rows
-from dl4jlegacy.datasets.pandas_index import counting_columns
+from dl4jlegacy.datasets.pandas_index import counting_columns, header_names
 from dl4jlegacy.datasets.text_files import Row, csv_rows, json_rows
 from dl4jlegacy.errors import DataError
 
@@ -20,6 +20,7 @@ __all__ = [
     "KINDS",
     "TextRows",
     "check_one_kind",
+    "column_names",
     "index_columns",
     "is_arrow",
     "is_csv",
@@ -118,6 +119,24 @@ def opened_rows(file: BinaryIO, name: str) -> Iterator[TextRows]:
         if first is None:
             raise DataError(f"{name} holds no examples; expected an object on each line")
         yield TextRows([column.strip() for column in first[1]], rows, "line" if kind == _JSON else "row")
+
+
+def column_names(path: Path, known: Iterable[str]) -> list[str]:
+    """Return the names of a table's columns: what is in its first row, if it is a CSV file; none of SVMLight files.
+
+    Args:
+        path: of the table.
+        known: names of columns, as for ``header_names``.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    if is_svmlight(path.name):
+        return []
+    with files.errors_as(DataError, f"cannot read {path}"):
+        file = files.open_to_read(path)
+    with opened_rows(file, str(path)) as found:
+        return header_names(next(found.rows, (0, [""]))[1] if found.names is None else found.names, known)
 
 
 def index_columns(paths: Sequence[Path]) -> tuple[str, ...]:

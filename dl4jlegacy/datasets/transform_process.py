@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from dl4jlegacy import files
 from dl4jlegacy.backend import Array
+from dl4jlegacy.datasets.data_frames import FrameColumns
 from dl4jlegacy.datasets.dataset import DataSet, one_hot
 from dl4jlegacy.datasets.label_cells import class_name, classes_of, label_gaps, numbers_in
 from dl4jlegacy.datasets.label_scale import LabelScale
@@ -182,7 +183,9 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             file = files.open_to_read(path)
         return Table.merge(list(self.blocks(file, str(path), rows=_ROWS, labelled=True)))
 
-    def blocks(self, file: BinaryIO, name: str, *, rows: int, labelled: bool = False) -> Iterator[Table]:
+    def blocks(
+        self, file: BinaryIO | FrameColumns, name: str, *, rows: int, labelled: bool = False, told: bool = False
+    ) -> Iterator[Table]:
         """Yield the rows of a table's file, so many at a time; args and errors as for ``table_blocks``.
 
         With ``labelled`` those that have a label, set apart; else the label's column may be missing.
@@ -194,7 +197,7 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             unread, label = unread | set(self.label_columns), self.label
         gaps = {self.label: label_gaps(self.missing)} if kind == "category" else {}
         found = table_blocks(
-            file, name, columns, rows=rows, missing=self.missing, gaps_of=gaps, unread=unread, label=label
+            file, name, columns, rows=rows, missing=self.missing, gaps_of=gaps, unread=unread, label=label, told=told
         )
         with contextlib.closing(found) as tables:
             for table in tables:

@@ -13,6 +13,7 @@ import math
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -22,6 +23,7 @@ from dl4jlegacy import files
 from dl4jlegacy.backend import Array
 from dl4jlegacy.clock import Deadline
 from dl4jlegacy.datasets.precision import float_type_of
+from dl4jlegacy.datasets.table_files import column_names, is_table
 from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import DataError, Dl4jError, NotFiniteError, OutputError, ShapeError, counted
 from dl4jlegacy.inference import TrainedModel
@@ -70,6 +72,7 @@ _IMAGES = {
     "image/x-portable-pixmap": ".ppm",
 }
 LATE = "DL4J-DEADLINE"
+_SHOWN, _LONGEST = 20, 100  # columns that an answer names, and characters of each
 _HEADERS = 256
 """So many headers of ``.npy`` files are remembered, each of at most 64 kB."""
 _ENDINGS = {CSV: ".csv", JSON_LINES: ".jsonl", NPY: ".npy", TEXT: ".txt", **_IMAGES}
@@ -121,7 +124,14 @@ def accepted(model: TrainedModel) -> tuple[str, ...]:
     return (CSV, JSON, JSON_LINES, NPY) if model.feature_columns else (CSV, JSON, NPY)
 
 
-def read_body(model: TrainedModel, media_type: str, body: bytes, limits: Limits, deadline: Deadline) -> Iterator[Array]:
+def read_body(
+    model: TrainedModel,
+    media_type: str,
+    body: bytes,
+    limits: Limits,
+    deadline: Deadline,
+    unknown: list[str] | None = None,
+) -> Iterator[Array]:
     """Yield the features in a body, in the blocks in which ``dl4j predict`` computes a file of that content.
 
     Used by one thread at a time for a model.
@@ -132,6 +142,7 @@ def read_body(model: TrainedModel, media_type: str, body: bytes, limits: Limits,
         body: the contents of a file of that type; JSON: ``{"rows": [...]}``, see ``_file_of``.
         limits: of rows.
         deadline: until when.
+        unknown: to which columns are added that the model does not know, and that are left out.
 
     Raises:
         RefusedError: the body is malformed (400), has too many rows (413), does not fit the model (422), or time is up
@@ -156,13 +167,17 @@ def read_body(model: TrainedModel, media_type: str, body: bytes, limits: Limits,
             with files.errors_as(OutputError, "the body cannot be kept while it is read"):
                 file.write(content)
                 file.flush()
+            if unknown is not None:
+                unknown += _unknown_columns(model, Path(file.name))
             yield from _within(_blocks(model, file.name), model.answers, limits.rows, deadline)
         except Dl4jError as exc:
             refused = refusal_of(exc)
             raise RefusedError(refused.status, str(exc).replace(file.name, "the body"), exc.code) from exc
 
 
-def content_of(model: TrainedModel, outputs: Sequence[Array], n_in: int, *, as_npy: bool = False) -> bytes:
+def content_of(
+    model: TrainedModel, outputs: Sequence[Array], n_in: int, *, as_npy: bool = False, unknown: Sequence[str] = ()
+) -> bytes:
     """Return what ``dl4j predict --format json`` prints of outputs, or the outputs as a ``.npy`` file.
 
     Args:
@@ -170,6 +185,8 @@ def content_of(model: TrainedModel, outputs: Sequence[Array], n_in: int, *, as_n
         outputs: of each block, ``(rows, n_out)``.
         n_in: the number of features of a row.
         as_npy: not rounded.
+        unknown: columns that were left out, which an answer in JSON names. A log would be filled by whoever asks, and
+            who asks can mend them.
 
     Raises:
         RefusedError: there are none (422), or the model has no names for them (500).
@@ -183,7 +200,8 @@ def content_of(model: TrainedModel, outputs: Sequence[Array], n_in: int, *, as_n
         found.append(PredictedRows(first, n_in, block, block.argmax(axis=1).tolist()))
         first += len(block)
     try:
-        return next(texts_of(model, found, Form("json"))).encode()
+        text = next(texts_of(model, found, Form("json")))
+        return (text if not unknown else f'{text[:-1]}, "unknown_columns": {to_json(list(unknown))}}}').encode()
     except Dl4jError as exc:
         raise refusal_of(exc) from exc
 
@@ -229,6 +247,15 @@ def _blocks(model: TrainedModel, place: str) -> Iterable[Array]:
     """Return the blocks in which ``dl4j predict`` computes a file."""
     images, sequences = images_of(model, place), sequences_of(model, place)
     return sequences.values() if sequences else blocks_of(model, place, images, told=False)
+
+
+def _unknown_columns(model: TrainedModel, file: Path) -> list[str]:
+    """Return the columns in a body, kept in a file, that a model with names for its own does not know."""
+    known = {*model.feature_columns, *model.label_columns}
+    if not known or not is_table(file.name):
+        return []
+    names = column_names(file, known)
+    return [] if known.isdisjoint(names) else [name[:_LONGEST] for name in names if name not in known][:_SHOWN]
 
 
 def _within(blocks: Iterable[Array], answers: Callable[[Array], int], most: int, deadline: Deadline) -> Iterator[Array]:

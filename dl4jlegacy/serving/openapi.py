@@ -91,7 +91,8 @@ def _post(name: str, model: TrainedModel, limits: Limits) -> dict[str, Any]:
         "requestBody": {"required": True, "content": content},
         "responses": {
             "200": {
-                "description": "What dl4j predict --format json prints; or the outputs, if .npy is asked for.",
+                "description": "What dl4j predict --format json prints, with unknown_columns if some were left out; or "
+                "the outputs, if .npy is asked for.",
                 "content": {JSON: {"schema": {"type": "object"}}, NPY: {"schema": {"type": "string"}}},
             },
             **_refusals(*_REFUSED),

@@ -129,14 +129,14 @@ class Predictions:
         model, limits = loaded.model, self._service.limits
         if self._handover is None:
             self._handover = _Handover(asyncio.get_running_loop())
-        answer, deadline = _Answer(self._handover), Deadline(limits.seconds)
+        answer, deadline, unknown = _Answer(self._handover), Deadline(limits.seconds), list[str]()
 
         def succeed(outputs: list[Array], n_in: int) -> None:
-            answer.give(content_of(model, outputs, n_in, as_npy=as_npy))
+            answer.give(content_of(model, outputs, n_in, as_npy=as_npy, unknown=unknown))
 
         def blocks() -> Iterator[Array]:
             answer.is_begun = True
-            yield from read_body(model, media, body, limits, deadline)
+            yield from read_body(model, media, body, limits, deadline, unknown)
 
         try:
             served.queue.put(InferenceRequest(loaded.replicated, blocks(), succeed, answer.refuse))

@@ -79,7 +79,7 @@ class SearchOptions:
         pruner: one of ``PRUNERS``.
         out, out_conf: files for the best model and its Conf, written whenever there is a better one; "": none.
         plot: a file for a page of the study's plots, HTML, written at the end; "": none.
-        label, regression, multi_label: as for ``training.prepare``.
+        label, regression, multi_label, missing: as for ``training.prepare``.
         cluster: where the trials are runs, with workers of other processes beside those here, of which there may be
             none then; None: here alone.
     """
@@ -97,6 +97,7 @@ class SearchOptions:
     label: str = ""
     regression: bool = False
     multi_label: bool = False
+    missing: tuple[str, ...] | None = None
     cluster: SearchCluster | None = None
 
     def __post_init__(self) -> None:
@@ -301,7 +302,7 @@ class _Search:
                 "or compute on the CPU"
             )
         kind = {"regression": options.regression, "multi_label": options.multi_label}
-        conf, data = new_data(conf, label=options.label, **kind)
+        conf, data = new_data(conf, label=options.label, missing=options.missing, **kind)
         conf = training.with_network(conf, data, given | {"jobs_per_round", "workers"})
         validation = conf.validation or ValidationConf(fraction=VALIDATION_FRACTION)
         if not (validation.fraction or validation.dataset):

@@ -191,14 +191,17 @@ class Bench:
 
     def _served(self, model: Path, *tables: Columns) -> str:
         media, text = MEDIA[self._kind]
-        served, answers = load_model(model), []
+        served, answers, unknown = load_model(model), [], list[str]()
         try:
             for table in tables:
                 body = text([column for column in table if column[0] != "label"])
-                answers.append(np.concatenate(list(read_body(served, media, body.encode(), Limits(), Deadline(60)))))
+                found = read_body(served, media, body.encode(), Limits(), Deadline(60), unknown)
+                answers.append(np.concatenate(list(found)))
         except (Dl4jError, RefusedError):
             return "refused"
-        return "read" if np.array_equal(*answers) else "other answers"
+        if not np.array_equal(*answers):
+            return "other answers"
+        return "named" if unknown else "read"
 
 
 SHORT = ("--model", "mlp", "--epochs", "1", "--workers", "1", "--format", "json")

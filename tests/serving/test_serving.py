@@ -898,3 +898,22 @@ def test_a_port_that_is_taken_and_a_library_that_is_missing_are_named(
         main.main(["serve", str(folder / "plain.zip")])
     assert leave.value.code == 3
     assert "dl4j serve needs uvicorn: type './install serve'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("text/csv", "age,colour,fuel\n3,red,oil\n"),
+        ("application/x-ndjson", '{"colour": "red", "fuel": "oil", "age": 3}\n'),
+        ("application/json", '{"rows": [{"colour": "red", "fuel": "oil", "age": 3}]}'),
+    ],
+)
+def test_an_answer_names_columns_that_the_model_does_not_know(every: httpx.Client, kind: str, body: str) -> None:
+    def ask(content: str) -> dict[str, Any]:
+        answer = every.post("/v1/models/cars/predict", content=content, headers={"content-type": kind})
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    known = body.replace(",colour", "").replace(",red", "").replace('"colour": "red", ', "")
+    assert ask(body) == {**ask(known), "unknown_columns": ["colour"]}
