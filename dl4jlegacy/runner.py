@@ -245,10 +245,10 @@ class ActorNetworkRunner:
     ) -> TrainingResult | None:
         """Train to the end of the plan; return the result. Blocks.
 
-        A standby waits behind its master first; it returns None if the run ended without it. Workers work to the end of
-        the run, and return None. Ctrl-C stops the workers here after their current job and saves a checkpoint, if the
-        run has a folder for them; the ``KeyboardInterrupt`` then carries a note that says where the run stopped and
-        what is kept.
+        A standby waits behind its master first; it returns None if the run was done without it. Workers work to the
+        end of the run, and return None. Ctrl-C stops the workers here after their current job and saves a checkpoint,
+        if the run has a folder for them; the ``KeyboardInterrupt`` then carries a note that says where the run stopped
+        and what is kept.
 
         Args:
             tick: called with the run's status a few times a second, on this thread.
@@ -263,6 +263,7 @@ class ActorNetworkRunner:
             TrackerLostError: the tracker did not answer for ``conf.tracker_wait_seconds``; the run has been saved as a
                 checkpoint, if it has a folder for them, and ``unfinished`` has its model.
             NotEnoughWorkersError: too few workers for too long; the run can be resumed.
+            TrainingError: somebody stopped the run.
             MissingPartError: a worker's run needs a performer or router that is not registered here.
         """
         if self._conf is None:

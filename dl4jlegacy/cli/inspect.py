@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -202,11 +202,11 @@ def _status_fields(
     tracker: StateTracker,
     failures: list[dict[str, Any]],
     *,
-    candidates: tuple[dict[str, Any] | None, list[dict[str, Any]]],
+    candidates: tuple[Mapping[str, Any] | None, Sequence[Mapping[str, Any]]],
 ) -> dict[str, Any]:
-    from dl4jlegacy.scaleout.run_state import facts_of, run_state
+    from dl4jlegacy.scaleout.run_state import LEADER, facts_of, run_state, who_leads
 
-    master, standbys = candidates
+    master, standbys = who_leads(tracker.get(LEADER), *candidates)
     head, found, facts = tracker.head(), tracker.get("plan"), facts_of(tracker, conf.min_workers)
     plan = None if found is None else _plan(found)
     facts = msgspec.structs.replace(facts, has_master=master is not None, standbys=len(standbys))
@@ -223,7 +223,7 @@ def _status_fields(
         "metric": conf.scoring.metric if conf.validation or conf.early_stopping else None,
         "waiting": tracker.get("waiting") if master else None,
         "master": master,
-        "standbys": standbys,
+        "standbys": list(standbys),
         "workers": [_worker(record, facts.gone) for record in facts.workers],
         "failures": failures,
         "head": None if head is None else msgspec.to_builtins(head),
@@ -263,7 +263,9 @@ def _status_lines(fields: dict[str, Any], address: ClusterAddress) -> Iterable[s
         yield state.text()
     yield from _scores(fields)
     master = fields["master"]
-    if master is None:
+    if master is None and fields["standbys"]:
+        yield "master: none; a standby takes over"
+    elif master is None:
         yield f"master: none; `{command('resume', fields['run'], address.flags())}` goes on with the run"
     else:
         yield f"master: {master.get('host')}, pid {master.get('pid')}"

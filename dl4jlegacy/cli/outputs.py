@@ -398,12 +398,17 @@ class Plotted(Output):
 
 
 class ListedRun(Output):
-    """What was found of a run; ``removed`` by ``--clean``."""
+    """What was found of a run; ``removed`` by ``--clean``.
+
+    ``state`` and ``status`` as those of ``dl4j status``; null: it cannot be told, and ``reason`` says why.
+    """
 
     run: str
     incarnation: str
     id: str | None
-    state: str
+    state: str | None
+    reason: str
+    status: str | None
     standing: str
     version: int | None
     round: int | None

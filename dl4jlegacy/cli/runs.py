@@ -57,11 +57,14 @@ def runs(
 
 
 def _fields(run: FoundRun) -> dict[str, Any]:
+    state = run.state()
     return {
         "run": run.run,
         "incarnation": run.incarnation,
         "id": run.id or None,
-        "state": run.state,
+        "state": None if state is None else state.state,
+        "reason": _unknown(run) if state is None else state.reason,
+        "status": run.facts.status or None,
         "standing": run.standing,
         "version": run.version,
         "round": run.round,
@@ -81,12 +84,15 @@ def _age(run: FoundRun) -> float | None:
 
 
 def _lines(run: FoundRun, is_removed: bool) -> Iterator[str]:
+    state = run.state()
     name = f"{run.run} ({run.incarnation})" if run.run else f"id {run.id}"
     progress = "" if run.round is None else f" in round {run.round} of {run.rounds or '?'}, version {run.version}"
     age = _age(run)
     began = [] if age is None else [f"began {_duration(age)} ago"]
     grid = [f"{run.nbytes:,} bytes in the grid at {run.grid.members}"] if run.grid.members else []
-    yield ", ".join([f"{name}: {run.state}{progress}", *began, *grid])
+    yield ", ".join([f"{name}: {'state unknown' if state is None else state.state}{progress}", *began, *grid])
+    if state is not None and state.reason:
+        yield f"  {state.text()}"
     yield f"  {_standing(run, is_removed)}"
 
 
@@ -105,8 +111,8 @@ def _standing(run: FoundRun, is_removed: bool) -> str:
     if is_removed:
         return "removed: it had no master and could not be resumed"
     if run.standing == "live":
-        master = run.master or {}
-        return f"master: {master.get('host')}, pid {master.get('pid')}"
+        master, role = run.master or {}, "master" if run.facts.has_master else "standby, which takes over"
+        return f"{role}: {master.get('host')}, pid {master.get('pid')}"
     if run.standing == "resumable":
         flags = flags_of(run.zookeeper, run.id)
         return (
@@ -115,7 +121,7 @@ def _standing(run: FoundRun, is_removed: bool) -> str:
         )
     if run.standing == "abandoned":
         return "abandoned: it has no master and cannot be resumed; --clean removes it"
-    if run.state == "unreachable" and run.conf is not None:
+    if run.unseen == "unreachable" and run.conf is not None:
         gone = command("stop", flags_of(run.zookeeper, run.id), "--lost-grid")
         return (
             f"no master, and its grid at {run.grid.members} does not answer: stays, since the run may be there; when "
@@ -125,9 +131,9 @@ def _standing(run: FoundRun, is_removed: bool) -> str:
 
 
 def _unknown(run: FoundRun) -> str:
-    if run.state == "unreadable":
+    if run.unseen == "unreadable":
         return "it has another secret (DL4J_SECRET), or is of another version"
-    if run.state == "not asked":
+    if run.unseen == "not asked":
         return f"its grid at {run.grid.members} is not to be asked without a secret"
     return (
         f"Zookeeper at {run.zookeeper or 'an unknown place'}, where it was registered, was not asked or did not answer"

@@ -46,7 +46,7 @@ def run_master(run: Run, data: Data, address: ClusterAddress, options: MasterOpt
 def stand_by(
     conf: Conf, address: ClusterAddress, options: MasterOptions, *, on_stand_by: Callable[[], None] = lambda: None
 ) -> Report | None:
-    """Wait behind the present master, and finish its run if it dies; None if the run ended without that.
+    """Wait behind the present master, and finish its run if it dies; None if the run was done without that.
 
     Args and errors as for ``leading_after_master``.
     """

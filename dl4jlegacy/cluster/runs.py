@@ -24,6 +24,7 @@ from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStore
 from dl4jlegacy.scaleout.plan import Plan
+from dl4jlegacy.scaleout.run_state import LEADER, RunFacts, RunState, facts_of, run_state, who_leads
 from dl4jlegacy.scaleout.tracker import StateTracker, drive
 from dl4jlegacy.scaleout.zookeeper import (
     MasterElection,
@@ -38,10 +39,12 @@ __all__ = ["FoundRun", "Grid", "Standing", "clean", "find_runs"]
 _UNREADABLE = (NotAuthorisedError, ConfError, VersionError)
 _QUIET_SECONDS = 3.0
 """A live master makes itself seen within this time, even if somebody has removed what it wrote."""
+_NOTHING_KNOWN = RunFacts()
 _CHUNK = re.compile(r"(?P<frame>(?:data|update|model)/.+)/(?P<number>[0-9]{1,9})")
 
 Standing = Literal["live", "resumable", "abandoned", "unknown"]
 """Has a master; has none, and ``dl4j resume`` continues it; has none and cannot be resumed; cannot be told."""
+Unseen = Literal["", "unreadable", "unreachable", "not asked"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +63,15 @@ class FoundRun:
         run, incarnation: which; "" if only an id is known, whose Conf cannot be read.
         grid: where its state is kept.
         id, zookeeper: where it was registered; ``conf`` None: it is not any more, or cannot be read.
-        state: that of its head; or "not begun": it has none, "unreadable": it has another secret, "unreachable": its
-            grid does not answer, "not asked": its grid is beyond loopback, and there is no secret.
+        facts: what is known of it, from which its state follows.
+        unseen: why its grid says nothing of it: "unreadable": it has another secret, "unreachable": it does not answer,
+            "not asked": it is beyond loopback, and there is no secret; "": it was looked at.
         version, round, rounds: of its head and its plan; None: unknown.
         began: in seconds since 1970, by the clock of its first master; None: unknown.
         nbytes: what it takes in the grid, without backups.
-        master: what its master says of itself (host, pid); None: it has none, or that is unknown.
+        master: what its master, or who was elected last, says of himself (host, pid); None: there is none, or that is
+            unknown.
+        leader: the name of the process that leads it, as its grid has it.
         standing: whether it has a master, or could get one.
         beat: the newest heartbeat of its workers, 0.0 if there is none.
     """
@@ -76,15 +82,24 @@ class FoundRun:
     id: str = ""
     zookeeper: str = ""
     conf: Conf | None = None
-    state: str = "not begun"
+    facts: RunFacts = _NOTHING_KNOWN
+    unseen: Unseen = ""
     version: int | None = None
     round: int | None = None
     rounds: int | None = None
     began: float | None = None
     nbytes: int = 0
     master: Mapping[str, Any] | None = None
+    leader: Any = None
     standing: Standing = "unknown"
     beat: float = 0.0
+
+    def state(self) -> RunState | None:
+        """Return the state that it is in, as every view has it; None: that cannot be told."""
+        if self.unseen in ("unreadable", "not asked"):
+            return None
+        state = run_state(self.facts)
+        return None if self.standing == "unknown" and state.state not in ("ended", "stalled") else state
 
     def is_same_as(self, other: FoundRun) -> bool:
         """Return whether this is the other one, and nobody has done anything for it in between."""
@@ -93,10 +108,11 @@ class FoundRun:
 
 @dataclass(frozen=True, slots=True)
 class _Registry:
-    """What one Zookeeper has: of each id the Conf, None if it cannot be read, and what the master says of itself."""
+    """What one Zookeeper has: of each id the Conf, None if it cannot be read, its master's words, and its standbys."""
 
     confs: Mapping[str, Conf | None]
     masters: Mapping[str, Mapping[str, Any]]
+    standbys: Mapping[str, Sequence[Mapping[str, Any]]]
 
     def id_of(self, run: str, incarnation: str) -> str | None:
         """Return the id under which an incarnation is registered."""
@@ -144,10 +160,10 @@ def find_runs(zookeeper: str, grids: Sequence[Grid], access: Access) -> list[Fou
     """
     zookeeper = zookeeper and zookeeper_servers(zookeeper)
     registries = _Registries(zookeeper, access)
-    registered = _registry(_address(zookeeper, access)) if zookeeper else _Registry({}, {})
+    registered = _registry(_address(zookeeper, access)) if zookeeper else _Registry({}, {}, {})
     named = {_grid_of(conf) for conf in registered.confs.values() if conf is not None}
     found: list[FoundRun] = []
-    silent: dict[Grid, str] = {}
+    silent: dict[Grid, Unseen] = {}
     for grid in sorted(named | set(grids), key=lambda grid: (grid.members, grid.cluster_name)):
         try:
             with _open(grid, access) as names:
@@ -159,10 +175,11 @@ def find_runs(zookeeper: str, grids: Sequence[Grid], access: Access) -> list[Fou
     there = {(run.run, run.incarnation) for run in found}
     for id, conf in registered.confs.items():
         if conf is None:
-            found.append(FoundRun("", "", id=id, zookeeper=zookeeper, state="unreadable"))
+            found.append(FoundRun("", "", id=id, zookeeper=zookeeper, unseen="unreadable"))
         elif (conf.run, conf.incarnation) not in there:
-            state = silent.get(_grid_of(conf), "not begun")
-            run = FoundRun(conf.run, conf.incarnation, _grid_of(conf), id, zookeeper, state=state)
+            run = FoundRun(
+                conf.run, conf.incarnation, _grid_of(conf), id, zookeeper, unseen=silent.get(_grid_of(conf), "")
+            )
             found.append(_judged(run, registries))
     return found
 
@@ -182,7 +199,7 @@ def clean(runs: Sequence[FoundRun], access: Access, *, quiet_seconds: float = _Q
 
 
 def _what_changes(run: FoundRun) -> tuple[Any, ...]:
-    return run.run, run.incarnation, run.standing, run.state, run.version, run.beat
+    return run.run, run.incarnation, run.standing, run.unseen, run.facts.status, run.version, run.beat
 
 
 def _grid_of(conf: Conf) -> Grid:
@@ -197,6 +214,7 @@ def _registry(address: ClusterAddress) -> _Registry:
     host, port = address.split()
     confs: dict[str, Conf | None] = {}
     masters: dict[str, Mapping[str, Any]] = {}
+    standbys: dict[str, Sequence[Mapping[str, Any]]] = {}
     with ZooKeeperSession(address.zookeeper, secret=address.secret) as session:
         for id in ZookeeperConfigurationRetriever(host, port, MASTER, session=session).ids():
             try:
@@ -208,12 +226,13 @@ def _registry(address: ClusterAddress) -> _Registry:
                 confs[id] = conf
         for id in sorted({*confs, *(session.children(ROOT) or [])}):
             try:
-                holder = MasterElection(session, group=id).holder()
+                election = MasterElection(session, group=id)
+                holder, waiting = election.holder(), election.standbys()
             except (NotAuthorisedError, ConfError):
                 continue  # another secret's: what it leads is unreadable, too
             if holder is not None:
-                masters[id] = holder
-    return _Registry(confs, masters)
+                masters[id], standbys[id] = holder, waiting
+    return _Registry(confs, masters, standbys)
 
 
 @contextmanager
@@ -239,15 +258,15 @@ def _looked_at(names: HazelcastStore, run: FoundRun) -> FoundRun:
     tracker = StateTracker(store)
     try:
         record = drive(protocol.listing(names, run.run, run.incarnation))
-        head, plan = tracker.head(), tracker.get("plan")
+        head, plan, facts, leader = tracker.head(), tracker.get("plan"), facts_of(tracker, 0), tracker.get(LEADER)
         beat = max(tracker.heart_beats().values(), default=0.0)
     except NotAuthorisedError:
-        return replace(run, state="unreadable")
+        return replace(run, unseen="unreadable")
     if record is not None:
         run = replace(run, id=record.id, zookeeper=record.zookeeper, began=record.began)
     if head is not None:
-        run = replace(run, state=head.status, version=head.version, round=head.round)
-    return replace(run, rounds=_rounds(plan), beat=beat)
+        run = replace(run, version=head.version, round=head.round)
+    return replace(run, facts=facts, leader=leader, rounds=_rounds(plan), beat=beat)
 
 
 def _rounds(plan: Any) -> int | None:
@@ -273,7 +292,7 @@ def _nbytes(store: HazelcastStore) -> int:
 
 def _judged(run: FoundRun, registries: _Registries) -> FoundRun:
     """Return a run with its master, if it has one, and what follows from that."""
-    if run.state == "unreadable":
+    if run.unseen == "unreadable":
         return run
     registry = registries.of(run.zookeeper)
     if registry is None:
@@ -284,17 +303,25 @@ def _judged(run: FoundRun, registries: _Registries) -> FoundRun:
     if id is None and master is not None and master.get("run") != run.run:
         master = None  # it is that of another run, which has got the id meanwhile
     run = replace(run, id=run.id if id is None else id, conf=conf, master=master)
-    return replace(run, standing=_standing(run))
+    leads, standbys = who_leads(run.leader, master, () if conf is None else registry.standbys.get(run.id, ()))
+    facts = msgspec.structs.replace(
+        run.facts,
+        has_master=leads is not None,
+        standbys=len(standbys),
+        needed=0 if conf is None else conf.min_workers,
+        is_over=conf is None and master is None,
+        unanswered=f"its grid at {run.grid.members} does not answer" if run.unseen == "unreachable" else "",
+    )
+    return replace(run, facts=facts, standing=_standing(run))
 
 
 def _standing(run: FoundRun) -> Standing:
     if run.master is not None:
         return "live"
-    if run.state in ("unreachable", "not asked"):
+    if run.unseen:
         return "unknown"
-    goes_on = run.state in ("running", "failed", "done") or (
-        run.state == "not begun" and run.conf and run.conf.checkpoint_dir
-    )
+    has_begun = bool(run.facts.status)
+    goes_on = run.facts.status != "stopped" if has_begun else bool(run.conf and run.conf.checkpoint_dir)
     return "resumable" if run.conf is not None and goes_on else "abandoned"
 
 
@@ -302,7 +329,7 @@ def _removed(run: FoundRun, access: Access) -> bool:
     """Remove a run unless it is not abandoned any more; return whether that was done."""
     registries = _Registries(run.zookeeper, access)
     with _open(run.grid, access) as names:
-        now = _judged(_looked_at(names, replace(run, state="not begun", conf=None)), registries)
+        now = _judged(_looked_at(names, replace(run, facts=_NOTHING_KNOWN, unseen="", conf=None)), registries)
         if not now.is_same_as(run):
             return False
         if now.conf is None:

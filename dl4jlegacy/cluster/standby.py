@@ -23,14 +23,16 @@ from dl4jlegacy.cluster.leadership import (
 )
 from dl4jlegacy.cluster.register import ZookeeperRegister, place_of
 from dl4jlegacy.cluster.registration import MasterRegistration
-from dl4jlegacy.errors import TrackerError
+from dl4jlegacy.errors import Dl4jError, TrackerError, TrainingError
 from dl4jlegacy.exits import Stopped
 from dl4jlegacy.run import TrainingData
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
+from dl4jlegacy.scaleout.outcome import failure_of
+from dl4jlegacy.scaleout.records import Head
 
-__all__ = ["leading_after_master"]
+__all__ = ["end_without", "leading_after_master"]
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +51,7 @@ def leading_after_master(
     workers: int = 0,
     on_stand_by: Callable[[], None] = lambda: None,
 ) -> Iterator[LedRun | None]:
-    """Wait behind the present master, and lead its run when that dies; None if the run ended without that.
+    """Wait behind the present master, and lead its run when that dies; None if the run was done without that.
 
     Args:
         conf: the run's, as it is registered.
@@ -61,6 +63,7 @@ def leading_after_master(
 
     Raises:
         CheckpointError: the data here are not those that the run began with; and what ``leading_new_run`` raises.
+        TrainingError: somebody stopped the run; JobError and its like: it failed, as its master says it.
         TrackerError: the servers have no model of the run any more, and nobody has put it back; or this process was
             asked to stop while it waited for that, or somebody stopped the run meanwhile.
         VersionError: this process is not of the master's versions.
@@ -72,12 +75,12 @@ def leading_after_master(
         closing(open_tracker(conf, address, registered=True, takes_part=True)) as tracker,
     ):
         check_takes_over(conf, tracker)
-        found = _outlives_master(conf, candidate, tracker, on_stand_by)
+        found, seen = _outlives_master(conf, candidate, tracker, on_stand_by)
         if found.what == "clear up":
             registration = MasterRegistration(conf, address, candidate.session, candidate.election, tracker)
             registration.clear_up(end=found.end)
-        if found.error:
-            raise TrackerError(found.error)
+        if (error := end_without(conf.run, found, seen)) is not None:
+            raise error
         if found.what != "lead":
             yield None
             return
@@ -87,10 +90,21 @@ def leading_after_master(
             yield led
 
 
+def end_without(run: str, found: protocol.TakeOver, seen: Head | None) -> Dl4jError | None:
+    """Return how a run has ended that a standby did not lead, as its master says it; None: it is done, or goes on."""
+    if found.error:
+        return TrackerError(found.error)
+    if found.what == "failed" and seen is not None:
+        return failure_of(seen)
+    if found.what in ("clear up", "ended") and found.end == "stopped":
+        return TrainingError(f"run {run} was stopped")
+    return None
+
+
 def _outlives_master(
     conf: Conf, candidate: Candidate, tracker: HazelcastStateTracker, on_stand_by: Callable[[], None]
-) -> protocol.TakeOver:
-    """Wait until this candidate is the master, or the run has ended; see ``protocol.outlive_master``."""
+) -> tuple[protocol.TakeOver, Head | None]:
+    """Wait until this candidate is the master, or the run has ended (``protocol.outlive_master``), and what it saw."""
     register = ZookeeperRegister(conf, candidate.address, candidate.session, candidate.election)
     waiting = protocol.StandBy(
         place_of(conf, candidate.address, tracker, register),
@@ -110,7 +124,7 @@ def _outlives_master(
                 on_stand_by()
     except StopIteration as stop:
         found: protocol.TakeOver = stop.value
-        return found
+        return found, waiting.seen
     except (Stopped, KeyboardInterrupt) as stop:
         error = protocol.asked_to_stop(waiting)
         if error is not None and isinstance(stop, Stopped):

@@ -59,6 +59,7 @@ from dl4jlegacy.scaleout.records import Crash, Failure, Head, Keys, WorkerRecord
 from dl4jlegacy.scaleout.run_state import (
     AWAY_SECONDS,
     GONE,
+    LEADER,
     NO_ANSWER,
     TROUBLES,
     RunFacts,
@@ -77,8 +78,8 @@ __all__ = ["GONE", "LEADER", "LIVENESS", "WAITING", "ClusterMonitor"]
 
 logger = logging.getLogger(__name__)
 
-LIVENESS, LEADER, WAITING = "liveness", "leader", "waiting"
-"""Globals of the run: the address of its liveness server, the process that it is of, what the run waits for."""
+LIVENESS, WAITING = "liveness", "waiting"
+"""Globals of the run: the address of its master's liveness server, what the run waits for."""
 _CHECK_SECONDS = 1.0
 _MISSED_BEATS = 5.0
 _STALE_SECONDS = 60.0

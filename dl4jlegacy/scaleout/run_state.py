@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import msgspec
@@ -30,6 +30,7 @@ __all__ = [
     "AWAY_SECONDS",
     "GOES_ON",
     "GONE",
+    "LEADER",
     "NO_ANSWER",
     "RUNNING_STATE",
     "STATES",
@@ -46,6 +47,7 @@ __all__ = [
     "shown_workers",
     "state_in_process",
     "troubles_of",
+    "who_leads",
 ]
 
 StateName = Literal["running", "degraded", "waiting", "stalled", "ended"]
@@ -54,6 +56,8 @@ GOES_ON = ("running", "degraded")
 """The states in which a run computes."""
 GONE, TROUBLES = "gone", "troubles"
 """Globals of the run: processes that are gone and why; what of its storage cannot be written now, and why."""
+LEADER = "leader"
+"""Global of the run: the process that leads it, and so has taken it over if there was another one before."""
 AWAY_SECONDS = 3.0
 """So long a tracker may be silent: a member that dies is replaced sooner."""
 NO_ANSWER = "its tracker does not answer, and all its processes wait for that"
@@ -159,6 +163,18 @@ def facts_of(tracker: StateTracker, needed: int) -> RunFacts:
         needed=needed,
         troubles=troubles_of(tracker.get(TROUBLES)),
     )
+
+
+def who_leads(
+    leader: Any, elected: Mapping[str, Any] | None, standbys: Sequence[Mapping[str, Any]]
+) -> tuple[Mapping[str, Any] | None, tuple[Mapping[str, Any], ...]]:
+    """Return the master and the standbys of a run, of the candidates that Zookeeper has.
+
+    Who was elected after another is a standby still until the global ``LEADER`` says that he leads the run.
+    """
+    if elected is None or leader is None or elected.get("process", leader) == leader:
+        return elected, tuple(standbys)
+    return None, (elected, *standbys)
 
 
 def shown_workers(workers: Iterable[WorkerRecord], *, is_here: bool) -> tuple[tuple[str, str], ...]:

@@ -27,7 +27,16 @@ from dl4jlegacy.scaleout.journal import FollowedJournal, JournalEntry, JournalRe
 from dl4jlegacy.scaleout.monitor import WAITING
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.records import Head
-from dl4jlegacy.scaleout.run_state import STATES, RunFacts, RunState, ending_of, facts_of, run_state
+from dl4jlegacy.scaleout.run_state import (
+    LEADER,
+    STATES,
+    RunFacts,
+    RunState,
+    ending_of,
+    facts_of,
+    run_state,
+    who_leads,
+)
 from dl4jlegacy.scaleout.tracker import StateTracker
 from dl4jlegacy.ui.evaluation import EvaluationView, evaluate_newest
 from dl4jlegacy.ui.models import FolderModels, Model, newest_of
@@ -405,8 +414,9 @@ class TrackerState:
         jobs = job_views({} if plan is None else self._tracker.current_jobs(plan), head)
         facts = facts_of(self._tracker, self._needed)
         if "master" in known:
-            has_master, standbys = known["master"] is not None, len(known["standbys"])
-            facts = msgspec.structs.replace(facts, has_master=has_master, standbys=standbys)
+            master, standbys = who_leads(self._tracker.get(LEADER), known["master"], known["standbys"])
+            known = {**known, "master": master, "standbys": standbys}
+            facts = msgspec.structs.replace(facts, has_master=master is not None, standbys=len(standbys))
         records = facts.workers
         for entry in self._reader.read():
             self._events[entry.key] = entry

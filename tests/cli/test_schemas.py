@@ -28,6 +28,7 @@ from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.journal import Journal, JournalFile
 from dl4jlegacy.scaleout.monitor import ClusterMonitor
 from dl4jlegacy.scaleout.records import WorkerRecord
+from dl4jlegacy.scaleout.run_state import RunFacts
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
 from dl4jlegacy.services.servers import Services, ServicesState
 from dl4jlegacy.training import Report, train
@@ -278,14 +279,15 @@ def test_runs_are_listed_as_the_schema_says(dl4j: Dl4j, monkeypatch: pytest.Monk
         "master",
         "127.0.0.1:2181",
         Conf(run="r", checkpoint_dir="/runs/r"),
-        "running",
+        RunFacts(status="running"),
+        "",
         3,
         2,
         9,
         1.0,
         100,
         {"host": "h", "pid": 1},
-        "live",
+        standing="live",
     )
     monkeypatch.setattr("dl4jlegacy.cluster.runs.find_runs", lambda *given: [known, FoundRun("", "", id="other")])
     found = checked("runs", dl4j("runs", *GRID, "--format", "json"))

@@ -7,10 +7,11 @@ from typing import Any, Literal
 
 import pytest
 
+from dl4jlegacy.cluster.standby import end_without
 from dl4jlegacy.errors import TrackerError
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.protocol import Registered, write_frame
-from dl4jlegacy.scaleout.records import HEAD, Head, Manifest, decode_record, encode_record
+from dl4jlegacy.scaleout.records import HEAD, Failure, Head, Manifest, decode_record, encode_record
 from dl4jlegacy.scaleout.store import MemoryStore
 from dl4jlegacy.scaleout.strategies import create_router
 from dl4jlegacy.scaleout.tracker import drive
@@ -358,6 +359,26 @@ def test_a_stopped_run_is_cleared_up_and_a_failed_one_is_left(waiting: Waiting) 
     failed = Waiting()
     failed.put("failed")
     assert failed.ends().what == "failed"
+
+
+@pytest.mark.parametrize(
+    ("found", "failure", "code"),
+    [
+        (protocol.TakeOver("ended", end="stopped"), None, "DL4J-TRAINING"),
+        (protocol.TakeOver("clear up", end="stopped"), None, "DL4J-TRAINING"),
+        (protocol.TakeOver("failed"), Failure("DL4J-POISON", "a job kills its workers", ""), "DL4J-POISON"),
+        (protocol.TakeOver("failed"), Failure("DL4J-JOB", "a batch is bad", ""), "DL4J-JOB"),
+        (protocol.TakeOver("ended", end="stopped", error="nobody had it"), None, "DL4J-TRACKER"),
+        (protocol.TakeOver("ended"), None, ""),
+        (protocol.TakeOver("clear up", end="done"), None, ""),
+        (protocol.TakeOver("lead", 7), None, ""),
+    ],
+)
+def test_a_standby_ends_as_its_master_does(found: protocol.TakeOver, failure: Failure | None, code: str) -> None:
+    seen = Head(run="r", version=3, round=3, model=Manifest("model/3", 1, 1), status="failed", failure=failure)
+    error = end_without("r", found, seen)
+    assert ("" if error is None else error.code) == code
+    assert error is None or failure is None or failure.message in str(error)
 
 
 @pytest.mark.parametrize("leads", [True, False])

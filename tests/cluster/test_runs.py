@@ -99,13 +99,20 @@ def test_each_kind_of_run_is_told_from_the_others_and_only_what_is_abandoned_is_
         "foreign": "unknown",
     }
     assert {name: run.standing for name, run in found().items()} == standings
+    states = {name: run.state() for name, run in found().items()}
+    assert states.pop("foreign") is None
+    assert {name: state.state for name, state in states.items()} == {
+        **dict.fromkeys(("live", "beginning", "next"), "waiting"),  # for workers
+        **dict.fromkeys(("failed", "over", "unwritten", "replaced"), "ended"),
+        **dict.fromkeys(("interrupted", "unbegun", "kept"), "stalled"),
+    }
     assert found()["live"].master["pid"] == os.getpid()
     flags = ("--tracker", f"hazelcast://{grid.members}", "--cluster-name", grid.cluster_name)
     flags = (*flags, "--zookeeper", place.servers.zookeeper)
     entries = json.loads(dl4j("runs", *flags, "--clean", "--format", "json"))["runs"]
     ours = {e["run"].removeprefix(f"{place.name}-"): e for e in entries if e["run"].startswith(place.name)}
     assert {name for name, entry in ours.items() if entry["removed"]} == {"over", "unbegun", "replaced"}
-    assert (ours["live"]["version"], ours["live"]["round"], ours["live"]["state"]) == (2, 2, "running")
+    assert (ours["live"]["version"], ours["live"]["round"], ours["live"]["status"]) == (2, 2, "running")
     assert ours["live"]["bytes"] > 0 and 0 <= ours["live"]["age_seconds"] < 120
     left = {name: standing for name, standing in standings.items() if standing != "abandoned"}
     assert {name: run.standing for name, run in found().items()} == left
@@ -159,6 +166,7 @@ def test_a_run_whose_grid_is_gone_for_ever_is_removed_on_request(place, dl4j, im
     gone = f"`dl4j stop {' '.join(its)} --lost-grid`"
     listed = dl4j("runs", *flags, "--clean")
     assert f"no master, and its grid at {DEAD} does not answer: stays" in listed and gone in listed
+    assert f"  stalled: its grid at {DEAD} does not answer" in listed
     assert gone in dl4j("stop", *its, status=4)
     monkeypatch.setenv("DL4J_SECRET", "another secret of this test")
     assert "secret" in dl4j("stop", *its, "--lost-grid", status=6)
@@ -235,6 +243,8 @@ def test_a_killed_masters_run_and_the_next_one_of_its_id(cluster: Cluster) -> No
     first.wait()
     second = cluster.master("--epochs", "500", "--run", "r2")
     cluster.wait_for_round(1, "r2")
+    standby = cluster.start("master", "--standby", "--zookeeper", cluster.zookeeper, "--format", "json")
+    standby.says("standing by: takes over run r2")
     flags = ("--tracker", f"hazelcast://{cluster.hazelcast}", "--cluster-name", cluster.cluster_name)
     shown = json.loads(cluster.ask("runs", *flags, "--format", "json").out())["runs"]
     assert {run["run"]: run["standing"] for run in shown} == {"r1": "abandoned", "r2": "live"}
@@ -243,6 +253,8 @@ def test_a_killed_masters_run_and_the_next_one_of_its_id(cluster: Cluster) -> No
     assert [line for line in cluster.left_over() if "r1" in line] == []
     cluster.ask("stop")
     error(second, 1, "was stopped")
+    error(standby, 1, "run r2 was stopped")
+    assert json.loads(standby.out())["error"]["code"] == "DL4J-TRAINING"
     assert worker.wait() == 0
     assert cluster.ask("runs", *flags).out() == "there are no runs\n"
     assert cluster.left_over() == []

@@ -94,11 +94,11 @@ def test_a_grid_or_a_zookeeper_elsewhere_that_somebody_has_named_is_not_asked_fo
     def asked(*given: object, **more: object) -> NoReturn:
         pytest.fail(f"it was asked: {given}")
 
-    registry = runs._Registry({"theirs": FORGED}, {})
+    registry = runs._Registry({"theirs": FORGED}, {}, {})
     monkeypatch.setattr(runs, "_registry", lambda address: registry)
     monkeypatch.setattr(runs, "HazelcastStore", asked)
     [found] = runs.find_runs(HERE, [], Access())
-    assert (found.run, found.state, found.standing) == ("theirs", "not asked", "unknown")
+    assert (found.run, found.state(), found.unseen, found.standing) == ("theirs", None, "not asked", "unknown")
     monkeypatch.setattr(runs, "_registry", asked)
     assert runs._Registries("", Access()).of(THERE) is None
 

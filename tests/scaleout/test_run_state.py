@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Iterator
@@ -11,9 +12,12 @@ from typing import Any
 import pytest
 
 from dl4jlegacy.cli import inspect, watch
+from dl4jlegacy.cli import runs as cli_runs
 from dl4jlegacy.cli.main import main
 from dl4jlegacy.cli.watch import Seen
-from dl4jlegacy.cluster.address import ClusterAddress
+from dl4jlegacy.cluster import runs
+from dl4jlegacy.cluster.address import Access, ClusterAddress
+from dl4jlegacy.cluster.runs import FoundRun, Grid
 from dl4jlegacy.errors import TrackerError
 from dl4jlegacy.observing.prometheus import PrometheusObserver
 from dl4jlegacy.progress import status_line
@@ -22,7 +26,16 @@ from dl4jlegacy.scaleout.observers import ObservedRun
 from dl4jlegacy.scaleout.outcome import RunStatus
 from dl4jlegacy.scaleout.plan import Phase, Plan
 from dl4jlegacy.scaleout.records import WorkerRecord
-from dl4jlegacy.scaleout.run_state import STATES, RunFacts, RunState, StateLog, run_state, shown_workers
+from dl4jlegacy.scaleout.run_state import (
+    LEADER,
+    STATES,
+    RunFacts,
+    RunState,
+    StateLog,
+    facts_of,
+    run_state,
+    shown_workers,
+)
 from dl4jlegacy.scaleout.tracker import StateTracker
 from dl4jlegacy.ui.sources import TrackerState
 from dl4jlegacy.ui.view import Reading
@@ -30,7 +43,7 @@ from dl4jlegacy.ui.watcher import Watcher
 from tests.scaleout.test_monitor import Watched
 from tests.support import REPOSITORY
 from tests.support.dashboards import KeptRun, TrackedRun, history, small_conf
-from tests.support.faults import FAULTS, Fault, broken_run
+from tests.support.faults import FAULTS, MASTER, Fault, broken_run
 
 ADDRESS = ClusterAddress("127.0.0.1:2181", None)
 PLAN = Plan(batches=40, examples=1000, batch_size=25, jobs_per_round=2, phases=(Phase(epochs=2),))
@@ -66,6 +79,26 @@ def status_of(fault: Fault, tracker: StateTracker) -> dict[str, Any]:
     return inspect._status_fields(small_conf(), ADDRESS, tracker, [], candidates=candidates)
 
 
+class Registries(runs._Registries):
+    """The registry that a Zookeeper has under a fault."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__("", Access())
+        masters = {} if fault.master is None else {"master": fault.master}
+        self._found = {ADDRESS.zookeeper: runs._Registry({"master": small_conf()}, masters, {"master": fault.standbys})}
+
+
+def listed(fault: Fault, tracker: StateTracker) -> tuple[FoundRun, list[str]]:
+    """A run as ``dl4j runs`` lists it, and its lines."""
+    run = FoundRun("r1", small_conf().incarnation, Grid("127.0.0.1:1"), "master", ADDRESS.zookeeper)
+    if fault.is_away:
+        run = dataclasses.replace(run, unseen="unreachable")
+    else:
+        run = dataclasses.replace(run, facts=facts_of(tracker, 0), leader=tracker.get(LEADER))
+    found = runs._judged(run, Registries(fault))
+    return found, list(cli_runs._lines(found, False))
+
+
 def seen_of(fault: Fault, tracker: StateTracker) -> Seen:
     error = TrackerError("the state tracker at 127.0.0.1:1 did not answer") if fault.is_away else None
     return Seen(2, status_of(fault, tracker), 0.0, error=error, away_seconds=4.0 if error else 0.0)
@@ -76,6 +109,10 @@ def test_every_view_that_is_no_process_of_the_run_says_the_same(fault: Fault) ->
     tracker, seen = broken_run(fault), seen_of(fault, broken_run(fault))
     shown = dashboard(fault, tracker)
     assert (shown.state, fault.words in shown.reason) == (fault.state, True), shown
+    run, shown_run = listed(fault, tracker)
+    known = cli_runs._fields(run)
+    assert (known["state"], fault.words.replace("did not", "does not") in known["reason"]) == (fault.state, True), known
+    assert f": {fault.state}" in shown_run[0] and fault.words.replace("did not", "does not") in "\n".join(shown_run)
     as_json = watch._fields(seen)
     assert (as_json["state"], fault.words in as_json["reason"]) == (fault.state, True), as_json
     rows = [line.plain for line in watch.rows(seen, 300, 40)]
@@ -90,7 +127,7 @@ def test_every_view_that_is_no_process_of_the_run_says_the_same(fault: Fault) ->
 
 @each_fault
 def test_the_master_says_the_same_on_its_terminal_and_in_its_metrics(fault: Fault, tmp_path: Path) -> None:
-    if fault.master is None:
+    if fault.master is not MASTER:
         return  # there is none that could say anything
     tracker, monitor = broken_run(fault), Watched(tmp_path).monitor
     monitor._records, monitor.head = tuple(tracker.workers()), tracker.head()

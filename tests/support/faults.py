@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dl4jlegacy.scaleout.records import HEAD, Failure, Head, Manifest, WorkerRecord, encode_record
-from dl4jlegacy.scaleout.run_state import GONE, TROUBLES
+from dl4jlegacy.scaleout.run_state import GONE, LEADER, TROUBLES
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, StateTracker
 
 __all__ = ["FAULTS", "FULL", "MASTER", "Fault", "broken_run"]
 
-MASTER = {"host": "alpha", "pid": 7}
-STANDBY = {"host": "beta", "pid": 8}
+MASTER = {"host": "alpha", "pid": 7, "process": "alpha-7-0123"}
+STANDBY = {"host": "beta", "pid": 8, "process": "beta-8-4567", "standby": True}
 FULL = "the checkpoint of version 3 cannot be written to /runs/r: No space left on device"
 
 
@@ -25,7 +25,7 @@ class Fault:
         state, words: what every view says.
         gone: of two worker processes, p and q, those that are gone, and why.
         troubles, head: as the tracker has them.
-        master, standbys: as Zookeeper has them.
+        master, standbys: as Zookeeper has them: who was elected, and who is behind him.
         is_away: whether the tracker does not answer.
     """
 
@@ -49,12 +49,8 @@ FAULTS = {
     "all workers are dead": Fault(
         state="waiting", words="for workers: 0 of 1; 2 of 2 workers are gone", gone={"p": "closed", "q": "closed"}
     ),
-    "the master is killed": Fault(
-        state="waiting", words="for a standby to take over", master=None, standbys=(STANDBY,)
-    ),
-    "the master is frozen": Fault(
-        state="waiting", words="for a standby to take over", master=None, standbys=(STANDBY,)
-    ),
+    "the master is killed": Fault(state="waiting", words="for a standby to take over", master=STANDBY),
+    "the master is frozen": Fault(state="waiting", words="for a standby to take over", master=STANDBY),
     "the master is gone for good": Fault(state="stalled", words="it has no master, and no standby", master=None),
     "a server is away": Fault(state="stalled", words="did not answer", is_away=True),
     "the grid is full": Fault(state="stalled", words="did not answer", is_away=True),
@@ -81,6 +77,7 @@ def broken_run(fault: Fault) -> StateTracker:
         tracker.add_worker(
             WorkerRecord(id=f"{process}-0", host="h", pid=1 + index, state="working", job=f"3/{index}", beat=1.0)
         )
+    tracker.define(LEADER, MASTER["process"])
     tracker.define(GONE, dict(fault.gone))
     tracker.define(TROUBLES, dict(fault.troubles))
     return tracker
