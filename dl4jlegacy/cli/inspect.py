@@ -368,7 +368,7 @@ def _states(folder: str) -> list[JournalEntry]:
     from dl4jlegacy.errors import CheckpointError
     from dl4jlegacy.scaleout.journal import JournalFile
 
-    told = ("state_changed", "checkpoint_failed", "checkpoints_back", "run_ended")
+    told = ("state_changed", "checkpoint_failed", "checkpoints_back", "master_took_over", "run_ended")
     try:
         return [entry for entry in JournalFile(storage.open_folder(folder)).read() if entry.event in told]
     except CheckpointError:

@@ -27,7 +27,7 @@ from dl4jlegacy.console import emit, error_fields, printable
 from dl4jlegacy.errors import Dl4jError, TrackerError, counted
 from dl4jlegacy.exits import exits_as_errors
 from dl4jlegacy.progress import Speed, duration
-from dl4jlegacy.scaleout.run_state import GOES_ON, RunState, short_name
+from dl4jlegacy.scaleout.run_state import GOES_ON, RunFacts, RunState, run_state, short_name
 from dl4jlegacy.service_threads import ServiceThread
 from dl4jlegacy.strict_json import to_json
 
@@ -163,7 +163,9 @@ class Looker:
         """Return what is known after a look that was answered."""
         number = self._seen.number + 1
         if fields is None:
-            return Seen(number=number, fields=self._ended or self._seen.fields, time=self._seen.time, is_over=True)
+            over = run_state(RunFacts(is_over=True)).fields()
+            last = self._ended or {**(self._seen.fields or {}), **over}
+            return Seen(number=number, fields=last, time=self._seen.time, is_over=True)
         self._ended = fields if fields["state"] == "ended" else None if fields["head"] is not None else self._ended
         if fields["examples"] is not None:
             self._speed.add(now, fields["examples"])
@@ -305,7 +307,7 @@ def _master(fields: dict[str, Any]) -> str:
 
 
 def _ending(fields: dict[str, Any]) -> str:
-    if fields["state"] == "ended":
+    if fields["status"] not in (None, "running"):
         return f"run {fields['run']}: {fields['status']} in round {fields['round']}"
     return f"run {fields['run']} is over, or was stopped: it is not registered any more"
 

@@ -259,7 +259,7 @@ def test_the_end_of_the_run_ends_it(answers: list[Any], state: str) -> None:
     with looking(*answers) as look:
         seen = [look() for _ in answers]
     assert [each.is_over for each in seen] == [False] * (len(answers) - 1) + [True]
-    assert seen[-1].fields["status"] == state
+    assert (seen[-1].fields["status"], seen[-1].fields["state"]) == (state, "ended")
 
 
 def test_a_run_that_failed_is_watched_as_long_as_it_has_a_master() -> None:
