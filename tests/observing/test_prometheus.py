@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 import prometheus_client
+import promql_parser
 import pytest
 import yaml
 from prometheus_client.metrics_core import Metric as Family
@@ -397,29 +398,82 @@ def test_without_the_library_it_is_said_how_to_get_it(monkeypatch: pytest.Monkey
         PrometheusObserver(0)
 
 
-def test_the_rules_for_alerts_ask_for_nothing_that_is_not_served() -> None:
+KINDS = {one.name: one for one in METRICS}
+OTHERS = ("up", "process_resident_memory_bytes")
+"""Served by whatever is scraped, and by every process of Python."""
+
+
+def metrics_of(text: str) -> set[str]:
+    """The metrics that an expression asks for, each of which is served with the labels that are asked for.
+
+    Raises:
+        ValueError: Prometheus would refuse it.
+    """
+    selectors = list[tuple[promql_parser.VectorSelector, bool]]()
+
+    def look(part: Any) -> None:
+        if isinstance(part, promql_parser.MatrixSelector):
+            selectors.append((part.vector_selector, True))
+        elif isinstance(part, promql_parser.VectorSelector):
+            selectors.append((part, False))
+
+    promql_parser.walk(promql_parser.parse(text.replace("$__rate_interval", "5m")), look)
+    assert selectors, text
+    return {served_metric(selector, is_over_time=is_over_time) for selector, is_over_time in selectors}
+
+
+def served_metric(selector: promql_parser.VectorSelector, *, is_over_time: bool) -> str:
+    """Return the name of the metric that is asked for; it is served, with these labels, and counts if it has to."""
+    asked = str(selector.name)
+    name = re.sub(r"_(bucket|sum|count)$", "", asked)
+    one = KINDS.get(name)
+    assert asked in OTHERS or (one is not None and (name != asked) == (one.kind == "histogram")), f"no metric {asked}"
+    assert not is_over_time or one is None or one.kind != "gauge", f"{name} is a gauge"
+    own = [] if one is None else one.label.split(",") + (["le"] if asked.endswith("_bucket") else [])
+    for matcher in selector.matchers.matchers:
+        assert matcher.name in ("job", "instance", *own), f"{name} has no label {matcher.name}"
+        assert matcher.name != "state" or matcher.value in STATES, f"no state {matcher.value}"
+    return name
+
+
+def test_the_rules_for_alerts_are_promql_and_ask_for_nothing_that_is_not_served() -> None:
     [group] = yaml.safe_load((REPOSITORY / "docs" / "alerts.yaml").read_text(encoding="utf-8"))["groups"]
-    names = {one.name for one in METRICS}
+    states = list[str]()
     for rule in group["rules"]:
-        asked = set(re.findall(r"\bdl4j_\w+", rule["expr"]))
-        assert asked <= names and (asked or "up{" in rule["expr"]), rule["alert"]
-        assert rule["expr"].count("(") == rule["expr"].count(")") and {"summary", "remedy"} == set(rule["annotations"])
-    states = {state for rule in group["rules"] for state in re.findall(r'state="(\w+)"', rule["expr"])}
-    assert states == {"stalled", "waiting", "degraded"} < set(STATES)
+        assert metrics_of(rule["expr"])
+        states += re.findall(r'state="(\w+)"', rule["expr"])
+        assert {"summary", "remedy"} == set(rule["annotations"]) and rule["labels"]["severity"] in (
+            "critical",
+            "warning",
+        )
+        assert promql_parser.parse_duration(rule.get("for", "1s"))
+    assert sorted(states) == ["degraded", "stalled", "waiting"]
     assert len({rule["alert"] for rule in group["rules"]}) == len(group["rules"]) >= 7
 
 
-def test_the_board_for_grafana_asks_for_nothing_that_is_not_served() -> None:
+@pytest.mark.parametrize(
+    ("expr", "error"),
+    [
+        ("rate(dl4j_batches_total) > 0", "expected type matrix"),
+        ("dl4j_run_state{state=stalled} == 1", "expected string"),
+        ("(dl4j_run_active == 1", "unclosed left parenthesis"),
+        ("dl4j_run_staet == 1", "no metric dl4j_run_staet"),
+        ("rate(dl4j_run_active[5m]) == 0", "dl4j_run_active is a gauge"),
+        ('dl4j_run_state{stat="stalled"} == 1', "has no label stat"),
+        ('dl4j_run_state{state="stuck"} == 1', "no state stuck"),
+        ("dl4j_phase_seconds > 1", "no metric dl4j_phase_seconds"),
+    ],
+)
+def test_a_rule_that_would_never_be_true_is_seen(expr: str, error: str) -> None:
+    with pytest.raises((ValueError, AssertionError), match=error):
+        metrics_of(expr)
+
+
+def test_the_board_for_grafana_is_promql_and_asks_for_nothing_that_is_not_served() -> None:
     board = msgspec.json.decode((REPOSITORY / "docs" / "grafana.json").read_bytes())
     asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     assert len(asked) > 20 and len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
-    served_here = {one.name for one in METRICS} | {"process_resident_memory_bytes"}
-    served_here |= {
-        f"{one.name}_{part}" for one in METRICS if one.kind == "histogram" for part in ("bucket", "sum", "count")
-    }
-    names = {name for text in asked for name in re.findall(r"\b(?:dl4j|process)_\w+", text)}
-    assert names <= served_here
-    shown = {re.sub(r"_(bucket|sum|count)$", "", name) for name in names}
+    shown = {name for text in asked for name in metrics_of(text)}
     rest = {one.name for one in METRICS} - shown - {"dl4j_run_info"}
     assert rest == {
         "dl4j_model_version",
@@ -427,5 +481,4 @@ def test_the_board_for_grafana_asks_for_nothing_that_is_not_served() -> None:
         "dl4j_examples_per_second",
         "dl4j_updates_dropped_total",
     }
-    for text in asked:
-        assert text.count("(") == text.count(")") and text.count("{") == text.count("}") and '{job=~"$job"' in text
+    assert all('{job=~"$job"' in text for text in asked)
