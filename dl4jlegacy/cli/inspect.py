@@ -38,8 +38,8 @@ STALLED = 13
 """The exit status of ``dl4j status`` for a run on which nobody works any more until somebody does something."""
 _FAILURES = 5
 _FOLLOW_SECONDS = 0.5
-_ANSWER_SECONDS = 5.0
-"""So long ``dl4j status`` waits for the tracker, which answers in some hundredths if it does."""
+_CONNECT_SECONDS = 5.0
+"""So long ``dl4j status`` waits for the tracker to be reached, which takes some tenths; then as long as all views."""
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -66,6 +66,7 @@ def status(
     """Show where a registered run is: its master, its workers, and what last failed."""
     from dl4jlegacy.cluster.address import closing, find_conf, open_tracker
     from dl4jlegacy.scaleout.journal import Journal
+    from dl4jlegacy.scaleout.run_state import AWAY_SECONDS
 
     if every is not None and not is_watched:
         raise UsageError("--every is how often --watch looks; give --watch too, or leave it out")
@@ -80,7 +81,7 @@ def status(
     master, standbys = _candidates(address)
     try:
         opened = open_tracker(
-            conf, address, registered=True, patience_seconds=_ANSWER_SECONDS, deadline_seconds=_ANSWER_SECONDS
+            conf, address, registered=True, patience_seconds=AWAY_SECONDS, deadline_seconds=_CONNECT_SECONDS
         )
         with closing(opened) as tracker:
             failures = _failures(Journal.read(tracker))

@@ -13,20 +13,42 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
-import psutil
 import pytest
 
 from dl4jlegacy.services import Services, ServicesState
-from tests.support.cluster_commands import LONG, RUN, Cluster, Command, freeze, until
+from tests.support.cluster_commands import RUN, Cluster, Command, freeze, until
 from tests.support.faults import FAULTS
 from tools.chaos.network import mount_small_disk, unmount
 
 pytestmark = [pytest.mark.cluster]
 WITHIN = 10.0
 """Seconds from when a fault can be known until a view says it; the two cores of a test may be busy: see ``SLACK``."""
-SLACK = 20.0
+SLACK = 50.0
+EPOCHS = "20"
+"""More rounds than the faults take, as long as each job is held up a little; some hundreds, once it is not."""
+_PACED = """
+import pathlib as paced_pathlib, threading as paced_threading
+import dl4jlegacy.scaleout.perform as paced_module
+unpaced, pace = paced_module.MultiLayerNetworkPerformer.perform, paced_pathlib.Path({pace!r})
+def perform_in_pace(self, job):
+    paced_threading.Event().wait(0.3 if pace.exists() else 0.0)
+    return unpaced(self, job)
+paced_module.MultiLayerNetworkPerformer.perform = perform_in_pace
+"""
+_HELD = """
+import pathlib as held_pathlib, threading as held_threading
+import dl4jlegacy.cluster.standby as held_module
+unheld, gate = held_module.where_it_continues, held_pathlib.Path({gate!r})
+def take_over_when_let(*given):
+    while gate.exists():
+        held_threading.Event().wait(0.05)
+    return unheld(*given)
+held_module.where_it_continues = take_over_when_let
+"""
+"""A standby that is elected, and does not lead yet."""
 _SLOW = """
 import threading as slow_threading
 import dl4jlegacy.scaleout.perform as slow_module
@@ -52,10 +74,11 @@ class Watched:
     """A run with all its views open: what each of them says now."""
 
     def __init__(self, cluster: Cluster, folder: Path, *, workers: int = 2, patches: tuple[str, ...] = ()) -> None:
-        self.cluster, self.folder = cluster, folder
-        flags = ("--run", "r1", "--checkpoint-dir", str(folder), "--metrics-port", "0", "--log-format", "json")
-        self.master = cluster.start("master", *RUN, "--epochs", LONG, *cluster.master_flags, *flags, "--format", "json")
-        self.workers = [cluster.worker(patch=patch) for patch in (patches or ("",) * workers)]
+        self.cluster, self.folder, self.pace = cluster, folder, cluster.folder / "pace"
+        self.pace.touch()
+        flags = ("--run", "r1", "--checkpoint-dir", str(folder), *LEADS)
+        self.master = cluster.start("master", *RUN, "--epochs", EPOCHS, *cluster.master_flags, *flags)
+        self.workers = [self.worker(patch) for patch in (patches or ("",) * workers)]
         cluster.wait_for_round(2)
         place = ("--zookeeper", cluster.zookeeper)
         self.watch = cluster.start("status", "--watch", "--every", "0.5", *place, "--format", "json")
@@ -64,9 +87,19 @@ class Watched:
         said = json.loads(shown.out())
         self.url = said["url"]
         self._headers = {"authorization": f"Bearer {Path(said['token_file']).read_text().strip()}"}
-        self._metrics = re.findall(r'"url": ?"(http://[^"]+/metrics)"', self.master.err())[0]
-
+        self.led_by(self.master)
         until(lambda: self._watch() == "running", what="a look")
+
+    def worker(self, patch: str = "") -> Command:
+        """Start a worker, each of whose jobs takes a little longer until the run is to come to its end."""
+        return self.cluster.worker(patch=_PACED.format(pace=str(self.pace)) + patch)
+
+    def led_by(self, master: Command) -> None:
+        """Look at the terminal and at the metrics of this master from now on."""
+        self.master = master
+        found = lambda: re.findall(r'"url": ?"(http://[^"]+/metrics)"', master.err())  # noqa: E731
+        until(found, what="the address of its metrics")
+        self._metrics = found()[0]
 
     def views(self) -> dict[str, Callable[[], str]]:
         """The views that are open all the time, by name."""
@@ -88,30 +121,62 @@ class Watched:
 
     def _metric(self) -> str:
         text = httpx.get(self._metrics, timeout=30).text
-        return re.findall(r'^dl4j_run_state\{state="(\w+)"\} 1\.0', text, re.MULTILINE)[0]
+        found = re.findall(r'^dl4j_run_state\{state="(\w+)"\} 1\.0', text, re.MULTILINE)
+        return found[0] if found else ""  # it has not begun to lead
 
     def told(self, state: str, known: float, *names: str) -> dict[str, float]:
-        """Wait until the views say a state; return after how many seconds from ``known``, a time of the clock."""
-        views, times = self.views(), dict[str, float]()
+        """Wait until the views say a state; return after how many seconds from ``known``, a time of the clock.
+
+        ``dl4j status`` is asked as soon as the first of them says it, since then it can be known; and again, if it was
+        too early for the grid.
+        """
+        views, times, asked = self.views(), dict[str, float](), list[Command]()
+        since = lambda: round(max(0.0, time.monotonic() - known), 1)  # noqa: E731
 
         def all_say() -> bool:
             for name in set(names) - times.keys():
                 if views[name]() == state:
-                    times[name] = round(max(0.0, time.monotonic() - known), 1)
-            return len(times) == len(names)
+                    times[name] = since()
+            if asked and "status" not in times and asked[-1].process.poll() is not None and says(asked[-1], state):
+                times["status"] = since()
+            if times and "status" not in times and (not asked or asked[-1].process.poll() is not None):
+                place = ("--zookeeper", self.cluster.zookeeper)
+                asked.append(self.cluster.start("status", *place, "--format", "json"))
+            return len(times) == len(names) + 1
 
         try:
             until(all_say, WITHIN + SLACK)
         except AssertionError as exc:
             now = {name: views[name]() for name in set(names) - times.keys()}
-            raise AssertionError(f"{state} was told by {times}, not by {now}") from exc
-        shown = self.cluster.ask("status", "--format", "json")
-        answer = json.loads(shown.out() or "{}")
-        times["status"] = round(time.monotonic() - known, 1)
-        assert (answer.get("state"), shown.process.returncode) == (state, 13 if state == "stalled" else 0) or (
-            state == "stalled" and shown.process.returncode == 4 and "is stalled: " in shown.out() + shown.err()
-        ), (answer, shown.err())
+            last = asked[-1].out() + asked[-1].err() if asked else ""
+            raise AssertionError(f"{state} was told by {times}, not by {now}; status said {last}") from exc
         return times
+
+    def ends(self, *states: str, **counted: int) -> dict[str, Any]:
+        """Let the run come to its end, in whose report and history these states are; return the report's."""
+        self.pace.unlink()
+        assert self.master.wait(400) == 0, self.master.err()
+        report = json.loads(self.master.out())["cluster"]
+        assert {"running", *states} <= report["states"].keys(), report
+        assert {name: report[name] for name in counted} == counted
+        history = self.history()
+        assert set(states) <= {str(entry.get("state")) for entry in history}, history
+        assert (history[-1]["event"], history[-1]["status"]) == ("run_ended", "done")
+        assert self.watch.wait() == 0 and self._watch() == "ended"
+        until(lambda: self._dashboard() == "ended", WITHIN + SLACK)
+        return {state: report["states"][state] for state in states}
+
+    def history(self) -> list[dict[str, Any]]:
+        """How the state of the run has changed, as the files of the run have it."""
+        shown = self.cluster.start("logs", str(self.folder), "--history", "--format", "json")
+        assert shown.wait() == 0, shown.err()
+        entries: list[dict[str, Any]] = json.loads(shown.out())["states"]
+        return entries
+
+    def listed(self) -> str:
+        """The state of the run as ``dl4j runs`` lists it."""
+        [found] = json.loads(self.cluster.ask("runs", "--format", "json").out())["runs"]
+        return str(found["state"])
 
     def journal(self) -> list[tuple[str, str]]:
         """The changes of its state as ``dl4j logs`` has them."""
@@ -119,19 +184,28 @@ class Watched:
         return [(each["event"], str(each.get("state", ""))) for each in found]
 
 
+def says(status: Command, state: str) -> bool:
+    """Whether ``dl4j status``, which has ended, says this state, with the exit code that belongs to it."""
+    code, found = status.process.returncode, json.loads(status.out() or "{}").get("state")
+    if state == "stalled" and code == 4:  # the servers do not answer
+        return "is stalled: " in status.out() + status.err()
+    return (found, code) == (state, 13 if state == "stalled" else 0)
+
+
+LEADS = ("--metrics-port", "0", "--log-format", "json", "--format", "json")
 ALL = ("watch", "dashboard", "terminal", "metrics")
 OUTSIDE = ("watch", "dashboard")
 """Those that are left without the master."""
 
 
-def keep(fault: str, times: dict[str, float]) -> None:
+def keep(fault: str, times: dict[str, float], **more: Any) -> None:
     if path := os.environ.get("TIMES_TO"):
         with Path(path).open("a") as file:
-            file.write(json.dumps({"fault": fault, "state": FAULTS[fault].state, **times}) + "\n")
+            file.write(json.dumps({"fault": fault, "state": FAULTS[fault].state, **times, **more}) + "\n")
 
 
 @pytest.mark.long
-def test_a_killed_worker_dead_workers_and_a_master_that_is_gone(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_killed_worker_and_dead_workers(cluster: Cluster, tmp_path: Path) -> None:
     run = Watched(cluster, tmp_path / "run")
     run.told("running", time.monotonic(), *ALL)
     run.workers[0].process.send_signal(signal.SIGKILL)
@@ -140,8 +214,20 @@ def test_a_killed_worker_dead_workers_and_a_master_that_is_gone(cluster: Cluster
     keep("all workers are dead", run.told("waiting", time.monotonic(), *ALL))
     told = run.journal()
     assert ("state_changed", "degraded") in told and ("state_changed", "waiting") in told
+    run.worker()
+    keep("nothing", {}, report=run.ends("degraded", "waiting"))
+
+
+@pytest.mark.release
+def test_a_master_that_is_gone_for_good(cluster: Cluster, tmp_path: Path) -> None:
+    run = Watched(cluster, tmp_path / "run")
     run.master.process.send_signal(signal.SIGKILL)
     keep("the master is gone for good", run.told("stalled", time.monotonic() + 3.0, *OUTSIDE))
+    assert run.listed() == "stalled"
+    run.led_by(cluster.start("resume", "r1", "--zookeeper", cluster.zookeeper, *LEADS))
+    run.told("running", time.monotonic(), *ALL)
+    run.ends(take_overs=1)
+    assert "master_took_over" in [entry["event"] for entry in run.history()]
 
 
 @contextlib.contextmanager
@@ -168,10 +254,7 @@ def test_a_full_disk_and_its_end(cluster: Cluster, tmp_path: Path) -> None:
         filler.unlink()
         keep("the disk is free again", run.told("running", time.monotonic(), *ALL))
         assert ("checkpoints_back", "") in run.journal()
-        assert cluster.ask("stop").process.returncode == 0
-        run.master.wait()
-        for command in (run.watch, *run.workers):
-            command.wait()
+        keep("the disk is full", {}, report=run.ends("degraded"))
         cluster.end()
 
 
@@ -185,40 +268,38 @@ def test_frozen_and_slow_workers_and_a_wrong_secret(cluster: Cluster, tmp_path: 
     os.kill(run.workers[0].pid, signal.SIGCONT)
     run.told("running", time.monotonic(), *ALL)
     other = {"DL4J_SECRET": "another one"}
-    assert cluster.worker(env=other).wait() == 6
+    assert cluster.worker(env=other).wait() == 6  # and changes nothing of the run
     wrong = cluster.start("status", "--zookeeper", cluster.zookeeper, env=other)
     assert wrong.wait() == 6
     keep("a secret is wrong", run.told("running", time.monotonic(), *ALL))
+    keep("a worker is frozen", {}, report=run.ends("degraded"))
 
 
 @pytest.mark.release
 def test_a_killed_and_a_frozen_master_with_a_standby(cluster: Cluster, tmp_path: Path) -> None:
-    run = Watched(cluster, tmp_path / "run")
-    flags = ("--standby", "--zookeeper", cluster.zookeeper)
+    run, gate = Watched(cluster, tmp_path / "run"), tmp_path / "gate"
 
-    def stand_by() -> Command:
-        standby = cluster.start("master", *flags)
-        standby.says("standing by")
-        return standby
+    def taken_over(fault: str, lose: Callable[[Command], None]) -> None:
+        """Lose the master behind a standby that leads when it is let, so that every view has its time."""
+        gate.touch()
+        patch = _HELD.format(gate=str(gate))
+        standby = cluster.start("master", "--standby", "--zookeeper", cluster.zookeeper, *LEADS, patch=patch)
+        standby.says("standing_by")
+        lose(run.master)
+        keep(fault, run.told("waiting", time.monotonic() + 3.0, *OUTSIDE))
+        assert run.listed() == "waiting"
+        gate.unlink()
+        run.led_by(standby)
+        run.told("running", time.monotonic(), *ALL)
 
-    first = stand_by()
-    run.master.process.send_signal(signal.SIGKILL)
-    passed(run, "the master is killed", first)
-    second = stand_by()
-    freeze(first.pid)
-    passed(run, "the master is frozen", second)
-    psutil.Process(first.pid).kill()
-
-
-def passed(run: Watched, fault: str, by: Command) -> None:
-    """Wait until the run was seen to wait, and goes on under a standby."""
-    began, seen = time.monotonic(), len(run.watch.out().splitlines())
-    looks = lambda: [json.loads(line) for line in run.watch.out().splitlines()[seen:-1]]  # noqa: E731
-    until(lambda: any((look["master"] or {}).get("pid") == by.pid for look in looks()), 60)
-    told = [look["state"] for look in looks()]
-    assert set(told) <= {"running", "waiting", "degraded"} and "stalled" not in told, told
-    keep(fault, {"watch, until it goes on": round(time.monotonic() - began, 1)})
-    run.told("running", time.monotonic(), *OUTSIDE)
+    taken_over("the master is killed", lambda master: master.process.send_signal(signal.SIGKILL))
+    first = run.master
+    taken_over("the master is frozen", lambda master: freeze(master.pid))
+    os.kill(first.pid, signal.SIGCONT)
+    assert first.wait() == 4, first.err()
+    run.told("running", time.monotonic(), *ALL)
+    run.ends(take_overs=2)
+    assert [entry["event"] for entry in run.history()].count("master_took_over") == 2
 
 
 @pytest.mark.release
@@ -232,6 +313,7 @@ def test_a_server_that_is_away(on_own: Cluster, servers: ServicesState, tmp_path
         os.kill(member, signal.SIGCONT)
     run.told("running", time.monotonic(), *ALL)
     assert ("state_changed", "stalled") in run.journal()
+    keep("a server is away", {}, report=run.ends("stalled"))
 
 
 @pytest.mark.release
@@ -245,6 +327,9 @@ def test_a_grid_that_is_full(own_services: Callable[..., ServicesState], tmp_pat
             for index in range(200):
                 names.put(f"filler/{index}", os.urandom(1 << 20))
         keep("the grid is full", run.told("stalled", time.monotonic() + 3.0, *ALL))
+        Services.restart("hazelcast-1", Path(servers.folder))
+        run.told("running", time.monotonic(), *ALL)
+        keep("the grid is full", {}, report=run.ends("stalled"))
     finally:
         Services.restart("hazelcast-1", Path(servers.folder))
         cluster.end()
@@ -260,9 +345,15 @@ def test_a_job_that_kills_its_workers(cluster: Cluster, tmp_path: Path) -> None:
     def is_over() -> bool:
         for index, worker in enumerate(replaced):
             if worker.process.poll() not in (None, 0, 12):
-                replaced[index] = cluster.worker(patch=_DEADLY)
+                replaced[index] = run.worker(_DEADLY)
         return run.master.process.poll() is not None
 
     until(is_over, 300)
     assert run.master.process.returncode == 12
     keep("a job kills its workers", run.told("ended", time.monotonic(), *OUTSIDE))
+    assert run.listed() == "ended"
+    report = json.loads(run.master.out())["error"]
+    assert (report["code"], report["exit"]) == ("DL4J-POISON", 12) and "round 30, slot 1" in report["message"]
+    assert report["message"] in run.master.err()
+    history = run.history()
+    assert (history[-1]["event"], history[-1]["status"]) == ("run_ended", "failed"), history

@@ -26,6 +26,12 @@ from dl4jlegacy.training import params_sha256
 NEVER = threading.Event().wait
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a busy machine take its time to tell the last events."""
+    monkeypatch.setattr(events, "_CLOSE_SECONDS", 120.0)
+
+
 def trained(*receivers: Receiver) -> str:
     """Train a small run that tells these; return what its parameters are."""
     with ActorNetworkRunner("master", IrisDataSetIterator(16), observers=[EventObserver(receivers)]) as runner:
