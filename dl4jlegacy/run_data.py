@@ -130,6 +130,7 @@ def new_data(
     regression: bool = False,
     multi_label: bool = False,
     missing: Sequence[str] | None = None,
+    inspected: Inspection | None = None,
 ) -> tuple[Conf, Data]:
     """Return the data of a new run, and its Conf with the schema that is fitted to them, or how its images are read.
 
@@ -144,6 +145,7 @@ def new_data(
         multi_label: the labels are 0 or 1 each, and do not exclude each other.
         missing: the words that stand for no value, besides empty cells, in features and labels; None: those of the
             schema, or the usual ones.
+        inspected: what is in the first table with this label, if somebody has looked at all of it.
 
     Raises:
         DataError: the data cannot be read, or do not fit the schema. ConfError: the schema does not fit itself, or
@@ -164,7 +166,7 @@ def new_data(
     elif label or regression or multi_label or missing is not None or _is_large(conf):
         gaps = MISSING if missing is None else listed_gaps(missing)
         try:
-            guessed = _guessed(conf, label, gaps, regression=regression, multi_label=multi_label)
+            guessed = _guessed(conf, label, gaps, inspected, regression=regression, multi_label=multi_label)
             conf = conf.replace(transform=guessed)
         except TooWideError:
             if label or regression or multi_label:
@@ -174,7 +176,7 @@ def new_data(
     except CellError:
         if conf.transform is not None:
             raise
-        found = _inspected(conf, "", MISSING)
+        found = _inspected(conf, "", MISSING, inspected)
         if not any(column.missing or column.type == "category" for column in found.columns):
             raise
         warn_of_index(found.index, found.name)
@@ -277,7 +279,13 @@ def _with_missing(transform: TransformProcess, missing: Sequence[str] | None) ->
 
 
 def _guessed(
-    conf: Conf, label: str, missing: Sequence[str], *, regression: bool, multi_label: bool
+    conf: Conf,
+    label: str,
+    missing: Sequence[str],
+    inspected: Inspection | None,
+    *,
+    regression: bool,
+    multi_label: bool,
 ) -> TransformProcess:
     """Return the schema that fits the tables; raises ``DataError``."""
     found = svmlight_files_of(conf.dataset)
@@ -285,15 +293,15 @@ def _guessed(
         return svmlight_schema(
             found, label=label, regression=regression, multi_label=multi_label, scale=conf.scale_features
         )
-    inspected = _inspected(conf, label, missing)
-    warn_of_index(inspected.index, inspected.name)
-    return guess_schema(
-        inspected, label=label, regression=regression, multi_label=multi_label, scale=conf.scale_features
-    )
+    first = _inspected(conf, label, missing, inspected)
+    warn_of_index(first.index, first.name)
+    return guess_schema(first, label=label, regression=regression, multi_label=multi_label, scale=conf.scale_features)
 
 
-def _inspected(conf: Conf, label: str, missing: Sequence[str]) -> Inspection:
+def _inspected(conf: Conf, label: str, missing: Sequence[str], inspected: Inspection | None) -> Inspection:
     """Return what is in the first table of the data set; raises ``DataError`` if there is none."""
+    if inspected is not None and inspected.rows <= GUESSED_ROWS and inspected.has_own_names:
+        return inspected
     found = table_files_of(conf.dataset)
     if not found:
         raise DataError(

@@ -22,6 +22,7 @@ from dl4jlegacy.datasets import AugmentedDataSetIterator, DataSet, ListDataSetIt
 from dl4jlegacy.datasets.image_files import ImageRecordReader
 from dl4jlegacy.datasets.normalizers import as_read
 from dl4jlegacy.datasets.sources import NAMES
+from dl4jlegacy.datasets.stored_tables import not_kept
 from dl4jlegacy.datasets.table_files import is_pattern
 from dl4jlegacy.datasets.validation import ValidatedData
 from dl4jlegacy.errors import CheckpointError, ConfError, DataError, ModelError, ShapeError, TrackerLostError, counted
@@ -267,25 +268,19 @@ def _check_predicts_numbers(network: NetworkConfiguration) -> None:
 
 
 def refusal(
-    name: str,
-    *,
-    label: str = "",
-    regression: bool = False,
-    multi_label: bool = False,
-    missing: Sequence[str] | None = None,
-    keep_index: bool = False,
-    images: ImageRecordReader | None = None,
+    name: str, *, keep_index: bool = False, images: ImageRecordReader | None = None, **kind: Any
 ) -> DataError | None:
     """Return the error with which a new run would refuse a data set; None if it would learn from it.
 
-    The data are read as for such a run; args as for ``new_data``, which raises ``ConfError`` for
-    these alone, and ``keep_index`` and ``images`` as in a Conf.
+    The data are read as for such a run, and nothing is kept of them. ``keep_index`` and ``images`` are as in a Conf,
+    ``kind`` as for ``new_data``, which raises ``ConfError`` for these alone.
     """
+    conf = Conf(dataset=name, keep_index=keep_index, images=images)
     try:
-        conf = Conf(dataset=name, keep_index=keep_index, images=images)
-        _, data = new_data(conf, label=label, regression=regression, multi_label=multi_label, missing=missing)
-        if not (_is_regression(data) or _is_multi_label(data)):
-            check_classes(data)
+        with not_kept():
+            _, data = new_data(conf, **kind)
+            if not (_is_regression(data) or _is_multi_label(data)):
+                check_classes(data)
     except DataError as error:
         return error
     return None

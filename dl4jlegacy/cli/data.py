@@ -98,11 +98,18 @@ def validate(
     format: Format = "text",
 ) -> None:
     """Count what is missing, invalid or duplicated, with examples; fails if training would refuse the file."""
-    kind = {"regression": regression, "multi_label": multi_label, "missing": missing, "keep_index": keep_index}
+    from dl4jlegacy.training import refusal
+
+    kind: dict[str, Any] = {
+        "regression": regression,
+        "multi_label": multi_label,
+        "missing": missing,
+        "keep_index": keep_index,
+    }
     reader = _reader(images, image_size)
     pairs = list(_images(path, reader) if images is None else _listed(path, images, label, reader, **kind))
     if pairs:
-        error = _error_of(pairs) or _refusal(path, label or "", reader, **kind)
+        error = _error_of(pairs) or refusal(path, label=label or "", images=reader, **kind)
     else:
         pairs, error = _judged(path, label or "", reader, **kind)
     if format == "json":
@@ -147,20 +154,15 @@ def _judged(path: str, label: str, reader: ImageRecordReader | None, **kind: Any
     Raises:
         DataError: they are refused, and there is nothing to list.
     """
-    _files(path)
-    error = _refusal(path, label, reader, **kind)
+    from dl4jlegacy.training import refusal
+
     try:
         pairs = list(_tables(path, label, **kind))
     except DataError as exc:
-        raise error or exc from None
+        _files(path)
+        raise refusal(path, label=label, images=reader, **kind) or exc from None
+    error = refusal(path, label=label, images=reader, inspected=pairs[0][0], **kind)
     return pairs, None if error is None else _error_of(pairs) or error
-
-
-def _refusal(path: str, label: str, reader: ImageRecordReader | None, **kind: Any) -> DataError | None:
-    """Return the error with which ``dl4j train`` would refuse a data set."""
-    from dl4jlegacy.training import refusal
-
-    return refusal(path, label=label, images=reader, **kind)
 
 
 def _images(path: str, reader: ImageRecordReader | None) -> list[tuple[Inspection, Sequence[Problem]]]:

@@ -308,9 +308,7 @@ def _append_arrays(table: _Table, file: BinaryIO, *, labelled: bool) -> None:
             columns, first = list(block.values()), len(table.lines) + 1
             label = None if table.label_column is None else columns[table.label_column]
             columns = _in_order(table, columns)
-            if any(
-                column.dtype.kind in "US" or np.isnan(column).any() for column in columns
-            ):  # row by row: they differ
+            if any(column.dtype.kind in "US" or np.isnan(column).any() for column in columns):  # which cell, rows tell
                 for line, row in enumerate(zip(*map(texts_of, block.values()), strict=True), first):
                     _append(table, line, list(row))
                 continue

@@ -115,6 +115,11 @@ class Inspection:
         """Return the summary of the column of that name."""
         return next(column for column in self.columns if column.name == name)
 
+    @property
+    def has_own_names(self) -> bool:
+        """Whether no column was named by its number because the header has no name there."""
+        return not self.has_header or all(column.name != column_name(column.number) for column in self.columns)
+
     def label_columns(self, label: str) -> tuple[str, ...]:
         """Return the columns to learn: those that ``label`` names, else the one called label, class or target, or last.
 

@@ -17,6 +17,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import cast
 
@@ -40,7 +41,7 @@ from dl4jlegacy.datasets.transforms import Filter
 from dl4jlegacy.errors import DataError, counted
 from dl4jlegacy.strict_json import to_json
 
-__all__ = ["LARGE", "MOST", "cache_folder", "is_large", "stored_tables"]
+__all__ = ["LARGE", "MOST", "cache_folder", "is_large", "not_kept", "stored_tables"]
 
 logger = logging.getLogger(__name__)
 
@@ -54,12 +55,24 @@ _BLOCK = 16 << 20
 _FORMAT = "dl4jlegacy-table-1"
 _SUMMARY = "table.json"
 _REMEDY = "make room there, or name another folder in DL4J_TABLES_CACHE"
+_aside: ContextVar[contextlib.ExitStack | None] = ContextVar("_aside", default=None)
 
 
 def cache_folder() -> Path:
     """Return the folder of large tables."""
     given = os.environ.get("DL4J_TABLES_CACHE")
     return Path(given).expanduser() if given else Path.home() / ".deeplearning4j" / "tables"
+
+
+@contextlib.contextmanager
+def not_kept() -> Iterator[None]:
+    """Let tables that are made ready be gone when this ends: somebody only asks whether they can be."""
+    with contextlib.ExitStack() as aside:
+        token = _aside.set(aside)
+        try:
+            yield
+        finally:
+            _aside.reset(token)
 
 
 def is_large(tables: Sequence[Path], columns: int = 0) -> bool:
@@ -131,6 +144,10 @@ def stored_tables(
         if found is None:
             folder.mkdir(parents=True, exist_ok=True)
             _clean(folder)
+            if (asked := _aside.get()) is not None:
+                folder = Path(tempfile.mkdtemp(prefix=f".{os.getpid()}-", dir=folder))
+                asked.callback(shutil.rmtree, folder, ignore_errors=True)
+                place = folder / place.name
             _check_room(folder, tables, len(process.columns))
             with _new_folder(folder, place) as aside:
                 _build(aside, process, tables, None if parted else split)

@@ -301,8 +301,13 @@ class _Search:
                 f"{options.at_once} trials at once would share a GPU, and its memory; leave --at-once (at_once) out, "
                 "or compute on the CPU"
             )
-        kind = {"regression": options.regression, "multi_label": options.multi_label}
-        conf, data = new_data(conf, label=options.label, missing=options.missing, **kind)
+        conf, data = new_data(
+            conf,
+            label=options.label,
+            regression=options.regression,
+            multi_label=options.multi_label,
+            missing=options.missing,
+        )
         conf = training.with_network(conf, data, given | {"jobs_per_round", "workers"})
         validation = conf.validation or ValidationConf(fraction=VALIDATION_FRACTION)
         if not (validation.fraction or validation.dataset):

@@ -21,7 +21,7 @@ from PIL import Image
 
 from dl4jlegacy import load_model
 from dl4jlegacy.cli import main
-from dl4jlegacy.datasets import stored_tables
+from dl4jlegacy.datasets import inspection, stored_tables
 from dl4jlegacy.datasets.image_files import ImageRecordReader
 from dl4jlegacy.errors import Dl4jError
 from dl4jlegacy.inference import TrainedModel
@@ -295,6 +295,26 @@ def test_a_class_that_only_the_test_part_has_is_refused(
         said = refused_by_training(str(place), label)
         assert re.search(words, said) and bool(words) == bool(said), said
         assert validated(place, *(["--label", label] if label else [])) == (not words)
+
+
+@pytest.mark.parametrize("label", ["", "3"])
+@pytest.mark.parametrize("kind", ["csv", "parquet", "jsonl", "npz"])
+def test_data_validate_looks_at_a_file_once_and_keeps_nothing_of_it(
+    kind: str, label: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, opened = tmp_path / f"t.{kind}", list[str]()
+    words = [["1.5", "red", "a"], ["2.5", "blue", "b"], ["", "red", "b"]] * 9
+    FORMATS[kind](place, ["w", "colour", "kind"], words, random.Random(1))
+    look = inspection.opened_rows
+    monkeypatch.setattr(inspection, "opened_rows", lambda file, name: opened.append(name) or look(file, name))
+    monkeypatch.setenv("DL4J_TABLES_CACHE", str(tmp_path / "cache"))
+    for large in (False, True):
+        monkeypatch.setattr(stored_tables, "LARGE", 0 if large else stored_tables.LARGE)
+        opened.clear()
+        assert validated(place, *(["--label", label] if label else []))
+        assert opened == [str(place)]
+    assert not list((tmp_path / "cache").iterdir())
+    assert not refused_by_training(str(place), label) and list((tmp_path / "cache").iterdir())
 
 
 def test_images_of_a_class_that_only_the_test_list_has_are_refused(tmp_path: Path) -> None:
