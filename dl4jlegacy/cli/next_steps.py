@@ -114,7 +114,7 @@ def _on_other_hosts(state: ServicesState) -> Iterator[str]:
 
 def after_services_up(state: ServicesState, environ: Mapping[str, str]) -> Iterator[str]:
     """Yield the commands of a first run on these servers, and what a secret needs; nothing if Zookeeper is missing."""
-    from dl4jlegacy.scaleout.secret import MAKE_SECRET, SECRET, SECRET_FILE, beyond_loopback
+    from dl4jlegacy.scaleout.secret import GET_SECRET, MAKE_SECRET, SECRET, SECRET_FILE, beyond_loopback
 
     if not state.zookeeper or not state.hazelcast:
         return
@@ -139,6 +139,7 @@ def after_services_up(state: ServicesState, environ: Mapping[str, str]) -> Itera
     elif SECRET in environ:
         yield f"These need the run's secret everywhere: export the same {SECRET} in every terminal"
     elif others:
-        yield f"These need a secret, since others may reach these servers: {MAKE_SECRET}."
+        how = MAKE_SECRET if state.ensemble is None else GET_SECRET  # the other hosts may have one already
+        yield f"These need a secret, since others may reach these servers: {how}."
     else:
         yield f"For a run with a secret, first export the same {SECRET} (or {SECRET_FILE}) in every terminal."

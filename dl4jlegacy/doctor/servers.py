@@ -15,6 +15,8 @@ from dl4jlegacy.doctor.network import clock_finding, servers_finding
 from dl4jlegacy.errors import ConfError, Dl4jError, NotAuthorisedError, TrackerError, counted
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStore
 from dl4jlegacy.scaleout.secret import (
+    ALLOW_UNSIGNED,
+    GET_SECRET,
     LEAST_NBYTES,
     MAKE_SECRET,
     SECRET_FILE,
@@ -93,18 +95,30 @@ def secret(settings: Settings) -> Finding:
         for what, where in (("the tracker", settings.tracker), ("Zookeeper", settings.zookeeper)):
             Access(found, unsigned).check(what, where)
     except (ConfError, NotAuthorisedError) as exc:
-        return failed(str(exc), MAKE_SECRET)
+        return failed(str(exc).partition(f"; {GET_SECRET}")[0], _how_to_get(settings))
     if found is None:
         named = beyond_loopback(settings.tracker) or beyond_loopback(settings.zookeeper)
         if named:
-            return warning(f"there is none, and {named[0]} is used without, as DL4J_ALLOW_UNSIGNED says", MAKE_SECRET)
+            found_none = f"there is none, and {named[0]} is used without, as {ALLOW_UNSIGNED} says"
+            return warning(found_none, _how_to_get(settings))
         return skipped("there is none, which servers of this machine's loopback do not ask for")
-    if len(found) < LEAST_NBYTES:
+    if len(found) < LEAST_NBYTES:  # a new one is needed, for all machines
         return warning(f"it has {counted(len(found), 'byte')}: whoever reads what it signs can guess it", MAKE_SECRET)
     file = settings.environ.get(SECRET_FILE)
     if file and os.stat(file).st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         return warning(f"its file {file} is open to other users", f"type: chmod 600 {file}")
     return ok(f"it has {counted(len(found), 'byte')}" + (f", in {file}" if file else ""))
+
+
+def _how_to_get(settings: Settings) -> str:
+    """Return how this machine gets a secret: a new one, unless it names servers of others, whose run has one."""
+    named = beyond_loopback(settings.tracker) + beyond_loopback(settings.zookeeper)
+    with contextlib.suppress(Dl4jError):
+        folder = settings.environ.get("DL4J_SERVICES")
+        state = Services.last(Path(folder) if folder else None)
+        own = {server.host for server in state.servers} if state is not None and state.ensemble is None else set()
+        named = [address for address in named if address.rpartition(":")[0] not in own]
+    return GET_SECRET if named else MAKE_SECRET
 
 
 # -- the tracker that is named -----------------------------------------------------------------------------------------

@@ -35,15 +35,15 @@ SECRET_FILE = "DL4J_SECRET_FILE"
 ALLOW_UNSIGNED = "DL4J_ALLOW_UNSIGNED"
 LEAST_NBYTES, MOST_NBYTES = 16, 4096
 MAKE_SECRET = (
-    f"make a file with `(umask 077; head -c 32 /dev/urandom | base64 > ~/dl4j.secret)`, copy it to every machine "
-    f"(scp -p), and type `export {SECRET_FILE}=~/dl4j.secret` in every terminal"
+    f"make a file with `(umask 077; set -C; head -c 32 /dev/urandom | base64 > ~/dl4j.secret)`, copy it to every "
+    f"machine (scp -p), and type `export {SECRET_FILE}=~/dl4j.secret` in every terminal"
 )
-"""How a run gets a secret; ends without a full stop."""
+"""How a run gets a secret where no machine has one yet; never overwrites one. Ends without a full stop."""
 GET_SECRET = (
     "copy the file of the run's secret from a machine that has it (scp -p THAT_MACHINE:dl4j.secret ~/), and type "
     f"`export {SECRET_FILE}=~/dl4j.secret`; only where no machine has one yet, {MAKE_SECRET}"
 )
-"""How a machine gets a run's secret, which another one would not be; ends without a full stop."""
+"""How a machine gets the secret of a run that others may be in: a copy, since a new one is another. No full stop."""
 
 
 def read_secret(environ: Mapping[str, str], file: Path | None = None, *, warns: bool = True) -> bytes | None:

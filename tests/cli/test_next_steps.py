@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+import msgspec
 import pytest
 import typer
 from rich.console import Console
@@ -21,6 +22,7 @@ from dl4jlegacy.progress import status_line
 from dl4jlegacy.scaleout.liveness.quorum import Waiting
 from dl4jlegacy.scaleout.outcome import RunStatus
 from dl4jlegacy.scaleout.plan import Phase, Plan
+from dl4jlegacy.services.ensemble import Ensemble
 from dl4jlegacy.services.servers import Server, ServicesState
 from dl4jlegacy.training import Report
 from tests.cli.test_progress import Screen
@@ -201,6 +203,19 @@ def test_a_secret_is_asked_for_and_never_shown(servers, capsys, monkeypatch, var
     services._show(servers, "text")
     err = capsys.readouterr().err
     assert words in err and "shh" not in err
+
+
+@pytest.mark.parametrize("is_set", [False, True])
+def test_a_host_of_a_set_is_told_to_copy_a_secret_and_one_alone_to_make_it(
+    servers, capsys, monkeypatch, is_set
+) -> None:
+    for name in ("DL4J_SECRET", "DL4J_SECRET_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    hosts = Ensemble(hosts=("10.7.0.1", "10.7.0.2", "10.7.0.3"))
+    services._show(msgspec.structs.replace(servers, ensemble=hosts if is_set else None), "text")
+    last = capsys.readouterr().err.splitlines()[-1]
+    begins = "copy the file of the run's secret from a machine" if is_set else "make a file with"
+    assert last.startswith(f"These need a secret, since others may reach these servers: {begins}")
 
 
 def test_as_json_and_for_servers_that_are_down_nothing_is_added(servers, capsys, monkeypatch) -> None:

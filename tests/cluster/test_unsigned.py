@@ -78,6 +78,7 @@ def test_no_command_without_a_secret_goes_to_a_server_beyond_loopback(command, u
     said = capsys.readouterr().err
     for words in (f"Zookeeper at {THERE} is beyond", "head -c 32 /dev/urandom", "export DL4J_SECRET_FILE="):
         assert words in said
+    assert said.index("copy the file of the run's secret") < said.index("only where no machine has one yet, make")
     assert "DL4J_ALLOW_UNSIGNED=1" in said
 
 

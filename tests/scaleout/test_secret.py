@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from dl4jlegacy.errors import ConfError
-from dl4jlegacy.scaleout.secret import read_secret
+from dl4jlegacy.scaleout.secret import GET_SECRET, MAKE_SECRET, read_secret
 
 
 @pytest.fixture
@@ -66,3 +67,19 @@ def test_a_file_that_cannot_be_the_secret_is_refused_and_not_shown(secret_file: 
     with pytest.raises(ConfError, match="longer than 4096 bytes") as e:
         read_secret({}, secret_file)
     assert "hush" not in str(e.value)
+
+
+def test_the_command_that_makes_a_secret_never_overwrites_one(tmp_path: Path) -> None:
+    command = MAKE_SECRET.split("`")[1]
+    made, environ = [], {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    for is_first in (True, False):
+        done = subprocess.run(["/bin/sh", "-c", command], env=environ, capture_output=True, timeout=60)
+        assert (done.returncode == 0) is is_first, done.stderr
+        made.append(read_secret({"DL4J_SECRET_FILE": str(tmp_path / "dl4j.secret")}))
+    assert made[0] == made[1] and len(made[0] or b"") >= 32
+    assert (tmp_path / "dl4j.secret").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_copy_is_named_before_a_new_secret() -> None:
+    assert GET_SECRET.startswith("copy the file of the run's secret") and "urandom" in MAKE_SECRET
+    assert GET_SECRET.endswith(f"only where no machine has one yet, {MAKE_SECRET}")

@@ -36,7 +36,10 @@ SET = Ensemble(hosts=HOSTS, witnesses=("10.7.0.10",))
         ({"hazelcast_port": 0}, "port 0, a free one, would be another one on each host"),
         ({"members": 2}, "leave out --members"),
         ({"zookeeper": False}, "one Zookeeper server"),
-        ({}, "one --cluster-name NAME on all of them, or the run's secret"),
+        (
+            {},
+            "one --cluster-name NAME on all of them, or the run's secret.*: copy the file of .*; only where",
+        ),
     ],
 )
 def test_what_is_no_set_of_hosts_is_refused_with_what_to_do(tmp_path: Path, monkeypatch, given, message) -> None:
