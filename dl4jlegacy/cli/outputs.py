@@ -256,7 +256,10 @@ class Tuned(Output):
 
 
 class LayerSize(Output):
-    """A layer, vertex or input; ``output`` without the examples, 0 for an open number of time steps."""
+    """A layer, vertex or input; ``output`` without the examples, 0 for an open number of time steps.
+
+    ``n_in`` and ``n_out`` are 0 of what has no parameters; ``shapes`` are those of the parameters, by name.
+    """
 
     name: str
     kind: str
@@ -268,6 +271,9 @@ class LayerSize(Output):
     multiply_adds: int
     activations: int
     frozen: bool
+    n_in: int
+    n_out: int
+    shapes: dict[str, list[int]]
 
 
 class NetworkSize(Output):

@@ -25,6 +25,7 @@ from dl4jlegacy.nn.vertices.shape import StackVertex, UnstackVertex
 __all__ = ["NetworkSummary", "SummaryRow", "summarize"]
 
 _WIDTH = 80
+_WIDTHS = (13, 19, 11, 11, 11, 10)
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -42,6 +43,8 @@ class SummaryRow:
             open, for one of them.
         activations: values of the output of one example, or time step.
         frozen: whether the layer is.
+        n_in, n_out: of a layer with parameters (DL4J's nIn and nOut); 0: it has none.
+        shapes: of its parameters, by DL4J's names.
     """
 
     name: str
@@ -54,6 +57,13 @@ class SummaryRow:
     multiply_adds: int
     activations: int
     frozen: bool = False
+    n_in: int = 0
+    n_out: int = 0
+    shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+    def sizes(self) -> str:
+        """Return DL4J's ``nIn,nOut``: ``784,100``; ``-,-`` of a layer that has none."""
+        return f"{self.n_in or '-'},{self.n_out or '-'}"
 
     def shape(self) -> str:
         """Return the shape in words: ``20x24x24``, ``64xT``."""
@@ -103,7 +113,12 @@ class NetworkSummary:
 
     def to_dict(self, batch_size: int) -> dict[str, Any]:
         """Return everything as plain JSON values."""
-        rows = [asdict(row) | {"inputs": list(row.inputs), "output": list(row.output)} for row in self.rows]
+        rows = [
+            asdict(row)
+            | {"inputs": list(row.inputs), "output": list(row.output)}
+            | {"shapes": {name: list(shape) for name, shape in row.shapes}}
+            for row in self.rows
+        ]
         return {
             "kind": self.kind,
             "dtype": self.dtype,
@@ -119,16 +134,15 @@ class NetworkSummary:
 
     def text(self, batch_size: int) -> str:
         """Return a table of at most 80 columns."""
-        widths = (16, 23, 12, 12, 13)
-        lines = [_line(("layer", "kind", "output", "parameters", "multiply-adds"), widths), "-" * _WIDTH]
+        lines = [_line(("layer", "kind", "nIn,nOut", "output", "parameters", "mult-adds")), "-" * _WIDTH]
         before = ""
         for row in self.rows:
-            cells = (row.name, row.kind, row.shape(), f"{row.parameters:,}", f"{row.multiply_adds:,}")
-            lines.append(_line(cells, widths))
+            numbers = (_number(row.parameters, _WIDTHS[4]), _number(row.multiply_adds, _WIDTHS[5]))
+            lines.append(_line((row.name, row.kind, row.sizes(), row.shape(), *numbers)))
             lines += [f"    {note}"[:_WIDTH] for note in _notes(row, before)]
             before = row.name
-        total = (f"{self.parameters:,}", f"{self.multiply_adds:,}")
-        lines += ["-" * _WIDTH, _line(("total", "", "", *total), widths), "", *self._facts(batch_size)]
+        total = (_number(self.parameters, _WIDTHS[4]), _number(self.multiply_adds, _WIDTHS[5]))
+        lines += ["-" * _WIDTH, _line(("total", "", "", "", *total)), "", *self._facts(batch_size)]
         return "\n".join(lines)
 
     def _facts(self, batch_size: int) -> Iterator[str]:
@@ -149,11 +163,17 @@ class NetworkSummary:
         yield f"work        {self.multiply_adds:,} multiply-adds {per}, about three times that to train"[:_WIDTH]
 
 
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    texts = [_fit(text, width) for text, width in zip(cells, widths, strict=True)]
-    left = [f"{text:<{width}}" for text, width in zip(texts[:3], widths[:3], strict=True)]
-    right = [f"{text:>{width}}" for text, width in zip(texts[3:], widths[3:], strict=True)]
+def _line(cells: Sequence[str]) -> str:
+    texts = [_fit(text, width) for text, width in zip(cells, _WIDTHS, strict=True)]
+    left = [f"{text:<{width}}" for text, width in zip(texts[:4], _WIDTHS[:4], strict=True)]
+    right = [f"{text:>{width}}" for text, width in zip(texts[4:], _WIDTHS[4:], strict=True)]
     return " ".join([*left, *right]).rstrip()
+
+
+def _number(value: int, width: int) -> str:
+    """Return a number to its last digit where these fit, else rounded: ``1.547e+10``."""
+    text = f"{value:,}"
+    return text if len(text) <= width else f"{value:.3e}"
 
 
 def _fit(text: str, width: int) -> str:
@@ -167,6 +187,8 @@ def _notes(row: SummaryRow, before: str) -> Iterator[str]:
         yield f"through {row.pre_processor}"
     if row.frozen:
         yield "frozen"
+    if row.shapes:
+        yield ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in row.shapes)
 
 
 def _size(count: float) -> str:
@@ -237,6 +259,9 @@ def _layer_row(name: str, stage: Stage, inputs: tuple[str, ...], copies: int = 1
         multiply_adds=_multiply_adds(layer, stage.layer_input_type, leaves) * copies,
         activations=_values(leaves) * copies,
         frozen=layer.frozen,
+        n_in=(getattr(layer, "n_in", 0) or 0) if shapes else 0,
+        n_out=(getattr(layer, "n_out", 0) or 0) if shapes else 0,
+        shapes=tuple((param, tuple(shape)) for param, shape in shapes),
     )
 
 

@@ -105,8 +105,23 @@ def test_the_text_fits_80_columns_and_names_everything(conf: object) -> None:
     text = found.text(128)
     assert max(len(line) for line in text.splitlines()) <= 80
     for row in found.rows:
-        assert row.name[:15] in text and row.kind[:22] in text
+        assert row.name[:12] in text and row.kind[:18] in text
     assert f"{found.parameters:,}" in text
+    assert text.splitlines()[0].split() == ["layer", "kind", "nIn,nOut", "output", "parameters", "mult-adds"]
+
+
+def test_a_layer_has_its_sizes_and_the_shapes_of_its_parameters_as_dl4j_s_summary_does() -> None:
+    text = MultiLayerNetwork(images()).summary()
+    for line, shapes in (
+        ("0 edges       convolution         2,4         4x6x8                76      3,456", "    b 4, W 4x2x3x3"),
+        ("2             subsampling         -,-         4x3x4                 0          0", ""),
+        ("4             output              7,3         3                    24         21", "    W 7x3, b 3"),
+    ):
+        assert line in text and shapes in text.partition(line)[2].splitlines()[1]
+    rows = summarize(golden_conf()).to_dict(1)["layers"]
+    assert all({"n_in", "n_out", "shapes"} <= row.keys() for row in rows)
+    vgg = summarize(MultiLayerConfiguration((DenseLayer(n_in=100_000, n_out=200_000), OutputLayer(n_out=2)))).text(1)
+    assert "100000,200~" in vgg and "2.000e+10" in vgg
 
 
 def test_the_drawing_is_well_formed_and_nothing_overlaps() -> None:
