@@ -175,7 +175,7 @@ class Looker:
             id: before[id] if id in before and before[id][0] == beat else (beat, now) for id, beat in beats.items()
         }
         silent = {id: now - since for id, (_, since) in self._beats.items() if now - since >= _SILENT_SECONDS}
-        is_over = fields["state"] == "ended" and fields["master"] is None
+        is_over = fields["state"] == "ended" and fields["master"] is None and not fields["standbys"]
         return Seen(number, fields, time.time(), is_over=is_over, speed=self._speed.now, silent=silent)
 
 

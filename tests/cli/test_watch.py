@@ -262,8 +262,11 @@ def test_the_end_of_the_run_ends_it(answers: list[Any], state: str) -> None:
     assert (seen[-1].fields["status"], seen[-1].fields["state"]) == (state, "ended")
 
 
-def test_a_run_that_failed_is_watched_as_long_as_it_has_a_master() -> None:
-    with looking(status(12, "failed")) as look:
+@pytest.mark.parametrize(
+    "has", [{}, {"master": None, "standbys": [{"host": "b", "pid": 9}]}], ids=["a master", "one who resumes it"]
+)
+def test_a_run_that_failed_is_watched_as_long_as_somebody_may_go_on_with_it(has: dict[str, Any]) -> None:
+    with looking(status(12, "failed", **has)) as look:
         assert not look().is_over
 
 
