@@ -30,7 +30,7 @@ from dl4jlegacy.datasets.table_files import index_columns
 from dl4jlegacy.datasets.text_files import MISSING
 from dl4jlegacy.datasets.texts import TextReader
 from dl4jlegacy.datasets.transform_process import TransformProcess
-from dl4jlegacy.datasets.transforms import RemoveColumns
+from dl4jlegacy.datasets.transforms import CategoricalToOneHot, RemoveColumns
 from dl4jlegacy.errors import CellError, ConfError, DataError, counted
 from dl4jlegacy.inference import local_data
 from dl4jlegacy.scaleout.conf import Conf
@@ -213,8 +213,24 @@ def _warn_of_telling(source: DataSource, named: str) -> None:
     elif source.transform is not None and source.transform.multi_label:
         return
     else:
-        found = telling_columns(train.features, train.labels.argmax(axis=1))
+        words = _columns_of_words(source)
+        found = telling_columns(train.features, train.labels.argmax(axis=1), list(words.values()))
+        names = {group[0]: name for name, group in words.items()}
+        warn_of_telling(found, [names.get(c, name) for c, name in enumerate(source.columns)], f"data set {named}")
+        return
     warn_of_telling(found, source.columns, f"data set {named}")
+
+
+def _columns_of_words(source: DataSource) -> dict[str, list[int]]:
+    """Return the places of the features that a schema has made of each column of words, one for each word."""
+    place = {name: number for number, name in enumerate(source.columns)}
+    found: dict[str, list[int]] = {}
+    for step in () if source.transform is None else source.transform.steps:
+        if isinstance(step, CategoricalToOneHot):
+            for column, words in zip(step.columns, step.categories, strict=True):
+                made = [f"{column}[{word}]" for word in words]
+                found[column] = [place[name] for name in made if name in place]
+    return {column: places for column, places in found.items() if places}
 
 
 def _new_sequences(conf: Conf, named: str, label: str, *, regression: bool, multi_label: bool) -> tuple[Conf, Data]:

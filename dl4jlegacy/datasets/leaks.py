@@ -22,7 +22,7 @@ _SCALED = 1 - 1e-9  # correlation with a number to predict
 _SHOWN = 9
 
 
-def telling_columns(features: Array, classes: npt.NDArray[np.intp]) -> list[int]:
+def telling_columns(features: Array, classes: npt.NDArray[np.intp], groups: Sequence[Sequence[int]] = ()) -> list[int]:
     """Return the columns by which alone, by one split or by their values, the class of nearly every row is known.
 
     They are learned on one half of the rows, and judged by the other. At least 99 % of these must be right, and of
@@ -31,6 +31,8 @@ def telling_columns(features: Array, classes: npt.NDArray[np.intp]) -> list[int]
     Args:
         features: ``(rows, columns)``; of many rows a sample is looked at.
         classes: ``(rows,)``.
+        groups: columns that are one together, of 0 and 1 for each of its words. The first of a group is returned for
+            it, and the others are not.
     """
     rows = _sample(len(features), features.shape[1])
     if len(rows) < _FEWEST:
@@ -42,7 +44,10 @@ def telling_columns(features: Array, classes: npt.NDArray[np.intp]) -> list[int]
     least = max(_TOLD, 1 - (1 - base) / 2)
     if base == 1.0:
         return []
-    return [c for c in range(x.shape[1]) if _told(x[:, c], y, half, outcomes) >= least]
+    words = {group[0]: x[:, list(group)].argmax(axis=1) for group in groups if group}
+    others = {column for group in groups for column in group[1:]}
+    every = (c for c in range(x.shape[1]) if c not in others)
+    return [c for c in every if _told(words.get(c, x[:, c]), y, half, outcomes) >= least]
 
 
 def scaled_labels(features: Array, labels: Array) -> list[int]:

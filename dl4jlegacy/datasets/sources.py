@@ -293,8 +293,10 @@ def _load_tables(name: str, transform: TransformProcess, split: Split) -> DataSo
     parted = [_stem(path) for path in found] == ["train", "test"]
     if is_large(found, len(transform.columns)):
         ready = stored_tables(transform, found, split, parted=parted)
-        names = ready.process.label_names
-        return DataSource(name, ready.train, ready.test, names, ready.process, stratified=split.stratify)
+        names, columns = ready.process.label_names, ready.process.feature_names
+        return DataSource(
+            name, ready.train, ready.test, names, ready.process, stratified=split.stratify, columns=columns
+        )
     tables = [transform.read(path) for path in found]
     if parted:
         train, test = tables

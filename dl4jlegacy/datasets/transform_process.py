@@ -150,6 +150,17 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         return self.label_columns if self.regression or self.multi_label else self.classes
 
     @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The names of the columns that it makes, in their order; it is fitted."""
+        left_out = self._not_needed() | set(self.label_columns)
+        empty: dict[str, Array] = {
+            column.name: np.empty(0, np.float64 if column.type == "number" else object)
+            for column in self.columns
+            if column.name not in left_out
+        }
+        return tuple(self.apply(Table("the schema", empty, np.empty(0, np.int64), {})).columns)
+
+    @property
     def label_columns(self) -> tuple[str, ...]:
         """The columns to learn."""
         return self.labels or ((self.label,) if self.label else ())

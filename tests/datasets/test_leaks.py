@@ -54,6 +54,25 @@ def test_a_number_on_another_scale_is_found(drawn: np.random.Generator) -> None:
     assert scaled_labels(np.ones((300, 2)), x[:, :1]) == []
 
 
+@pytest.mark.parametrize("is_large", [False, True])
+@pytest.mark.parametrize("outcomes", [2, 3, 5])
+def test_a_column_of_words_that_tells_the_class_is_named_by_its_own_name(
+    drawn: np.random.Generator, outcomes: int, is_large: bool, tmp_path: Path, caplog: Any, monkeypatch: Any
+) -> None:
+    """Of three classes no word by itself tells it: the columns of its words are one column."""
+    if is_large:
+        monkeypatch.setattr("dl4jlegacy.datasets.stored_tables.LARGE", 0)
+        monkeypatch.setenv("DL4J_TABLES_CACHE", str(tmp_path / "cache"))
+    kind, a, other = drawn.integers(0, outcomes, 300), drawn.normal(size=300).round(4), drawn.integers(0, 4, 300)
+    rows = [f"{x},w{o},group {9 - k},k{k}" for x, o, k in zip(a, other, kind, strict=True)]
+    (tmp_path / "t.csv").write_text("\n".join(["a,other,code,kind", *rows]))
+    conf = Conf(dataset=str(tmp_path / "t.csv"))
+    _, data = new_data(conf, label="kind")
+    said = [message for message in caplog.messages if "told by one column alone" in message]
+    assert len(said) == 1 and "nearly always right: 'code';" in said[0]
+    assert len(data.source.columns) == data.source.train.n_in
+
+
 @pytest.mark.parametrize("label", ["kind", "price"])
 def test_training_and_validation_name_it(drawn: np.random.Generator, label: str, tmp_path: Path, caplog: Any) -> None:
     kind, a = drawn.integers(0, 2, 200), drawn.normal(size=200).round(4)
