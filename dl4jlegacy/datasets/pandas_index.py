@@ -2,6 +2,7 @@
 
 ``DataFrame.to_csv`` writes it as a first column without a name, which ``read_csv`` calls ``Unnamed: 0``;
 ``DataFrame.to_parquet`` as a column that the file's metadata lists, called ``__index_level_0__`` if it has no name.
+``reset_index`` makes a column ``index`` of it, which then is in every kind of file, such as the records of ``to_json``.
 """
 
 from __future__ import annotations
@@ -12,15 +13,13 @@ import logging
 import re
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
-from dl4jlegacy import files
-from dl4jlegacy.datasets.text_files import csv_rows, is_number
-from dl4jlegacy.errors import DataError
+from dl4jlegacy.datasets.text_files import is_number
 
-__all__ = ["UNNAMED", "counting_columns", "header_names", "listed_columns", "warn_of_index"]
+__all__ = ["UNNAMED", "counts_rows", "header_names", "is_index_name", "listed_columns", "warn_of_index"]
 
 logger = logging.getLogger(__name__)
 
@@ -55,33 +54,27 @@ def listed_columns(names: Sequence[str], metadata: Mapping[bytes, bytes] | None)
     return found if len(found) < len(names) else ()
 
 
-def counting_columns(paths: Sequence[Path]) -> tuple[str, ...]:
-    """Return the nameless first column of CSV files if it counts the rows of all of them, from 0 or 1, in any order.
+def is_index_name(name: str) -> bool:
+    """Return whether pandas calls an index so when it becomes a column, by ``reset_index`` for instance."""
+    return name in (UNNAMED, "index", "level_0") or _LEVEL.fullmatch(name) is not None
 
-    Some numbers may be missing, of rows that were left out before the file was written.
 
-    Raises:
-        DataError: a file cannot be read.
+def counts_rows(name: str, parts: Sequence[array[int]]) -> bool:
+    """Return whether the numbers of a column with such a name count the rows from 0 or 1, in any order.
+
+    They do so in all files of a data set together, or each by itself. In a column without a name some may be missing,
+    of rows that were left out before the file was written; other names may be meant, and must count all of them.
     """
-    numbers = array("q")
-    for path in paths:
-        with files.errors_as(DataError, f"cannot read {path}"):
-            file = files.open_to_read(path)
-        rows = csv_rows(file, str(path))
-        try:
-            names = header_names(next(rows, (0, [""]))[1])
-            if names[0] != UNNAMED:
-                return ()
-            for _, row in rows:
-                cell = row[0].strip()
-                if not (cell.isascii() and cell.isdecimal() and len(cell) < 16):
-                    return ()
-                numbers.append(int(cell))
-        finally:
-            rows.close()
-    found = np.sort(np.frombuffer(numbers, np.int64))
-    is_index = len(found) > 1 and found[-1] <= _SPARSEST * len(found) and bool((np.diff(found) > 0).all())
-    return (UNNAMED,) if is_index else ()
+    whole = np.concatenate([np.frombuffer(part, np.int64) for part in parts])
+    if name == UNNAMED:
+        found = np.sort(whole)
+        return len(found) > 1 and bool(found[-1] <= _SPARSEST * len(found) and (np.diff(found) > 0).all())
+    return _counts_all(whole) or all(_counts_all(np.frombuffer(part, np.int64)) for part in parts)
+
+
+def _counts_all(numbers: npt.NDArray[np.int64]) -> bool:
+    found = np.sort(numbers)
+    return len(found) > 1 and bool(found[0] in (0, 1) and (found == found[0] + np.arange(len(found))).all())
 
 
 def warn_of_index(names: Sequence[str], where: str) -> None:

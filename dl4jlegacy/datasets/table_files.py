@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import BinaryIO
 from dl4jlegacy import files
 from dl4jlegacy.datasets.arrow_files import arrow_rows, opened_arrow
 from dl4jlegacy.datasets.numpy_files import numpy_rows
-from dl4jlegacy.datasets.pandas_index import counting_columns, header_names
+from dl4jlegacy.datasets.pandas_index import counts_rows, header_names, is_index_name
 from dl4jlegacy.datasets.text_files import Row, csv_rows, json_rows
 from dl4jlegacy.errors import DataError
 
@@ -21,6 +22,7 @@ __all__ = [
     "TextRows",
     "check_one_kind",
     "column_names",
+    "counting_columns",
     "index_columns",
     "is_arrow",
     "is_csv",
@@ -149,8 +151,41 @@ def index_columns(paths: Sequence[Path]) -> tuple[str, ...]:
         with files.errors_as(DataError, f"cannot read {paths[0]}"):
             file = files.open_to_read(paths[0])
         with opened_arrow(file, str(paths[0])) as source:
-            return source.index
-    return counting_columns(paths) if is_csv(paths[0].name) else ()
+            if source.index:
+                return source.index
+    return () if is_svmlight(paths[0].name) else counting_columns(paths)
+
+
+def counting_columns(paths: Sequence[Path]) -> tuple[str, ...]:
+    """Return the columns of files that pandas names an index and that count their rows; errors as above."""
+    numbers: dict[str, list[array[int]]] | None = None
+    for path in paths:
+        with files.errors_as(DataError, f"cannot read {path}"):
+            file = files.open_to_read(path)
+        with opened_rows(file, str(path)) as found:
+            names = header_names(next(found.rows, (0, [""]))[1] if found.names is None else found.names)
+            places = {name: names.index(name) for name in names if is_index_name(name) and names.count(name) == 1}
+            part = _whole_numbers(found.rows, places)
+        known = part if numbers is None else numbers
+        numbers = {name: [*(numbers or {}).get(name, []), part[name]] for name in known if name in part}
+        if not numbers:
+            return ()
+    return tuple(name for name, parts in (numbers or {}).items() if counts_rows(name, parts))
+
+
+def _whole_numbers(rows: Iterator[Row], places: dict[str, int]) -> dict[str, array[int]]:
+    """Return the cells of columns that hold nothing but whole numbers, from 0 up."""
+    found: dict[str, array[int]] = {name: array("q") for name in places}
+    for _, row in rows if places else ():
+        for name in list(found):
+            cell = row[places[name]].strip() if places[name] < len(row) else ""
+            if cell.isascii() and cell.isdecimal() and len(cell) < 16:
+                found[name].append(int(cell))
+            else:
+                del found[name]
+        if not found:
+            break
+    return found
 
 
 def is_pattern(name: str) -> bool:

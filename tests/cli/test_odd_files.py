@@ -79,8 +79,13 @@ def csv_of(table: Columns) -> str:
     return "\n".join([header, *map(";".join, zip(*cells, strict=True))]) + "\n"
 
 
+def records_name(name: str) -> str:
+    """How pandas' index is called once it is a column."""
+    return "index" if name.startswith("__") else name
+
+
 def lines_of(table: Columns) -> str:
-    names = [name for name, _ in table]
+    names = [records_name(name) for name, _ in table]
     rows = zip(*(cells for _, cells in table), strict=True)
     return "".join(f"{json.dumps(dict(zip(names, row, strict=True)))}\n" for row in rows)
 
@@ -90,7 +95,10 @@ def arrow_of(table: Columns) -> Any:
 
 
 def arrays(path: Path, table: Columns) -> None:
-    np.savez(path, **{name: np.array(["" if cell is None else cell for cell in cells]) for name, cells in table})
+    np.savez(
+        path,
+        **{records_name(name): np.array(["" if cell is None else cell for cell in cells]) for name, cells in table},
+    )
 
 
 KINDS: dict[str, tuple[str, Callable[[Path, Columns], Any]]] = {
@@ -100,9 +108,7 @@ KINDS: dict[str, tuple[str, Callable[[Path, Columns], Any]]] = {
     "Arrow": ("arrow", lambda path, table: pa.feather.write_feather(arrow_of(table), path)),
     "NumPy": ("npz", arrays),
 }
-IMPOSSIBLE = {("two columns of one name", "JSON lines"), ("two columns of one name", "NumPy")} | {
-    ("pandas' index", kind) for kind in ("JSON lines", "NumPy")
-}
+IMPOSSIBLE = {("two columns of one name", "JSON lines"), ("two columns of one name", "NumPy")}
 MEDIA = {"CSV": (CSV, csv_of), "JSON lines": (JSON_LINES, lines_of)}
 
 

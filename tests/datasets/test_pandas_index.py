@@ -13,7 +13,8 @@ import pytest
 
 from dl4jlegacy.cli import main
 from dl4jlegacy.datasets import guess_schema, inspect_csv, load
-from dl4jlegacy.datasets.pandas_index import counting_columns, listed_columns
+from dl4jlegacy.datasets.pandas_index import listed_columns
+from dl4jlegacy.datasets.table_files import counting_columns
 from dl4jlegacy.errors import DataError
 
 ROWS = 60
@@ -39,6 +40,13 @@ WRITTEN: dict[str, Callable[[Path], Any]] = {
     "gzipped.csv.gz": FRAME.to_csv,
     "level.parquet": FRAME.to_parquet,
     "named.parquet": NAMED.to_parquet,
+    "records.jsonl": lambda path: FRAME.reset_index().to_json(path, orient="records", lines=True),
+    "nameless.jsonl": lambda path: FRAME.reset_index(names="Unnamed: 0").to_json(path, orient="records", lines=True),
+    "reset.parquet": lambda path: FRAME.reset_index().to_parquet(path, index=False),
+    "reset.csv": lambda path: FRAME.reset_index(names="level_0").to_csv(path, index=False),
+    "reset.npz": lambda path: np.savez(
+        path, **{n: c.to_numpy(c.dtype if n != "kind" else str) for n, c in FRAME.reset_index().items()}
+    ),
     "level.feather": lambda path: BARE.assign(__index_level_0__=FRAME.index.to_numpy()).to_feather(path),
 }
 
@@ -46,6 +54,7 @@ WRITTEN: dict[str, Callable[[Path], Any]] = {
 def other_than(path: Path) -> str:
     """How the index of that file is called."""
     names = {"named.parquet": "serial", "level.parquet": "__index_level_0__", "level.feather": "__index_level_0__"}
+    names |= {"reset.csv": "level_0", **dict.fromkeys(("records.jsonl", "reset.parquet", "reset.npz"), "index")}
     return names.get(path.name, "Unnamed: 0")
 
 
@@ -81,13 +90,16 @@ def test_the_index_is_left_out_and_said_so(name: str, tmp_path: Path, caplog: An
         inspect_csv(path, index)
 
 
-@pytest.mark.parametrize("name", ["nameless.csv", "level.parquet"])
+@pytest.mark.parametrize("name", ["nameless.csv", "level.parquet", "records.jsonl"])
 def test_all_commands_leave_it_out_and_keep_it_alike(
     name: str, tmp_path: Path, dl4j: Callable[..., str], caplog: Any
 ) -> None:
     path, plain, ending = tmp_path / name, tmp_path / f"plain-{name}", Path(name).suffix
     WRITTEN[name](path)
-    FRAME.to_csv(plain, index=False) if ending == ".csv" else FRAME.to_parquet(plain, index=False)
+    if ending == ".jsonl":
+        FRAME.to_json(plain, orient="records", lines=True)
+    else:
+        FRAME.to_csv(plain, index=False) if ending == ".csv" else FRAME.to_parquet(plain, index=False)
     short = ("--model", "mlp", "--epochs", 2, "--workers", 1, "--jobs-per-round", 1, "--format", "json")
 
     def trained(*words: object) -> Any:
@@ -120,6 +132,20 @@ def test_the_parts_of_a_table_count_together(tmp_path: Path) -> None:
         rows.to_csv(tmp_path / f"{name}.csv")
     found = load(tmp_path)
     assert found.columns == ("a", "b") and (len(found.train), len(found.test)) == (40, 20)
+
+
+def test_a_column_called_index_is_one_only_if_it_counts_every_row(tmp_path: Path) -> None:
+    def counted(*parts: list[object], name: str = "index") -> tuple[str, ...]:
+        paths = [tmp_path / f"{number}.jsonl" for number in range(len(parts))]
+        for path, cells in zip(paths, parts, strict=True):
+            path.write_text("".join(json.dumps({"a": 1.5, name: cell, "kind": "x"}) + "\n" for cell in cells))
+        return counting_columns(paths)
+
+    assert counted([2, 0, 1]) == counted([3, 1, 2]) == counted([0, 3], [2, 1]) == counted([0, 1], [1, 0]) == ("index",)
+    assert counted([1, 0], name="level_0") == ("level_0",) and counted([0, 2], name="Unnamed: 0") == ("Unnamed: 0",)
+    for cells in ([0, 2, 3], [0, 1, 1], [2, 3, 4], [0.5, 1, 2], [-1, 0, 1], [None, 0, 1], [0, 1, "x"], [0]):
+        assert counted(cells) == ()  # an index of another kind, of shares perhaps
+    assert counted([0, 1], [5, 6]) == () == counted([0, 1, 2], name="id") == counted([0, 1, 2], name="Index")
 
 
 def test_what_does_not_count_is_a_column(tmp_path: Path) -> None:
