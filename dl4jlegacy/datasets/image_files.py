@@ -26,7 +26,7 @@ from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.image_folders import ClassFolders, class_folders, has_parts, outside_parts
 from dl4jlegacy.datasets.image_kinds import ENDINGS, FORMATS, is_image
-from dl4jlegacy.datasets.image_modes import SEVERAL, Pillow, check_mode, is_gray, plain, several_pictures
+from dl4jlegacy.datasets.image_modes import SEVERAL, Pillow, check_mode, check_range, is_gray, plain, several_pictures
 from dl4jlegacy.datasets.splitting import Split
 from dl4jlegacy.errors import ConfError, DataError, counted, how_to_install, nearest
 from dl4jlegacy.exits import exits_as_errors
@@ -189,8 +189,12 @@ class ImageRecordReader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         try:
             with exits_as_errors(), pillow.image.open(file, formats=_NAMES) as image:
                 _check_size(path, image, pillow)
-                check_mode(path, image)
-                pixels, said = self._pixels(image, pillow)
+                is_deep, no_colours = check_mode(path, image), self.channels == 1
+                no_colours = no_colours or (self.channels == 0 and is_gray(image))
+                image.load()  # what says how a photograph was held may come behind its pixels
+                if is_deep:
+                    check_range(path, image)
+                pixels, said = self._pixels(image, pillow, no_colours=no_colours)
                 return Decoded(pixels, (*said, *((SEVERAL,) if several_pictures(image) else ())))
         except DataError:
             raise
@@ -204,10 +208,8 @@ class ImageRecordReader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
                 raise  # the disk, and not what is on it
             raise DataError(f"image {path} is truncated or damaged: {exc}; remove it or save it anew") from exc
 
-    def _pixels(self, image: Any, pillow: Pillow) -> tuple[Array, tuple[str, ...]]:
-        """Return the pixels of an opened image, and what is to be said of it."""
-        no_colours = self.channels == 1 or (self.channels == 0 and is_gray(image))
-        image.load()  # what says how a photograph was held may come behind its pixels
+    def _pixels(self, image: Any, pillow: Pillow, *, no_colours: bool) -> tuple[Array, tuple[str, ...]]:
+        """Return the pixels of a loaded image, and what is to be said of it."""
         is_turned = bool(image.info or image.format == "TIFF") and image.getexif().get(_ORIENTATION, 1) != 1
         upright = pillow.ops.exif_transpose(image) if is_turned else image
         upright, said = plain(upright, "L" if no_colours else "RGB", self.background, pillow)

@@ -6,14 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dl4jlegacy.errors import DataError
 
-__all__ = ["SEVERAL", "Pillow", "check_mode", "is_gray", "plain", "several_pictures"]
+__all__ = ["SEVERAL", "Pillow", "check_mode", "check_range", "is_gray", "plain", "several_pictures"]
 
 _GRAY = frozenset({"1", "L", "LA", "La"})
 _READ = _GRAY | {"P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "HSV"}
 _ALPHA = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})
-_BITS, _SAMPLES = 258, 339  # of TIFF: BitsPerSample and SampleFormat
+_BITS, _PHOTOMETRIC, _SAMPLES = 258, 262, 339  # of TIFF: BitsPerSample, PhotometricInterpretation and SampleFormat
+_PALEST = 16  # of 256 shades: what has 16 bits and none that is brighter holds a camera's 10 or 12 bits
 _UNSIGNED = frozenset({1, 4})  # of SampleFormat; 4 is what is not said
 SEVERAL = "files with several pictures, of which the first is taken"
 
@@ -31,24 +34,57 @@ class Pillow:
         return (self.image.DecompressionBombError, self.image.DecompressionBombWarning)
 
 
-def check_mode(path: Path, image: Any) -> None:
-    """Raise ``DataError`` for an opened image whose pixels are no bytes of gray or colours.
+def check_mode(path: Path, image: Any) -> bool:
+    """Raise ``DataError`` for an opened image whose pixels become no bytes of gray or colours.
 
-    Pillow itself keeps the upper 8 bits of each channel of a PNG or TIFF of 16 bits in colours, and says nothing.
+    Returns:
+        Whether it has more than 8 bits a channel, so that ``check_range`` is to look at it once it is loaded.
     """
     bits = _bits(image)
-    if bits > 8 or image.mode.startswith(("I", "F")):
-        how_many = f"{bits} bits" if bits > 8 else "more than 8 bits"
-        raise DataError(
-            f"image {path} has mode {image.mode} with {how_many} a channel, which would lose its range here; save it "
-            "with 8 bits, its darkest value as 0 and its brightest as 255, or read it into an array of your own"
-        )
+    is_deep = bits > 8 or image.mode.startswith(("I", "F"))
+    if is_deep and not _has_shades(image, bits):
+        raise _no_range(path, image, bits)
+    if is_deep:
+        return True
     if image.mode not in _READ:
         raise DataError(
             f"image {path} has mode {image.mode}, of which no red, green and blue are made here; save it as RGB"
         )
     if image.format == "TIFF" and not _UNSIGNED.issuperset(image.tag_v2.get(_SAMPLES, ())):
         raise DataError(f"image {path} has signed numbers or fractions for pixels; save it with 8 bits from 0 to 255")
+    return False
+
+
+def _has_shades(image: Any, bits: int) -> bool:
+    """Return whether more than 8 bits are shades from black to white, of which Pillow keeps the upper 8 bits."""
+    if image.format == "TIFF":
+        tags = image.tag_v2
+        is_plain = _UNSIGNED.issuperset(tags.get(_SAMPLES, ())) and int(tags.get(_PHOTOMETRIC, 0)) > 0
+        return bits == 16 and is_plain and image.mode in (*_READ, "I;16", "I;16B")
+    if image.format == "PNG":
+        return bits == 16 and "transparency" not in image.info  # of 16 bits, which no pixel of 8 has
+    return bits > 8 and image.format == "PPM" and image.mode in ("I", "RGB")  # by its white
+
+
+def check_range(path: Path, image: Any) -> None:
+    """Raise ``DataError`` if a loaded image of more than 8 bits a channel has dark shades only, or is black."""
+    if image.mode.startswith("I"):
+        brightest = image.getextrema()[1] // 257
+    else:
+        bands = [image.getchannel(band).getextrema() for band in image.getbands()]
+        if image.mode in _ALPHA and bands[-1][0] == bands[-1][1]:  # else there may be ink in it alone
+            del bands[-1]
+        brightest = max(most for _, most in bands)
+    if brightest < _PALEST:
+        raise _no_range(path, image, 16)
+
+
+def _no_range(path: Path, image: Any, bits: int) -> DataError:
+    how_many = f"{bits} bits" if bits > 8 else "more than 8 bits"
+    return DataError(
+        f"image {path} has mode {image.mode} with {how_many} a channel, which would lose its range here; save it "
+        "with 8 bits, its darkest value as 0 and its brightest as 255, or read it into an array of your own"
+    )
 
 
 def _bits(image: Any) -> int:
@@ -56,7 +92,7 @@ def _bits(image: Any) -> int:
     if image.format == "TIFF":
         return max(8, *map(int, image.tag_v2.get(_BITS, (1,))))
     parts = [tile[3] for tile in image.tile]
-    if image.format == "PNG":
+    if image.format == "PNG" or (image.format == "PPM" and image.mode == "I" and isinstance(parts[0], str)):
         return 16 if any(isinstance(part, str) and ";16" in part for part in parts) else 8
     if image.format == "PPM":
         most = [part[1] for part in parts if isinstance(part, tuple) and len(part) == 2]  # the kind, and its white
@@ -66,7 +102,8 @@ def _bits(image: Any) -> int:
 
 def is_gray(image: Any) -> bool:
     """Tell whether an image has no colours, by its mode."""
-    return image.mode in _GRAY
+    is_deep = any(isinstance(tile[3], str) and tile[3].startswith("LA;16") for tile in image.tile)
+    return image.mode in _GRAY or image.mode.startswith("I") or is_deep
 
 
 def several_pictures(image: Any) -> bool:
@@ -86,6 +123,9 @@ def plain(image: Any, mode: str, background: str, pillow: Pillow) -> tuple[Any, 
     Returns:
         The image; and what a person should know of it, as a kind of images, or "".
     """
+    if image.mode.startswith("I"):
+        shades = (np.asarray(image).astype(np.int64) + 128) // 257
+        image = pillow.image.fromarray(shades.astype(np.uint8))
     if image.mode not in _ALPHA and "transparency" not in image.info:
         return (image if image.mode == mode else image.convert(mode)), ""
     rgba = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")

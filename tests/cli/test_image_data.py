@@ -157,7 +157,7 @@ def test_what_does_not_fit_is_said(dl4j: Any, here: Path, photos: DataSet) -> No
     assert "photos" in dl4j("predict", "iris.zip", "photos", fails=3)
 
 
-def test_images_of_more_than_eight_bits_are_refused_wherever_they_come_from(
+def test_images_of_a_cameras_ten_bits_in_sixteen_are_refused_wherever_they_come_from(
     dl4j: Any, here: Path, photos: DataSet
 ) -> None:
     dl4j("train", "photos", *SHORT, "--image-background", "#00ff00", "--out", "m.zip")

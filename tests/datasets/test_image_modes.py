@@ -80,9 +80,9 @@ DEEP: dict[str, Callable[[], bytes]] = {
     "rgba.png": lambda: png(deep(SHADES, 4), 6),
     "keyed.png": lambda: png(deep(SHADES, 3), 2, struct.pack(">HHH", 20, 20, 20)),
     "gray.pgm": lambda: ppm("P5", 65535, deep(SHADES)),
-    "ten.pgm": lambda: ppm("P5", 1023, deep(SHADES)),
+    "white_is_0.tif": lambda: tiff(SIXTEEN, 0),
+    "key.png": lambda: png(channels(SIXTEEN, SIXTEEN, SIXTEEN), 2, struct.pack(">HHH", 20, 20, 20)),
     "rgb.ppm": lambda: ppm("P6", 65535, deep(SHADES, 3)),
-    "ten.ppm": lambda: ppm("P6", 1023, deep(SHADES, 3)),
     "text.ppm": lambda: ppm("P3", 65535, deep(SHADES, 3)),
     "text.pgm": lambda: ppm("P2", 65535, deep(SHADES)),
     "real.pfm": lambda: b"Pf 6 4 -1.0\n" + SHADES.astype("<f4").tobytes(),
@@ -99,11 +99,49 @@ DEEP: dict[str, Callable[[], bytes]] = {
 
 
 @pytest.mark.parametrize("name", DEEP)
-def test_what_has_more_than_eight_bits_or_no_colours_is_refused_in_every_format(tmp_path: Path, name: str) -> None:
+def test_a_cameras_bits_in_sixteen_and_what_has_no_colours_are_refused_in_every_format(
+    tmp_path: Path, name: str
+) -> None:
     path = tmp_path / name
     path.write_bytes(DEEP[name]())
     with pytest.raises(DataError, match=r"image .* has (mode|signed numbers) .*; save it (with 8 bits|as RGB)"):
         ImageRecordReader(channels=1).read([path])
+
+
+SIXTEEN = SHADES.astype(np.uint16) * 257 - np.uint16(100) * (SHADES > 0)
+OPAQUE = np.full_like(SIXTEEN, 65535)
+SHADED: dict[str, Callable[[], bytes]] = {  # the whole range of more than 8 bits
+    "gray.png": lambda: png(SIXTEEN, 0),
+    "rgb.png": lambda: png(channels(SIXTEEN, SIXTEEN, SIXTEEN), 2),
+    "la.png": lambda: png(channels(SIXTEEN, OPAQUE), 4),
+    "inked_la.png": lambda: png(channels(0 * OPAQUE, OPAQUE - SIXTEEN), 4),
+    "rgba.png": lambda: png(channels(SIXTEEN, SIXTEEN, SIXTEEN, OPAQUE), 6),
+    "gray.pgm": lambda: ppm("P5", 65535, SIXTEEN),
+    "ten.pgm": lambda: ppm("P5", 1023, (SIXTEEN >> 6)),
+    "text.pgm": lambda: ppm("P2", 65535, SIXTEEN),
+    "rgb.ppm": lambda: ppm("P6", 65535, channels(SIXTEEN, SIXTEEN, SIXTEEN)),
+    "ten.ppm": lambda: ppm("P6", 1023, channels(SIXTEEN, SIXTEEN, SIXTEEN) >> 6),
+    "text.ppm": lambda: ppm("P3", 65535, channels(SIXTEEN, SIXTEEN, SIXTEEN)),
+    "gray.tif": lambda: tiff(SIXTEEN, 1),
+    "rgb.tif": lambda: tiff(channels(SIXTEEN, SIXTEEN, SIXTEEN), 2),
+    "rgba.tif": lambda: tiff(channels(SIXTEEN, SIXTEEN, SIXTEEN, OPAQUE), 2, extra=2),
+    "premultiplied.tif": lambda: tiff(channels(SIXTEEN, SIXTEEN, SIXTEEN, OPAQUE), 2, extra=1),
+    "rgbx.tif": lambda: tiff(channels(SIXTEEN, SIXTEEN, SIXTEEN, 0 * OPAQUE), 2, extra=0),
+    "cmyk.tif": lambda: tiff(channels(0 * OPAQUE, 0 * OPAQUE, 0 * OPAQUE, OPAQUE - SIXTEEN), 5),
+}
+
+
+@pytest.mark.parametrize("name", SHADED)
+def test_shades_of_more_than_eight_bits_become_the_picture_in_eight(tmp_path: Path, name: str) -> None:
+    path, drawn = tmp_path / name, np.random.default_rng(5).integers(0, 256, SHADES.shape).astype(np.uint8)
+    path.write_bytes(SHADED[name]())
+    for count in (1, 3):
+        assert np.abs(ImageRecordReader(channels=count).read([path]) - SHADES.astype(float)).max() <= 1
+    assert ImageRecordReader().read([path]).shape[1] == (
+        1 if name.rpartition("_")[2][:2] in ("gr", "la") or "pgm" in name else 3
+    )
+    (tmp_path / "drawn.png").write_bytes(png(drawn.astype(np.uint16) * 257, 0))
+    assert (ImageRecordReader(channels=1).read([tmp_path / "drawn.png"])[0, 0] == drawn).all()
 
 
 NOTHING = np.zeros_like(SHADES)
