@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -266,18 +266,18 @@ class RunExecution:
                 self._start(parts)
                 with shown(tick, progress) as show:
                     head, frame, best = self._wait(parts, show, deadline)
+                    if show is not None and tick is None:  # the last look may have been before the last round
+                        show(replace(self.status(), head=head))
             except KeyboardInterrupt as interrupt:
                 self._shut_down_after(interrupt)
-                interrupt.add_note(
-                    what_is_kept(parts.run.conf, parts.run.plan, parts.folder, in_grid=self._monitor is not None)
-                )
+                run, in_grid = parts.run, self._monitor is not None
+                interrupt.add_note(what_is_kept(run.conf, run.plan, parts.folder, in_grid=in_grid))
                 raise
             except TrackerLostError as exc:
                 check = (lambda: None) if self._monitor is None else self._monitor.leadership.check
                 known = None if parts.master is None else parts.master.known
                 saved = save_known(known, partial(_best_known, parts), parts.folder, parts.run.plan, check)
                 raise TrackerLostError(f"{exc}. {saved}") from exc
-        seconds = time.monotonic() - parts.started
         if head.status != "done" or frame is None:
             raise failure_of(head)
         done = TrainingResult(
@@ -285,7 +285,7 @@ class RunExecution:
             plan=parts.run.plan,
             head=head,
             model=Result.decode(frame),
-            seconds=seconds,
+            seconds=time.monotonic() - parts.started,
             examples_here=head.examples - (begun.examples if begun is not None else 0),
             warnings=(*((MIXED,) if parts.run.conf.mixed_devices else ()), *parts.outcome.warnings),
             devices=parts.run.compute.devices_of(parts.run.local_workers),

@@ -90,7 +90,11 @@ def shown(tick: Callable[[RunStatus], None] | None, progress: bool) -> Iterator[
         return
     if not sys.stderr.isatty():
         notebook = _notebook()
-        yield _WaitingLines(sys.stderr).tick if notebook is None else _NotebookLine(notebook).tick
+        if notebook is None:
+            yield _WaitingLines(sys.stderr).tick
+            return
+        with _NotebookLine(notebook) as cell:
+            yield cell.tick
         return
     with ProgressLine(sys.stderr) as line:
         yield line.tick
@@ -103,23 +107,39 @@ def _notebook() -> Any:
 
 
 class _NotebookLine:
-    """Shows a run's status in one line below the cell of a notebook, about once a second."""
+    """Shows a run's status in one line below the cell of a notebook, about once a second, and at last how it ended.
+
+    Used from one thread, as a context manager. What stands there in the end is saved with the notebook.
+    """
 
     def __init__(self, displays: Any) -> None:
         self._displays, self._speed = displays, Speed()
         self._id, self._is_shown = f"dl4j-{uuid.uuid4().hex}", False
         self._next = 0.0
+        self._last: RunStatus | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._last is not None:
+            self._show(_ended(self._last, "" if kind is None else kind.__name__))
 
     def tick(self, status: RunStatus) -> None:
-        """Show a new status in the place of the one before; the last one stays."""
+        """Show a new status in the place of the one before."""
+        self._last = status
         if status.head is not None:
             self._speed.add(status.seconds, status.head.examples)
         if status.seconds < self._next and status.waiting is None:
             return
         self._next = status.seconds + _NOTEBOOK_SECONDS
-        line = {"text/plain": status_line(status, self._speed.now)}
+        self._show(status_line(status, self._speed.now))
+
+    def _show(self, line: str) -> None:
         show = self._displays.update_display if self._is_shown else self._displays.display
-        show(line, raw=True, display_id=self._id)
+        show({"text/plain": line}, raw=True, display_id=self._id)
         self._is_shown = True
 
 
@@ -178,6 +198,19 @@ def status_line(status: RunStatus, speed: float, worker_command: str = "") -> st
         f"{speed:,.0f}/s, score {score(status)}, ETA {left}, {working}/{counted(len(status.workers), 'worker')} busy"
         f"{compiling()}"
     )
+
+
+def _ended(status: RunStatus, error: str) -> str:
+    """Return how a run has ended that was last seen like this, in one line; ``error``: the kind of its error."""
+    head = status.head
+    if head is None:
+        return f"ended by {error}, before it began" if error else "ended"
+    where = f"round {head.round}/{status.plan.total_rounds}, {counted(head.examples, 'example')}, score {score(status)}"
+    if error or head.status == "failed":
+        return f"ended by {error or 'an error'}; last seen in {where}"
+    if head.status != "done":
+        return f"ended; last seen in {where}"
+    return f"done in {duration(status.seconds)}: {where}" + (f"; {head.stopped_by}" if head.stopped_by else "")
 
 
 def compiling() -> str:

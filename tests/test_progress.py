@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -26,6 +28,7 @@ from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.liveness.quorum import Waiting
 from dl4jlegacy.scaleout.outcome import RunStatus
 from dl4jlegacy.scaleout.plan import Phase, Plan
+from dl4jlegacy.scaleout.records import Head, Manifest
 from dl4jlegacy.scaleout.worker_pool import network_performer
 from tests.support import REPOSITORY
 
@@ -266,5 +269,23 @@ def test_a_notebook_shows_one_line_below_its_cell(kernel: object, monkeypatch: p
         runner.setup(CONF)
         result = runner.train()
     assert (len(displays.places) == 1) == (kernel is not None) and not terminal.getvalue()
-    assert all("round" in lines[-1] for lines in displays.places.values())
+    for lines in displays.places.values():  # the last one is saved with the notebook
+        assert re.fullmatch(r"done in .*: round 6/6, 60 examples, score \d+\.\d{4}", lines[-1])
     assert result is not None and repr(result).startswith("<TrainingResult: version ") and len(repr(result)) < 100
+
+
+@pytest.mark.parametrize(
+    ("status", "line"), [("running", "ended by KeyboardInterrupt"), ("failed", "ended by an error")]
+)
+def test_a_notebook_says_that_a_run_has_failed(status: str, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dl4jlegacy.progress._notebook", lambda: displays)
+    monkeypatch.setattr(sys, "stderr", Terminal(is_terminal=False))
+    displays, plan = Displays(), Plan(phases=(Phase(),), batches=4, examples=4, batch_size=1, jobs_per_round=1)
+    head = Head(run="r", model=Manifest("m", 0, 0), status=status, round=2, examples=2, score=0.5, version=2)  # type: ignore[arg-type]
+    with contextlib.suppress(KeyboardInterrupt), shown(None, True) as show:
+        assert show is not None
+        show(RunStatus(plan, head, 1.0, ()))
+        if status == "running":
+            raise KeyboardInterrupt
+    [lines] = displays.places.values()
+    assert lines[-1] == f"{line}; last seen in round 2/4, 2 examples, score 0.5000"

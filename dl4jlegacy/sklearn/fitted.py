@@ -10,7 +10,7 @@ import numpy as np
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.sparse_features import SparseFeatures
-from dl4jlegacy.errors import ConfError
+from dl4jlegacy.errors import ConfError, counted
 from dl4jlegacy.kernels.threads import one_thread
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
@@ -88,6 +88,10 @@ class FittedNetwork:
         network = MultiLayerNetwork(self.conf)
         network.set_params(self.params)
         return network
+
+    def __repr__(self) -> str:
+        layers = counted(len(self.conf.layers), "layer")
+        return f"<FittedNetwork: {layers}, {self.params.size:,} parameters; network() makes a MultiLayerNetwork>"
 
     def __reduce__(self) -> tuple[object, tuple[str, Array]]:
         return _restored, (self.conf.to_json(), self.params)

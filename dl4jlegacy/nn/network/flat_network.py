@@ -11,7 +11,7 @@ import numpy as np
 
 from dl4jlegacy.backend import Array, Scalar, asarray, is_on_device, to_host
 from dl4jlegacy.datasets.batches import Data
-from dl4jlegacy.errors import NotFiniteError, ShapeError
+from dl4jlegacy.errors import NotFiniteError, ShapeError, counted
 from dl4jlegacy.kernels import load
 from dl4jlegacy.kernels.protocol import Kernels, device_kernels
 from dl4jlegacy.machine import check_memory
@@ -75,6 +75,11 @@ class FlatNetwork(ABC):
         self._captured: CapturedSteps | None = None
         if device is not None and device.captures:
             self._captured = CapturedSteps(device, self._dtype, self._workspace.arrays)
+
+    def __repr__(self) -> str:
+        """Return kind and size in a line; ``summary()`` has the layers."""
+        layers = counted(len(self.layers), "layer")
+        return f"<{type(self).__name__}: {layers}, {self.layout.size:,} parameters, {self._dtype}>"
 
     @abstractmethod
     def batches(self, data: Data, epochs: int = 1) -> Iterator[Any]:
