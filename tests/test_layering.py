@@ -95,7 +95,7 @@ ORDER = {
     for name in line.split()
 }
 LIBRARIES = {  # where each library may be imported
-    "PIL": ("dl4jlegacy.datasets.image_files",),
+    "PIL": ("dl4jlegacy.datasets.image_modes",),
     "boto3": ("dl4jlegacy.aws.session",),
     "botocore": ("dl4jlegacy.aws",),
     "cryptography": ("dl4jlegacy.aws.provision",),

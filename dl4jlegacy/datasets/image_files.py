@@ -26,9 +26,18 @@ from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.image_folders import ClassFolders, class_folders, has_parts, outside_parts
 from dl4jlegacy.datasets.image_kinds import ENDINGS, FORMATS, is_image
-from dl4jlegacy.datasets.image_modes import SEVERAL, Pillow, check_mode, check_range, is_gray, plain, several_pictures
+from dl4jlegacy.datasets.image_modes import (
+    SEVERAL,
+    Pillow,
+    check_mode,
+    check_range,
+    find_pillow,
+    is_gray,
+    plain,
+    several_pictures,
+)
 from dl4jlegacy.datasets.splitting import Split
-from dl4jlegacy.errors import ConfError, DataError, counted, how_to_install, nearest
+from dl4jlegacy.errors import ConfError, DataError, counted, nearest
 from dl4jlegacy.exits import exits_as_errors
 from dl4jlegacy.machine import check_memory
 
@@ -145,7 +154,7 @@ class ImageRecordReader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     def decode(self, path: Path) -> Decoded:
         """Return the pixels of one file, and what is to be said of it; raises ``DataError``, which names it."""
-        return self._decode(path, _pillow())
+        return self._decode(path, find_pillow())
 
     def of(self, pixels: Array) -> ImageRecordReader:
         """Return the reader that makes images such as these, of whatever it is given."""
@@ -153,7 +162,7 @@ class ImageRecordReader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         return msgspec.structs.replace(self, height=height, width=width, channels=channels)
 
     def _decoded(self, paths: Sequence[Path]) -> Iterator[Decoded]:
-        pillow = _pillow()
+        pillow = find_pillow()
         threads = min(len(os.sched_getaffinity(0)), _MOST_THREADS, len(paths))
         if threads < 2:
             for path in paths:
@@ -250,14 +259,6 @@ class _Remarks:
             logger.warning("%d of %s: %s; the first is %s", count, counted(whole, "image"), what, first)
 
 
-def _pillow() -> Pillow:
-    try:
-        from PIL import Image, ImageOps
-    except ModuleNotFoundError as exc:
-        raise DataError(f"images need Pillow, which is not installed: {how_to_install('images')}") from exc
-    return Pillow(Image, ImageOps)
-
-
 def _check_size(path: Path, image: Any, pillow: Pillow) -> None:
     """Raise ``DataError`` for an image that is too large."""
     most, (width, height) = pillow.image.MAX_IMAGE_PIXELS, image.size
@@ -290,7 +291,7 @@ def png_of(pixels: Array) -> bytes:
     Raises:
         DataError: Pillow is not installed.
     """
-    image = _pillow().image.fromarray(
+    image = find_pillow().image.fromarray(
         pixels[0] if len(pixels) == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0))
     )
     content = io.BytesIO()

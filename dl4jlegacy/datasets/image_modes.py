@@ -8,9 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from dl4jlegacy.errors import DataError
+from dl4jlegacy.errors import DataError, how_to_install
 
-__all__ = ["SEVERAL", "Pillow", "check_mode", "check_range", "is_gray", "plain", "several_pictures"]
+__all__ = [
+    "SEVERAL",
+    "Pillow",
+    "check_mode",
+    "check_range",
+    "find_pillow",
+    "is_gray",
+    "plain",
+    "several_pictures",
+    "shown",
+]
 
 _GRAY = frozenset({"1", "L", "LA", "La"})
 _READ = _GRAY | {"P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "HSV"}
@@ -32,6 +42,26 @@ class Pillow:
     def too_large(self) -> tuple[type[Exception], ...]:
         """What it raises for images beyond its limit; its warning, too, where warnings are errors."""
         return (self.image.DecompressionBombError, self.image.DecompressionBombWarning)
+
+
+def find_pillow() -> Pillow:
+    """Return the parts of Pillow; raises ``DataError`` if it is not installed."""
+    try:
+        from PIL import Image, ImageOps
+    except ModuleNotFoundError as exc:
+        raise DataError(f"images need Pillow, which is not installed: {how_to_install('images')}") from exc
+    return Pillow(Image, ImageOps)
+
+
+def shown(image: Any) -> Any:
+    """Return an image of Pillow's in gray, or in red, green and blue, on white where it is transparent.
+
+    What has no such pixels (deep, or fractions) or nothing else is as it was.
+    """
+    mode, info = getattr(image, "mode", ""), getattr(image, "info", {})
+    if mode not in _READ or (mode in ("1", "L", "RGB") and "transparency" not in info):
+        return image
+    return plain(image, "L" if mode in _GRAY else "RGB", "white", find_pillow())[0]
 
 
 def check_mode(path: Path, image: Any) -> bool:

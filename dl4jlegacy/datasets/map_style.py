@@ -2,7 +2,8 @@
 
 Nothing of either library is imported: what counts is ``len(dataset)`` and ``dataset[number]``. An example is a pair of
 features and a label, as of a ``torch.utils.data.Dataset``, or a row of named columns, as of a ``datasets.Dataset``. Its
-values are whatever NumPy makes arrays of (tensors among them), or images of Pillow.
+values are whatever NumPy makes arrays of (tensors among them), or images of Pillow, which lie on white where they are
+transparent.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 
 from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.dataset import DataSet, one_hot
+from dl4jlegacy.datasets.image_modes import shown
 from dl4jlegacy.datasets.iterator import NumberedDataSetIterator
 from dl4jlegacy.errors import DataError, Dl4jError, nearest
 from dl4jlegacy.exits import error_text, exits_as_errors
@@ -195,8 +197,8 @@ def _arrays(number: int, pair: tuple[list[Any], Any], names: tuple[str, ...]) ->
 def _array(what: str, value: Any) -> Array:
     """Return a value as an array of numbers; an image of Pillow as ``(channels, height, width)`` from 0 to 1."""
     is_image = callable(getattr(value, "getbands", None))
-    if is_image and getattr(value, "mode", "") in ("P", "PA"):
-        value = value.convert("RGB")  # its pixels are numbers of colours in a palette
+    if is_image:
+        value = shown(value)
     try:
         array = np.asarray(value)
     except (ValueError, TypeError, RuntimeError) as exc:  # PyTorch's is the last, for a tensor with gradients
