@@ -41,7 +41,7 @@ PURPOSES = {
     "docs": ("tools/documentation",),
     "gpu": ("dl4jlegacy/kernels/cuda",),
     "gpu13": ("dl4jlegacy/kernels/cuda",),
-    "images": ("dl4jlegacy/datasets/image_files.py",),
+    "images": ("dl4jlegacy/datasets/image_modes.py",),
     "keras": ("dl4jlegacy/nn/modelimport",),
     "metrics": ("dl4jlegacy/observing/prometheus.py",),
     "onnx": ("dl4jlegacy/nn/onnx",),

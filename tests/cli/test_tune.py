@@ -112,7 +112,7 @@ def test_plots_without_plotly_are_refused_before_anything_is_trained(
         (("conf.yaml", "--out", "nowhere/best.zip"), 8, "nowhere/best.zip"),
         (("conf.yaml", "--out-conf", "s3:/x"), 1, "it is no path of this machine"),
         (("conf.yaml", "--storage", "s3://bucket/x"), 3, "it is no path of this machine"),
-        (("conf.yaml", "--label", "colour"), 3, "--label, --regression and --schema are for tables"),
+        (("conf.yaml", "--label", "colour"), 3, "--label, --regression, --missing and --schema are for tables"),
         ((), 2, "Missing argument 'CONF'"),
     ],
 )
