@@ -28,6 +28,8 @@ HEADER_SECONDS = 10.0
 UNREAD_SECONDS = (5.0, 60.0)
 """After how long a client is closed that reads nothing: where many bytes wait for such clients, and where few do."""
 _AT_ONCE = 64
+_MOST_WAITING, _MOST_WAITING_BYTES = 64, 1 << 16
+"""Of requests that a client sends before it has the answer to the one before, so many are read, and one piece more."""
 _ACCEPT_AGAIN_SECONDS = 1.0
 _NO_LINGER = struct.pack("ii", 1, 0)
 _FULL = (
@@ -69,7 +71,14 @@ class _Client:
     def expect(self) -> None:
         """Close the connection unless its client says in time what is expected; see ``HEADER_SECONDS``."""
         if self._says is None:
-            self._says = self._loop.call_later(HEADER_SECONDS, self._transport.close)
+            self._says = self._loop.call_later(HEADER_SECONDS, self._is_late)
+
+    def _is_late(self) -> None:
+        self._says = None
+        if self._transport.is_reading() or self._transport.is_closing():
+            self._transport.close()
+        else:  # what the client says is not read yet
+            self.expect()
 
     def expect_no_more(self) -> None:
         """Wait no longer."""
@@ -126,11 +135,25 @@ class _Bounded(asyncio.Protocol):
 
     clients: _Clients
     loop: asyncio.AbstractEventLoop
+    flow: Any
     _client: _Client
+    _many_wait: Callable[[], bool]
+    """Whether many requests were read that wait for the answer to the one before them."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         super().connection_made(transport)
         self._client = _Client(self.clients, self.loop, transport)
+        self._read_on = self.flow.resume_reading
+        self.flow.resume_reading = self._read_on_unless_many_wait
+
+    def _read_on_unless_many_wait(self) -> None:
+        """Read on, unless many requests wait: uvicorn reads more with each answer, however fast requests come."""
+        if not self._many_wait():
+            self._read_on()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()  # type: ignore[misc]  # uvicorn's
+        self._read_on_unless_many_wait()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -146,6 +169,9 @@ class _Bounded(asyncio.Protocol):
 
 
 class _H11Connection(_Bounded, H11Protocol):
+    def _many_wait(self) -> bool:
+        return self.conn.their_state is h11.DONE and len(self.conn.trailing_data[0]) > _MOST_WAITING_BYTES
+
     def handle_events(self) -> None:
         super().handle_events()
         is_asked = self.cycle is not None and not self.cycle.response_complete
@@ -169,6 +195,9 @@ def _httptools_connection() -> type[asyncio.Protocol]:
 
     class Connection(_Bounded, HttpToolsProtocol):
         _is_whole = True
+
+        def _many_wait(self) -> bool:
+            return len(self.pipeline) > _MOST_WAITING
 
         def on_message_begin(self) -> None:
             super().on_message_begin()

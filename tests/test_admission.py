@@ -6,7 +6,9 @@ import contextlib
 import random
 import resource
 import socket
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -176,3 +178,54 @@ def test_who_does_not_read_is_closed(few: tuple[str, int], monkeypatch: pytest.M
         with pytest.raises((ConnectionResetError, BrokenPipeError)):
             while True:
                 line.sendall(asked)
+
+
+def test_a_client_is_not_late_while_the_server_does_not_read() -> None:
+    """A server that has many requests reads no others until it has answered some: then comes the rest of one."""
+
+    class Connection:
+        is_paused, closed = True, False
+
+        def __init__(self) -> None:
+            self.later: list[Callable[[], None]] = []
+
+        def call_later(self, seconds: float, call: Callable[[], None]) -> None:
+            self.later.append(call)
+
+        def is_reading(self) -> bool:
+            return not self.is_paused
+
+        def close(self) -> None:
+            self.closed = True
+
+        is_closing = set_write_buffer_limits = lambda self, **limits: False
+
+    connection: Any = Connection()
+    http_connections._Client(http_connections._Clients(1, 1), connection, connection)
+    for _ in range(3):
+        connection.later.pop()()
+        assert not connection.closed and len(connection.later) == 1
+    connection.is_paused = False
+    connection.later.pop()()
+    assert connection.closed
+
+
+def test_who_asks_many_things_at_once_fills_no_memory(few: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many requests there are, as few wait in the server as come in one piece, and all are answered."""
+    count, waiting, completed = 800, list[int](), http_connections._Bounded.on_response_complete
+
+    def on_response_complete(self: Any) -> None:
+        completed(self)
+        is_fast = hasattr(self, "pipeline")
+        waiting.append(len(self.pipeline) if is_fast else len(self.conn.trailing_data[0]) // len(request))
+
+    monkeypatch.setattr(http_connections._Bounded, "on_response_complete", on_response_complete)
+    request = GET.replace(b"\r\n\r\n", b"\r\nx: " + b"x" * 4000 + b"\r\n\r\n")
+    last = GET.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
+    with socket.create_connection(few, timeout=PATIENCE) as line:
+        sender = threading.Thread(target=line.sendall, args=(request * (count - 1) + last,))
+        sender.start()
+        answers = said(line)
+        sender.join(PATIENCE)
+    assert answers.count(b"HTTP/1.1 200") == count == len(waiting)
+    assert max(waiting) < 200

@@ -144,6 +144,7 @@ LIBRARIES = {  # where each library may be imported
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
 FORBIDDEN_ATTRIBUTES = {"yaml.load", "yaml.full_load", "yaml.unsafe_load", "pickle.loads", "os.system"}
+LAST_NAMES = {name.rpartition(".")[2] for name in FORBIDDEN_ATTRIBUTES}
 MODULE_LINES, FUNCTION_LINES = 600, 50
 DYNAMIC_IMPORTS = {  # names from a constant in the same file, or from the command line of this very process
     "dl4jlegacy.kernels": "the implementations of the kernels",
@@ -159,14 +160,20 @@ def tree(module: str) -> ast.Module:
     return ast.parse(MODULES[module].read_text(encoding="utf-8"))
 
 
+@cache
+def nodes(module: str) -> tuple[ast.AST, ...]:
+    """Return all nodes of a module's tree: to walk it takes much longer than to look at them."""
+    return tuple(ast.walk(tree(module)))
+
+
 def imports(module: str, *, types: bool = True) -> Iterator[str]:
     """The modules that a module imports, those of this package in full; those inside functions, too.
 
     Without ``types`` not what only type checkers see.
     """
-    guards = [n for n in ast.walk(tree(module)) if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
+    guards = [n for n in nodes(module) if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
     hidden = set() if types else {id(node) for guard in guards for node in ast.walk(guard)}
-    for node in ast.walk(tree(module)):
+    for node in nodes(module):
         if id(node) in hidden:
             continue
         if isinstance(node, ast.Import):
@@ -254,11 +261,11 @@ def test_a_library_is_imported_only_where_it_has_its_place() -> None:
 def runs_foreign_code(module: str) -> list[str]:
     """What in a module could run code that came from outside."""
     found = [name for name in imports(module) if name.partition(".")[0] in FORBIDDEN_MODULES]
-    for node in ast.walk(tree(module)):
+    for node in nodes(module):
         match node:
             case ast.Call(func=ast.Name(id=name)) if name in FORBIDDEN_CALLS:
                 found.append(f"line {node.lineno}: {name}()")
-            case ast.Attribute() if (text := ast.unparse(node)) in FORBIDDEN_ATTRIBUTES:
+            case ast.Attribute(attr=name) if name in LAST_NAMES and (text := ast.unparse(node)) in FORBIDDEN_ATTRIBUTES:
                 found.append(f"line {node.lineno}: {text}")
             case ast.keyword(arg="allow_pickle", value=value) if ast.unparse(value) != "False":
                 found.append(f"line {value.lineno}: allow_pickle={ast.unparse(value)}")
@@ -276,7 +283,7 @@ def test_structs_are_decoded_by_types_that_are_described() -> None:
     """See ``dl4jlegacy.decoding``: else two threads that decode a struct for the first time may end the process."""
     found = []
     for module in MODULES:
-        for node in ast.walk(tree(module)):
+        for node in nodes(module):
             if not isinstance(node, ast.Call) or not module.startswith("dl4jlegacy."):
                 continue
             called = ast.unparse(node.func)
@@ -305,7 +312,7 @@ def test_json_is_written_without_nan() -> None:
         m
         for m in MODULES
         if m.startswith("dl4jlegacy")
-        and "json.dumps" in {ast.unparse(n) for n in ast.walk(tree(m)) if isinstance(n, ast.Attribute)}
+        and any(isinstance(n, ast.Attribute) and n.attr == "dumps" and ast.unparse(n) == "json.dumps" for n in nodes(m))
     ]
     assert found == ["dl4jlegacy.strict_json"]
 
@@ -319,7 +326,7 @@ def test_modules_are_short() -> None:
 def functions() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
     """Every function of the package, with the module that it is in."""
     for module in MODULES:
-        for node in ast.walk(tree(module)):
+        for node in nodes(module):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 yield module, node
 
@@ -338,7 +345,7 @@ def test_arguments_are_not_packed_into_tuples() -> None:
     packed = [
         f"{module}, line {argument.lineno}"
         for module in MODULES
-        for node in ast.walk(tree(module))
+        for node in nodes(module)
         if isinstance(node, ast.Call)
         for argument in node.args
         if isinstance(argument, ast.Starred) and isinstance(argument.value, ast.Tuple)

@@ -188,7 +188,7 @@ for seed in (3, 11, 19, 27, 43, 45, 51, 59):
 
 def test_a_schedule_is_replayed_exactly_by_another_process():
     """Sets are iterated in an order of each process's own: what the protocol does must not depend on one."""
-    environments = [{**os.environ, "PYTHONHASHSEED": str(seed)} for seed in range(4)]
+    environments = [{**os.environ, "PYTHONHASHSEED": str(seed)} for seed in range(2)]
     command = [sys.executable, "-c", REPLAY]
     processes = [
         subprocess.Popen(command, stdout=subprocess.PIPE, env=env, cwd=REPOSITORY, text=True) for env in environments
