@@ -158,8 +158,10 @@ def images_of(model: TrainedModel, file: str) -> tuple[Path, ...]:
     return tuple(find_images(place))
 
 
-def sequences_of(model: TrainedModel, file: str) -> dict[Path, Array]:
+def sequences_of(model: TrainedModel, file: str, *, told: bool = True) -> dict[Path, Array]:
     """Return the sequences that a model, which learned from such files, is to be given: that file, or a folder's.
+
+    ``told``: columns that the model does not know are named in a warning.
 
     Raises:
         DataError: there is none, or one cannot be read or has other columns; names it.
@@ -171,7 +173,7 @@ def sequences_of(model: TrainedModel, file: str) -> dict[Path, Array]:
     with files.errors_as(DataError, f"cannot read {file}"):
         place = files.expand(storage.local(file))
         paths = sequence_paths(place) if files.is_folder(place) else [place]
-    return {path: model.rows_as_read(model.sequences.features(path)) for path in paths}
+    return {path: model.rows_as_read(model.sequences.features(path, told=told)) for path in paths}
 
 
 def blocks_of(model: TrainedModel, file: str, images: Sequence[Path] = (), *, told: bool = True) -> Iterator[Array]:

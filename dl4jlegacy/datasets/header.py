@@ -74,8 +74,8 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return [place[name] for name in self.features], place.get(self.label)
 
 
-def check_names(names: Sequence[str], wanted: Sequence[str], where: str) -> None:
-    """Raise ``DataError`` unless each wanted column is among the names, once."""
+def check_names(names: Sequence[str], wanted: Sequence[str], where: str, *, whose: str = "") -> None:
+    """Raise ``DataError`` unless each wanted column is among the names, once; ``whose`` columns, if not a model's."""
     counts = Counter(names)
     for name in wanted:
         if counts[name] > 1:
@@ -83,7 +83,7 @@ def check_names(names: Sequence[str], wanted: Sequence[str], where: str) -> None
     if missing := [name for name in wanted if not counts[name]]:
         more = f", and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise DataError(
-            f"{where} has no column {missing[0]!r}{more}, which the model learned from"
+            f"{where} has no column {missing[0]!r}{more}, {whose or 'which the model learned from'}"
             f"{nearest(missing[0], list(names[:50]))}; columns are found by their names, and in their order only in a "
             "file without names"
         )

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from dl4jlegacy import files
 from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.dataset import DataSet, one_hot
-from dl4jlegacy.datasets.header import are_names, check_names, warn_of_unknown
+from dl4jlegacy.datasets.header import check_names, warn_of_unknown
 from dl4jlegacy.datasets.iterator import NumberedDataSetIterator
 from dl4jlegacy.datasets.label_cells import class_name, classes_of, why_no_classes
 from dl4jlegacy.datasets.pandas_index import header_names
@@ -169,7 +169,7 @@ class CsvSequenceDataSetIterator(NumberedDataSetIterator):
         for number, path in enumerate(paths):
             file, rows = self._first_look(path)
             if not number and not self._layout.columns:
-                self._layout = msgspec.structs.replace(self._layout, columns=names_in(rows))
+                self._layout = msgspec.structs.replace(self._layout, columns=names_in(path, rows))
             rows = in_order(path, rows, self._layout.columns, is_new=self._layout.is_new)
             if not number:
                 found = _columns(path, wanted, rows)
@@ -182,7 +182,7 @@ class CsvSequenceDataSetIterator(NumberedDataSetIterator):
                 where = of_labels[number]
                 of_labels_file, labels = self._first_look(where)
                 if not number and not self._layout.label_columns:
-                    self._layout = msgspec.structs.replace(self._layout, label_columns=names_in(labels))
+                    self._layout = msgspec.structs.replace(self._layout, label_columns=names_in(where, labels))
                 labels = in_order(where, labels, self._layout.label_columns, is_new=self._layout.is_new)
                 self._check_labels(where, labels, path, len(rows.cells))
             if labels is not None and regression:
@@ -342,7 +342,8 @@ def read_rows(path: Path, skip_lines: int) -> Rows:
     for line, row in zip(rows.lines, rows.cells, strict=True):
         if len(row) != len(rows.cells[0]):
             raise DataError(
-                f"{path}, line {line} has {counted(len(row), 'column')}, and the first row {len(rows.cells[0])}"
+                f"{path}, line {line} has {counted(len(row), 'column')}, and the first row {len(rows.cells[0])}; all "
+                "time steps have the same columns"
             )
     return rows
 
@@ -351,7 +352,10 @@ def _rows_of(path: Path, content: bytes, skip_lines: int) -> Rows:
     rows = list(csv_rows(io.BytesIO(content), str(path)))
     skipped, found = rows[:skip_lines], rows[skip_lines:]
     if not found:
-        raise DataError(f"{path} has no time steps: {counted(len(rows), 'row')}, of which {skip_lines} are skipped")
+        raise DataError(
+            f"{path} has no time steps: {counted(len(rows), 'row')}, of which {skip_lines} are skipped; remove the "
+            "file, or write its time steps into it"
+        )
     for (before, _), (line, row) in itertools.pairwise(found):
         if line > before + 1 and not any("\n" in cell or "\r" in cell for cell in row):
             raise DataError(f"{path}, line {before + 1} is empty, and rows follow; each row is one time step")
@@ -359,16 +363,27 @@ def _rows_of(path: Path, content: bytes, skip_lines: int) -> Rows:
     return Rows([line for line, _ in found], cells, header_names(skipped[-1][1]) if skipped else [])
 
 
-def names_in(rows: Rows) -> tuple[str, ...]:
-    """Return the names of the columns, if the line above the rows has one for each, by which they are told apart."""
-    is_header = len(rows.names) == len(rows.cells[0]) and are_names(rows.names)
-    return tuple(rows.names) if is_header else ()
+def names_in(path: Path, rows: Rows) -> tuple[str, ...]:
+    """Return the names of the columns, if the line above the rows has them, by which they are told apart.
+
+    Raises:
+        DataError: there are names, and not one for each column, or one twice.
+    """
+    if not rows.names:
+        return ()
+    names = rows.names
+    is_comment = len(names) != len(rows.cells[0]) and (len(names) == 1 or names[0].startswith("#"))
+    if is_comment or not all(names) or any(map(is_number, names)):
+        return ()
+    _check_width(path, rows)
+    check_names(names, names, str(path))
+    return tuple(names)
 
 
 def in_order(
     path: Path, rows: Rows, names: Sequence[str], *, labels: Sequence[str] = (), is_new: bool | None = None
 ) -> Rows:
-    """Return rows with the columns of these names, in their order; as they are if either has no names.
+    """Return rows with the columns of these names, in their order; as they are without names, or without a line above.
 
     Args:
         path: of the file.
@@ -378,23 +393,42 @@ def in_order(
         is_new: others are an error; False: they are named in a warning; None: neither.
 
     Raises:
-        DataError: a column is not there; or one is there that is not in the first file.
+        DataError: a column is not there, or twice; one is there that is not in the first file; or the line above the
+            rows has no names.
     """
-    found = names_in(rows)
-    if not names or not found or found == tuple(names):
+    found = rows.names
+    if not names or not found:
         return rows
+    if not set(names).intersection(found) and any(map(is_number, found)):
+        raise DataError(
+            f"{path} begins with {', '.join(found)[:_SHOWN]!r}, and not with the names of its columns; write a line of "
+            f"names above its time steps: {', '.join(names)[:_SHOWN]}"
+        )
     known = {*names, *labels}
     others = [name for name in found if name not in known]
-    check_names(found, names, str(path))
+    check_names(found, names, str(path), whose="which the first file has" if is_new else "")
+    _check_width(path, rows)
     if others and is_new:
         raise DataError(f"{path} has a column {others[0]!r}, which the first file has not; all have the same columns")
     if is_new is False:
         warn_of_unknown(others, str(path))
+    if found == list(names):
+        return rows
     for line, row in zip(rows.lines, rows.cells, strict=True):
         if len(row) != len(found):
             raise DataError(f"{path}, line {line} has {counted(len(row), 'column')}, and {len(found)} names above them")
     places = [found.index(name) for name in names]
     return Rows(rows.lines, [[row[place] for place in places] for row in rows.cells], list(names))
+
+
+def _check_width(path: Path, rows: Rows) -> None:
+    """Raise ``DataError`` unless the first row has a cell for each name above it."""
+    found, width = len(rows.names), len(rows.cells[0])
+    if found != width:
+        raise DataError(
+            f"{path}, line {rows.lines[0]} has {counted(width, 'column')}, and {counted(found, 'name')} above them; "
+            "give each column one"
+        )
 
 
 def without_columns(rows: Rows, columns: Sequence[int]) -> Rows:
@@ -442,7 +476,9 @@ def numbers_of(path: Path, rows: Rows, *, what: Literal["value", "label"] = "val
             with np.errstate(over="ignore"):
                 if not is_number(cell) or not np.isfinite(np.float32(float(cell))):
                     remedy = "a line of names is left out by skip_lines"
-                    if what == "label":
+                    if is_number(cell.replace(",", ".", 1)):
+                        remedy = "write numbers with a decimal point"
+                    elif what == "label":
                         remedy = "numbers are to be predicted (regression); leave that out for classes"
                     raise DataError(
                         f"{path}, line {line}, {what} {column} is {cell[:_SHOWN]!r}, not a finite number; {remedy}"

@@ -103,14 +103,14 @@ class SequenceRecordReader(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
         """Whether a label is that of a whole sequence, told at its last time step."""
         return self.align == "end"
 
-    def features(self, path: Path) -> Array:
+    def features(self, path: Path, *, told: bool = True) -> Array:
         """Return a sequence ``(1, columns, time steps)`` of a file as float64, with its labels or without.
 
-        Raises ``DataError``.
+        ``told``: columns that are left out are named in a warning. Raises ``DataError``.
         """
         rows, labels = read_rows(path, max(self.skip_lines, 0)), self.label_columns
         features = [name for name in self.names if name not in labels]
-        rows = in_order(path, rows, features, labels=labels, is_new=False)
+        rows = in_order(path, rows, features, labels=labels, is_new=False if told else None)
         width = len(rows.cells[0])
         if labels and width == self.columns + len(labels):
             rows = without_columns(rows, _numbers(self, rows, path))
@@ -220,7 +220,7 @@ def _settled(part: _Part, reader: SequenceRecordReader) -> SequenceRecordReader:
         top = read_rows(first, 0).cells[0]
         skip = int(not any(map(is_number, top)))
     rows = read_rows(first, skip)
-    reader = msgspec.structs.replace(reader, skip_lines=skip, names=reader.names or names_in(rows))
+    reader = msgspec.structs.replace(reader, skip_lines=skip, names=reader.names or names_in(first, rows))
     if part.labels is None and not (reader.columns and reader.label_columns):
         columns = _columns_of(rows)
         names = reader.labels or find_columns(reader.label or "-1", columns, str(first))
@@ -265,7 +265,7 @@ def _read(part: _Part, reader: SequenceRecordReader, known: Sequence[str] | None
     label = None if part.labels else _numbers(reader, rows, first)
     if part.labels and reader.regression:
         names = tuple(known or _columns_of(read_rows(part.labels[0], reader.skip_lines)))
-    if is_known and not names_in(rows):
+    if is_known and not reader.names:
         _check_width(first, len(rows.cells[0]) - len(label or ()), reader)
     data = CsvSequenceDataSetIterator(
         part.features,

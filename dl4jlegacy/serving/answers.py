@@ -245,13 +245,13 @@ def _plain_rows(model: TrainedModel, body: bytes) -> Array | None:
 
 def _blocks(model: TrainedModel, place: str) -> Iterable[Array]:
     """Return the blocks in which ``dl4j predict`` computes a file."""
-    images, sequences = images_of(model, place), sequences_of(model, place)
+    images, sequences = images_of(model, place), sequences_of(model, place, told=False)
     return sequences.values() if sequences else blocks_of(model, place, images, told=False)
 
 
 def _unknown_columns(model: TrainedModel, file: Path) -> list[str]:
     """Return the columns in a body, kept in a file, that a model with names for its own does not know."""
-    known = {*model.feature_columns, *model.label_columns}
+    known = {*model.feature_columns, *model.label_columns, *(model.sequences.names if model.sequences else ())}
     if not known or not is_table(file.name):
         return []
     names = column_names(file, known)

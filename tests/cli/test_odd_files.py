@@ -5,9 +5,7 @@ The same is done without ``--label``, by which plain numbers are read, and with 
 
 from __future__ import annotations
 
-import contextlib
 import json
-import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,14 +23,14 @@ from dl4jlegacy.errors import Dl4jError
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.serving.answers import CSV, JSON_LINES, Limits, RefusedError, read_body
 from dl4jlegacy.training import prepare
-from tests.support import REPOSITORY
+from tests.support.odd_page import OTHER, WAYS, cells_under, of_kind, warnings_of, without_names
 
 Columns = list[tuple[str, list[Any]]]
 """The names and the cells of a table's columns."""
 
 COUNT = 60
-PAGE = REPOSITORY / "docs" / "odd-files.md"
-WAYS = ("data validate", "train", "tune", "Python", "evaluate", "predict", "serve")
+HEADINGS = {"": "Without a schema", "label": "With a schema"}
+"""Above the tables of the page, by --label."""
 
 
 def plain() -> Columns:
@@ -112,20 +110,6 @@ IMPOSSIBLE = {("two columns of one name", "JSON lines"), ("two columns of one na
 MEDIA = {"CSV": (CSV, csv_of), "JSON lines": (JSON_LINES, lines_of)}
 
 
-@contextlib.contextmanager
-def warnings_of() -> Iterator[list[logging.LogRecord]]:
-    """Yield what the package logs inside, which the command line has taken for itself before."""
-    told: list[logging.LogRecord] = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = told.append  # type: ignore[method-assign]
-    logger = logging.getLogger("dl4jlegacy")
-    logger.addHandler(handler)
-    try:
-        yield told
-    finally:
-        logger.removeHandler(handler)
-
-
 class Bench:
     """Puts files of one kind through the ways, and says what came of it: read, named, refused, or other answers."""
 
@@ -192,7 +176,7 @@ class Bench:
         if status:
             return "refused"
         if without_names(found) != without_names(wanted):
-            return "other answers"
+            return OTHER
         return "named" if "warning:" in err else "read"
 
     def _served(self, model: Path, *tables: Columns) -> str:
@@ -206,35 +190,16 @@ class Bench:
         except (Dl4jError, RefusedError):
             return "refused"
         if not np.array_equal(*answers):
-            return "other answers"
+            return OTHER
         return "named" if unknown else "read"
 
 
 SHORT = ("--model", "mlp", "--epochs", "1", "--workers", "1", "--format", "json")
 
 
-def without_names(text: str) -> Any:
-    found = json.loads(text)
-    return {name: value for name, value in found.items() if name not in ("dataset", "data", "file", "path")}
-
-
-def of_kind(text: str, kind: str) -> str:
-    """Return what a cell of the page says of one kind of files."""
-    most, _, others = text.partition(" (")
-    named = dict(each.split(": ") for each in others.rstrip(")").split(", ") if each)
-    return named.get(kind, most)
-
-
-def page(label: str) -> dict[str, dict[str, str]]:
-    """Return the cells of one of the page's tables, by what is odd and by way."""
-    part = PAGE.read_text("utf-8").split("## ")[2 if label else 1]
-    rows = [[each.strip() for each in line.split("|")[1:-1]] for line in part.splitlines() if line.startswith("|")]
-    return {row[0]: dict(zip(rows[0][1:], row[1:], strict=True)) for row in rows[2:]}
-
-
 @pytest.mark.parametrize("odd", ODD)
 def test_the_page_says_what_becomes_of_an_odd_csv_file(odd: str, tmp_path: Path, capsys: Any) -> None:
-    told, ways = page("")[odd], tuple(way for way in WAYS if way != "tune")
+    told, ways = cells_under(HEADINGS[""])[odd], tuple(way for way in WAYS if way != "tune")
     for way, found in Bench(tmp_path / "f", "CSV", "", capsys).outcomes(odd, ways):
         assert found == of_kind(told[way], "CSV"), way
 
@@ -245,12 +210,12 @@ def test_the_page_says_what_becomes_of_an_odd_csv_file(odd: str, tmp_path: Path,
 def test_the_page_says_what_becomes_of_odd_files_of_every_kind(
     kind: str, label: str, tmp_path: Path, capsys: Any
 ) -> None:
-    told = page(label)
+    told = cells_under(HEADINGS[label])
     wrong = [
         f"{odd}, {way}: {found}; the page says {told[odd][way]!r}"
         for number, odd in enumerate(ODD)
         if (odd, kind) not in IMPOSSIBLE
         for way, found in Bench(tmp_path / str(number), kind, label, capsys).outcomes(odd, WAYS)
-        if found != of_kind(told[odd][way], kind) or found == "other answers"
+        if found != of_kind(told[odd][way], kind) or found == OTHER
     ]
     assert not wrong

@@ -193,9 +193,14 @@ def test_a_model_of_sequences_refuses_files_of_other_columns_and_standard_input(
     trained(dl4j, "steps", *SHORT, "--out", "m.zip")
     Path("other names.csv").write_text("a,c,d\n1,2,3\n")
     assert "other names.csv has no column 'b'" in dl4j("predict", "m.zip", "other names.csv", fails=3)
+    Path("nameless.csv").write_text("1,1,1\n1,2,3\n")
+    assert "begins with '1, 1, 1', and not with the names" in dl4j("predict", "m.zip", "nameless.csv", fails=3)
+    assert "takes sequences in files" in dl4j("predict", "m.zip", "-", fails=3)
+    for path in steps.iterdir():
+        path.write_text(path.read_text().partition("\n")[2])
+    trained(dl4j, "steps", *SHORT, "--out", "m.zip")
     Path("wide.csv").write_text("1,1,1,1\n1,2,3,4\n")
     assert "wide.csv has 4 columns, and the model takes 2 a time step" in dl4j("predict", "m.zip", "wide.csv", fails=3)
-    assert "takes sequences in files" in dl4j("predict", "m.zip", "-", fails=3)
     Path("other").mkdir()
     Path("other", "1.csv").write_text("1,1,1,up\n1,2,3,up\n4,5,6,down\n")
     assert "3 columns beside the label, and 2 are learned from" in dl4j(
