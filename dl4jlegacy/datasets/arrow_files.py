@@ -23,6 +23,7 @@ import numpy as np
 
 from dl4jlegacy import files
 from dl4jlegacy.backend import Array
+from dl4jlegacy.datasets.header import check_different
 from dl4jlegacy.datasets.pandas_index import listed_columns
 from dl4jlegacy.datasets.text_files import Row
 from dl4jlegacy.errors import DataError
@@ -164,11 +165,7 @@ def opened_arrow(file: BinaryIO, name: str) -> Iterator[ArrowFile]:
             native = opened.enter_context(_native(file))
             schema, read = _arrow(native, start) if is_arrow else _parquet(native)
             names = tuple(schema.names)
-        for column in names:
-            if names.count(column) > 1:
-                raise DataError(
-                    f"{name}: column {column!r} is there {names.count(column)} times; name each differently"
-                )
+        check_different(names, name)
         yield ArrowFile(name, names, listed_columns(names, schema.metadata), schema, read)
 
 

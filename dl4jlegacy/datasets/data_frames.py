@@ -5,6 +5,7 @@ None of these programs is imported: what has named columns and a shape ``(rows, 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -57,7 +58,8 @@ class FrameColumns:
             words: those that are read as texts; others are if they hold no numbers.
         """
         shown = header_names(names, wanted)
-        given = {each: known for each, known in zip(shown, names, strict=True) if shown.count(each) == 1}
+        counts = Counter(shown)
+        given = {each: known for each, known in zip(shown, names, strict=True) if counts[each] == 1}
         read = {each: _cells(columns[known], each in words) for each, known in given.items() if each in wanted}
         return FrameColumns(name, tuple(shown), read)  # what is there twice is an error later
 

@@ -11,7 +11,7 @@ import msgspec
 from dl4jlegacy.datasets.text_files import is_number
 from dl4jlegacy.errors import ConfError, DataError, nearest
 
-__all__ = ["Header", "are_names", "check_names", "warn_of_unknown"]
+__all__ = ["Header", "are_names", "check_different", "check_names", "warn_of_unknown"]
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +72,13 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             warn_of_unknown((name for name in names if name not in known), where)
         place = {name: number for number, name in enumerate(names)}
         return [place[name] for name in self.features], place.get(self.label)
+
+
+def check_different(names: Iterable[str], name: str) -> None:
+    """Raise ``DataError`` if several columns of the file ``name`` are called alike."""
+    for column, count in Counter(names).items():
+        if count > 1:
+            raise DataError(f"{name}: column {column!r} is there {count} times; name each differently")
 
 
 def check_names(names: Sequence[str], wanted: Sequence[str], where: str, *, whose: str = "") -> None:

@@ -203,8 +203,8 @@ def _labels_in(
         return several or (_default_label(names),)
     every = list(names)
     if not label.strip().startswith("-"):
-        left_out = iter(index)
-        every = [names[numbers.index(n)] if n in numbers else next(left_out) for n in range(1, max(numbers) + 1)]
+        left_out, read = iter(index), dict(zip(numbers, names, strict=True))
+        every = [read[n] if n in read else next(left_out) for n in range(1, max(numbers) + 1)]
         every += left_out
     found = find_columns(label, every, where)
     if wrong := [name for name in found if name in index]:
@@ -437,11 +437,12 @@ def _is_header(cells: Sequence[str], label: str, *, allows_nameless: bool) -> bo
 def _check_names(name: str, line: int, names: Sequence[str]) -> None:
     if len(names) < 2:
         raise DataError(f"{name}, line {line}: {why_no_features(names)}")
+    counts = Counter(names)
     for number, column in enumerate(names, 1):
         if not column:
             remedy = "give it one, or delete the delimiter if all lines end in it"
             raise DataError(f"{name}, line {line}, column {number}: the header has no name there; {remedy}")
-        if names.count(column) > 1:
+        if counts[column] > 1:
             raise DataError(
                 f"{name}, line {line}: column {column!r} is there twice in the header; name each differently"
             )

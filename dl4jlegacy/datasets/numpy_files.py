@@ -20,6 +20,7 @@ from numpy.lib import format as npy
 
 from dl4jlegacy import files
 from dl4jlegacy.backend import Array
+from dl4jlegacy.datasets.header import check_different
 from dl4jlegacy.datasets.text_files import Row
 from dl4jlegacy.errors import DataError, counted
 
@@ -207,9 +208,7 @@ def _file(name: str, headers: list[_Header]) -> NumpyFile:
     wide = [array for array, shape, *_, is_one_hot in headers if math.prod(shape[1:]) > 1 and not is_one_hot]
     arrays = tuple(_stored(header, wide, name) for header in headers)
     names = [column for array in arrays for column in array.columns]
-    for column in names:
-        if names.count(column) > 1:
-            raise DataError(f"{name}: column {column!r} is there {names.count(column)} times; name each differently")
+    check_different(names, name)
     return NumpyFile(name, tuple(sorted(names, key=lambda column: column == "label")), rows, arrays)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -326,9 +327,9 @@ def _checked(values: Array, table: Table, column: str, missing: Sequence[float])
 
 def _places_in_header(name: str, header: list[str], possible: _Possible) -> dict[str, int]:
     """Return the number of each column that is read, from 1, by the header."""
-    columns = possible.read
+    columns, counts = possible.read, Counter(header)
     for column in columns:
-        count = header.count(column.name)
+        count = counts[column.name]
         if count > 1:
             raise DataError(f"{name}, line 1: column {column.name!r} is there {count} times; name each differently")
         if not count:
@@ -336,7 +337,8 @@ def _places_in_header(name: str, header: list[str], possible: _Possible) -> dict
     if possible.told:
         known = {column.name for column in possible.all}
         warn_of_unknown((column for column in header if column not in known), name)
-    return {column.name: header.index(column.name) + 1 for column in columns}
+    places = {read: place for place, read in enumerate(header, 1)}
+    return {column.name: places[column.name] for column in columns}
 
 
 def _places_in_order(name: str, first: Row, possible: _Possible) -> dict[str, int]:
