@@ -87,7 +87,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Machines,
     with hosts("first", "second", "third") as (there, wire), stopped_at_the_end(folder / "first" / "services"):
         machines = Machines(there, wire, folder)
         try:
-            [secret] = [line for line in recipe("(umask 077; head") if line.startswith("(")]
+            [secret] = [line for line in recipe("(umask 077; set -C; head") if line.startswith("(")]
             machines.done("first", secret)
             for other in ("second", "third"):  # scp
                 (machines.home(other) / "dl4j.secret").write_bytes(
