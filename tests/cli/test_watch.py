@@ -246,20 +246,23 @@ def test_a_worker_is_silent_whose_sign_of_life_does_not_change() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answers", "state"),
+    ("answers", "state", "round_"),
     [
-        ([status(12), status(48, "done"), None], "done"),
-        ([status(48, "done"), status(None), None], "done"),  # it is cleared up
-        ([status(48, "done"), status(1), None], "running"),  # another run has come
-        ([status(12), None], "running"),
-        ([status(12), status(12, "failed", master=None)], "failed"),
+        ([status(12), status(48, "done"), None], "done", 48),
+        ([status(48, "done"), status(None), None], "done", 48),  # it is cleared up
+        ([status(48, "done"), status(1), None], "running", 1),  # another run has come
+        ([status(12), None], "running", 12),
+        ([status(12), status(None), None], "running", 12),  # its grid was emptied, and it has ended since
+        ([status(None), None], None, None),
+        ([status(12), status(12, "failed", master=None)], "failed", 12),
     ],
 )
-def test_the_end_of_the_run_ends_it(answers: list[Any], state: str) -> None:
+def test_the_end_of_the_run_ends_it(answers: list[Any], state: str | None, round_: int | None) -> None:
     with looking(*answers) as look:
         seen = [look() for _ in answers]
     assert [each.is_over for each in seen] == [False] * (len(answers) - 1) + [True]
-    assert (seen[-1].fields["status"], seen[-1].fields["state"]) == (state, "ended")
+    last = seen[-1].fields
+    assert (last["status"], last["round"], last["state"]) == (state, round_, "ended")
 
 
 @pytest.mark.parametrize(

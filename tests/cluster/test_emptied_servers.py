@@ -43,6 +43,11 @@ def stand_by(cluster: Cluster) -> Command:
     return standby
 
 
+def looks_of(watch: Command) -> list[dict]:
+    """Return what ``status --watch --format json`` has printed in whole lines."""
+    return [json.loads(line) for line in watch.out().splitlines(keepends=True) if line.endswith("\n")]
+
+
 @functools.cache
 def in_one_process(router: str) -> dict:
     """Return what a run comes to that nothing happens to."""
@@ -75,11 +80,12 @@ def test_a_run_goes_on_when_both_servers_are_started_anew_with_nothing(
     until(lambda: "\n" in watch.out(), what="a look")
     start_servers_anew(servers, keeps=False)
     on_own.hold_in(6)
+    until(lambda: (looks_of(watch)[-1]["round"] or 0) >= 6, what="a look at the run as it goes on")
     on_own.let_go()
     ends(master, [*others, watch], "iterative-reduce")
-    looks = [json.loads(line) for line in watch.out().splitlines()]
+    looks = looks_of(watch)
     assert [look["over"] for look in looks] == [False] * (len(looks) - 1) + [True]
-    assert any(look["away"] for look in looks) and looks[-1]["round"] > 6
+    assert any(look["away"] for look in looks) and looks[-1]["round"] >= 6
     assert on_own.left_over() == []
 
 
