@@ -302,11 +302,11 @@ def test_below_min_workers_the_run_waits_and_counts_down_until_they_are_there(cl
 
 def test_a_run_that_has_too_few_workers_for_too_long_ends_with_the_numbers_and_can_be_resumed(cluster: Cluster) -> None:
     cluster.hold(2)
-    master = cluster.master("--epochs", SHORTER, "--min-workers", "2", "--worker-wait", "3", "--run", "r1")
-    workers = [cluster.worker(), cluster.worker()]
+    workers = [cluster.worker(), cluster.worker()]  # they wait for the run, which waits for them no longer than this
+    master = cluster.master("--epochs", SHORTER, "--min-workers", "2", "--worker-wait", "15", "--run", "r1")
     cluster.wait_for_round(2)
     workers[0].process.kill()
-    error(master, 7, "r1 has waited 3 s", "1 of the 2", "dl4j worker", "--min-workers", "resume")
+    error(master, 7, "r1 has waited 15 s", "1 of the 2", "dl4j worker", "--min-workers", "resume")
     cluster.let_go()
     resumed = cluster.start("resume", "r1", "--zookeeper", cluster.zookeeper, "--min-workers", "1", "--format", "json")
     same(resumed, int(SHORTER))
@@ -314,11 +314,11 @@ def test_a_run_that_has_too_few_workers_for_too_long_ends_with_the_numbers_and_c
 
 
 def test_a_worker_whose_master_is_gone_for_long_leaves(cluster: Cluster) -> None:
-    master = cluster.master("--epochs", LONG, "--worker-wait", "2", "--run", "r1")
     worker = cluster.worker()
+    master = cluster.master("--epochs", LONG, "--worker-wait", "15", "--run", "r1")
     cluster.wait_for_round(2)
     master.process.kill()
-    error(worker, 4, "r1 has had no master for 2 s", "dl4j resume r1")
+    error(worker, 4, "r1 has had no master for 15 s", "dl4j resume r1")
 
 
 # --- who is gone ------------------------------------------------------------------------------------------------------
