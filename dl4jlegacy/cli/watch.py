@@ -90,7 +90,7 @@ class Looker:
         self._fatal: Exception | None = None
         self._speed = Speed()
         self._beats: dict[str, tuple[float, float]] = {}
-        self._far: dict[str, Any] | None = None  # of the last look that found a head: it is cleared up after the end
+        self._latest: dict[str, Any] = {}  # that the run's head was seen with, which is cleared up after the end
         self._thread = ServiceThread(target=self._run, name="dl4j-watch")
 
     def __enter__(self) -> Self:
@@ -164,10 +164,10 @@ class Looker:
         number = self._seen.number + 1
         if fields is None:
             over = run_state(RunFacts(is_over=True)).fields()
-            last = self._far or self._seen.fields or {}
-            last = last if last.get("state") == "ended" else {**last, **over}
+            last = self._latest if self._latest.get("state") == "ended" else {**self._latest, **over}
             return Seen(number=number, fields=last, time=self._seen.time, is_over=True)
-        self._far = fields if fields["head"] is not None else self._far
+        if fields["head"] is not None or self._latest.get("run") != fields["run"]:
+            self._latest = fields
         if fields["examples"] is not None:
             self._speed.add(now, fields["examples"])
         beats = {worker["id"]: worker["beat"] for worker in fields["workers"]}

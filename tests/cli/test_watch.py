@@ -253,6 +253,7 @@ def test_a_worker_is_silent_whose_sign_of_life_does_not_change() -> None:
         ([status(48, "done"), status(1), None], "running", 1),  # another run has come
         ([status(12), None], "running", 12),
         ([status(12), status(None), None], "running", 12),  # its grid was emptied, and it has ended since
+        ([status(12), status(None, run="other"), None], None, None),  # another run has come, and ended before its head
         ([status(None), None], None, None),
         ([status(12), status(12, "failed", master=None)], "failed", 12),
     ],
