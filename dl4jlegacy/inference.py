@@ -17,7 +17,8 @@ from dl4jlegacy import storage
 from dl4jlegacy.backend import Array, to_host
 from dl4jlegacy.datasets import DataSet, DataSource, load
 from dl4jlegacy.datasets.batches import Batch, Data, epochs_of
-from dl4jlegacy.datasets.data_frames import FrameColumns, frame_names
+from dl4jlegacy.datasets.data_frames import FrameColumns
+from dl4jlegacy.datasets.dataset import frame_names
 from dl4jlegacy.datasets.header import Header, warn_of_unknown
 from dl4jlegacy.datasets.image_files import ImageRecordReader
 from dl4jlegacy.datasets.label_scale import LabelScale

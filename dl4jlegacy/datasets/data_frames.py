@@ -6,7 +6,7 @@ None of these programs is imported: what has named columns and a shape ``(rows, 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,20 +15,9 @@ import numpy as np
 from dl4jlegacy.backend import Array
 from dl4jlegacy.datasets.pandas_index import header_names
 
-__all__ = ["FrameColumns", "frame_names"]
+__all__ = ["FrameColumns"]
 
 _NONE = ("NAType", "NaTType")  # pandas' values for a gap, which equal nothing
-
-
-def frame_names(values: Any) -> tuple[str, ...]:
-    """Return the names of a data frame's columns; none for what is no data frame, or has no texts for names."""
-    names = getattr(values, "column_names", None)
-    if names is None:
-        names = getattr(values, "columns", None)
-    if not isinstance(names, Iterable) or isinstance(names, str) or len(getattr(values, "shape", ())) != 2:
-        return ()
-    found = tuple(names)
-    return found if all(isinstance(name, str) for name in found) else ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,14 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from dl4jlegacy.backend import Array
-from dl4jlegacy.datasets.data_frames import frame_names
 from dl4jlegacy.datasets.precision import equal_columns, far_in, float_type_of, kept_where_far
 from dl4jlegacy.datasets.sparse_features import SparseFeatures
 from dl4jlegacy.datasets.splitting import class_numbers, split_order, stratified
 from dl4jlegacy.errors import DataError, counted
 from dl4jlegacy.seeding import Stream
 
-__all__ = ["DataSet", "SplitTestAndTrain", "one_hot", "split_order", "stored_data_set"]
+__all__ = ["DataSet", "SplitTestAndTrain", "frame_names", "one_hot", "split_order", "stored_data_set"]
 
 _LARGEST_LABELS = 1 << 31  # values
 _NAMES = ("features", "labels", "features_mask", "labels_mask")
@@ -255,6 +254,17 @@ class DataSet:
 
     def __repr__(self) -> str:
         return f"DataSet({self.features.shape} {self.features.dtype} -> {self.labels.shape})"
+
+
+def frame_names(values: Any) -> tuple[str, ...]:
+    """Return the names of a data frame's columns; none for what is no data frame, or has no texts for names."""
+    names = getattr(values, "column_names", None)
+    if names is None:
+        names = getattr(values, "columns", None)
+    if not isinstance(names, Iterable) or isinstance(names, str) or len(getattr(values, "shape", ())) != 2:
+        return ()
+    found = tuple(names)
+    return found if all(isinstance(name, str) for name in found) else ()
 
 
 def one_hot(classes: npt.ArrayLike, n_classes: int | None = None, dtype: npt.DTypeLike = np.float32) -> Array:

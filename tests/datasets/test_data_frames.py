@@ -14,7 +14,8 @@ import pytest
 
 from dl4jlegacy import Conf, DataSet, load_model
 from dl4jlegacy.cluster.inference_program import ClusterInference
-from dl4jlegacy.datasets.data_frames import FrameColumns, frame_names
+from dl4jlegacy.datasets.data_frames import FrameColumns
+from dl4jlegacy.datasets.dataset import frame_names
 from dl4jlegacy.datasets.sparse_features import SparseFeatures
 from dl4jlegacy.errors import DataError
 from dl4jlegacy.inference import TrainedModel
