@@ -194,14 +194,15 @@ def memory() -> tuple[int, int]:
 
 
 def be_master(where: dict[str, Any]) -> None:
-    from dl4jlegacy import run_data, training
     from dl4jlegacy.cluster.address import ClusterAddress
     from dl4jlegacy.cluster.leadership import MasterOptions
     from dl4jlegacy.cluster.master import run_master
-    from dl4jlegacy.run import resolve
     from dl4jlegacy.scaleout.hazelcast.store import HazelcastStore
-    from dl4jlegacy.scaleout.records import HEAD, decode_record
-    from dl4jlegacy.scaleout.records import Head as HeadRecord
+    from dl4jlegacy.scaleout.state.records import HEAD, decode_record
+    from dl4jlegacy.scaleout.state.records import Head as HeadRecord
+    from dl4jlegacy.training import data as run_data
+    from dl4jlegacy.training import prepare as training
+    from dl4jlegacy.training.run import resolve
 
     task = Task(**where["task"])
     ready = run_data.load_data(task.dataset) if task.dataset else run_data.Data(invented(task), None)
@@ -242,8 +243,8 @@ def be_worker(where: dict[str, Any]) -> None:
     from dl4jlegacy.cluster.address import ClusterAddress
     from dl4jlegacy.cluster.worker import run_worker
     from dl4jlegacy.scaleout.hazelcast.store import HazelcastStore
-    from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer
-    from dl4jlegacy.scaleout.records import JobRecord, Keys, decode_record
+    from dl4jlegacy.scaleout.state.records import JobRecord, Keys, decode_record
+    from dl4jlegacy.scaleout.workers.perform import MultiLayerNetworkPerformer
 
     notes: dict[str, dict[str, float]] = {}
     replace, perform = HazelcastStore.replace_if_same, MultiLayerNetworkPerformer.perform
@@ -274,7 +275,7 @@ def conf_of(task: Task) -> Any:
     from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
     from dl4jlegacy.nn.layers.layer import DenseLayer
     from dl4jlegacy.nn.layers.output import OutputLayer
-    from dl4jlegacy.nn.updaters import AdaGrad, Sgd
+    from dl4jlegacy.nn.optimization.updaters import AdaGrad, Sgd
     from dl4jlegacy.scaleout.conf import Conf
 
     sizes = (task.n_in, *task.hidden)

@@ -34,22 +34,22 @@ import msgspec
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.datasets import DataSource, ListDataSetIterator, load
-from dl4jlegacy.inference import evaluate_network
 from dl4jlegacy.kernels import load as load_kernels
+from dl4jlegacy.models.model import evaluate_network
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.nn.networks import build_network
-from dl4jlegacy.nn.updaters import Sgd
-from dl4jlegacy.scaleout.aggregate import PARAMS, aggregate
-from dl4jlegacy.scaleout.codec import entropy_bits, pack, unpack
+from dl4jlegacy.nn.optimization.updaters import Sgd
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.first_model import first_model
-from dl4jlegacy.scaleout.job import DataSetJobIterator, Job, Result
-from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer, perform_in_slot
-from dl4jlegacy.scaleout.store import Buffer
+from dl4jlegacy.scaleout.state.aggregate import PARAMS, aggregate
+from dl4jlegacy.scaleout.state.codec import entropy_bits, pack, unpack
+from dl4jlegacy.scaleout.state.job import DataSetJobIterator, Job, Result
+from dl4jlegacy.scaleout.state.store import Buffer
 from dl4jlegacy.scaleout.strategies import create_router, slot_strategy
 from dl4jlegacy.scaleout.strategies.gradient_sharing import CODES
+from dl4jlegacy.scaleout.workers.perform import MultiLayerNetworkPerformer, perform_in_slot
 
 PARTS = ("encoding", "messages", "accuracy")
 SHARING, WHOLE = "gradient-sharing", "iterative-reduce"

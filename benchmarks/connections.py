@@ -23,8 +23,8 @@ from http_load import Connection, Load, request_of
 from measured import ENVIRONMENT
 
 from dl4jlegacy import MultiLayerNetwork, write_model
-from dl4jlegacy.machine import allow_open_files
 from dl4jlegacy.nn import zoo
+from dl4jlegacy.system.resources import allow_open_files
 
 TOGETHER, OTHER_FILES, SECONDS = 200, 200, 300
 """Connections that are opened at a time; files beside them; until when a request must be answered."""

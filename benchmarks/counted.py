@@ -63,7 +63,7 @@ def main() -> None:
     sys.argv[1:] = given.command
     socket.socket = CountingSocket  # type: ignore[misc]
     atexit.register(lambda: given.file.write_text(json.dumps(NBYTES)))
-    from dl4jlegacy.cli.start import dl4j  # what it imports takes the class that stands there by now
+    from dl4jlegacy.cli.start import dl4j
 
     dl4j()
 

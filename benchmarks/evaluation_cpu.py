@@ -16,9 +16,9 @@ import command_line
 import side_by_side  # isort: skip (before NumPy: it sets the number of BLAS threads)
 
 from dl4jlegacy.datasets import load
-from dl4jlegacy.evaluation_run import evaluate_with_workers
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.nn.networks import build_network
+from dl4jlegacy.training.evaluation_run import evaluate_with_workers
 
 GOAL, WORKERS = 3.0, (1, 2, 4)
 

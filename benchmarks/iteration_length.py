@@ -55,7 +55,7 @@ class Iterations:
 
     def perform(self, job: Any) -> Any:
         """Let the time of the job's batches go by; the last of it is counted, since a wait ends late."""
-        from dl4jlegacy.scaleout.job import Result
+        from dl4jlegacy.scaleout.state.job import Result
 
         end = time.perf_counter() + self._seconds * len(job.work)
         self._never.wait(max(0.0, end - time.perf_counter() - 5e-4))
@@ -126,7 +126,7 @@ def be_master(case: Case, run: str, tracker: dict[str, str], zookeeper: str) -> 
 def be_worker(zookeeper: str) -> None:
     """Be a worker of the run."""
     from dl4jlegacy import ActorNetworkRunner
-    from dl4jlegacy.scaleout.parts import register_performer
+    from dl4jlegacy.scaleout.workers.plugins import register_performer
 
     register_performer("iterations")(Iterations)
     with ActorNetworkRunner("worker", zookeeper=zookeeper) as runner:

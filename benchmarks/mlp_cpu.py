@@ -16,13 +16,13 @@ import side_by_side  # isort: skip (before NumPy: it sets the number of BLAS thr
 
 import numpy as np
 
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.kernels import load
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
 from dl4jlegacy.nn.layers.layer import DenseLayer
 from dl4jlegacy.nn.layers.output import OutputLayer
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
-from dl4jlegacy.nn.updaters import AdaGrad
-from dl4jlegacy.seeding import Stream
+from dl4jlegacy.nn.optimization.updaters import AdaGrad
 
 GOAL = 2.8
 SKLEARN_EXAMPLES = 2048

@@ -15,7 +15,7 @@ import numpy as np
 
 from dl4jlegacy.datasets import DataSet
 from dl4jlegacy.nn import MultiLayerNetwork, zoo
-from dl4jlegacy.nn.compile_ahead import compiling_ahead
+from dl4jlegacy.nn.compiling.compile_ahead import compiling_ahead
 
 ROWS, CHARACTERS = 128, 64
 

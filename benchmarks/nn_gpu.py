@@ -28,8 +28,8 @@ import command_line
 import nn_gpu_ours as ours
 import numpy as np
 
-from dl4jlegacy import devices
-from dl4jlegacy.backend import import_cupy
+from dl4jlegacy.arrays import devices
+from dl4jlegacy.arrays.backend import import_cupy
 from dl4jlegacy.errors import DeviceError
 from dl4jlegacy.kernels import load
 

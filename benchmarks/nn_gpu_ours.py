@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.kernels import load
 from dl4jlegacy.kernels.protocol import DeviceKernels, device_kernels
 from dl4jlegacy.nn import (
@@ -25,7 +26,6 @@ from dl4jlegacy.nn import (
 )
 from dl4jlegacy.nn.layers.lstm import LSTM
 from dl4jlegacy.nn.layers.rnn_output import RnnOutputLayer
-from dl4jlegacy.seeding import Stream
 
 CHARACTERS = 64
 

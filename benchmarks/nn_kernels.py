@@ -23,12 +23,12 @@ import nn_contenders  # before NumPy: one thread
 import nn_rbm
 from products import peak
 
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.datasets import DataSet
 from dl4jlegacy.kernels import load
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.kernels.threads import one_thread
 from dl4jlegacy.nn import MultiLayerNetwork
-from dl4jlegacy.seeding import Stream
 
 CASES = ("lenet", "lenet-stride1", "mlp", "rbm")
 Call = tuple[str, str]

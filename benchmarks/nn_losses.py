@@ -21,7 +21,7 @@ import command_line
 import numpy as np
 
 from dl4jlegacy.datasets import DataSet, DataSource, ListDataSetIterator, load
-from dl4jlegacy.inference import evaluate_network, source_for_model
+from dl4jlegacy.models.model import evaluate_network, source_for_model
 from dl4jlegacy.nn import MultiLayerNetwork, zoo
 
 PEER = Path(__file__).with_name("nn_losses_torch.py")

@@ -38,16 +38,16 @@ import side_by_side  # isort: skip (before NumPy: it sets the number of BLAS thr
 import numpy as np
 from training_stats import network
 
+from dl4jlegacy.cluster.runner import ActorNetworkRunner
 from dl4jlegacy.datasets import DataSet, DigitsDataSetIterator, ListDataSetIterator
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.observing.opentelemetry import OpenTelemetryObserver
 from dl4jlegacy.observing.prometheus import PrometheusObserver
 from dl4jlegacy.observing.ratios import RatiosObserver
 from dl4jlegacy.observing.tensorboard import TensorBoardObserver
-from dl4jlegacy.runner import ActorNetworkRunner
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.observers import ObservedRun, RunObserver
-from dl4jlegacy.training import params_sha256
+from dl4jlegacy.scaleout.monitoring.observers import ObservedRun, RunObserver
+from dl4jlegacy.training.prepare import params_sha256
 
 GOAL, WORKERS, SCRAPE_SECONDS = 0.98, 2, 5.0
 PAGE_SECONDS, VISIT_SECONDS = 2.0, 60.0
@@ -193,7 +193,7 @@ class Shown(RunObserver):
 
     def begin(self, run: ObservedRun) -> None:
         """See ``RunObserver``."""
-        from dl4jlegacy.listening import bind
+        from dl4jlegacy.system.listening import bind
         from dl4jlegacy.ui.endpoints import Panel
         from dl4jlegacy.ui.guard import Policy
         from dl4jlegacy.ui.server import Dashboard

@@ -28,8 +28,8 @@ import command_line
 import measured
 import numpy as np
 
-from dl4jlegacy.datasets.table import Column
-from dl4jlegacy.datasets.table_blocks import table_blocks
+from dl4jlegacy.datasets.tables.table import Column
+from dl4jlegacy.datasets.tables.table_blocks import table_blocks
 
 PARTS = ("speed", "images", "memory")
 KINDS = ("csv", "parquet")
@@ -119,7 +119,7 @@ def measure_images(report: measured.Report, folder: Path, arguments: Any) -> Non
     """Read a folder of images as features, and do the same by a loop, in turns."""
     from PIL import Image
 
-    from dl4jlegacy.datasets.image_files import Images
+    from dl4jlegacy.datasets.images.image_files import Images
 
     write_images(folder / "images", arguments.images)
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
@@ -197,9 +197,9 @@ def measure_memory(report: measured.Report, folder: Path, arguments: Any) -> Non
 def child(path: str, batches: int) -> int:
     """Train on a table, and print the most memory that this took, in MB."""
     from dl4jlegacy import MultiLayerNetwork
-    from dl4jlegacy.datasets import stored_tables
+    from dl4jlegacy.datasets.tables import stored_tables
     from dl4jlegacy.scaleout.conf import Conf
-    from dl4jlegacy.training import prepare, training_data
+    from dl4jlegacy.training.prepare import prepare, training_data
 
     stored_tables.LARGE = 0
     start = time.perf_counter()

@@ -16,12 +16,12 @@ import side_by_side  # isort: skip (before NumPy: it sets the number of BLAS thr
 
 import numpy as np
 
+from dl4jlegacy.cluster.runner import ActorNetworkRunner
 from dl4jlegacy.datasets import DataSet, ListDataSetIterator
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
 from dl4jlegacy.nn.layers.layer import DenseLayer
 from dl4jlegacy.nn.layers.output import OutputLayer
-from dl4jlegacy.nn.updaters import AdaGrad
-from dl4jlegacy.runner import ActorNetworkRunner
+from dl4jlegacy.nn.optimization.updaters import AdaGrad
 from dl4jlegacy.scaleout.conf import Conf
 
 GOAL, WORKERS, BATCH, BATCHES = 2.5, (1, 2, 4), 128, 160

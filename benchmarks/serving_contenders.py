@@ -87,11 +87,11 @@ def loop(output: Callable[[np.ndarray], np.ndarray]) -> None:
 
 def serve(model_file: str, options: argparse.Namespace) -> None:
     """Serve PyTorch's LeNet as ``dl4j serve`` does ours."""
-    from dl4jlegacy.inference_queue import Batching, ReplicatedModel
-    from dl4jlegacy.listening import bind
+    from dl4jlegacy.models.queue import Batching, ReplicatedModel
     from dl4jlegacy.serving.models import LoadedModel, ServedModel
     from dl4jlegacy.serving.server import ModelServer
     from dl4jlegacy.serving.service import Service
+    from dl4jlegacy.system.listening import bind
 
     batching = Batching(batch_limit=options.batch_limit, batch_delay=options.batch_delay, queue_limit=options.queue)
     served = ServedModel("lenet", model_file, batching)

@@ -33,14 +33,7 @@ import command_line
 import measured
 import numpy as np
 
-from dl4jlegacy import (
-    Conf,
-    DenseLayer,
-    MultiLayerConfiguration,
-    NeuralNetConfiguration,
-    OutputLayer,
-    Sgd,
-)
+from dl4jlegacy import Conf, DenseLayer, MultiLayerConfiguration, NeuralNetConfiguration, OutputLayer, Sgd
 
 CLASSES, SLOTS = 16, 4
 BYTES_GOAL, MEMORY_GOAL, MASTER_GOAL = 1 / 50, 1.3, 2.5

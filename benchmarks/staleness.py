@@ -27,19 +27,19 @@ from threadpoolctl import threadpool_limits
 
 from dl4jlegacy.datasets import DataSource, ListDataSetIterator, load
 from dl4jlegacy.errors import NotFiniteError
-from dl4jlegacy.inference import evaluate_network
 from dl4jlegacy.kernels import load as load_kernels
+from dl4jlegacy.models.model import evaluate_network
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.nn.networks import build_network
-from dl4jlegacy.nn.updaters import Sgd
-from dl4jlegacy.scaleout.aggregate import PARAMS, aggregate
+from dl4jlegacy.nn.optimization.updaters import Sgd
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.first_model import first_model
-from dl4jlegacy.scaleout.job import DataSetJobIterator, Job, Result
-from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer
-from dl4jlegacy.scaleout.records import Head, Manifest, advance
-from dl4jlegacy.scaleout.store import Buffer
+from dl4jlegacy.scaleout.state.aggregate import PARAMS, aggregate
+from dl4jlegacy.scaleout.state.job import DataSetJobIterator, Job, Result
+from dl4jlegacy.scaleout.state.records import Head, Manifest, advance
+from dl4jlegacy.scaleout.state.store import Buffer
 from dl4jlegacy.scaleout.strategies import Strategy, create_router
+from dl4jlegacy.scaleout.workers.perform import MultiLayerNetworkPerformer
 
 MODELS = {"lenet": zoo.lenet, "mlp": zoo.mlp}
 WATCHED = 1000  # so many test examples at most score the model on the way

@@ -20,15 +20,15 @@ from typing import Any
 import command_line
 import measured
 
+from dl4jlegacy.cluster.runner import ActorNetworkRunner
 from dl4jlegacy.datasets import DataSet, ListDataSetIterator, load
 from dl4jlegacy.errors import NotFiniteError
-from dl4jlegacy.inference import evaluate_network
+from dl4jlegacy.models.model import evaluate_network
 from dl4jlegacy.nn import zoo
-from dl4jlegacy.runner import ActorNetworkRunner
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.plan import Plan
-from dl4jlegacy.scaleout.records import HEAD, Head, JobRecord, Keys, decode_record
-from dl4jlegacy.scaleout.store import Buffer, MemoryStore
+from dl4jlegacy.scaleout.state.records import HEAD, Head, JobRecord, Keys, decode_record
+from dl4jlegacy.scaleout.state.store import Buffer, MemoryStore
 from dl4jlegacy.scaleout.strategies import STRATEGIES
 from dl4jlegacy.scaleout.tracker import StateTracker
 

@@ -61,7 +61,7 @@ def be_ours(address: str, cluster_name: str, secret: bytes | None) -> None:
     """A run's store."""
     from dl4jlegacy.scaleout import protocol
     from dl4jlegacy.scaleout.hazelcast.store import HazelcastStore
-    from dl4jlegacy.scaleout.job import Result
+    from dl4jlegacy.scaleout.state.job import Result
     from dl4jlegacy.scaleout.tracker import drive
 
     run = "plain-values" if secret is None else "signed"

@@ -23,9 +23,9 @@ from compression import conf_of, cut, widths
 
 from dl4jlegacy import ActorNetworkRunner
 from dl4jlegacy.datasets import DataSource, ListDataSetIterator, load
-from dl4jlegacy.scaleout.mesh.configuration import VoidConfiguration
-from dl4jlegacy.scaleout.records import Head
-from dl4jlegacy.scaleout.store import Buffer, MemoryStore
+from dl4jlegacy.scaleout.links.mesh.configuration import VoidConfiguration
+from dl4jlegacy.scaleout.state.records import Head
+from dl4jlegacy.scaleout.state.store import Buffer, MemoryStore
 from dl4jlegacy.scaleout.tracker import StateTracker
 
 SHARING, WHOLE, MESH = "gradient-sharing", "iterative-reduce", "gradient-sharing with a mesh"

@@ -17,14 +17,14 @@ import side_by_side  # isort: skip (before NumPy: it sets the number of BLAS thr
 
 import numpy as np
 
+from dl4jlegacy.cluster.runner import ActorNetworkRunner
 from dl4jlegacy.datasets import DataSet, DigitsDataSetIterator, ListDataSetIterator
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
 from dl4jlegacy.nn.layers.layer import DenseLayer
 from dl4jlegacy.nn.layers.output import OutputLayer
-from dl4jlegacy.runner import ActorNetworkRunner
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.training import params_sha256
+from dl4jlegacy.training.prepare import params_sha256
 
 GOAL, WORKERS = 0.95, 2
 

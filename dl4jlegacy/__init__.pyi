@@ -21,7 +21,7 @@ from .errors import (
     DataError as DataError,
     Dl4jError as Dl4jError,
 )
-from .inference import TrainedModel as TrainedModel
+from .models.model import TrainedModel as TrainedModel
 from .nn import (
     DBN as DBN,
     LSTM as LSTM,
@@ -52,10 +52,10 @@ from .nn import (
     restore_multi_layer_network as restore_multi_layer_network,
     write_model as write_model,
 )
-from .parallel_inference import ParallelInference as ParallelInference
-from .parallel_wrapper import ParallelWrapper as ParallelWrapper
-from .runner import ActorNetworkRunner as ActorNetworkRunner
-from .saved_model import load_model as load_model
+from .models.parallel_inference import ParallelInference as ParallelInference
+from .cluster.parallel_wrapper import ParallelWrapper as ParallelWrapper
+from .cluster.runner import ActorNetworkRunner as ActorNetworkRunner
+from .training.saved_model import load_model as load_model
 from .scaleout import (
     Aggregation as Aggregation,
     CollectingAggregator as CollectingAggregator,
@@ -90,17 +90,17 @@ from .scaleout.actors import (
     ModelSavingActor as ModelSavingActor,
     WorkerActor as WorkerActor,
 )
-from .scaleout.history import HistoryEntry as HistoryEntry
+from .scaleout.persistence.history import HistoryEntry as HistoryEntry
 from .scaleout.hazelcast.store import HazelcastStateTracker as HazelcastStateTracker
-from .scaleout.mesh.configuration import VoidConfiguration as VoidConfiguration
-from .scaleout.observers import ModelSaver as ModelSaver
-from .scaleout.outcome import TrainingResult as TrainingResult
+from .scaleout.links.mesh.configuration import VoidConfiguration as VoidConfiguration
+from .scaleout.monitoring.observers import ModelSaver as ModelSaver
+from .scaleout.monitoring.outcome import TrainingResult as TrainingResult
 from .scaleout.phases import EventStats as EventStats
-from .scaleout.stats import TrainingStats as TrainingStats
+from .scaleout.monitoring.stats import TrainingStats as TrainingStats
 from .scaleout.zookeeper import (
     ZooKeeperConfigurationRegister as ZooKeeperConfigurationRegister,
     ZookeeperConfigurationRetriever as ZookeeperConfigurationRetriever,
 )
-from .seeding import Stream as Stream
-from .storage import read_history as read_history, read_stats as read_stats
+from .arrays.seeding import Stream as Stream
+from .scaleout.saved_run import read_history as read_history, read_stats as read_stats
 from .version import __version__ as __version__

@@ -12,15 +12,15 @@ import sys
 
 from dl4jlegacy.aws import Aws, S3Downloader, S3Uploader
 from dl4jlegacy.aws.cluster_spec import MASTER, ClusterSpec, parse_cidr, parse_ttl
-from dl4jlegacy.aws.locations import Location
 from dl4jlegacy.aws.payload import load_payload
 from dl4jlegacy.aws.prices import estimate
-from dl4jlegacy.aws.s3_cache import fetch
 from dl4jlegacy.aws.setup import ClusterSetup, ListWorkers, list_workers_over_ssh
-from dl4jlegacy.console import run_guarded
 from dl4jlegacy.datasets import DigitsDataSetIterator
 from dl4jlegacy.errors import CloudError, ConfError, Dl4jError, TrainingError
-from dl4jlegacy.nn.dl4j.serializer import restore_multi_layer_network
+from dl4jlegacy.nn.interchange.dl4j.serializer import restore_multi_layer_network
+from dl4jlegacy.storage.s3.cache import fetch
+from dl4jlegacy.storage.s3.locations import Location
+from dl4jlegacy.system.console import run_guarded
 
 RUN = ("--model", "dbn", "--dataset", "digits", "--epochs", "10", "--jobs-per-round", "4", "--seed", "7")
 

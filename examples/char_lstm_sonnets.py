@@ -9,9 +9,9 @@ import numpy as np
 
 from dl4jlegacy import MultiLayerNetwork, TrainedModel
 from dl4jlegacy.datasets import CharacterIterator, read_sonnets
-from dl4jlegacy.datasets.characters import read_text
-from dl4jlegacy.datasets.texts import TextReader
-from dl4jlegacy.generation import generate_text
+from dl4jlegacy.datasets.text.characters import read_text
+from dl4jlegacy.datasets.text.texts import TextReader
+from dl4jlegacy.models.generation import generate_text
 from dl4jlegacy.nn.zoo import char_lstm
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from dl4jlegacy import MultiLayerNetwork
 from dl4jlegacy.datasets import ListDataSetIterator, load
-from dl4jlegacy.inference import with_features_as_labels
+from dl4jlegacy.models.model import with_features_as_labels
 from dl4jlegacy.nn.zoo import deep_autoencoder
 
 SHADES = " .:-=+*#%@"

@@ -10,11 +10,11 @@ import argparse
 import numpy as np
 
 from dl4jlegacy import MultiLayerNetwork
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.datasets import ListDataSetIterator, load
-from dl4jlegacy.inference import evaluate_network, with_features_as_labels
+from dl4jlegacy.models.model import evaluate_network, with_features_as_labels
 from dl4jlegacy.nn import generate_at_mean_given_z
 from dl4jlegacy.nn.zoo import vae
-from dl4jlegacy.seeding import Stream
 
 SHADES = " .:-=+*#%@"
 

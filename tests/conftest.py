@@ -18,7 +18,7 @@ import psutil
 import pytest
 from hypothesis import settings
 
-from dl4jlegacy import devices
+from dl4jlegacy.arrays import devices
 from dl4jlegacy.datasets import read_mnist
 from dl4jlegacy.errors import DataError, DeviceError
 from dl4jlegacy.kernels.threads import NAME as POOL

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from dl4jlegacy import http_connections
-from dl4jlegacy.admission import PORTS, Places, Seldom, most_connections
+from dl4jlegacy.system import http_connections
+from dl4jlegacy.system.admission import PORTS, Places, Seldom, most_connections
 from dl4jlegacy.ui.api import _MOST_STREAMS
 from tests.support.cluster_commands import until
 from tests.support.dashboards import TrackedRun, served

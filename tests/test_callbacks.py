@@ -17,22 +17,22 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from dl4jlegacy.cluster.parallel_wrapper import ParallelWrapper
+from dl4jlegacy.cluster.runner import ActorNetworkRunner
 from dl4jlegacy.datasets import DataSet, ListDataSetIterator
-from dl4jlegacy.exits import error_text
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
 from dl4jlegacy.nn.layers.layer import DenseLayer
 from dl4jlegacy.nn.layers.output import OutputLayer
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
-from dl4jlegacy.parallel_wrapper import ParallelWrapper
-from dl4jlegacy.runner import ActorNetworkRunner
-from dl4jlegacy.scaleout.aggregate import CollectingAggregator
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.job import CollectionJobIterator, Result
-from dl4jlegacy.scaleout.observers import RunObserver
-from dl4jlegacy.scaleout.parts import ROUTERS
+from dl4jlegacy.scaleout.monitoring.observers import RunObserver
 from dl4jlegacy.scaleout.protocol import Limits
+from dl4jlegacy.scaleout.state.aggregate import CollectingAggregator
+from dl4jlegacy.scaleout.state.job import CollectionJobIterator, Result
 from dl4jlegacy.scaleout.strategies import GradientSharingWorkRouter, IterativeReduceWorkRouter, WorkRouter
-from dl4jlegacy.service_threads import ServiceThread
+from dl4jlegacy.scaleout.workers.plugins import ROUTERS
+from dl4jlegacy.system.exits import error_text
+from dl4jlegacy.system.service_threads import ServiceThread
 
 QUICK = Limits(lease=1.0, poll=0.05, attempts=2)
 TEXT = "no licence"

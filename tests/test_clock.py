@@ -18,16 +18,17 @@ import pykka
 import pytest
 from botocore.exceptions import ClientError
 
-from dl4jlegacy import commands, devices
+from dl4jlegacy.arrays import devices
 from dl4jlegacy.aws import provision
-from dl4jlegacy.aws.session import Aws, Clock
-from dl4jlegacy.clock import GAP_SECONDS, SLICE_SECONDS, Deadline, RunningClock
 from dl4jlegacy.cluster import registration
 from dl4jlegacy.errors import NotEnoughWorkersError, TrackerError
-from dl4jlegacy.scaleout import worker_pool
+from dl4jlegacy.scaleout.actors import worker_pool
 from dl4jlegacy.scaleout.hazelcast.patience import Patience
-from dl4jlegacy.scaleout.liveness.quorum import Quorum
-from dl4jlegacy.scaleout.outcome import Outcome
+from dl4jlegacy.scaleout.links.liveness.quorum import Quorum
+from dl4jlegacy.scaleout.monitoring.outcome import Outcome
+from dl4jlegacy.storage.s3.session import Aws, Clock
+from dl4jlegacy.system import subprocesses as commands
+from dl4jlegacy.system.clock import GAP_SECONDS, SLICE_SECONDS, Deadline, RunningClock
 from tests.support.cluster_commands import until
 from tests.support.waiting import AskedSeconds
 from tests.test_layering import MODULES
@@ -292,7 +293,7 @@ class BlockingCall:
 def test_a_deadline_of_aws_counts_calls_that_block_but_not_when_the_process_is_stopped(
     monkeypatch: pytest.MonkeyPatch, machine: Machine, stops: bool
 ) -> None:
-    monkeypatch.setattr("dl4jlegacy.clock.SLICE_SECONDS", 0.001)
+    monkeypatch.setattr("dl4jlegacy.system.clock.SLICE_SECONDS", 0.001)
     call = BlockingCall(machine, 20.0, stops=stops)
     with (
         Aws("us-east-1", clock=Clock(now=call.now, wait=lambda seconds: None)) as aws,
@@ -304,7 +305,7 @@ def test_a_deadline_of_aws_counts_calls_that_block_but_not_when_the_process_is_s
 
 REALLY_STOPPED = """
 import sys, threading, time
-from dl4jlegacy.clock import Deadline
+from dl4jlegacy.system.clock import Deadline
 from dl4jlegacy.scaleout.hazelcast.link import LateError, Reply
 reply, deadline, asked = Reply("here:1"), Deadline(6.0), time.monotonic()
 def read():
@@ -325,7 +326,7 @@ print("in time" if deadline.wait(wait) else "blames the server", flush=True)
 
 STOPPED_WITH_AWS = """
 from botocore.exceptions import ClientError
-from dl4jlegacy.aws.session import Aws
+from dl4jlegacy.storage.s3.session import Aws
 calls = iter((False, False, True))
 def call():
     print("asks", flush=True)
@@ -371,22 +372,22 @@ def test_a_process_that_is_really_stopped_for_longer_than_its_deadline_hears_the
 # --- the sweep --------------------------------------------------------------------------------------------------------
 
 READ_BY = {
-    "dl4jlegacy.clock": "it is the clock that all others wait by",
-    "dl4jlegacy.cli.progress": "what is shown",
+    "dl4jlegacy.system.clock": "it is the clock that all others wait by",
+    "dl4jlegacy.cli.terminal.progress": "what is shown",
     "dl4jlegacy.datasets.read_ahead": "how long reading took, and so whether a thread is worth it",
     "dl4jlegacy.kernels.compilation": "how long a compilation took, for people",
     "dl4jlegacy.kernels.numba.team": "how long a look for work takes, and its own threads take to end",
-    "dl4jlegacy.warm_up": "how long a compilation took, for people",
+    "dl4jlegacy.nn.compiling.warm_up": "how long a compilation took, for people",
     "dl4jlegacy.nn.listeners": "how long iterations took, for people",
-    "dl4jlegacy.nn.training.early_stopping": "how long a training took, for people",
-    "dl4jlegacy.execution": "how long a training took, for people",
+    "dl4jlegacy.nn.fitting.early_stopping": "how long a training took, for people",
+    "dl4jlegacy.training.execution": "how long a training took, for people",
     "dl4jlegacy.scaleout.hazelcast.connection": "when a timer of the client goes off",
-    "dl4jlegacy.scaleout.lines": "for how long its writer rests, which nobody is blamed for",
-    "dl4jlegacy.scaleout.liveness.client": "silence, with a stall detector of its own",
-    "dl4jlegacy.scaleout.liveness.server": "silence, with a stall detector of its own",
+    "dl4jlegacy.scaleout.persistence.lines": "for how long its writer rests, which nobody is blamed for",
+    "dl4jlegacy.scaleout.links.liveness.client": "silence, with a stall detector of its own",
+    "dl4jlegacy.scaleout.links.liveness.server": "silence, with a stall detector of its own",
     "dl4jlegacy.scaleout.phases": "when phases began, for people",
-    "dl4jlegacy.scaleout.leading": "that it was stopped itself, with a stall detector",
-    "dl4jlegacy.scaleout.monitor": "silence, with a stall detector of its own",
+    "dl4jlegacy.scaleout.monitoring.leading": "that it was stopped itself, with a stall detector",
+    "dl4jlegacy.scaleout.monitoring.monitor": "silence, with a stall detector of its own",
     "dl4jlegacy.scaleout.zookeeper.election": "a lease, which ends for others while this process is stopped",
     "dl4jlegacy.scaleout.zookeeper.scheduler": "when a step is due",
     "dl4jlegacy.scaleout.zookeeper.session": "a session, which ends for the server while this process is stopped",
@@ -402,17 +403,17 @@ def test_every_wait_that_blames_somebody_else_goes_by_the_process_own_clock() ->
 
 
 SLEEPS = {
-    "dl4jlegacy.aws.session": "while somebody else reads the clock",
-    "dl4jlegacy.cli.inspect": "follows a journal, with no deadline",
+    "dl4jlegacy.storage.s3.session": "while somebody else reads the clock",
+    "dl4jlegacy.cli.commands.inspect": "follows a journal, with no deadline",
     "dl4jlegacy.cluster.address": "short slices of a deadline",
     "dl4jlegacy.cluster.leadership": "short slices of a deadline",
     "dl4jlegacy.cluster.registration": "short slices of a deadline",
     "dl4jlegacy.cluster.runs": "what lives makes itself seen meanwhile",
     "dl4jlegacy.cluster.trials": "short slices of a deadline",
     "dl4jlegacy.cluster.worker": "short slices of a deadline",
-    "dl4jlegacy.devices": "short slices of a deadline",
+    "dl4jlegacy.arrays.devices": "short slices of a deadline",
     "dl4jlegacy.kernels.numba.compile": "short slices of a deadline",
-    "dl4jlegacy.scaleout.run_folder": "short slices of a deadline",
+    "dl4jlegacy.scaleout.persistence.run_folder": "short slices of a deadline",
     "dl4jlegacy.scaleout.zookeeper.configuration": "short slices of a deadline",
     "dl4jlegacy.services.jars": "short slices of a deadline",
     "dl4jlegacy.services.processes": "short slices of a deadline",

@@ -16,8 +16,8 @@ from dl4jlegacy import ActorNetworkRunner
 from dl4jlegacy.datasets import ListDataSetIterator, load
 from dl4jlegacy.kernels import load as load_kernels
 from dl4jlegacy.nn.networks import build_network
-from dl4jlegacy.scaleout.codec import entropy_bits
 from dl4jlegacy.scaleout.first_model import first_model
+from dl4jlegacy.scaleout.state.codec import entropy_bits
 
 TINY = ["--dataset", "digits", "--slots", "2", "--hidden", "16", "--batch", "16", "--rounds", "3", "--seeds", "2"]
 TINY += ["--small-hidden", "16", "--small-batch", "8", "--examples", "70", "--epochs", "2"]

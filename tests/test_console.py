@@ -15,8 +15,8 @@ from typing import TextIO
 
 import pytest
 
-from dl4jlegacy import console
-from dl4jlegacy.console import emit, open_console, run_guarded
+from dl4jlegacy.system import console
+from dl4jlegacy.system.console import emit, open_console, run_guarded
 
 PATIENCE = 20.0
 LOGGER = logging.getLogger("dl4jlegacy.of_this_test")

@@ -10,17 +10,18 @@ from typing import Any
 
 import pytest
 
-from dl4jlegacy.cli.values import json_object
-from dl4jlegacy.datasets import stored_tables, web
-from dl4jlegacy.datasets.transform_process import TransformProcess
+from dl4jlegacy.cli.options.values import json_object
+from dl4jlegacy.datasets.tables import stored_tables
+from dl4jlegacy.datasets.tables.transform_process import TransformProcess
 from dl4jlegacy.errors import CheckpointError, ConfError, TrackerError, UsageError
-from dl4jlegacy.folders import LocalFolder
-from dl4jlegacy.scaleout import checkpoint, own_folder
-from dl4jlegacy.scaleout.checkpoint import CheckpointStore
-from dl4jlegacy.scaleout.history import HistoryFile
+from dl4jlegacy.scaleout.persistence import checkpoint, own_folder
+from dl4jlegacy.scaleout.persistence.checkpoint import CheckpointStore
+from dl4jlegacy.scaleout.persistence.history import HistoryFile
 from dl4jlegacy.scaleout.zookeeper import configuration
 from dl4jlegacy.scaleout.zookeeper.session import Node
 from dl4jlegacy.services import state
+from dl4jlegacy.storage import web
+from dl4jlegacy.storage.folders import LocalFolder
 
 FIRST_USE = """
 import sys, threading

@@ -15,12 +15,17 @@ from typing import Any
 
 import pytest
 
-from dl4jlegacy import devices
-from dl4jlegacy.devices import Device, choose, memory_limit, memory_text
+from dl4jlegacy.arrays import devices
+from dl4jlegacy.arrays.devices import Device, choose, memory_limit, memory_text
 from dl4jlegacy.errors import ConfError, DeviceError, UsageError, VersionError
-from dl4jlegacy.scaleout.compute import check_same_arithmetic, compute_for_worker, host_kernels, resolve_compute
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
+from dl4jlegacy.scaleout.workers.arithmetic import (
+    check_same_arithmetic,
+    compute_for_worker,
+    host_kernels,
+    resolve_compute,
+)
 from dl4jlegacy.version import __version__
 from tests.support import REPOSITORY, SUPPORT, standin
 from tests.support.progress_lines import without_progress
@@ -188,7 +193,7 @@ def test_the_message_names_the_variable_that_may_hide_the_gpu(broken: Break, mon
 
 @pytest.mark.skipif(importlib.util.find_spec("cupy") is None, reason="CuPy itself is not installed here")
 def test_the_real_cupy_is_diagnosed_without_a_traceback() -> None:
-    code = "from dl4jlegacy.devices import choose; print(choose('auto')[0].text)"
+    code = "from dl4jlegacy.arrays.devices import choose; print(choose('auto')[0].text)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.startswith("gpu:0 ") or "(no GPU: " in done.stdout
     assert "Traceback" not in done.stderr

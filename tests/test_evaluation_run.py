@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dl4jlegacy import DataSet, InputType, ListDataSetIterator, evaluation_run
+from dl4jlegacy import DataSet, InputType, ListDataSetIterator
 from dl4jlegacy.cli import main
 from dl4jlegacy.datasets import ListMultiDataSetIterator, MultiDataSet
 from dl4jlegacy.datasets.sparse_features import SparseFeatures
 from dl4jlegacy.errors import ConfError, JobError, NotFiniteError, ShapeError
-from dl4jlegacy.evaluation_run import EvaluationPerformer, evaluate_with_workers
-from dl4jlegacy.inference import TrainedModel, evaluate_network, with_features_as_labels
 from dl4jlegacy.kernels.threads import one_thread
+from dl4jlegacy.models.model import TrainedModel, evaluate_network, with_features_as_labels
 from dl4jlegacy.nn import (
     LSTM,
     ROC,
@@ -37,8 +36,10 @@ from dl4jlegacy.nn import (
 from dl4jlegacy.nn.batch_evaluation import ROWS
 from dl4jlegacy.nn.conf.network import GraphBuilder, MultiLayerConfiguration
 from dl4jlegacy.nn.networks import Network, build_network
-from dl4jlegacy.prediction_run import ScoringRun
 from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.training import evaluation_run
+from dl4jlegacy.training.evaluation_run import EvaluationPerformer, evaluate_with_workers
+from dl4jlegacy.training.prediction_run import ScoringRun
 
 COUNT = 4 * ROWS + 77
 NAMES = ("a", "b", "c")

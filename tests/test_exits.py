@@ -15,25 +15,25 @@ import msgspec
 import pytest
 
 from dl4jlegacy.errors import UsageError
-from dl4jlegacy.exits import ExitError, Stopped, error_name, error_text, exits_as_errors
-from dl4jlegacy.folders import LocalFolder
-from dl4jlegacy.scaleout.lines import LinesFile, LinesKeeper
-from dl4jlegacy.scaleout.parts import import_parts
+from dl4jlegacy.scaleout.persistence.lines import LinesFile, LinesKeeper
+from dl4jlegacy.scaleout.workers.plugins import import_parts
 from dl4jlegacy.scaleout.zookeeper.scheduler import StepScheduler
-from dl4jlegacy.service_threads import ServiceThread
+from dl4jlegacy.storage.folders import LocalFolder
+from dl4jlegacy.system.exits import ExitError, Stopped, error_name, error_text, exits_as_errors
+from dl4jlegacy.system.service_threads import ServiceThread
 from tests.test_layering import MODULES, tree
 
 KINDS = [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError, type("OwnExit", (BaseException,), {})]
 BEARS_ERRORS_ONLY = {
-    "dl4jlegacy.console": {"run_guarded"},  # the edge of the process, which an exit ends
-    "dl4jlegacy.devices": {"_count", "_cupy", "_properties", "_try_out"},  # what CuPy and its libraries raise
+    "dl4jlegacy.system.console": {"run_guarded"},  # the edge of the process, which an exit ends
+    "dl4jlegacy.arrays.devices": {"_count", "_cupy", "_properties", "_try_out"},  # what CuPy and its libraries raise
     "dl4jlegacy.doctor.checks": {"_checks_of"},  # what imports raise; an exit is borne by who calls a check
     "dl4jlegacy.doctor.computation": {"_is_whole"},  # likewise
     "dl4jlegacy.doctor.gpus": {"cupy"},  # likewise
-    "dl4jlegacy.files": {"damage_as"},  # what libraries raise that read damaged files
+    "dl4jlegacy.system.files": {"damage_as"},  # what libraries raise that read damaged files
     "dl4jlegacy.kernels.cuda.cudnn_convolution": {"_first_plan", "_run", "find_cudnn"},  # what cuDNN raises
     "dl4jlegacy.kernels.numba.compile": {"compile_cached"},  # what a damaged file of the cache raises
-    "dl4jlegacy.nn.modelimport.keras_file": {"opened"},  # what h5py raises for a damaged file
+    "dl4jlegacy.nn.interchange.modelimport.keras_file": {"opened"},  # what h5py raises for a damaged file
     "dl4jlegacy.serving.application": {"_rest", "endpoint", "route"},  # uvicorn ends requests by ``CancelledError``
     "dl4jlegacy.serving.predictions": {"__call__"},  # likewise
     "dl4jlegacy.ui.endpoints": {"answer", "route_of"},  # likewise
@@ -207,4 +207,4 @@ THREADS = {f"{place}{name}" for place in ("", "threading.") for name in ("Thread
 
 
 def test_every_thread_of_the_package_tells_what_ends_it() -> None:
-    assert [m for m in modules_with("Thread", "Timer") if makes_threads(m)] == ["dl4jlegacy.service_threads"]
+    assert [m for m in modules_with("Thread", "Timer") if makes_threads(m)] == ["dl4jlegacy.system.service_threads"]

@@ -41,7 +41,7 @@ PURPOSES = {
     "docs": ("tools/documentation",),
     "gpu": ("dl4jlegacy/kernels/cuda",),
     "gpu13": ("dl4jlegacy/kernels/cuda",),
-    "images": ("dl4jlegacy/datasets/image_modes.py",),
+    "images": ("dl4jlegacy/datasets/images/image_modes.py",),
     "keras": ("dl4jlegacy/nn/modelimport",),
     "metrics": ("dl4jlegacy/observing/prometheus.py",),
     "onnx": ("dl4jlegacy/nn/onnx",),
@@ -54,7 +54,7 @@ PURPOSES = {
     "ui": ("dl4jlegacy/ui",),
 }
 """Where each extra's packages are used; ``dev`` is for the tests, which run with it."""
-TABLES = {"": ("dl4jlegacy/datasets/arrow_files.py", "dl4jlegacy/datasets/csv_chunks.py")}
+TABLES = {"": ("dl4jlegacy/datasets/tables/arrow_files.py", "dl4jlegacy/datasets/tables/csv_chunks.py")}
 """What an installation without an extra can read: Parquet and Arrow, too."""
 
 

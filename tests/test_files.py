@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from dl4jlegacy import files
 from dl4jlegacy.cli import main
 from dl4jlegacy.datasets import mnist
 from dl4jlegacy.errors import DataError, ModelError
-from dl4jlegacy.folders import LocalFolder
 from dl4jlegacy.nn import MultiLayerNetwork, write_model, zoo
+from dl4jlegacy.storage.folders import LocalFolder
+from dl4jlegacy.system import files
 
 
 def save_model(path: Path) -> None:

@@ -23,13 +23,13 @@ from dl4jlegacy import (
     load_model,
     write_model,
 )
-from dl4jlegacy.datasets.characters import LENGTH
-from dl4jlegacy.datasets.texts import UNKNOWN, TextReader
+from dl4jlegacy.arrays.seeding import Stream
+from dl4jlegacy.datasets.text.characters import LENGTH
+from dl4jlegacy.datasets.text.texts import UNKNOWN, TextReader
 from dl4jlegacy.errors import ConfError, DataError, ModelError
-from dl4jlegacy.generation import draw_class, generate_text
+from dl4jlegacy.models.generation import draw_class, generate_text
 from dl4jlegacy.nn import Convolution1DLayer, GraphBuilder, LastTimeStep
 from dl4jlegacy.nn.zoo import word_lstm
-from dl4jlegacy.seeding import Stream
 
 ALPHABET = tuple("\n abcde")
 WORDS = (UNKNOWN, "the", "fox", ",", "(", ")")

@@ -24,7 +24,7 @@ from dl4jlegacy.datasets import (
     NormalizerStandardize,
 )
 from dl4jlegacy.errors import ConfError, DataError, ShapeError
-from dl4jlegacy.inference import TrainedModel
+from dl4jlegacy.models.model import TrainedModel
 from dl4jlegacy.nn import (
     LSTM,
     Adam,
@@ -42,13 +42,13 @@ from dl4jlegacy.nn import (
 )
 from dl4jlegacy.nn.conf.network import GraphBuilder
 from dl4jlegacy.nn.evaluation.evaluate import do_evaluation
-from dl4jlegacy.nn.training.early_stopping import (
+from dl4jlegacy.nn.fitting.early_stopping import (
     EarlyStoppingConfiguration,
     EarlyStoppingTrainer,
     MaxEpochsTerminationCondition,
     TerminationReason,
 )
-from dl4jlegacy.nn.training.score_calculators import (
+from dl4jlegacy.nn.fitting.score_calculators import (
     ClassificationScoreCalculator,
     DataSetLossCalculator,
     RegressionScoreCalculator,

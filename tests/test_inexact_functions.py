@@ -16,9 +16,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.kernels import draws
-from dl4jlegacy.nn.weights import WEIGHT_INITS, init_weights
-from dl4jlegacy.seeding import Stream
+from dl4jlegacy.nn.optimization.weights import WEIGHT_INITS, init_weights
 from tests.test_layering import MODULES
 
 FUNCTIONS = {
@@ -101,11 +101,11 @@ SCRIPT = """
 import hashlib
 import numpy as np
 from dl4jlegacy.datasets import DataSet
-from dl4jlegacy.datasets.table import Table
-from dl4jlegacy.datasets.transforms import Derive
+from dl4jlegacy.datasets.tables.table import Table
+from dl4jlegacy.datasets.tables.transforms import Derive
 from dl4jlegacy.nn import *
-from dl4jlegacy.nn.weights import *
-from dl4jlegacy.seeding import Stream
+from dl4jlegacy.nn.optimization.weights import *
+from dl4jlegacy.arrays.seeding import Stream
 
 digest = hashlib.sha256()
 for kind in (OrthogonalDistribution(), LogNormalDistribution(), BinomialDistribution(number_of_trials=40)):

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from dl4jlegacy.errors import ModelError
-from dl4jlegacy.inference import read_model
+from dl4jlegacy.models.model import read_model
+from dl4jlegacy.models.prediction import Form, blocks_of, predict_blocks, texts_of
 from dl4jlegacy.nn import DenseLayer, MultiLayerNetwork, NeuralNetConfiguration, OutputLayer, write_model
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
-from dl4jlegacy.prediction import Form, blocks_of, predict_blocks, texts_of
 
 
 def saved(folder: Path, activation: str, names: tuple[str, ...]) -> str:

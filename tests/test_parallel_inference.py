@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from dl4jlegacy import MultiLayerNetwork, ParallelInference, TrainedModel
-from dl4jlegacy.backend import Array
-from dl4jlegacy.clock import Deadline
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.errors import DataError, DeadlineError, ShapeError, UsageError
-from dl4jlegacy.inference_queue import (
+from dl4jlegacy.models.queue import (
     Batching,
     ClosedError,
     InferenceQueue,
@@ -24,6 +23,7 @@ from dl4jlegacy.inference_queue import (
     ReplicatedModel,
 )
 from dl4jlegacy.nn.zoo import char_lstm, mlp
+from dl4jlegacy.system.clock import Deadline
 from tests.support.cluster_commands import until
 
 PATIENCE = 60.0

@@ -13,7 +13,7 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from dl4jlegacy import ActorNetworkRunner, Conf, ParallelWrapper
-from dl4jlegacy.backend import to_host
+from dl4jlegacy.arrays.backend import to_host
 from dl4jlegacy.datasets import (
     DataSet,
     IrisDataSetIterator,
@@ -40,10 +40,10 @@ from dl4jlegacy.nn.listeners import CollectScoresListener
 from dl4jlegacy.nn.network.dbn import DBN
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.networks import Network
-from dl4jlegacy.nn.schedules import MapSchedule
-from dl4jlegacy.nn.updaters import Adam, Nesterovs, RmsProp, Sgd
-from dl4jlegacy.scaleout.job import Result
+from dl4jlegacy.nn.optimization.schedules import MapSchedule
+from dl4jlegacy.nn.optimization.updaters import Adam, Nesterovs, RmsProp, Sgd
 from dl4jlegacy.scaleout.plan import Phase, Plan
+from dl4jlegacy.scaleout.state.job import Result
 
 
 @pytest.fixture(autouse=True)
@@ -452,9 +452,9 @@ def test_a_listener_that_fails_is_named_and_the_training_goes_on(caplog: pytest.
 def test_the_score_of_each_average_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     network = of(stack())
     network.listeners.append(scores := CollectScoresListener())
-    with caplog.at_level(logging.INFO, "dl4jlegacy.parallel_wrapper"):
+    with caplog.at_level(logging.INFO, "dl4jlegacy.cluster.parallel_wrapper"):
         fitted(network, batches(), report_score_after_averaging=True)
-    said = [r.getMessage() for r in caplog.records if r.name == "dl4jlegacy.parallel_wrapper"]
+    said = [r.getMessage() for r in caplog.records if r.name == "dl4jlegacy.cluster.parallel_wrapper"]
     assert said == [f"Score at iteration {number} is {score:.6g}" for number, score in scores.scores]
     assert len(said) == 4
 

@@ -17,10 +17,10 @@ import pytest
 from dl4jlegacy import DataSet, NormalizerMinMaxScaler, load_model
 from dl4jlegacy.cli import main
 from dl4jlegacy.errors import NotFiniteError
+from dl4jlegacy.models.prediction import predict_blocks
 from dl4jlegacy.nn import DenseLayer, MultiLayerNetwork, NeuralNetConfiguration, OutputLayer, write_model
 from dl4jlegacy.nn.batch_evaluation import ROWS
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
-from dl4jlegacy.prediction import predict_blocks
 
 COUNT = 2 * ROWS + 500
 NAMES = ("red", "green", "blue")

@@ -14,23 +14,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dl4jlegacy import prediction_run
-from dl4jlegacy.clock import RUNNING
 from dl4jlegacy.datasets import DataSet, NormalizerStandardize
-from dl4jlegacy.datasets.sequence_reader import SequenceRecordReader
-from dl4jlegacy.datasets.texts import UNKNOWN, TextReader
+from dl4jlegacy.datasets.sequences.sequence_reader import SequenceRecordReader
+from dl4jlegacy.datasets.text.texts import UNKNOWN, TextReader
 from dl4jlegacy.errors import DataError, JobError, NotFiniteError, ShapeError
-from dl4jlegacy.inference import TrainedModel, score_examples
+from dl4jlegacy.models.model import TrainedModel, score_examples
+from dl4jlegacy.models.prediction import Form, PredictedRows, predict_blocks, rows_in, texts_of
 from dl4jlegacy.nn import LSTM, DenseLayer, NeuralNetConfiguration, OutputLayer, RnnOutputLayer, zoo
 from dl4jlegacy.nn.batch_evaluation import ROWS
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
 from dl4jlegacy.nn.networks import Network, build_network
-from dl4jlegacy.prediction import Form, PredictedRows, predict_blocks, rows_in, texts_of
-from dl4jlegacy.prediction_run import PredictionPerformer, PredictionRun, ScoringRun, Spool
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.outcome import Outcome
+from dl4jlegacy.scaleout.monitoring.outcome import Outcome
 from dl4jlegacy.scaleout.protocol import Limits
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
+from dl4jlegacy.system.clock import RUNNING
+from dl4jlegacy.training import prediction_run
+from dl4jlegacy.training.prediction_run import PredictionPerformer, PredictionRun, ScoringRun, Spool
 
 BATCHES = 41
 

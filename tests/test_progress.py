@@ -17,19 +17,20 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dl4jlegacy import run_data, training
+from dl4jlegacy.cluster.runner import ActorNetworkRunner
 from dl4jlegacy.datasets import DataSet, DataSource, ListDataSetIterator
 from dl4jlegacy.nn import zoo
-from dl4jlegacy.progress import ProgressLine, Speed, shown
-from dl4jlegacy.run import resolve
-from dl4jlegacy.runner import ActorNetworkRunner
-from dl4jlegacy.scaleout.checkpoint import CheckpointStore
+from dl4jlegacy.scaleout.actors.worker_pool import network_performer
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.liveness.quorum import Waiting
-from dl4jlegacy.scaleout.outcome import RunStatus
+from dl4jlegacy.scaleout.links.liveness.quorum import Waiting
+from dl4jlegacy.scaleout.monitoring.outcome import RunStatus
+from dl4jlegacy.scaleout.persistence.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.plan import Phase, Plan
-from dl4jlegacy.scaleout.records import Head, Manifest
-from dl4jlegacy.scaleout.worker_pool import network_performer
+from dl4jlegacy.scaleout.state.records import Head, Manifest
+from dl4jlegacy.training import data as run_data
+from dl4jlegacy.training import prepare as training
+from dl4jlegacy.training.progress import ProgressLine, Speed, shown
+from dl4jlegacy.training.run import resolve
 from tests.support import REPOSITORY
 
 CONF = Conf(multi_layer_conf=zoo.mlp(6, 3, hidden=(5,), seed=7), workers=2, epochs=3, seed=7)
@@ -278,7 +279,7 @@ def test_a_notebook_shows_one_line_below_its_cell(kernel: object, monkeypatch: p
     ("status", "line"), [("running", "ended by KeyboardInterrupt"), ("failed", "ended by an error")]
 )
 def test_a_notebook_says_that_a_run_has_failed(status: str, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dl4jlegacy.progress._notebook", lambda: displays)
+    monkeypatch.setattr("dl4jlegacy.training.progress._notebook", lambda: displays)
     monkeypatch.setattr(sys, "stderr", Terminal(is_terminal=False))
     displays, plan = Displays(), Plan(phases=(Phase(),), batches=4, examples=4, batch_size=1, jobs_per_round=1)
     head = Head(run="r", model=Manifest("m", 0, 0), status=status, round=2, examples=2, score=0.5, version=2)  # type: ignore[arg-type]

@@ -22,14 +22,12 @@ from dl4jlegacy import (
     OutputLayer,
     TrainedModel,
 )
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.datasets import load
-from dl4jlegacy.datasets.image_files import png_of
-from dl4jlegacy.datasets.image_grid import image_grid, pixels_of
+from dl4jlegacy.datasets.images.image_files import png_of
+from dl4jlegacy.datasets.images.image_grid import image_grid, pixels_of
 from dl4jlegacy.errors import ConfError, DataError, OutputError, ShapeError
-from dl4jlegacy.nn import reconstruct_input, sample_input
-from dl4jlegacy.nn.conf.network import MultiLayerConfiguration as Configuration
-from dl4jlegacy.nn.zoo import mlp, vae
-from dl4jlegacy.reconstruction import (
+from dl4jlegacy.models.reconstruction import (
     draw_samples,
     examples_of,
     image_shape,
@@ -38,7 +36,9 @@ from dl4jlegacy.reconstruction import (
     sample_grid,
     write_grid,
 )
-from dl4jlegacy.seeding import Stream
+from dl4jlegacy.nn import reconstruct_input, sample_input
+from dl4jlegacy.nn.conf.network import MultiLayerConfiguration as Configuration
+from dl4jlegacy.nn.zoo import mlp, vae
 
 
 def model_of(n_in: int, **fields: object) -> TrainedModel:

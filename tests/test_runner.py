@@ -13,6 +13,8 @@ import numpy as np
 import psutil
 import pytest
 
+from dl4jlegacy.arrays.seeding import Stream
+from dl4jlegacy.cluster.runner import ActorNetworkRunner
 from dl4jlegacy.datasets import DataSet, IrisDataSetIterator, ListDataSetIterator
 from dl4jlegacy.errors import (
     CheckpointError,
@@ -23,7 +25,6 @@ from dl4jlegacy.errors import (
     TrainingError,
     UsageError,
 )
-from dl4jlegacy.execution import RunExecution
 from dl4jlegacy.kernels import load
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
@@ -31,20 +32,19 @@ from dl4jlegacy.nn.layers.layer import DenseLayer
 from dl4jlegacy.nn.layers.output import OutputLayer
 from dl4jlegacy.nn.network.dbn import DBN, StackedDenoisingAutoEncoder
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
-from dl4jlegacy.nn.updaters import Sgd
-from dl4jlegacy.runner import ActorNetworkRunner
-from dl4jlegacy.scaleout.aggregate import CollectingAggregator, ParameterAveragingAggregator, aggregate
-from dl4jlegacy.scaleout.checkpoint import CheckpointStore
+from dl4jlegacy.nn.optimization.updaters import Sgd
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.job import CollectionJobIterator, Result
-from dl4jlegacy.scaleout.observers import Observers
-from dl4jlegacy.scaleout.outcome import TrainingResult
-from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer
+from dl4jlegacy.scaleout.monitoring.observers import Observers
+from dl4jlegacy.scaleout.monitoring.outcome import TrainingResult
+from dl4jlegacy.scaleout.persistence.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.plan import Phase, Plan
 from dl4jlegacy.scaleout.protocol import Limits
-from dl4jlegacy.scaleout.records import Head, Manifest, account, advance
+from dl4jlegacy.scaleout.state.aggregate import CollectingAggregator, ParameterAveragingAggregator, aggregate
+from dl4jlegacy.scaleout.state.job import CollectionJobIterator, Result
+from dl4jlegacy.scaleout.state.records import Head, Manifest, account, advance
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, StateTracker
-from dl4jlegacy.seeding import Stream
+from dl4jlegacy.scaleout.workers.perform import MultiLayerNetworkPerformer
+from dl4jlegacy.training.execution import RunExecution
 
 QUICK = Limits(lease=1.0, poll=0.05)
 

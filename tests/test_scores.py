@@ -11,7 +11,7 @@ import pytest
 from dl4jlegacy import DataSet
 from dl4jlegacy.cli import main
 from dl4jlegacy.errors import NotFiniteError
-from dl4jlegacy.inference import evaluate_network, score_examples, with_features_as_labels
+from dl4jlegacy.models.model import evaluate_network, score_examples, with_features_as_labels
 from dl4jlegacy.nn import (
     RBM,
     AutoEncoder,

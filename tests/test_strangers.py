@@ -20,8 +20,8 @@ import psutil
 import pytest
 
 from dl4jlegacy.nn import MultiLayerNetwork, write_model, zoo
-from dl4jlegacy.scaleout.liveness.handshake import LIVENESS
-from dl4jlegacy.scaleout.mesh.wire import MESSAGES
+from dl4jlegacy.scaleout.links.liveness.handshake import LIVENESS
+from dl4jlegacy.scaleout.links.mesh.wire import MESSAGES
 from dl4jlegacy.services import ServicesState
 from tests.support import REPOSITORY
 from tests.support.cluster_commands import HOLDS, SECRET, until

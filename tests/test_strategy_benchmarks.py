@@ -24,11 +24,11 @@ from dl4jlegacy.datasets import load as load_data
 from dl4jlegacy.kernels import load as load_kernels
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.nn.networks import build_network
-from dl4jlegacy.nn.updaters import Sgd
+from dl4jlegacy.nn.optimization.updaters import Sgd
 from dl4jlegacy.scaleout.first_model import first_model
-from dl4jlegacy.scaleout.job import Result
-from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer
+from dl4jlegacy.scaleout.state.job import Result
 from dl4jlegacy.scaleout.strategies import STRATEGIES
+from dl4jlegacy.scaleout.workers.perform import MultiLayerNetworkPerformer
 from tests.support.cluster_commands import until
 
 WORKERS, JOBS, BATCH = 12, 144, 4

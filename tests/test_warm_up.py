@@ -16,9 +16,10 @@ import pytest
 
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.compilation import report_missing
-from dl4jlegacy.nn import MultiLayerNetwork, compile_ahead
+from dl4jlegacy.nn import MultiLayerNetwork
+from dl4jlegacy.nn.compiling import compile_ahead
+from dl4jlegacy.nn.compiling.warm_up import RUNS, made_up_batch, warm_up
 from dl4jlegacy.nn.zoo import ZOO
-from dl4jlegacy.warm_up import RUNS, made_up_batch, warm_up
 
 ON_REAL_DATA = {"dbn": "digits", "sda": "digits", "vae": "digits", "char-lstm": "sonnets", "word-lstm": "sonnets"}
 ON_REAL_DATA |= dict.fromkeys(("lenet", "alexnet-small", "deep-autoencoder"), "mnist")
@@ -78,7 +79,7 @@ def test_the_other_processes_have_ended_when_a_model_is_said_to_be_ready(monkeyp
         yield
         others.clear()
 
-    monkeypatch.setattr("dl4jlegacy.warm_up.compiling_ahead", compiling_ahead)
+    monkeypatch.setattr("dl4jlegacy.nn.compiling.warm_up.compiling_ahead", compiling_ahead)
     assert [(each.name, others[:]) for each in warm_up(["mlp"])] == [("mlp", []), (RUNS, [])]
 
 

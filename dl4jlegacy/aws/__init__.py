@@ -4,10 +4,10 @@ The names are those of the legacy ``deeplearning4j-aws``. Importing them imports
 it is first used.
 """
 
-from dl4jlegacy.aws.downloader import BucketIterator, S3Downloader
 from dl4jlegacy.aws.instances import Ec2BoxCreator
 from dl4jlegacy.aws.provision import HostProvisioner
-from dl4jlegacy.aws.session import Aws
-from dl4jlegacy.aws.uploader import S3Uploader
+from dl4jlegacy.storage.s3.downloader import BucketIterator, S3Downloader
+from dl4jlegacy.storage.s3.session import Aws
+from dl4jlegacy.storage.s3.uploader import S3Uploader
 
 __all__ = ["Aws", "BucketIterator", "Ec2BoxCreator", "HostProvisioner", "S3Downloader", "S3Uploader"]

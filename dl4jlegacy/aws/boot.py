@@ -16,8 +16,8 @@ from pathlib import Path
 
 from dl4jlegacy.aws.cluster_bucket import HOST_KEYS, own_key, own_user_id, write_object
 from dl4jlegacy.aws.cluster_spec import Names
-from dl4jlegacy.aws.session import Aws, translate_errors
-from dl4jlegacy.console import run_guarded
+from dl4jlegacy.storage.s3.session import Aws, translate_errors
+from dl4jlegacy.system.console import run_guarded
 
 __all__ = ["main", "own_address", "prepare"]
 

@@ -12,8 +12,8 @@ import ipaddress
 from dataclasses import dataclass
 
 from dl4jlegacy.aws.cluster_spec import utc
-from dl4jlegacy.aws.session import ABSENT, Aws, error_code, translate_errors
 from dl4jlegacy.errors import CloudError
+from dl4jlegacy.storage.s3.session import ABSENT, Aws, error_code, translate_errors
 
 __all__ = [
     "DONE",

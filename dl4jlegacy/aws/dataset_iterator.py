@@ -16,15 +16,15 @@ from pathlib import Path
 
 import numpy as np
 
-from dl4jlegacy.aws.downloader import S3Downloader
-from dl4jlegacy.aws.locations import Location
-from dl4jlegacy.aws.session import Aws
-from dl4jlegacy.aws.uploader import S3Uploader
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.datasets import DataSet
-from dl4jlegacy.datasets.csv_files import read_csv_files
 from dl4jlegacy.datasets.iterator import BatchCursor
+from dl4jlegacy.datasets.tables.csv_files import read_csv_files
 from dl4jlegacy.errors import DataError, counted
-from dl4jlegacy.seeding import Stream
+from dl4jlegacy.storage.s3.downloader import S3Downloader
+from dl4jlegacy.storage.s3.locations import Location
+from dl4jlegacy.storage.s3.session import Aws
+from dl4jlegacy.storage.s3.uploader import S3Uploader
 
 __all__ = ["BaseS3DataSetIterator", "upload_batches"]
 

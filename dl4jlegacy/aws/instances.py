@@ -17,8 +17,8 @@ from functools import partial
 from typing import Any
 
 from dl4jlegacy.aws.cluster_spec import CLUSTER, CREATED, EXPIRES, ROLE, Tags, tag_list
-from dl4jlegacy.aws.session import CAPACITY, Aws, error_code, translate_errors
 from dl4jlegacy.errors import ConfError, DeadlineError, NotEnoughWorkersError, counted
+from dl4jlegacy.storage.s3.session import CAPACITY, Aws, error_code, translate_errors
 
 __all__ = [
     "Ec2BoxCreator",

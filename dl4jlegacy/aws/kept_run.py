@@ -8,9 +8,9 @@ from __future__ import annotations
 import argparse
 import sys
 
-from dl4jlegacy.aws.locations import Location
-from dl4jlegacy.aws.s3_folder import S3Folder
-from dl4jlegacy.console import emit, run_guarded
+from dl4jlegacy.storage.s3.folder import S3Folder
+from dl4jlegacy.storage.s3.locations import Location
+from dl4jlegacy.system.console import emit, run_guarded
 
 __all__ = ["is_kept", "main"]
 

@@ -9,9 +9,9 @@ from dl4jlegacy.aws.cluster_bucket import Servers
 from dl4jlegacy.aws.cluster_spec import MASTER, STANDBY, WITNESS, WORKER, ClusterSpec, Names
 from dl4jlegacy.aws.instances import Ec2BoxCreator, Instance
 from dl4jlegacy.aws.resources import ClusterResources
-from dl4jlegacy.aws.session import Aws
 from dl4jlegacy.aws.user_data import InstanceConfig, user_data
 from dl4jlegacy.errors import ConfError
+from dl4jlegacy.storage.s3.session import Aws
 
 __all__ = ["Launcher", "ServerPlace", "leaders", "server_places"]
 

@@ -12,9 +12,9 @@ import logging
 import sys
 
 from dl4jlegacy.aws.cluster_bucket import read_servers
-from dl4jlegacy.aws.session import Aws
-from dl4jlegacy.console import emit, run_guarded
 from dl4jlegacy.errors import CloudError, Dl4jError
+from dl4jlegacy.storage.s3.session import Aws
+from dl4jlegacy.system.console import emit, run_guarded
 
 __all__ = ["main", "master_address"]
 

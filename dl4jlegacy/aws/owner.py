@@ -19,12 +19,12 @@ from dataclasses import asdict, dataclass, replace
 import msgspec
 
 from dl4jlegacy.aws.cluster_spec import OWNER, Names, utc
-from dl4jlegacy.aws.conditional_object import ConditionalObject
-from dl4jlegacy.aws.locations import Location
-from dl4jlegacy.aws.session import Aws
-from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import CloudError, ConfError, DeadlineError, Dl4jError
-from dl4jlegacy.strict_json import to_json
+from dl4jlegacy.storage.s3.conditional_object import ConditionalObject
+from dl4jlegacy.storage.s3.locations import Location
+from dl4jlegacy.storage.s3.session import Aws
+from dl4jlegacy.system.decoding import described
+from dl4jlegacy.system.strict_json import to_json
 
 __all__ = ["SILENT_SECONDS", "Owner", "Ownership", "owner_of"]
 

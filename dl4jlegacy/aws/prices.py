@@ -12,8 +12,8 @@ from typing import Any
 
 from dl4jlegacy.aws.cluster_spec import WITNESS_SIZES, ClusterSpec
 from dl4jlegacy.aws.instances import describe_instance_type
-from dl4jlegacy.aws.session import Aws, translate_errors
 from dl4jlegacy.errors import CloudError, ConfError, Dl4jError, counted
+from dl4jlegacy.storage.s3.session import Aws, translate_errors
 
 __all__ = ["LIST_PRICES", "Estimate", "Price", "estimate", "list_price", "on_demand", "spot"]
 

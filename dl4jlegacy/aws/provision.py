@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from dl4jlegacy import files
 from dl4jlegacy.aws.cluster_spec import check_key_file
-from dl4jlegacy.clock import Deadline
 from dl4jlegacy.errors import CloudError, ConfError, DeadlineError, NotAuthorisedError
-from dl4jlegacy.service_threads import ServiceThread
+from dl4jlegacy.system import files
+from dl4jlegacy.system.clock import Deadline
+from dl4jlegacy.system.service_threads import ServiceThread
 
 __all__ = ["HostProvisioner", "RemoteResult", "new_key"]
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from dl4jlegacy.aws.cluster_spec import CLUSTER, CREATED, EXPIRES, IAM_PATH, utc
 from dl4jlegacy.aws.instances import list_instances
-from dl4jlegacy.aws.session import Aws, error_code, translate_errors
 from dl4jlegacy.aws.setup import ClusterSetup
 from dl4jlegacy.errors import CloudError, Dl4jError
+from dl4jlegacy.storage.s3.session import Aws, error_code, translate_errors
 
 __all__ = ["GRACE_SECONDS", "FoundCluster", "find_clusters", "reap"]
 

@@ -28,9 +28,9 @@ from dl4jlegacy.aws.cluster_bucket import (
     read_servers,
 )
 from dl4jlegacy.aws.cluster_spec import BOUNDARY, CLUSTER, IAM_PATH, OWNER, Names, Tags, tag_list
-from dl4jlegacy.aws.session import Aws, error_code, translate_errors
 from dl4jlegacy.errors import CloudError, ConfError, Dl4jError
-from dl4jlegacy.strict_json import to_json
+from dl4jlegacy.storage.s3.session import Aws, error_code, translate_errors
+from dl4jlegacy.system.strict_json import to_json
 
 __all__ = ["ClusterResources"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from dl4jlegacy.aws.cluster_spec import BOUNDARY
-from dl4jlegacy.aws.session import Aws, translate_errors
+from dl4jlegacy.storage.s3.session import Aws, translate_errors
 
 __all__ = ["RIGHTS", "Right", "denied_actions"]
 

@@ -46,10 +46,10 @@ from dl4jlegacy.aws.owner import Owner, Ownership, owner_of
 from dl4jlegacy.aws.payload import Payload
 from dl4jlegacy.aws.provision import HostProvisioner, new_key
 from dl4jlegacy.aws.resources import ClusterResources
-from dl4jlegacy.aws.session import Aws
-from dl4jlegacy.aws.uploader import S3Uploader
 from dl4jlegacy.aws.user_data import InstanceConfig
 from dl4jlegacy.errors import CloudError, ConfError, DeadlineError, Dl4jError, NotEnoughWorkersError, counted
+from dl4jlegacy.storage.s3.session import Aws
+from dl4jlegacy.storage.s3.uploader import S3Uploader
 
 __all__ = ["ClusterSetup", "ClusterStatus", "ListWorkers", "list_workers_over_ssh"]
 
@@ -316,7 +316,7 @@ class ClusterSetup:
         Raises:
             DeadlineError: not in time; says what was missing. NotEnoughWorkersError: instances ended meanwhile.
         """
-        from dl4jlegacy.scaleout.liveness.failure_detector import host_of
+        from dl4jlegacy.scaleout.links.liveness.failure_detector import host_of
 
         reason = "the master was not asked"
         with self._aws.deadline(seconds) as deadline:

@@ -25,9 +25,9 @@ from dl4jlegacy.aws.cluster_bucket import (
     read_servers,
     write_object,
 )
-from dl4jlegacy.aws.session import Aws
-from dl4jlegacy.console import run_guarded
 from dl4jlegacy.errors import Dl4jError
+from dl4jlegacy.storage.s3.session import Aws
+from dl4jlegacy.system.console import run_guarded
 
 __all__ = ["JOURNAL_NBYTES", "main", "read_journal", "say_done", "watch"]
 

@@ -13,8 +13,8 @@ import zipfile
 from importlib.metadata import Distribution, PackageNotFoundError, PackagePath, distribution
 from pathlib import Path
 
-from dl4jlegacy.commands import run_command
 from dl4jlegacy.errors import ConfError, how_to_install
+from dl4jlegacy.system.subprocesses import run_command
 
 __all__ = ["make_wheel", "pack_wheel"]
 

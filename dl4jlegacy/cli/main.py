@@ -15,9 +15,9 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from dl4jlegacy.cli.options import variable_of
-from dl4jlegacy.console import emit, run_guarded
+from dl4jlegacy.cli.options.read import variable_of
 from dl4jlegacy.errors import UsageError
+from dl4jlegacy.system.console import emit, run_guarded
 from dl4jlegacy.version import __version__
 
 __all__ = ["FAMILIES", "declared", "main"]

@@ -14,18 +14,18 @@ import re
 import sys
 from typing import Any
 
-from dl4jlegacy.cli.options import cluster_address, import_used
-from dl4jlegacy.console import emit, run_guarded
+from dl4jlegacy.cli.options.read import cluster_address, import_used
 from dl4jlegacy.errors import CheckpointError, ConfError, UsageError, counted
 from dl4jlegacy.nn.networks import build_network
-from dl4jlegacy.scaleout.compute import host_kernels
+from dl4jlegacy.scaleout.actors.worker_pool import performer_of
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.first_model import first_model
-from dl4jlegacy.scaleout.job import Job, JobIterator, Result
-from dl4jlegacy.scaleout.parts import PerformerFactory, find_router
-from dl4jlegacy.scaleout.perform import perform_in_slot
+from dl4jlegacy.scaleout.state.job import Job, JobIterator, Result
 from dl4jlegacy.scaleout.strategies import slot_strategy
-from dl4jlegacy.scaleout.worker_pool import performer_of
+from dl4jlegacy.scaleout.workers.arithmetic import host_kernels
+from dl4jlegacy.scaleout.workers.perform import perform_in_slot
+from dl4jlegacy.scaleout.workers.plugins import PerformerFactory, find_router
+from dl4jlegacy.system.console import emit, run_guarded
 
 __all__ = ["main", "perform_one_job"]
 
@@ -70,9 +70,10 @@ def perform_one_job(
 
 def _of_folder(folder: str, content: bytes) -> tuple[Conf, Result | None]:
     """Return the Conf and the newest model of the run in a folder."""
-    from dl4jlegacy import storage, training
+    from dl4jlegacy.scaleout import saved_run
+    from dl4jlegacy.training import prepare as training
 
-    newest = storage.open_checkpoints(folder).newest()
+    newest = saved_run.open_checkpoints(folder).newest()
     return training.read_run(folder, content), None if newest is None else Result.decode(newest[1])
 
 
@@ -87,14 +88,16 @@ def _of_grid(run: str, zookeeper: str | None, id: str | None) -> tuple[Conf, Res
 
 
 def _perform(given: argparse.Namespace) -> None:
-    from dl4jlegacy import run_data, storage, training
-    from dl4jlegacy.run import job_iterator
+    from dl4jlegacy.scaleout import saved_run
+    from dl4jlegacy.training import data as run_data
+    from dl4jlegacy.training import prepare as training
+    from dl4jlegacy.training.run import job_iterator
 
     found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", given.job)
     if found is None:
         raise UsageError(f"the job is {given.job!r}; it must be ROUND/SLOT, such as 30/2")
     import_used(given.use)
-    content = storage.find_conf(given.run)
+    content = saved_run.find_conf(given.run)
     conf, model = _of_grid(given.run, given.zookeeper, given.id) if content is None else _of_folder(given.run, content)
     if not conf.dataset:
         raise CheckpointError(

@@ -28,7 +28,7 @@ def dl4j() -> None:
 def actor_network_runner() -> None:
     """Entry point of ``actor-network-runner``."""
     _begin()
-    from dl4jlegacy.cli.legacy import main
+    from dl4jlegacy.cli.commands.legacy import main
 
     main()
 

@@ -15,16 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from dl4jlegacy import wire
-from dl4jlegacy.clock import Deadline
+from dl4jlegacy.arrays import wire
 from dl4jlegacy.errors import NotAuthorisedError, TrackerError, UsageError, VersionError
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast.store import DEADLINE_SECONDS, HazelcastStateTracker, HazelcastStore
 from dl4jlegacy.scaleout.identity import MODULE
-from dl4jlegacy.scaleout.secret import ALLOW_UNSIGNED, GET_SECRET, MAKE_SECRET, beyond_loopback
 from dl4jlegacy.scaleout.tracker import StateTracker
 from dl4jlegacy.scaleout.zookeeper import ZookeeperConfigurationRetriever, ZooKeeperSession
+from dl4jlegacy.system.clock import Deadline
+from dl4jlegacy.system.secret import ALLOW_UNSIGNED, GET_SECRET, MAKE_SECRET, beyond_loopback
 from dl4jlegacy.version import __version__
 
 __all__ = [

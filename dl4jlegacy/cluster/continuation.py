@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from dl4jlegacy import storage
 from dl4jlegacy.errors import CheckpointError, Dl4jError
-from dl4jlegacy.run import folder_of
-from dl4jlegacy.scaleout import protocol
+from dl4jlegacy.scaleout import protocol, saved_run
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
-from dl4jlegacy.scaleout.records import Head
+from dl4jlegacy.scaleout.state.records import Head
 from dl4jlegacy.scaleout.tracker import drive
+from dl4jlegacy.training.run import folder_of
 
 __all__ = [
     "Continuation",
@@ -89,7 +88,7 @@ def say_where_it_continues(conf: Conf, tracker: HazelcastStateTracker) -> None:
 def check_something_is_left(conf: Conf, tracker: HazelcastStateTracker) -> None:
     """Raise ``CheckpointError`` if there is nothing to go on from."""
     folder = conf.checkpoint_dir
-    if tracker.head() is None and not (folder and storage.open_checkpoints(folder).versions()):
+    if tracker.head() is None and not (folder and saved_run.open_checkpoints(folder).versions()):
         kept = f"and none of its checkpoints in {folder}" if folder else "and it kept none"
         raise CheckpointError(
             f"run {conf.run} cannot go on: the tracker at {conf.state_tracker_connection_string} has nothing of it "

@@ -12,8 +12,8 @@ from dl4jlegacy.cluster.registration import MasterRegistration
 from dl4jlegacy.errors import TrackerError, UsageError
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.liveness.failure_detector import process_of
-from dl4jlegacy.scaleout.monitor import GONE
+from dl4jlegacy.scaleout.links.liveness.failure_detector import process_of
+from dl4jlegacy.scaleout.monitoring.monitor import GONE
 from dl4jlegacy.scaleout.tracker import StateTracker, drive
 from dl4jlegacy.scaleout.zookeeper import (
     MasterElection,

@@ -14,11 +14,11 @@ import logging
 import math
 
 from dl4jlegacy.errors import ConfError, counted
-from dl4jlegacy.run import Run
-from dl4jlegacy.scaleout.parts import find_router
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.strategies import RowAveragingWorkRouter, SlotStrategy
 from dl4jlegacy.scaleout.tracker import Memory, StateTracker
+from dl4jlegacy.scaleout.workers.plugins import find_router
+from dl4jlegacy.training.run import Run
 
 __all__ = ["check_grid_memory", "needed_nbytes"]
 

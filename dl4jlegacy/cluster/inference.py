@@ -5,22 +5,22 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.cluster.address import ClusterAddress
 from dl4jlegacy.cluster.ending import forget
 from dl4jlegacy.cluster.leadership import LedRun, MasterOptions, leading_new_run
 from dl4jlegacy.datasets import DataSet
 from dl4jlegacy.errors import TrackerError
-from dl4jlegacy.evaluation_run import EvaluationRun
-from dl4jlegacy.inference import TrainedModel
-from dl4jlegacy.inference_run import Examples
+from dl4jlegacy.models.model import TrainedModel
+from dl4jlegacy.models.prediction import PredictedRows
 from dl4jlegacy.nn.batch_evaluation import NetworkEvaluation
 from dl4jlegacy.nn.evaluation.states import AnyEvaluation
 from dl4jlegacy.nn.networks import Network
-from dl4jlegacy.prediction import PredictedRows
-from dl4jlegacy.prediction_run import PredictionRun, ScoringRun, Spool
-from dl4jlegacy.run import Run
 from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.training.evaluation_run import EvaluationRun
+from dl4jlegacy.training.passes import Examples
+from dl4jlegacy.training.prediction_run import PredictionRun, ScoringRun, Spool
+from dl4jlegacy.training.run import Run
 
 __all__ = ["evaluate_on_cluster", "predict_on_cluster", "score_on_cluster"]
 

@@ -10,20 +10,20 @@ from typing import Any
 
 import numpy as np
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.datasets.batches import Batch, BatchIterator, batches_of
 from dl4jlegacy.datasets.exported import export
 from dl4jlegacy.errors import DataError
-from dl4jlegacy.inference import TrainedModel
-from dl4jlegacy.inference_run import Examples
+from dl4jlegacy.models.model import TrainedModel
+from dl4jlegacy.models.prediction import rows_in
 from dl4jlegacy.nn.arrays import is_data_set
 from dl4jlegacy.nn.batch_evaluation import ROWS, NetworkEvaluation
 from dl4jlegacy.nn.evaluation.states import AnyEvaluation
 from dl4jlegacy.nn.networks import Network
-from dl4jlegacy.prediction import rows_in
-from dl4jlegacy.progress import shown
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.secret import allows_unsigned, read_secret
+from dl4jlegacy.system.secret import allows_unsigned, read_secret
+from dl4jlegacy.training.passes import Examples
+from dl4jlegacy.training.progress import shown
 
 __all__ = ["ClusterInference"]
 
@@ -75,7 +75,7 @@ class ClusterInference:
         worker_wait: float = 300.0,
         progress: bool = True,
     ) -> None:
-        from dl4jlegacy.cluster.address import MASTER, ClusterAddress  # with the clients of its servers
+        from dl4jlegacy.cluster.address import MASTER, ClusterAddress
         from dl4jlegacy.services.grid import grid_of
 
         self._model = model if isinstance(model, TrainedModel) else TrainedModel(model)

@@ -21,40 +21,33 @@ from typing import Any
 
 import msgspec
 
-from dl4jlegacy import storage
-from dl4jlegacy.clock import Deadline
 from dl4jlegacy.cluster.address import ClusterAddress, check_versions, closing, open_tracker, versions
 from dl4jlegacy.cluster.continuation import check_something_is_left, say_where_it_continues
 from dl4jlegacy.cluster.grid_memory import check_grid_memory
 from dl4jlegacy.cluster.mesh import joined_mesh
 from dl4jlegacy.cluster.registration import MasterRegistration
-from dl4jlegacy.errors import (
-    ConfError,
-    Dl4jError,
-    NotAuthorisedError,
-    StorageError,
-    TrackerError,
-    VersionError,
-)
-from dl4jlegacy.run import Run, TrainingData, folder_of, resolve
-from dl4jlegacy.scaleout import protocol
-from dl4jlegacy.scaleout.compute import ARITHMETIC
+from dl4jlegacy.errors import ConfError, Dl4jError, NotAuthorisedError, StorageError, TrackerError, VersionError
+from dl4jlegacy.scaleout import protocol, saved_run
+from dl4jlegacy.scaleout.actors.worker_pool import process_name
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker, HazelcastStore
 from dl4jlegacy.scaleout.identity import shared_code
-from dl4jlegacy.scaleout.monitor import ClusterMonitor
-from dl4jlegacy.scaleout.observers import RunObserver
-from dl4jlegacy.scaleout.outcome import RunStatus
-from dl4jlegacy.scaleout.parts import find_router
-from dl4jlegacy.scaleout.records import Head
+from dl4jlegacy.scaleout.monitoring.monitor import ClusterMonitor
+from dl4jlegacy.scaleout.monitoring.observers import RunObserver
+from dl4jlegacy.scaleout.monitoring.outcome import RunStatus
+from dl4jlegacy.scaleout.state.records import Head
 from dl4jlegacy.scaleout.tracker import drive
-from dl4jlegacy.scaleout.worker_pool import process_name
+from dl4jlegacy.scaleout.workers.arithmetic import ARITHMETIC
+from dl4jlegacy.scaleout.workers.plugins import find_router
 from dl4jlegacy.scaleout.zookeeper import (
     MasterElection,
     ZookeeperConfigurationRetriever,
     ZooKeeperSession,
     registered_workers,
 )
+from dl4jlegacy.storage import paths as storage
+from dl4jlegacy.system.clock import Deadline
+from dl4jlegacy.training.run import Run, TrainingData, folder_of, resolve
 
 __all__ = [
     "Candidate",
@@ -247,7 +240,7 @@ def leading_from_checkpoints(
     check_may_take_over(conf, address)
     conf = conf.replace(incarnation=conf.incarnation or uuid.uuid4().hex[:16])  # older versions had none
     with contextlib.suppress(StorageError):  # it is read below, and written when that can be
-        storage.open_checkpoints(conf.checkpoint_dir).check_unused()
+        saved_run.open_checkpoints(conf.checkpoint_dir).check_unused()
     with standing(address, conf) as candidate, closing(open_tracker(conf, address, takes_part=True)) as tracker:
         _check_not_led_elsewhere(conf, candidate, tracker)
         check_takes_over(conf, tracker, changed_code=options.changed_code)
@@ -285,7 +278,7 @@ def leading(
         takes_over=bool(takes_over),
         secret=address.secret,
         bind=options.bind,
-        folder=storage.open_lines(conf),
+        folder=saved_run.open_lines(conf),
     )
     display = _Display(options.tick, monitor)
     led = LedRun(run, tracker, monitor, display.tick, out)

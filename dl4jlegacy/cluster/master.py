@@ -19,10 +19,10 @@ from dl4jlegacy.cluster.leadership import (
 )
 from dl4jlegacy.cluster.standby import leading_after_master
 from dl4jlegacy.errors import ConfError, ModelError
-from dl4jlegacy.run import Run
-from dl4jlegacy.run_data import Data, data_of
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.training import Report, train, training_data
+from dl4jlegacy.training.data import Data, data_of
+from dl4jlegacy.training.prepare import Report, train, training_data
+from dl4jlegacy.training.run import Run
 
 __all__ = ["resume_from_checkpoints", "resume_run", "run_master", "stand_by"]
 

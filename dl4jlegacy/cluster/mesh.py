@@ -14,10 +14,10 @@ from typing import Any
 from dl4jlegacy.cluster.address import ClusterAddress
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.liveness.failure_detector import host_of
-from dl4jlegacy.scaleout.mesh.node import Member, MeshNode
-from dl4jlegacy.scaleout.secret import beyond_loopback
+from dl4jlegacy.scaleout.links.liveness.failure_detector import host_of
+from dl4jlegacy.scaleout.links.mesh.node import Member, MeshNode
 from dl4jlegacy.scaleout.zookeeper import MESH, MeshMembers, WorkerRegistration, ZooKeeperSession
+from dl4jlegacy.system.secret import beyond_loopback
 
 __all__ = ["joined_mesh", "reachable_members"]
 

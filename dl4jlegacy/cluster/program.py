@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Self
 
-from dl4jlegacy import storage
 from dl4jlegacy.cluster import address as cluster_address
 from dl4jlegacy.cluster.address import ClusterAddress
 from dl4jlegacy.cluster.leadership import (
@@ -22,13 +21,15 @@ from dl4jlegacy.cluster.standby import leading_after_master
 from dl4jlegacy.cluster.worker import run_worker
 from dl4jlegacy.errors import CheckpointError, ConfError, UsageError
 from dl4jlegacy.nn.listeners import TrainingListener
-from dl4jlegacy.run import Run, TrainingData, resolve
+from dl4jlegacy.scaleout import saved_run
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.observers import RunObserver
-from dl4jlegacy.scaleout.outcome import RunStatus
-from dl4jlegacy.scaleout.parts import PerformerFactory
-from dl4jlegacy.scaleout.secret import allows_unsigned, read_secret
+from dl4jlegacy.scaleout.monitoring.observers import RunObserver
+from dl4jlegacy.scaleout.monitoring.outcome import RunStatus
+from dl4jlegacy.scaleout.workers.plugins import PerformerFactory
 from dl4jlegacy.services.grid import grid_of
+from dl4jlegacy.storage import paths as storage
+from dl4jlegacy.system.secret import allows_unsigned, read_secret
+from dl4jlegacy.training.run import Run, TrainingData, resolve
 
 __all__ = ["ClusterProgram"]
 
@@ -125,7 +126,7 @@ class ClusterProgram:
 
     def _kept(self, conf: Conf) -> Conf:
         """Return the Conf in the folder of a run's checkpoints, with the grid to use."""
-        content = storage.find_conf(conf.checkpoint_dir) if conf.checkpoint_dir else None
+        content = saved_run.find_conf(conf.checkpoint_dir) if conf.checkpoint_dir else None
         if content is None:
             where = f"{conf.checkpoint_dir} holds no run" if conf.checkpoint_dir else "Conf.checkpoint_dir is empty"
             raise CheckpointError(f"there is nothing to go on from: no run is registered, and {where}")

@@ -9,17 +9,17 @@ from __future__ import annotations
 import os
 import socket
 
-from dl4jlegacy import storage
 from dl4jlegacy.datasets.batches import BatchIterator
+from dl4jlegacy.datasets.exported import open_batches
 from dl4jlegacy.datasets.fingerprint import fingerprint
 from dl4jlegacy.errors import DataError, Dl4jError
-from dl4jlegacy.machine import give_back_memory
-from dl4jlegacy.run import job_iterator
-from dl4jlegacy.run_data import data_of
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.job import JobIterator
 from dl4jlegacy.scaleout.plan import Plan
-from dl4jlegacy.training import batches
+from dl4jlegacy.scaleout.state.job import JobIterator
+from dl4jlegacy.system.resources import give_back_memory
+from dl4jlegacy.training.data import data_of
+from dl4jlegacy.training.prepare import batches
+from dl4jlegacy.training.run import job_iterator
 
 __all__ = ["jobs_by_reference"]
 
@@ -58,7 +58,7 @@ def _open(conf: Conf, data_dir: str) -> tuple[BatchIterator, str]:
     place = conf.export_directory or conf.dataset
     try:
         if conf.export_directory:
-            data: BatchIterator = storage.open_exported(place)
+            data: BatchIterator = open_batches(place)
         else:
             data = batches(conf, data_of(conf, data_dir))
     except Dl4jError as exc:

@@ -8,11 +8,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from dl4jlegacy import storage
 from dl4jlegacy.cluster.address import ClusterAddress
-from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import ConfError, Dl4jError, NotAuthorisedError, TrackerError, VersionError
-from dl4jlegacy.scaleout import protocol
+from dl4jlegacy.scaleout import protocol, saved_run
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStore
 from dl4jlegacy.scaleout.tracker import StateTracker
@@ -25,6 +23,8 @@ from dl4jlegacy.scaleout.zookeeper import (
     remove_end,
     write_end,
 )
+from dl4jlegacy.storage import paths as storage
+from dl4jlegacy.system.decoding import described
 
 __all__ = ["KeptEndFile", "NothingKept", "ZookeeperRegister", "master_in_words", "place_of"]
 
@@ -181,7 +181,7 @@ class KeptEndFile:
     def _is_here(self) -> bool:
         folder = self._conf.checkpoint_dir
         try:
-            return bool(folder) and storage.open_checkpoints(folder).kept("incarnation") == self._conf.incarnation
+            return bool(folder) and saved_run.open_checkpoints(folder).kept("incarnation") == self._conf.incarnation
         except Dl4jError as exc:
             logger.debug("%s: %s", folder, exc)
             return False

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from functools import cached_property
 
-from dl4jlegacy.clock import Deadline
 from dl4jlegacy.cluster.address import ClusterAddress
 from dl4jlegacy.cluster.names import RunName
 from dl4jlegacy.cluster.register import ZookeeperRegister, place_of
@@ -25,6 +24,7 @@ from dl4jlegacy.scaleout.zookeeper import (
     is_deserted,
     prune_group,
 )
+from dl4jlegacy.system.clock import Deadline
 
 __all__ = ["MasterRegistration", "destroy", "is_left_behind"]
 

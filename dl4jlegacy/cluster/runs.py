@@ -18,21 +18,16 @@ import msgspec
 
 from dl4jlegacy.cluster.address import MASTER, Access, ClusterAddress, closing, open_tracker, zookeeper_servers
 from dl4jlegacy.cluster.ending import forget
-from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import ConfError, Dl4jError, NotAuthorisedError, TrackerError, VersionError
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStore
+from dl4jlegacy.scaleout.monitoring.run_state import LEADER, RunFacts, RunState, facts_of, run_state, who_leads
 from dl4jlegacy.scaleout.plan import Plan
-from dl4jlegacy.scaleout.run_state import LEADER, RunFacts, RunState, facts_of, run_state, who_leads
 from dl4jlegacy.scaleout.tracker import StateTracker, drive
-from dl4jlegacy.scaleout.zookeeper import (
-    MasterElection,
-    ZookeeperConfigurationRetriever,
-    ZooKeeperSession,
-    prune_group,
-)
+from dl4jlegacy.scaleout.zookeeper import MasterElection, ZookeeperConfigurationRetriever, ZooKeeperSession, prune_group
 from dl4jlegacy.scaleout.zookeeper.rights import ROOT
+from dl4jlegacy.system.decoding import described
 
 __all__ = ["FoundRun", "Grid", "Standing", "clean", "find_runs"]
 

@@ -24,13 +24,13 @@ from dl4jlegacy.cluster.leadership import (
 from dl4jlegacy.cluster.register import ZookeeperRegister, place_of
 from dl4jlegacy.cluster.registration import MasterRegistration
 from dl4jlegacy.errors import Dl4jError, TrackerError, TrainingError
-from dl4jlegacy.exits import Stopped
-from dl4jlegacy.run import TrainingData
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
-from dl4jlegacy.scaleout.outcome import failure_of
-from dl4jlegacy.scaleout.records import Head
+from dl4jlegacy.scaleout.monitoring.outcome import failure_of
+from dl4jlegacy.scaleout.state.records import Head
+from dl4jlegacy.system.exits import Stopped
+from dl4jlegacy.training.run import TrainingData
 
 __all__ = ["end_without", "leading_after_master"]
 

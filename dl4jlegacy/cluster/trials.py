@@ -15,7 +15,6 @@ import uuid
 from collections.abc import Sequence
 from typing import Self
 
-from dl4jlegacy.clock import Deadline
 from dl4jlegacy.cluster.address import ClusterAddress, closing, find_registered, open_tracker
 from dl4jlegacy.cluster.ending import forget
 from dl4jlegacy.errors import ConfError, NotAuthorisedError, TrackerError, VersionError
@@ -31,6 +30,7 @@ from dl4jlegacy.scaleout.zookeeper import (
     write_end,
 )
 from dl4jlegacy.scaleout.zookeeper.membership import TRIALS, registered_members
+from dl4jlegacy.system.clock import Deadline
 
 __all__ = ["SearchRegistration", "TrialShare", "is_search", "shared_out"]
 

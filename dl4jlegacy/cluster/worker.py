@@ -14,9 +14,8 @@ from typing import Any
 
 import msgspec
 
-import dl4jlegacy.evaluation_run
-import dl4jlegacy.prediction_run  # noqa: F401  # both register their performers
-from dl4jlegacy.clock import Deadline
+import dl4jlegacy.training.evaluation_run
+import dl4jlegacy.training.prediction_run  # noqa: F401  # both register their performers
 from dl4jlegacy.cluster.address import (
     ClusterAddress,
     NotDefinedError,
@@ -35,37 +34,38 @@ from dl4jlegacy.cluster.reached_data import jobs_by_reference
 from dl4jlegacy.cluster.register import NothingKept, ZookeeperRegister, place_of
 from dl4jlegacy.cluster.registration import destroy, is_left_behind
 from dl4jlegacy.cluster.trials import TrialShare, is_search
-from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import ConfError, JobError, NotAuthorisedError, TrackerError, VersionError
 from dl4jlegacy.kernels.threads import one_thread
 from dl4jlegacy.nn.listeners import TrainingListener
 from dl4jlegacy.scaleout import protocol
-from dl4jlegacy.scaleout.compute import Compute, check_same_arithmetic, compute_for_worker
+from dl4jlegacy.scaleout.actors.ticker import Ticker
+from dl4jlegacy.scaleout.actors.worker_pool import WorkerPool, performer_of, process_name
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
 from dl4jlegacy.scaleout.identity import agree_on_performer, shared_code
-from dl4jlegacy.scaleout.job import JobIterator
-from dl4jlegacy.scaleout.journal import Journal
-from dl4jlegacy.scaleout.liveness.client import LivenessClient
-from dl4jlegacy.scaleout.monitor import LIVENESS
-from dl4jlegacy.scaleout.observers import ObservedRun, RunObserver, RunObservers
-from dl4jlegacy.scaleout.outcome import Outcome, failure_of
-from dl4jlegacy.scaleout.parts import PerformerFactory, checked, find_router
+from dl4jlegacy.scaleout.links.liveness.client import LivenessClient
+from dl4jlegacy.scaleout.monitoring.monitor import LIVENESS
+from dl4jlegacy.scaleout.monitoring.observers import ObservedRun, RunObserver, RunObservers
+from dl4jlegacy.scaleout.monitoring.outcome import Outcome, failure_of
+from dl4jlegacy.scaleout.monitoring.stats import sending, to_all
+from dl4jlegacy.scaleout.persistence.journal import Journal
 from dl4jlegacy.scaleout.plan import Plan
-from dl4jlegacy.scaleout.prefetch import prefetched, stop_reading
 from dl4jlegacy.scaleout.protocol import Perform
-from dl4jlegacy.scaleout.records import WENT_BACK, Failure, Head
-from dl4jlegacy.scaleout.stats import sending, to_all
+from dl4jlegacy.scaleout.state.job import JobIterator
+from dl4jlegacy.scaleout.state.records import WENT_BACK, Failure, Head
 from dl4jlegacy.scaleout.strategies import WorkRouter
-from dl4jlegacy.scaleout.ticker import Ticker
 from dl4jlegacy.scaleout.tracker import StateTracker, drive
-from dl4jlegacy.scaleout.worker_pool import WorkerPool, performer_of, process_name
+from dl4jlegacy.scaleout.workers.arithmetic import Compute, check_same_arithmetic, compute_for_worker
+from dl4jlegacy.scaleout.workers.plugins import PerformerFactory, checked, find_router
+from dl4jlegacy.scaleout.workers.prefetch import prefetched, stop_reading
 from dl4jlegacy.scaleout.zookeeper import (
     MasterElection,
     WorkerRegistration,
     ZookeeperConfigurationRetriever,
     ZooKeeperSession,
 )
+from dl4jlegacy.system.clock import Deadline
+from dl4jlegacy.system.decoding import described
 
 __all__ = ["run_worker"]
 

@@ -12,7 +12,7 @@ from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.iterator import DataSetIterator
 from dl4jlegacy.datasets.multi_dataset import MultiDataSet, MultiDataSetIterator
 from dl4jlegacy.errors import DataError, Dl4jError
-from dl4jlegacy.exits import error_text, exits_as_errors
+from dl4jlegacy.system.exits import error_text, exits_as_errors
 
 __all__ = ["Batch", "BatchIterator", "Data", "batches_of", "each_batch", "epochs_of", "is_classic"]
 

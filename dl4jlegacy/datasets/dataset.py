@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.datasets.precision import equal_columns, far_in, float_type_of, kept_where_far
 from dl4jlegacy.datasets.sparse_features import SparseFeatures
 from dl4jlegacy.datasets.splitting import class_numbers, split_order, stratified
 from dl4jlegacy.errors import DataError, counted
-from dl4jlegacy.seeding import Stream
 
 __all__ = ["DataSet", "SplitTestAndTrain", "frame_names", "one_hot", "split_order", "stored_data_set"]
 

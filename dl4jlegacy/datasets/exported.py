@@ -20,14 +20,16 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 import numpy as np
 
-from dl4jlegacy import files, wire
+from dl4jlegacy.arrays import wire
 from dl4jlegacy.datasets.batches import Batch, BatchIterator, each_batch
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.iterator import BatchCursor
 from dl4jlegacy.datasets.multi_dataset import MultiDataSet
-from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import DataError, WireError, counted
-from dl4jlegacy.folders import Folder, LocalFolder
+from dl4jlegacy.storage.folders import Folder
+from dl4jlegacy.storage.paths import open_folder
+from dl4jlegacy.system import files
+from dl4jlegacy.system.decoding import described
 
 __all__ = ["ExportedDataSetIterator", "ExportedMultiDataSetIterator", "export", "one_epoch", "open_batches"]
 
@@ -327,7 +329,7 @@ def _check_unused(folder: Folder) -> None:
 
 
 def _as_folder(folder: Folder | Path | str) -> Folder:
-    return LocalFolder(folder) if isinstance(folder, Path | str) else folder
+    return open_folder(str(folder)) if isinstance(folder, Path | str) else folder
 
 
 def _name(index: int) -> str:

@@ -15,9 +15,9 @@ from typing import BinaryIO
 
 import numpy as np
 
-from dl4jlegacy import files
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.errors import DataError
+from dl4jlegacy.system import files
 
 __all__ = ["parse_idx", "read_bytes", "read_idx"]
 

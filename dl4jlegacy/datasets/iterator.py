@@ -15,10 +15,10 @@ from typing import Generic, Protocol, TypeVar, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.read_ahead import MOST_BATCHES, ReadAhead
 from dl4jlegacy.errors import DataError, counted
-from dl4jlegacy.seeding import Stream
 
 __all__ = ["BatchCursor", "DataSetIterator", "ListDataSetIterator", "NumberedDataSetIterator"]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.datasets.precision import far_columns
 
 __all__ = ["LabelScale"]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 
 __all__ = ["scaled_labels", "telling_columns", "warn_of_telling"]
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.datasets.dataset import DataSet, one_hot
-from dl4jlegacy.datasets.image_modes import shown
+from dl4jlegacy.datasets.images.image_modes import shown
 from dl4jlegacy.datasets.iterator import NumberedDataSetIterator
 from dl4jlegacy.errors import DataError, Dl4jError, nearest
-from dl4jlegacy.exits import error_text, exits_as_errors
+from dl4jlegacy.system.exits import error_text, exits_as_errors
 
 __all__ = ["MapDataSetIterator", "gives_examples"]
 

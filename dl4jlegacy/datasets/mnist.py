@@ -22,12 +22,12 @@ from typing import IO, Literal
 
 import numpy as np
 
-from dl4jlegacy import files
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.datasets.dataset import DataSet, one_hot
 from dl4jlegacy.datasets.idx import parse_idx, read_bytes
 from dl4jlegacy.datasets.iterator import ListDataSetIterator
 from dl4jlegacy.errors import DataError, DownloadError, counted
+from dl4jlegacy.system import files
 
 __all__ = [
     "MnistDataSetIterator",

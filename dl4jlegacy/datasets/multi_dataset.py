@@ -12,11 +12,11 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.iterator import BatchCursor
 from dl4jlegacy.errors import DataError, counted
-from dl4jlegacy.seeding import Stream
 
 __all__ = ["ListMultiDataSetIterator", "MultiDataSet", "MultiDataSetIterator"]
 

@@ -15,13 +15,13 @@ from typing import Any, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.datasets.batches import Batch
-from dl4jlegacy.datasets.column_scale import mean_and_std, width
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.precision import Mask, far_columns
+from dl4jlegacy.datasets.tables.column_scale import mean_and_std, width
 from dl4jlegacy.errors import DataError, counted
-from dl4jlegacy.strict_json import to_json
+from dl4jlegacy.system.strict_json import to_json
 
 __all__ = [
     "ImagePreProcessingScaler",

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.errors import counted
 
 __all__ = ["Mask", "equal_columns", "far_columns", "far_in", "float_type_of", "kept_where_far", "warn_of_equal"]

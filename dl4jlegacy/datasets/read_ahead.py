@@ -15,8 +15,8 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from dl4jlegacy.exits import exits_as_errors
-from dl4jlegacy.service_threads import ServiceThread
+from dl4jlegacy.system.exits import exits_as_errors
+from dl4jlegacy.system.service_threads import ServiceThread
 
 __all__ = ["MOST_BATCHES", "ReadAhead"]
 

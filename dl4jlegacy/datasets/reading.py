@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
-from dl4jlegacy.datasets.header import Header
-from dl4jlegacy.datasets.image_files import ImageRecordReader
+from dl4jlegacy.datasets.images.image_files import ImageRecordReader
 from dl4jlegacy.datasets.normalizers import Normalizer
-from dl4jlegacy.datasets.sequence_reader import SequenceRecordReader
-from dl4jlegacy.datasets.texts import TextReader
-from dl4jlegacy.datasets.transform_process import TransformProcess
+from dl4jlegacy.datasets.sequences.sequence_reader import SequenceRecordReader
+from dl4jlegacy.datasets.tables.header import Header
+from dl4jlegacy.datasets.tables.transform_process import TransformProcess
+from dl4jlegacy.datasets.text.texts import TextReader
 
 __all__ = ["Reading"]
 

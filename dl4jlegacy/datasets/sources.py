@@ -12,26 +12,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dl4jlegacy import files
 from dl4jlegacy.datasets.bundled import DIGITS_NAMES, IRIS_NAMES, read_digits, read_iris
-from dl4jlegacy.datasets.characters import read_sonnets, read_text
-from dl4jlegacy.datasets.csv_files import read_csv_files
 from dl4jlegacy.datasets.dataset import DataSet
-from dl4jlegacy.datasets.header import Header
-from dl4jlegacy.datasets.image_files import ImageRecordReader, read_parts
-from dl4jlegacy.datasets.image_folders import holds_images
-from dl4jlegacy.datasets.image_tables import image_schema, read_listed
+from dl4jlegacy.datasets.images.image_files import ImageRecordReader, read_parts
+from dl4jlegacy.datasets.images.image_folders import holds_images
+from dl4jlegacy.datasets.images.image_tables import image_schema, read_listed
 from dl4jlegacy.datasets.label_scale import LabelScale
 from dl4jlegacy.datasets.mnist import find_idx_files, read_idx_dataset, read_mnist
-from dl4jlegacy.datasets.pandas_index import warn_of_index
-from dl4jlegacy.datasets.sequence_reader import SequenceRecordReader, read_sequence_parts
-from dl4jlegacy.datasets.sparse_files import read_svmlight_files
+from dl4jlegacy.datasets.sequences.sequence_reader import SequenceRecordReader, read_sequence_parts
 from dl4jlegacy.datasets.splitting import Split, class_numbers, stratified
-from dl4jlegacy.datasets.stored_tables import is_large, stored_tables
-from dl4jlegacy.datasets.svmlight_files import TooWideError
-from dl4jlegacy.datasets.svmlight_schema import svmlight_schema
-from dl4jlegacy.datasets.table import Table
-from dl4jlegacy.datasets.table_files import (
+from dl4jlegacy.datasets.tables.csv_files import read_csv_files
+from dl4jlegacy.datasets.tables.header import Header
+from dl4jlegacy.datasets.tables.pandas_index import warn_of_index
+from dl4jlegacy.datasets.tables.sparse_files import read_svmlight_files
+from dl4jlegacy.datasets.tables.stored_tables import is_large, stored_tables
+from dl4jlegacy.datasets.tables.svmlight_files import TooWideError
+from dl4jlegacy.datasets.tables.svmlight_schema import svmlight_schema
+from dl4jlegacy.datasets.tables.table import Table
+from dl4jlegacy.datasets.tables.table_files import (
     KINDS,
     check_one_kind,
     index_columns,
@@ -40,9 +38,11 @@ from dl4jlegacy.datasets.table_files import (
     is_table,
     tables_like,
 )
-from dl4jlegacy.datasets.texts import TextReader
-from dl4jlegacy.datasets.transform_process import TransformedTables, TransformProcess
+from dl4jlegacy.datasets.tables.transform_process import TransformedTables, TransformProcess
+from dl4jlegacy.datasets.text.characters import read_sonnets, read_text
+from dl4jlegacy.datasets.text.texts import TextReader
 from dl4jlegacy.errors import DataError, counted, nearest
+from dl4jlegacy.system import files
 
 __all__ = ["NAMES", "SPLIT_SEED", "DataSource", "is_of_images", "load", "svmlight_files_of", "table_files_of"]
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.errors import DataError, counted
-from dl4jlegacy.seeding import Stream
 
 __all__ = ["Split", "class_numbers", "lone_rows", "split_order", "stratified"]
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.datasets.batches import Batch, BatchIterator
 from dl4jlegacy.datasets.iterator import ListDataSetIterator
 from dl4jlegacy.datasets.multi_dataset import ListMultiDataSetIterator, MultiDataSet
 from dl4jlegacy.datasets.splitting import class_numbers, lone_rows, stratified
 from dl4jlegacy.errors import ConfError, DataError, counted
-from dl4jlegacy.seeding import Stream
 
 __all__ = ["ValidatedData", "in_batches", "split_off"]
 

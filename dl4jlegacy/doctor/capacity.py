@@ -8,12 +8,13 @@ import sys
 
 import threadpoolctl
 
-from dl4jlegacy import devices, machine
-from dl4jlegacy.devices import memory_text
+from dl4jlegacy.arrays import devices
+from dl4jlegacy.arrays.devices import memory_text
 from dl4jlegacy.doctor.check import Check, Finding, Settings, failed, ok, warning
 from dl4jlegacy.errors import counted
 from dl4jlegacy.kernels.arithmetic import cpu_arithmetic
-from dl4jlegacy.scaleout import copies
+from dl4jlegacy.scaleout.state import copies
+from dl4jlegacy.system import resources as machine
 
 __all__ = ["checks"]
 

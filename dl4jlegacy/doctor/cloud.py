@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib.util
 
 from dl4jlegacy.aws.rights import RIGHTS, denied_actions
-from dl4jlegacy.aws.session import POLICY, Aws
 from dl4jlegacy.doctor.check import Check, Finding, Settings, of_error, ok, skipped, warning
 from dl4jlegacy.errors import CloudError, Dl4jError, NotAuthorisedError, how_to_install
+from dl4jlegacy.storage.s3.session import POLICY, Aws
 
 __all__ = ["checks"]
 

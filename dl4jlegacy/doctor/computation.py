@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from dl4jlegacy.clock import RUNNING
 from dl4jlegacy.doctor.check import Check, Finding, Mend, Settings, failed, ok, skipped, warning
 from dl4jlegacy.doctor.folders import folder_finding
 from dl4jlegacy.errors import counted
 from dl4jlegacy.kernels import load, load_for_host
 from dl4jlegacy.kernels.protocol import Kernels
+from dl4jlegacy.system.clock import RUNNING
 
 __all__ = ["checks", "largest_difference"]
 
@@ -119,7 +119,7 @@ def largest_difference(kernels: Kernels, oracle: Kernels) -> tuple[str, float]:
 
 def _computed(kernels: Kernels) -> Iterator[tuple[str, np.ndarray]]:
     """Yield names of kernels, and what they make of numbers that are the same everywhere; on the host."""
-    from dl4jlegacy.backend import to_host
+    from dl4jlegacy.arrays.backend import to_host
 
     xp = kernels.xp
     mixed = np.arange(1, _ROWS * _COLUMNS + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)

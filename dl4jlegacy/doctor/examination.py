@@ -11,11 +11,11 @@ import queue
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from dl4jlegacy.clock import RUNNING, SLICE_SECONDS, Deadline
 from dl4jlegacy.doctor.check import Check, Finding, Result, Settings, failed, of_error, one_line, skipped
 from dl4jlegacy.doctor.mending import mend
 from dl4jlegacy.errors import Dl4jError, counted
-from dl4jlegacy.service_threads import ServiceThread
+from dl4jlegacy.system.clock import RUNNING, SLICE_SECONDS, Deadline
+from dl4jlegacy.system.service_threads import ServiceThread
 
 __all__ = ["examine"]
 

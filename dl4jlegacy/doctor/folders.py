@@ -7,12 +7,12 @@ import os
 import tempfile
 from pathlib import Path
 
-from dl4jlegacy import files
+from dl4jlegacy.arrays.devices import memory_text
 from dl4jlegacy.datasets.mnist import data_directory, missing_mnist_files
-from dl4jlegacy.devices import memory_text
 from dl4jlegacy.doctor.check import Check, Finding, Mend, Settings, failed, of_error, ok, skipped, warning
 from dl4jlegacy.errors import DataError, counted
 from dl4jlegacy.services.jars import cache_folder
+from dl4jlegacy.system import files
 
 __all__ = ["checks", "folder_finding"]
 

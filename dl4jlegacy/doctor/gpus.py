@@ -6,9 +6,9 @@ import ctypes
 from importlib import metadata
 from pathlib import Path
 
-from dl4jlegacy import devices
-from dl4jlegacy.backend import import_cupy
-from dl4jlegacy.devices import PACKAGES
+from dl4jlegacy.arrays import devices
+from dl4jlegacy.arrays.backend import import_cupy
+from dl4jlegacy.arrays.devices import PACKAGES
 from dl4jlegacy.doctor.check import Check, Finding, Settings, failed, of_error, ok, one_line, skipped, warning
 from dl4jlegacy.doctor.computation import largest_difference
 from dl4jlegacy.errors import DeviceError, how_to_install

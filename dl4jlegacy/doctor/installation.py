@@ -17,9 +17,9 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 import dl4jlegacy
-from dl4jlegacy.commands import run_command
 from dl4jlegacy.doctor.check import Check, Finding, Settings, failed, ok, one_line, skipped, warning
 from dl4jlegacy.errors import how_to_install
+from dl4jlegacy.system.subprocesses import run_command
 from dl4jlegacy.version import __version__
 
 __all__ = ["checks", "extra_requirements", "requirements"]

@@ -14,7 +14,13 @@ from dl4jlegacy.doctor.check import Check, Finding, Settings, failed, of_error, 
 from dl4jlegacy.doctor.network import clock_finding, servers_finding
 from dl4jlegacy.errors import ConfError, Dl4jError, NotAuthorisedError, TrackerError, counted
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStore
-from dl4jlegacy.scaleout.secret import (
+from dl4jlegacy.scaleout.zookeeper import ZooKeeperSession
+from dl4jlegacy.services.grid import grid_of
+from dl4jlegacy.services.jars import cache_folder, missing_jars, pinned_jars
+from dl4jlegacy.services.java import find_java
+from dl4jlegacy.services.ports import zookeeper_answers, zookeeper_version, zookeeper_waits
+from dl4jlegacy.services.servers import Services
+from dl4jlegacy.system.secret import (
     ALLOW_UNSIGNED,
     GET_SECRET,
     LEAST_NBYTES,
@@ -24,12 +30,6 @@ from dl4jlegacy.scaleout.secret import (
     beyond_loopback,
     read_secret,
 )
-from dl4jlegacy.scaleout.zookeeper import ZooKeeperSession
-from dl4jlegacy.services.grid import grid_of
-from dl4jlegacy.services.jars import cache_folder, missing_jars, pinned_jars
-from dl4jlegacy.services.java import find_java
-from dl4jlegacy.services.ports import zookeeper_answers, zookeeper_version, zookeeper_waits
-from dl4jlegacy.services.servers import Services
 
 __all__ = ["checks"]
 

@@ -14,9 +14,9 @@ from difflib import get_close_matches
 from pathlib import Path
 
 import dl4jlegacy
-from dl4jlegacy.commands import run_command
 from dl4jlegacy.doctor.check import Check, Finding, Settings, ok, one_line, skipped, warning
 from dl4jlegacy.errors import counted
+from dl4jlegacy.system.subprocesses import run_command
 
 __all__ = ["checks"]
 

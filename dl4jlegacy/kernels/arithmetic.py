@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import threadpoolctl
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.version import __version__
 
 try:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.kernels import elementary
 
 __all__ = ["PART", "binomial", "exponential", "normal", "uniform"]

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from dl4jlegacy.backend import Array, Scalar, get_array_module, is_on_device
+from dl4jlegacy.arrays.backend import Array, Scalar, get_array_module, is_on_device
 
 __all__ = [
     "exp",

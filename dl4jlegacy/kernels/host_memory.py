@@ -14,7 +14,7 @@ import mmap
 import numpy as np
 import numpy.typing as npt
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 
 __all__ = ["host_vector"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 
 __all__ = ["BLOCK", "LANES", "MULTIPLIERS", "ROUNDS", "WEYL", "philox", "uniforms", "words"]
 

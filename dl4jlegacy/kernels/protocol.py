@@ -19,8 +19,8 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from dl4jlegacy.backend import Array, Scalar
-from dl4jlegacy.seeding import Stream
+from dl4jlegacy.arrays.backend import Array, Scalar
+from dl4jlegacy.arrays.seeding import Stream
 
 __all__ = [
     "FUSED_ACTIVATIONS",

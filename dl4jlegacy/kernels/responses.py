@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dl4jlegacy.backend import Array, get_array_module, is_on_device
+from dl4jlegacy.arrays.backend import Array, get_array_module, is_on_device
 from dl4jlegacy.errors import ShapeError
 from dl4jlegacy.kernels.elementary import positive_power
 

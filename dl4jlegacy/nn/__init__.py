@@ -1,5 +1,6 @@
 """Neural networks: configurations, layers, training, evaluation, model files. Knows nothing of clusters."""
 
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.nn.conf.builder import ListBuilder, NeuralNetConfigurationBuilder
 from dl4jlegacy.nn.conf.network import (
     ComputationGraphConfiguration,
@@ -7,7 +8,35 @@ from dl4jlegacy.nn.conf.network import (
     MultiLayerConfiguration,
     NeuralNetConfiguration,
 )
-from dl4jlegacy.nn.dl4j.serializer import (
+from dl4jlegacy.nn.evaluation.binary import EvaluationBinary
+from dl4jlegacy.nn.evaluation.calibration import EvaluationCalibration
+from dl4jlegacy.nn.evaluation.classification import Evaluation
+from dl4jlegacy.nn.evaluation.regression import RegressionEvaluation
+from dl4jlegacy.nn.evaluation.roc import ROC, ROCBinary, ROCMultiClass
+from dl4jlegacy.nn.fitting.early_stopping import (
+    BestScoreEpochTerminationCondition,
+    EarlyStoppingConfiguration,
+    EarlyStoppingResult,
+    EarlyStoppingTrainer,
+    InvalidScoreIterationTerminationCondition,
+    MaxEpochsTerminationCondition,
+    MaxScoreIterationTerminationCondition,
+    MaxTimeIterationTerminationCondition,
+    ScoreImprovementEpochTerminationCondition,
+)
+from dl4jlegacy.nn.fitting.gradient_check import GradientCheckUtil
+from dl4jlegacy.nn.fitting.model_savers import InMemoryModelSaver, LocalFileModelSaver
+from dl4jlegacy.nn.fitting.score_calculators import (
+    AutoencoderScoreCalculator,
+    ClassificationScoreCalculator,
+    DataSetLossCalculator,
+    RegressionScoreCalculator,
+    ROCScoreCalculator,
+)
+from dl4jlegacy.nn.fitting.transfer_learning import FineTuneConfiguration, TransferLearning
+from dl4jlegacy.nn.graph.computation_graph import ComputationGraph
+from dl4jlegacy.nn.input_type import InputType
+from dl4jlegacy.nn.interchange.dl4j.serializer import (
     restore_computation_graph,
     restore_label_names,
     restore_model,
@@ -15,13 +44,8 @@ from dl4jlegacy.nn.dl4j.serializer import (
     restore_normalizer,
     write_model,
 )
-from dl4jlegacy.nn.evaluation.binary import EvaluationBinary
-from dl4jlegacy.nn.evaluation.calibration import EvaluationCalibration
-from dl4jlegacy.nn.evaluation.classification import Evaluation
-from dl4jlegacy.nn.evaluation.regression import RegressionEvaluation
-from dl4jlegacy.nn.evaluation.roc import ROC, ROCBinary, ROCMultiClass
-from dl4jlegacy.nn.graph.computation_graph import ComputationGraph
-from dl4jlegacy.nn.input_type import InputType
+from dl4jlegacy.nn.interchange.modelimport.keras import KerasModelImport
+from dl4jlegacy.nn.interchange.onnx.exporter import write_onnx
 from dl4jlegacy.nn.layers.autoencoder import AutoEncoder
 from dl4jlegacy.nn.layers.bidirectional import Bidirectional, GravesBidirectionalLSTM, LastTimeStep
 from dl4jlegacy.nn.layers.convolution import Convolution1DLayer, ConvolutionLayer
@@ -42,7 +66,6 @@ from dl4jlegacy.nn.layers.rnn_output import RnnOutputLayer
 from dl4jlegacy.nn.layers.subsampling import GlobalPoolingLayer, Subsampling1DLayer, SubsamplingLayer
 from dl4jlegacy.nn.layers.variational import VariationalAutoencoder
 from dl4jlegacy.nn.listeners import CollectScoresListener, PerformanceListener, ScoreIterationListener, TrainingListener
-from dl4jlegacy.nn.modelimport.keras import KerasModelImport
 from dl4jlegacy.nn.network.dbn import DBN, StackedDenoisingAutoEncoder
 from dl4jlegacy.nn.network.generative import (
     generate_at_mean_given_z,
@@ -50,7 +73,38 @@ from dl4jlegacy.nn.network.generative import (
     reconstruction_log_probability,
 )
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
-from dl4jlegacy.nn.onnx.exporter import write_onnx
+from dl4jlegacy.nn.optimization.schedules import (
+    ExponentialSchedule,
+    InverseSchedule,
+    MapSchedule,
+    PolySchedule,
+    SigmoidSchedule,
+    StepSchedule,
+    TorchStepSchedule,
+)
+from dl4jlegacy.nn.optimization.updaters import (
+    AdaBelief,
+    AdaDelta,
+    AdaGrad,
+    Adam,
+    AdaMax,
+    AMSGrad,
+    Nadam,
+    Nesterovs,
+    NoOp,
+    RmsProp,
+    Sgd,
+    Updater,
+)
+from dl4jlegacy.nn.optimization.weights import (
+    BinomialDistribution,
+    ConstantDistribution,
+    LogNormalDistribution,
+    NormalDistribution,
+    OrthogonalDistribution,
+    TruncatedNormalDistribution,
+    UniformDistribution,
+)
 from dl4jlegacy.nn.preprocessors import (
     BinomialSamplingPreProcessor,
     CnnToFeedForwardPreProcessor,
@@ -65,50 +119,6 @@ from dl4jlegacy.nn.preprocessors import (
     ZeroMeanPrePreProcessor,
 )
 from dl4jlegacy.nn.pretrain_stack import reconstruct_input, sample_input
-from dl4jlegacy.nn.schedules import (
-    ExponentialSchedule,
-    InverseSchedule,
-    MapSchedule,
-    PolySchedule,
-    SigmoidSchedule,
-    StepSchedule,
-    TorchStepSchedule,
-)
-from dl4jlegacy.nn.training.early_stopping import (
-    BestScoreEpochTerminationCondition,
-    EarlyStoppingConfiguration,
-    EarlyStoppingResult,
-    EarlyStoppingTrainer,
-    InvalidScoreIterationTerminationCondition,
-    MaxEpochsTerminationCondition,
-    MaxScoreIterationTerminationCondition,
-    MaxTimeIterationTerminationCondition,
-    ScoreImprovementEpochTerminationCondition,
-)
-from dl4jlegacy.nn.training.gradient_check import GradientCheckUtil
-from dl4jlegacy.nn.training.model_savers import InMemoryModelSaver, LocalFileModelSaver
-from dl4jlegacy.nn.training.score_calculators import (
-    AutoencoderScoreCalculator,
-    ClassificationScoreCalculator,
-    DataSetLossCalculator,
-    RegressionScoreCalculator,
-    ROCScoreCalculator,
-)
-from dl4jlegacy.nn.training.transfer_learning import FineTuneConfiguration, TransferLearning
-from dl4jlegacy.nn.updaters import (
-    AdaBelief,
-    AdaDelta,
-    AdaGrad,
-    Adam,
-    AdaMax,
-    AMSGrad,
-    Nadam,
-    Nesterovs,
-    NoOp,
-    RmsProp,
-    Sgd,
-    Updater,
-)
 from dl4jlegacy.nn.vertices.combine import (
     ElementWiseVertex,
     L2NormalizeVertex,
@@ -127,16 +137,6 @@ from dl4jlegacy.nn.vertices.shape import (
     StackVertex,
     UnstackVertex,
 )
-from dl4jlegacy.nn.weights import (
-    BinomialDistribution,
-    ConstantDistribution,
-    LogNormalDistribution,
-    NormalDistribution,
-    OrthogonalDistribution,
-    TruncatedNormalDistribution,
-    UniformDistribution,
-)
-from dl4jlegacy.seeding import Stream
 
 __all__ = [
     "DBN",

@@ -16,8 +16,8 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 import msgspec
 import numpy as np
 
-from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import ConfError, nearest
+from dl4jlegacy.system.decoding import described
 
 __all__ = ["ALIASES", "ArgumentError", "Described", "replaced", "resolve_name", "spelled"]
 

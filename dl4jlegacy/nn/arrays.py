@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dl4jlegacy.backend import Array, is_on_device
+from dl4jlegacy.arrays.backend import Array, is_on_device
 from dl4jlegacy.datasets.batches import Batch, BatchIterator, is_classic
 from dl4jlegacy.datasets.dataset import DataSet, one_hot
 from dl4jlegacy.datasets.iterator import ListDataSetIterator

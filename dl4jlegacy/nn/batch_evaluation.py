@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.datasets import DataSet, MultiDataSet
 from dl4jlegacy.errors import NotFiniteError
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
@@ -27,7 +28,6 @@ from dl4jlegacy.nn.layers.output import BaseOutputLayer
 from dl4jlegacy.nn.layers.variational import VariationalAutoencoder
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.networks import Network, NetworkConfiguration
-from dl4jlegacy.seeding import Stream
 
 __all__ = [
     "CLASS_METRICS",

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.datasets import DataSet
 from dl4jlegacy.errors import ConfError, DataError, nearest
 from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration, MultiLayerConfiguration

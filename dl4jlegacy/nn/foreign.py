@@ -10,8 +10,8 @@ import contextlib
 import os
 import zipfile
 
-from dl4jlegacy import files
 from dl4jlegacy.errors import ConfError
+from dl4jlegacy.system import files
 
 __all__ = ["check_configuration", "foreign_file"]
 

@@ -5,7 +5,7 @@ The two layouts are described in ``input_type``.
 
 from __future__ import annotations
 
-from dl4jlegacy.backend import Array, as_contiguous, get_array_module
+from dl4jlegacy.arrays.backend import Array, as_contiguous, get_array_module
 from dl4jlegacy.errors import ShapeError
 from dl4jlegacy.nn.input_type import (
     AnyInputType,
@@ -13,7 +13,7 @@ from dl4jlegacy.nn.input_type import (
     InputTypeConvolutionalFlat,
     InputTypeRecurrent,
 )
-from dl4jlegacy.nn.step import Step
+from dl4jlegacy.nn.optimization.step import Step
 
 __all__ = ["check_batch", "check_masks", "mask_to_internal", "to_external", "to_internal"]
 

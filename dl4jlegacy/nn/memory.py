@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dl4jlegacy.devices import memory_text
+from dl4jlegacy.arrays.devices import memory_text
 from dl4jlegacy.errors import DeviceMemoryError
 
 __all__ = ["Allocation", "largest_batch", "out_of_memory"]

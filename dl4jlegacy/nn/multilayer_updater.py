@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dl4jlegacy.backend import Array, Scalar, get_array_module, scalar
+from dl4jlegacy.arrays.backend import Array, Scalar, get_array_module, scalar
 from dl4jlegacy.kernels.elementary import sum_of_squares
 from dl4jlegacy.kernels.protocol import Kernels
-from dl4jlegacy.nn.gradient_normalization import GRADIENT_NORMALIZATIONS
 from dl4jlegacy.nn.layers.layer import Layer, PretrainLayer
+from dl4jlegacy.nn.optimization.gradient_normalization import GRADIENT_NORMALIZATIONS
+from dl4jlegacy.nn.optimization.updaters import AdaDelta, NoOp, Sgd, Updater, with_learning_rate
 from dl4jlegacy.nn.parameters import ParamLayout, ParamSpan
-from dl4jlegacy.nn.updaters import AdaDelta, NoOp, Sgd, Updater, with_learning_rate
 
 __all__ = ["MultiLayerUpdater", "UpdaterBlock"]
 

@@ -9,15 +9,15 @@ from typing import Any, Protocol, Self
 
 import msgspec
 
-from dl4jlegacy.backend import Array, Scalar
+from dl4jlegacy.arrays.backend import Array, Scalar
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration, MultiLayerConfiguration
 from dl4jlegacy.nn.graph.computation_graph import ComputationGraph
 from dl4jlegacy.nn.input_type import AnyInputType
 from dl4jlegacy.nn.multilayer_updater import MultiLayerUpdater
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
-from dl4jlegacy.nn.updaters import AdaDelta, NoOp
-from dl4jlegacy.seeding import Stream
+from dl4jlegacy.nn.optimization.updaters import AdaDelta, NoOp
 
 __all__ = [
     "Network",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration
 from dl4jlegacy.nn.networks import NetworkConfiguration
 from dl4jlegacy.nn.parameters import ParamLayout, ParamSpan

@@ -24,7 +24,7 @@ from typing import ClassVar
 
 import msgspec
 
-from dl4jlegacy.backend import Array, get_array_module
+from dl4jlegacy.arrays.backend import Array, get_array_module
 from dl4jlegacy.errors import ConfError, ShapeError
 from dl4jlegacy.nn.arguments import Described
 from dl4jlegacy.nn.input_type import (
@@ -34,7 +34,7 @@ from dl4jlegacy.nn.input_type import (
     InputTypeFeedForward,
     InputTypeRecurrent,
 )
-from dl4jlegacy.nn.step import Step
+from dl4jlegacy.nn.optimization.step import Step
 
 __all__ = [
     "BinomialSamplingPreProcessor",

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dl4jlegacy.backend import Array, as_contiguous, asarray, to_host
+from dl4jlegacy.arrays.backend import Array, as_contiguous, asarray, to_host
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.errors import ConfError, NotFiniteError, ShapeError
 from dl4jlegacy.kernels import draws
 from dl4jlegacy.nn.layers.autoencoder import AutoEncoder
@@ -21,8 +22,7 @@ from dl4jlegacy.nn.layers.rbm import RBM
 from dl4jlegacy.nn.network.flat_network import row_slices
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.networks import Network
-from dl4jlegacy.nn.step import Step, Workspace
-from dl4jlegacy.seeding import Stream
+from dl4jlegacy.nn.optimization.step import Step, Workspace
 
 __all__ = ["GIBBS_STEPS", "check_gives_back", "pretrain_stack", "rebuilds_input", "reconstruct_input", "sample_input"]
 

@@ -24,16 +24,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from dl4jlegacy.clock import Deadline
 from dl4jlegacy.errors import Dl4jError, UsageError
-from dl4jlegacy.exits import exits_as_errors
-from dl4jlegacy.scaleout.journal import JournalEntry
-from dl4jlegacy.scaleout.observers import ObservedRun, RunObserver
-from dl4jlegacy.scaleout.records import Failure
-from dl4jlegacy.scaleout.run_state import RunFacts, RunState, ending_of, run_state
+from dl4jlegacy.scaleout.monitoring.observers import ObservedRun, RunObserver
+from dl4jlegacy.scaleout.monitoring.run_state import RunFacts, RunState, ending_of, run_state
+from dl4jlegacy.scaleout.persistence.journal import JournalEntry
+from dl4jlegacy.scaleout.state.records import Failure
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
-from dl4jlegacy.service_threads import ServiceThread
-from dl4jlegacy.strict_json import to_json
+from dl4jlegacy.system.clock import Deadline
+from dl4jlegacy.system.exits import exits_as_errors
+from dl4jlegacy.system.service_threads import ServiceThread
+from dl4jlegacy.system.strict_json import to_json
 
 __all__ = ["Command", "EventObserver", "Receiver", "Webhook"]
 

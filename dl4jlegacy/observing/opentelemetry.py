@@ -15,11 +15,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from dl4jlegacy.errors import ConfError, how_to_install
-from dl4jlegacy.scaleout.history import HistoryEntry
-from dl4jlegacy.scaleout.observers import ObservedRun, RunObserver
+from dl4jlegacy.scaleout.monitoring.observers import ObservedRun, RunObserver
+from dl4jlegacy.scaleout.persistence.history import HistoryEntry
 from dl4jlegacy.scaleout.phases import EventStats
 from dl4jlegacy.scaleout.protocol import NewModel
-from dl4jlegacy.scaleout.records import Failure
+from dl4jlegacy.scaleout.state.records import Failure
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context

@@ -21,19 +21,19 @@ from types import TracebackType
 from typing import Any, Literal, Self, get_args
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from dl4jlegacy.admission import Places, Seldom, most_connections
-from dl4jlegacy.clock import RUNNING, Clock
 from dl4jlegacy.errors import ConfError, Dl4jError, UsageError, how_to_install
-from dl4jlegacy.exits import exits_as_errors
-from dl4jlegacy.scaleout.history import HistoryEntry
-from dl4jlegacy.scaleout.observers import ObservedRun, RunObserver
+from dl4jlegacy.scaleout.monitoring.observers import ObservedRun, RunObserver
+from dl4jlegacy.scaleout.monitoring.run_state import STATES as RUN_STATES
+from dl4jlegacy.scaleout.monitoring.run_state import StateName
+from dl4jlegacy.scaleout.persistence.history import HistoryEntry
 from dl4jlegacy.scaleout.phases import PHASES, EventStats
 from dl4jlegacy.scaleout.protocol import NewModel
 from dl4jlegacy.scaleout.protocol.watch import ReissueReason
-from dl4jlegacy.scaleout.records import Failure, Figures, Head, WorkerRecord
-from dl4jlegacy.scaleout.run_state import STATES as RUN_STATES
-from dl4jlegacy.scaleout.run_state import StateName
-from dl4jlegacy.service_threads import ServiceThread
+from dl4jlegacy.scaleout.state.records import Failure, Figures, Head, WorkerRecord
+from dl4jlegacy.system.admission import Places, Seldom, most_connections
+from dl4jlegacy.system.clock import RUNNING, Clock
+from dl4jlegacy.system.exits import exits_as_errors
+from dl4jlegacy.system.service_threads import ServiceThread
 
 __all__ = ["METRICS", "Metric", "PrometheusObserver"]
 

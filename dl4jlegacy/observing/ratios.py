@@ -13,19 +13,19 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from dl4jlegacy import storage
-from dl4jlegacy.clock import RUNNING, Clock
 from dl4jlegacy.errors import CheckpointError, Dl4jError
-from dl4jlegacy.folders import LinesFolder
 from dl4jlegacy.nn.parameter_statistics import NamedSpan, named_spans
-from dl4jlegacy.scaleout.aggregate import PARAMS
-from dl4jlegacy.scaleout.history import HistoryEntry, versions_that_count
-from dl4jlegacy.scaleout.job import Result
-from dl4jlegacy.scaleout.lines import LinesFile, LinesKeeper
-from dl4jlegacy.scaleout.observers import ObservedRun, RunObserver
+from dl4jlegacy.scaleout import saved_run
+from dl4jlegacy.scaleout.monitoring.observers import ObservedRun, RunObserver
+from dl4jlegacy.scaleout.persistence.history import HistoryEntry, versions_that_count
+from dl4jlegacy.scaleout.persistence.lines import LinesFile, LinesKeeper
 from dl4jlegacy.scaleout.protocol import NewModel
-from dl4jlegacy.scaleout.store import Buffer
-from dl4jlegacy.service_threads import ServiceThread
+from dl4jlegacy.scaleout.state.aggregate import PARAMS
+from dl4jlegacy.scaleout.state.job import Result
+from dl4jlegacy.scaleout.state.store import Buffer
+from dl4jlegacy.storage.folders import LinesFolder
+from dl4jlegacy.system.clock import RUNNING, Clock
+from dl4jlegacy.system.service_threads import ServiceThread
 
 __all__ = ["FollowedRatios", "RatiosEntry", "RatiosFile", "RatiosObserver"]
 
@@ -101,7 +101,7 @@ class RatiosObserver(RunObserver):
 
     def begin(self, run: ObservedRun) -> None:
         """See ``RunObserver``."""
-        folder = storage.open_lines(run.conf)
+        folder = saved_run.open_lines(run.conf)
         if folder is None or run.conf.network_conf is None:
             return
         self._parameters = named_spans(run.conf.network_conf)

@@ -29,25 +29,25 @@ from typing import Any
 
 import numpy as np
 
-from dl4jlegacy import files
-from dl4jlegacy.backend import Array
-from dl4jlegacy.clock import RUNNING, Clock
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.errors import ConfError, Dl4jError, WireError, how_to_install
-from dl4jlegacy.exits import exits_as_errors
 from dl4jlegacy.nn.multilayer_updater import MultiLayerUpdater
 from dl4jlegacy.nn.networks import NetworkConfiguration
+from dl4jlegacy.nn.optimization.updaters import Updater
 from dl4jlegacy.nn.parameter_statistics import NamedSpan, Statistics, named_spans, statistics_of
 from dl4jlegacy.nn.parameters import ParamLayout
-from dl4jlegacy.nn.updaters import Updater
-from dl4jlegacy.scaleout.aggregate import PARAMS
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.history import HistoryEntry
-from dl4jlegacy.scaleout.job import Result
-from dl4jlegacy.scaleout.observers import ObservedRun, RunObserver
+from dl4jlegacy.scaleout.monitoring.observers import ObservedRun, RunObserver
+from dl4jlegacy.scaleout.persistence.history import HistoryEntry
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol import NewModel
-from dl4jlegacy.scaleout.store import Buffer
-from dl4jlegacy.service_threads import ServiceThread
+from dl4jlegacy.scaleout.state.aggregate import PARAMS
+from dl4jlegacy.scaleout.state.job import Result
+from dl4jlegacy.scaleout.state.store import Buffer
+from dl4jlegacy.system import files
+from dl4jlegacy.system.clock import RUNNING, Clock
+from dl4jlegacy.system.exits import exits_as_errors
+from dl4jlegacy.system.service_threads import ServiceThread
 
 __all__ = ["MOST_WAITING", "TensorBoardObserver"]
 

@@ -3,22 +3,22 @@
 ``actors``, which runs the protocol on pykka, is imported by the runner and by cluster workers only.
 """
 
-from dl4jlegacy.scaleout.aggregate import (
+from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.persistence.checkpoint import CheckpointStore
+from dl4jlegacy.scaleout.plan import Phase, Plan, SlotPlan
+from dl4jlegacy.scaleout.scoring import EarlyStopping, ValidationConf
+from dl4jlegacy.scaleout.state.aggregate import (
     Aggregation,
     CollectingAggregator,
     DeltaAggregator,
     JobAggregator,
     ParameterAveragingAggregator,
 )
-from dl4jlegacy.scaleout.checkpoint import CheckpointStore
-from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.job import CollectionJobIterator, DataSetJobIterator, Job, JobIterator, Result
-from dl4jlegacy.scaleout.parts import register_performer, register_router
-from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer, WorkerPerformer
-from dl4jlegacy.scaleout.plan import Phase, Plan, SlotPlan
-from dl4jlegacy.scaleout.scoring import EarlyStopping, ValidationConf
+from dl4jlegacy.scaleout.state.job import CollectionJobIterator, DataSetJobIterator, Job, JobIterator, Result
 from dl4jlegacy.scaleout.strategies import HogWildWorkRouter, IterativeReduceWorkRouter, WorkRouter
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, StateTracker
+from dl4jlegacy.scaleout.workers.perform import MultiLayerNetworkPerformer, WorkerPerformer
+from dl4jlegacy.scaleout.workers.plugins import register_performer, register_router
 
 __all__ = [
     "Aggregation",

@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import msgspec
 
-from dl4jlegacy import files
-from dl4jlegacy.datasets.image_files import ImageRecordReader
-from dl4jlegacy.datasets.image_transforms import ImageTransform
-from dl4jlegacy.datasets.sequence_reader import SequenceRecordReader
-from dl4jlegacy.datasets.texts import TextReader
-from dl4jlegacy.datasets.transform_process import TransformProcess
-from dl4jlegacy.devices import PRECISIONS, check_choice, memory_limit
+from dl4jlegacy.arrays.devices import PRECISIONS, check_choice, memory_limit
+from dl4jlegacy.datasets.images.image_files import ImageRecordReader
+from dl4jlegacy.datasets.images.image_transforms import ImageTransform
+from dl4jlegacy.datasets.sequences.sequence_reader import SequenceRecordReader
+from dl4jlegacy.datasets.tables.transform_process import TransformProcess
+from dl4jlegacy.datasets.text.texts import TextReader
 from dl4jlegacy.errors import ConfError, NotFiniteError, UsageError, nearest
 from dl4jlegacy.nn.arguments import Described, replaced
 from dl4jlegacy.nn.class_weights import check_class_weights
@@ -31,13 +30,14 @@ from dl4jlegacy.nn.conf.text import decode_json, decode_yaml, encode_json, load_
 from dl4jlegacy.nn.network.dbn import DBN, StackedDenoisingAutoEncoder
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.networks import NetworkConfiguration
-from dl4jlegacy.scaleout.mesh.configuration import VoidConfiguration
+from dl4jlegacy.scaleout.links.mesh.configuration import VoidConfiguration
 from dl4jlegacy.scaleout.plan import Phase
 from dl4jlegacy.scaleout.protocol import MOST_SECONDS, Limits
-from dl4jlegacy.scaleout.records import keyspace
 from dl4jlegacy.scaleout.scoring import METRICS, EarlyStopping, Scoring, ValidationConf
+from dl4jlegacy.scaleout.state.records import keyspace
 from dl4jlegacy.scaleout.strategies import BUILT_IN
-from dl4jlegacy.strict_json import to_json
+from dl4jlegacy.system import files
+from dl4jlegacy.system.strict_json import to_json
 
 __all__ = ["NETWORK_CLASSES", "Conf"]
 

@@ -17,14 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.errors import ContractError, NotFiniteError, WireError
-from dl4jlegacy.scaleout.aggregate import PARAMS, STATE, Aggregation, JobAggregator
-from dl4jlegacy.scaleout.job import Result
-from dl4jlegacy.scaleout.own_parts import check_methods, is_own, is_unfinished, told
 from dl4jlegacy.scaleout.plan import Plan
-from dl4jlegacy.scaleout.records import Head, covered
-from dl4jlegacy.scaleout.store import Buffer
+from dl4jlegacy.scaleout.state.aggregate import PARAMS, STATE, Aggregation, JobAggregator
+from dl4jlegacy.scaleout.state.job import Result
+from dl4jlegacy.scaleout.state.own_parts import check_methods, is_own, is_unfinished, told
+from dl4jlegacy.scaleout.state.records import Head, covered
+from dl4jlegacy.scaleout.state.store import Buffer
 from dl4jlegacy.scaleout.strategies import SlotStrategy, WorkRouter, slot_strategy
 from dl4jlegacy.scaleout.updater_beginning import kept_beginning, new_state, tells_beginning
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dl4jlegacy.backend import to_host
+from dl4jlegacy.arrays.backend import to_host
 from dl4jlegacy.errors import CheckpointError, ConfError, ShapeError
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.networks import Network, TrainableNetwork, build_network
-from dl4jlegacy.scaleout.aggregate import PARAMS, STATE, CollectingAggregator, JobAggregator
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.contract import check_finite
-from dl4jlegacy.scaleout.job import Result
+from dl4jlegacy.scaleout.state.aggregate import PARAMS, STATE, CollectingAggregator, JobAggregator
+from dl4jlegacy.scaleout.state.job import Result
 from dl4jlegacy.scaleout.updater_beginning import beginning_of
 
 __all__ = ["first_model", "first_model_of"]

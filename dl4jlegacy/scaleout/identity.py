@@ -29,15 +29,15 @@ import msgspec
 
 from dl4jlegacy.errors import CheckpointError, TrackerError, VersionError
 from dl4jlegacy.nn.networks import Network
-from dl4jlegacy.scaleout.code_digest import code_digest
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.first_model import first_model
-from dl4jlegacy.scaleout.job import JobIterator, Result
 from dl4jlegacy.scaleout.own_jobs import OwnJobs
-from dl4jlegacy.scaleout.parts import ROUTERS, PerformerFactory, used_modules
 from dl4jlegacy.scaleout.plan import Plan
+from dl4jlegacy.scaleout.state.code_digest import code_digest
+from dl4jlegacy.scaleout.state.job import JobIterator, Result
 from dl4jlegacy.scaleout.strategies import BUILT_IN
 from dl4jlegacy.scaleout.tracker import StateTracker
+from dl4jlegacy.scaleout.workers.plugins import ROUTERS, PerformerFactory, used_modules
 
 __all__ = [
     "MADE_OF",

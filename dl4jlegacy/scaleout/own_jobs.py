@@ -7,10 +7,10 @@ from typing import Any
 
 from dl4jlegacy.datasets import DataSet, MultiDataSet
 from dl4jlegacy.errors import ConfError, ContractError, Dl4jError, WireError
-from dl4jlegacy.scaleout.job import CollectionJobIterator, JobIterator, decode_work, encode_work
-from dl4jlegacy.scaleout.own_parts import check_methods, in_words, is_own, told
 from dl4jlegacy.scaleout.plan import Plan, SlotPlan
-from dl4jlegacy.scaleout.store import Buffer
+from dl4jlegacy.scaleout.state.job import CollectionJobIterator, JobIterator, decode_work, encode_work
+from dl4jlegacy.scaleout.state.own_parts import check_methods, in_words, is_own, told
+from dl4jlegacy.scaleout.state.store import Buffer
 
 __all__ = ["OwnJobs", "checked_jobs"]
 

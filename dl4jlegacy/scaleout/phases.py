@@ -1,8 +1,8 @@
 """What the phases of a round take: a recorder that master and workers are given, which keeps nothing unless it is told.
 
 A phase is what one thread does at a time, such as fitting a job's batches; phases of a thread do not overlap. How long
-one takes is measured with the clock of its process (``dl4jlegacy.clock``), so that time in which that was stopped does
-not count. When it began is for people, who compare processes: the time of day by the machine's wall clock when the
+one takes is measured with the clock of its process (``dl4jlegacy.system.clock``), so that time in which that was
+stopped does not count. When it began is for people, who compare processes: the time of day by the wall clock when the
 recorder was made, plus what its monotonic clock has counted since. A wall clock that is set meanwhile changes nothing;
 between two machines starts are as comparable as their wall clocks were then.
 
@@ -24,7 +24,7 @@ from typing import Literal, Self, get_args
 
 import msgspec
 
-from dl4jlegacy.clock import Clock
+from dl4jlegacy.system.clock import Clock
 
 __all__ = ["MOST_WAITING", "NO_PHASES", "PHASES", "EventStats", "Phase", "PhaseRecorder", "Phases", "Span"]
 

@@ -15,9 +15,9 @@ import msgspec
 
 from dl4jlegacy.errors import ConfError, ContractError, NotFiniteError, nearest
 from dl4jlegacy.nn.batch_evaluation import CLASS_METRICS, NUMBER_METRICS
-from dl4jlegacy.scaleout.own_parts import name_of, told
 from dl4jlegacy.scaleout.plan import Plan
-from dl4jlegacy.scaleout.records import Best, Failure, Figures, Head, Scores
+from dl4jlegacy.scaleout.state.own_parts import name_of, told
+from dl4jlegacy.scaleout.state.records import Best, Failure, Figures, Head, Scores
 
 __all__ = ["METRICS", "EarlyStopping", "Scoring", "ValidationConf"]
 

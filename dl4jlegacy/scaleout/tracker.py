@@ -16,12 +16,11 @@ from typing import Any, NamedTuple, TypeVar, get_args
 
 import msgspec
 
-from dl4jlegacy.clock import RUNNING, Clock
 from dl4jlegacy.errors import DeadlineError, NotAuthorisedError, NotFiniteError, TrackerError, WireError
 from dl4jlegacy.scaleout import protocol
-from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.plan import Plan
-from dl4jlegacy.scaleout.records import (
+from dl4jlegacy.scaleout.state.job import Result
+from dl4jlegacy.scaleout.state.records import (
     HEAD,
     Failure,
     Head,
@@ -32,8 +31,9 @@ from dl4jlegacy.scaleout.records import (
     decode_record,
     encode_record,
 )
-from dl4jlegacy.scaleout.store import Buffer, MemoryStore, Store
-from dl4jlegacy.strict_json import to_json
+from dl4jlegacy.scaleout.state.store import Buffer, MemoryStore, Store
+from dl4jlegacy.system.clock import RUNNING, Clock
+from dl4jlegacy.system.strict_json import to_json
 
 __all__ = ["InMemoryStateTracker", "Memory", "StateTracker", "drive"]
 

@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dl4jlegacy.backend import Array
-from dl4jlegacy.decoding import described
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.errors import WireError
 from dl4jlegacy.nn.networks import TrainableNetwork
+from dl4jlegacy.system.decoding import described
 
 __all__ = [
     "begin_state",

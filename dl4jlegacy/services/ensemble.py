@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from dl4jlegacy.errors import UsageError
-from dl4jlegacy.scaleout.secret import GET_SECRET, read_secret
 from dl4jlegacy.services.settings import HAZELCAST_PORT, ZOOKEEPER_PORT
+from dl4jlegacy.system.secret import GET_SECRET, read_secret
 
 __all__ = ["Ensemble", "ensemble_of", "shared_cluster_name"]
 

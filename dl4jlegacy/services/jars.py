@@ -22,11 +22,11 @@ from xml.sax.saxutils import escape
 
 import msgspec
 
-from dl4jlegacy.clock import Deadline
-from dl4jlegacy.commands import run_command
-from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import TrackerError, how_to_install
-from dl4jlegacy.files import open_lock, put_in_place
+from dl4jlegacy.system.clock import Deadline
+from dl4jlegacy.system.decoding import described
+from dl4jlegacy.system.files import open_lock, put_in_place
+from dl4jlegacy.system.subprocesses import run_command
 
 __all__ = ["Jar", "cache_folder", "fetch_jars", "locked", "missing_jars", "pinned_jars"]
 

@@ -9,8 +9,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from dl4jlegacy.commands import run_command
 from dl4jlegacy.errors import TrackerError, how_to_install
+from dl4jlegacy.system.subprocesses import run_command
 
 __all__ = ["LEAST_VERSION", "Java", "find_java", "parse_version"]
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import msgspec
 
-from dl4jlegacy.clock import Deadline
-from dl4jlegacy.commands import run_command
 from dl4jlegacy.errors import TrackerError
+from dl4jlegacy.system.clock import Deadline
+from dl4jlegacy.system.subprocesses import run_command
 
 __all__ = ["ServerProcess", "spawn", "stop"]
 

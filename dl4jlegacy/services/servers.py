@@ -17,10 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from dl4jlegacy import files
-from dl4jlegacy.clock import Deadline
 from dl4jlegacy.errors import ConfError, TrackerError, UsageError
-from dl4jlegacy.scaleout.secret import read_secret
 from dl4jlegacy.scaleout.zookeeper import guard_roots
 from dl4jlegacy.services.ensemble import Ensemble, ensemble_of, shared_cluster_name
 from dl4jlegacy.services.jars import cache_folder, fetch_jars, pinned_jars
@@ -28,13 +25,7 @@ from dl4jlegacy.services.java import Java, find_java
 from dl4jlegacy.services.port_choice import MEMBER, ZOOKEEPER, PortChoice, check_numbers
 from dl4jlegacy.services.ports import is_free, is_of_this_machine, listener
 from dl4jlegacy.services.processes import spawn, stop
-from dl4jlegacy.services.settings import (
-    HOST,
-    member_command,
-    member_settings,
-    zookeeper_command,
-    zookeeper_settings,
-)
+from dl4jlegacy.services.settings import HOST, member_command, member_settings, zookeeper_command, zookeeper_settings
 from dl4jlegacy.services.state import (
     Server,
     ServicesState,
@@ -44,6 +35,9 @@ from dl4jlegacy.services.state import (
     write_private,
     write_state,
 )
+from dl4jlegacy.system import files
+from dl4jlegacy.system.clock import Deadline
+from dl4jlegacy.system.secret import read_secret
 
 __all__ = ["Server", "Services", "ServicesState"]
 

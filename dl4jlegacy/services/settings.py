@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dl4jlegacy.services.java import Java
-from dl4jlegacy.strict_json import to_json
+from dl4jlegacy.system.strict_json import to_json
 
 __all__ = [
     "ELECTION_PORT",

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import msgspec
 
-from dl4jlegacy import files, ownership
-from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import TrackerError
 from dl4jlegacy.services.ensemble import Ensemble
 from dl4jlegacy.services.jars import locked
 from dl4jlegacy.services.ports import member_answers, zookeeper_answers, zookeeper_waits
 from dl4jlegacy.services.processes import ServerProcess
 from dl4jlegacy.services.settings import HOST, member_ports
+from dl4jlegacy.system import files, ownership
+from dl4jlegacy.system.decoding import described
 
 __all__ = ["Server", "ServicesState", "folder_lock", "forget_state", "read_state", "write_private", "write_state"]
 

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from dl4jlegacy.clock import RUNNING, SLICE_SECONDS, Clock, Deadline
 from dl4jlegacy.errors import TrackerError
 from dl4jlegacy.services.servers import Services
+from dl4jlegacy.system.clock import RUNNING, SLICE_SECONDS, Clock, Deadline
 
 __all__ = ["say_ready", "supervise"]
 

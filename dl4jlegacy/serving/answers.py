@@ -19,18 +19,18 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dl4jlegacy import files
-from dl4jlegacy.backend import Array
-from dl4jlegacy.clock import Deadline
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.datasets.precision import float_type_of
-from dl4jlegacy.datasets.table_files import column_names, is_table
-from dl4jlegacy.decoding import described
+from dl4jlegacy.datasets.tables.table_files import column_names, is_table
 from dl4jlegacy.errors import DataError, Dl4jError, NotFiniteError, OutputError, ShapeError, counted
-from dl4jlegacy.inference import TrainedModel
+from dl4jlegacy.models.model import TrainedModel
+from dl4jlegacy.models.prediction import Form, PredictedRows, blocks_of, images_of, sequences_of, texts_of
 from dl4jlegacy.nn.batch_evaluation import ROWS
-from dl4jlegacy.prediction import Form, PredictedRows, blocks_of, images_of, sequences_of, texts_of
 from dl4jlegacy.serving.body_limits import TooMuchError, check_json, check_lines
-from dl4jlegacy.strict_json import to_json
+from dl4jlegacy.system import files
+from dl4jlegacy.system.clock import Deadline
+from dl4jlegacy.system.decoding import described
+from dl4jlegacy.system.strict_json import to_json
 
 __all__ = [
     "CSV",

@@ -16,7 +16,7 @@ from dl4jlegacy.serving.answers import JSON, RefusedError, error_body
 from dl4jlegacy.serving.openapi import document
 from dl4jlegacy.serving.predictions import Message, Predictions, Receive, Send, internal, refused_headers
 from dl4jlegacy.serving.service import Service
-from dl4jlegacy.strict_json import to_json
+from dl4jlegacy.system.strict_json import to_json
 
 __all__ = ["application"]
 

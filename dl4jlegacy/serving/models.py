@@ -19,17 +19,18 @@ from typing import Self
 
 import numpy as np
 
-from dl4jlegacy import files, storage
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.errors import CloudError, Dl4jError, DownloadError, ModelError, NotAuthorisedError, UsageError
-from dl4jlegacy.exits import exits_as_errors
-from dl4jlegacy.inference import TrainedModel
-from dl4jlegacy.inference_queue import Batching, InferenceQueue, ReplicatedModel
 from dl4jlegacy.kernels.threads import one_thread
+from dl4jlegacy.models.model import TrainedModel
+from dl4jlegacy.models.queue import Batching, InferenceQueue, ReplicatedModel
 from dl4jlegacy.nn.input_type import InputTypeRecurrent
 from dl4jlegacy.nn.networks import input_type_of
-from dl4jlegacy.saved_model import load_model
-from dl4jlegacy.service_threads import ServiceThread
+from dl4jlegacy.storage import paths as storage
+from dl4jlegacy.system import files
+from dl4jlegacy.system.exits import exits_as_errors
+from dl4jlegacy.system.service_threads import ServiceThread
+from dl4jlegacy.training.saved_model import load_model
 
 __all__ = ["LoadedModel", "ModelWatcher", "ServedModel", "named_paths"]
 

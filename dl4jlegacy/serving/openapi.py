@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dl4jlegacy.inference import TrainedModel
+from dl4jlegacy.models.model import TrainedModel
 from dl4jlegacy.serving.answers import JSON, NPY, Limits, accepted
 from dl4jlegacy.version import __version__
 

@@ -15,10 +15,9 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
 from typing import Any
 
-from dl4jlegacy.backend import Array
-from dl4jlegacy.clock import RUNNING, Deadline
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.errors import Dl4jError
-from dl4jlegacy.inference_queue import ClosedError, InferenceRequest, QueueFullError
+from dl4jlegacy.models.queue import ClosedError, InferenceRequest, QueueFullError
 from dl4jlegacy.serving.answers import (
     JSON,
     LATE,
@@ -32,6 +31,7 @@ from dl4jlegacy.serving.answers import (
 )
 from dl4jlegacy.serving.models import LoadedModel, ServedModel
 from dl4jlegacy.serving.service import ENDING, Service
+from dl4jlegacy.system.clock import RUNNING, Deadline
 
 __all__ = ["Message", "Predictions", "Receive", "Send", "internal", "refused_headers"]
 

@@ -14,16 +14,16 @@ from typing import Self
 
 import uvicorn
 
-from dl4jlegacy.clock import RUNNING, SLICE_SECONDS, read_often
-from dl4jlegacy.exits import exits_as_errors
-from dl4jlegacy.http_connections import BoundedServer, connection_type, event_loop
 from dl4jlegacy.kernels.threads import one_thread
-from dl4jlegacy.listening import read_token, url_of
-from dl4jlegacy.machine import allow_open_files
-from dl4jlegacy.service_threads import ServiceThread
 from dl4jlegacy.serving.application import application
 from dl4jlegacy.serving.models import ModelWatcher
 from dl4jlegacy.serving.service import Service
+from dl4jlegacy.system.clock import RUNNING, SLICE_SECONDS, read_often
+from dl4jlegacy.system.exits import exits_as_errors
+from dl4jlegacy.system.http_connections import BoundedServer, connection_type, event_loop
+from dl4jlegacy.system.listening import read_token, url_of
+from dl4jlegacy.system.resources import allow_open_files
+from dl4jlegacy.system.service_threads import ServiceThread
 
 __all__ = ["CONNECTIONS", "TOKEN", "TOKEN_FILE", "ModelServer", "token_for"]
 

@@ -21,16 +21,16 @@ from sklearn.utils import Tags, check_array
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from dl4jlegacy.backend import Array
-from dl4jlegacy.datasets.column_scale import mean_and_std, weighted_mean_and_std
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.precision import warn_of_equal
+from dl4jlegacy.datasets.tables.column_scale import mean_and_std, weighted_mean_and_std
 from dl4jlegacy.errors import ConfError, counted
 from dl4jlegacy.nn.arrays import as_labels
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
 from dl4jlegacy.nn.layers.layer import Layer
 from dl4jlegacy.nn.layers.output import BaseOutputLayer, OutputLayer
-from dl4jlegacy.nn.updaters import Updater
+from dl4jlegacy.nn.optimization.updaters import Updater
 from dl4jlegacy.sklearn.arguments import check_arguments, validated
 from dl4jlegacy.sklearn.fitted import FittedNetwork
 from dl4jlegacy.sklearn.network_estimator import FLOATS, NetworkEstimator, NetworkPredictor, drawn

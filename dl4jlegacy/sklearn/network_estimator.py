@@ -11,15 +11,15 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import Tags, check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.precision import warn_of_equal
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
 from dl4jlegacy.nn.layers.layer import Layer
 from dl4jlegacy.nn.layers.output import BaseOutputLayer, OutputLayer
+from dl4jlegacy.nn.optimization.updaters import Updater
 from dl4jlegacy.nn.parameters import ParamLayout
-from dl4jlegacy.nn.updaters import Updater
 from dl4jlegacy.sklearn.arguments import validated
 from dl4jlegacy.sklearn.fitted import FittedNetwork, Learned
 from dl4jlegacy.sklearn.training import (

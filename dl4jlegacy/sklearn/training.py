@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
+from dl4jlegacy.cluster.runner import ActorNetworkRunner
 from dl4jlegacy.datasets.batches import BatchIterator
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.iterator import ListDataSetIterator
@@ -16,18 +17,17 @@ from dl4jlegacy.datasets.validation import split_off
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.threads import one_thread
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
-from dl4jlegacy.nn.layers.layer import DenseLayer, Layer
-from dl4jlegacy.nn.network.input_rows import check_sparse_input
-from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
-from dl4jlegacy.nn.training.early_stopping import (
+from dl4jlegacy.nn.fitting.early_stopping import (
     EarlyStoppingConfiguration,
     EarlyStoppingTrainer,
     MaxEpochsTerminationCondition,
     ScoreImprovementEpochTerminationCondition,
 )
-from dl4jlegacy.nn.training.score_calculators import DataSetLossCalculator
-from dl4jlegacy.nn.updaters import Updater, create_updater, with_learning_rate
-from dl4jlegacy.runner import ActorNetworkRunner
+from dl4jlegacy.nn.fitting.score_calculators import DataSetLossCalculator
+from dl4jlegacy.nn.layers.layer import DenseLayer, Layer
+from dl4jlegacy.nn.network.input_rows import check_sparse_input
+from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
+from dl4jlegacy.nn.optimization.updaters import Updater, create_updater, with_learning_rate
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.scoring import EarlyStopping
 from dl4jlegacy.sklearn.arguments import units_of

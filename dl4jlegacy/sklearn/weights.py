@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.errors import counted
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from dl4jlegacy.errors import ContractError
-from dl4jlegacy.scaleout.aggregate import PARAMS, STATE, JobAggregator
 from dl4jlegacy.scaleout.contract import added, begun, finished
 from dl4jlegacy.scaleout.contract import check_aggregator as check_aggregator_methods
-from dl4jlegacy.scaleout.job import Result
-from dl4jlegacy.scaleout.store import Buffer
+from dl4jlegacy.scaleout.state.aggregate import PARAMS, STATE, JobAggregator
+from dl4jlegacy.scaleout.state.job import Result
+from dl4jlegacy.scaleout.state.store import Buffer
 
 __all__ = ["check_aggregator"]
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from dl4jlegacy.datasets.batches import Batch, BatchIterator
 from dl4jlegacy.errors import DataError
-from dl4jlegacy.scaleout.job import batch_of
+from dl4jlegacy.scaleout.state.job import batch_of
 
 __all__ = ["check_iterator"]
 

@@ -11,10 +11,10 @@ import numpy as np
 from dl4jlegacy.errors import ContractError
 from dl4jlegacy.kernels import load
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.job import CollectionJobIterator, Job, JobIterator, Result
-from dl4jlegacy.scaleout.parts import PerformerFactory
-from dl4jlegacy.scaleout.perform import CheckedPerformer
 from dl4jlegacy.scaleout.plan import SlotPlan
+from dl4jlegacy.scaleout.state.job import CollectionJobIterator, Job, JobIterator, Result
+from dl4jlegacy.scaleout.workers.perform import CheckedPerformer
+from dl4jlegacy.scaleout.workers.plugins import PerformerFactory
 
 __all__ = ["check_performer"]
 

@@ -6,7 +6,6 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from dl4jlegacy.clock import RunningClock
 from dl4jlegacy.datasets import IrisDataSetIterator
 from dl4jlegacy.errors import ContractError
 from dl4jlegacy.kernels import load
@@ -14,13 +13,14 @@ from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
 from dl4jlegacy.nn.networks import build_network
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.first_model import first_model
-from dl4jlegacy.scaleout.job import DataSetJobIterator, Job, Result, decode_work, encode_work
-from dl4jlegacy.scaleout.outcome import failure_of
-from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer, perform_in_slot
+from dl4jlegacy.scaleout.monitoring.outcome import failure_of
 from dl4jlegacy.scaleout.plan import Phase
-from dl4jlegacy.scaleout.records import Head, account
-from dl4jlegacy.scaleout.store import MemoryStore
+from dl4jlegacy.scaleout.state.job import DataSetJobIterator, Job, Result, decode_work, encode_work
+from dl4jlegacy.scaleout.state.records import Head, account
+from dl4jlegacy.scaleout.state.store import MemoryStore
 from dl4jlegacy.scaleout.strategies import SlotStrategy, WorkRouter, aggregator_of, slot_strategy
+from dl4jlegacy.scaleout.workers.perform import MultiLayerNetworkPerformer, perform_in_slot
+from dl4jlegacy.system.clock import RunningClock
 
 __all__ = ["trained"]
 

@@ -11,7 +11,7 @@ from dl4jlegacy.errors import ContractError
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.scaleout.contract import check_opened, check_router
 from dl4jlegacy.scaleout.plan import Phase, Plan, Validation
-from dl4jlegacy.scaleout.records import Head, Manifest, account, advance
+from dl4jlegacy.scaleout.state.records import Head, Manifest, account, advance
 from dl4jlegacy.scaleout.strategies import WorkRouter, router_of
 from dl4jlegacy.testing.serial_run import trained
 

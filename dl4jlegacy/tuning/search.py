@@ -20,7 +20,6 @@ from optuna.exceptions import StorageInternalError
 from optuna.storages import BaseStorage, InMemoryStorage, RDBStorage
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
-from dl4jlegacy import files, storage, training
 from dl4jlegacy.datasets.fingerprint import fingerprint
 from dl4jlegacy.errors import (
     ConfError,
@@ -31,14 +30,17 @@ from dl4jlegacy.errors import (
     TrainingError,
     nearest,
 )
-from dl4jlegacy.inference import evaluate_network, evaluation_in_units, source_for_model
+from dl4jlegacy.models.model import evaluate_network, evaluation_in_units, source_for_model
 from dl4jlegacy.nn.conf.text import encode_json, encode_yaml
 from dl4jlegacy.nn.networks import Network
-from dl4jlegacy.run_data import Data, new_data
-from dl4jlegacy.scaleout.compute import Compute, resolve_compute
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.outcome import TrainingResult
+from dl4jlegacy.scaleout.monitoring.outcome import TrainingResult
 from dl4jlegacy.scaleout.scoring import METRICS, ValidationConf
+from dl4jlegacy.scaleout.workers.arithmetic import Compute, resolve_compute
+from dl4jlegacy.storage import paths as storage
+from dl4jlegacy.system import files
+from dl4jlegacy.training import prepare as training
+from dl4jlegacy.training.data import Data, new_data
 from dl4jlegacy.tuning.plots import check_plotly
 from dl4jlegacy.tuning.pruning import BatchPruner, PruningCallback
 from dl4jlegacy.tuning.side_by_side import Tick, side_by_side

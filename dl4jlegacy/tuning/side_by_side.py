@@ -8,9 +8,9 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
-from dl4jlegacy.exits import exits_as_errors
 from dl4jlegacy.kernels.threads import one_thread
-from dl4jlegacy.scaleout.outcome import RunStatus
+from dl4jlegacy.scaleout.monitoring.outcome import RunStatus
+from dl4jlegacy.system.exits import exits_as_errors
 
 __all__ = ["Tick", "side_by_side"]
 

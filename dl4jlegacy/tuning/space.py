@@ -19,13 +19,13 @@ from typing import Any
 import msgspec
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
-from dl4jlegacy import files
-from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import ConfError, Dl4jError, nearest
 from dl4jlegacy.nn.conf.text import decode_json, decode_yaml, encode_json
-from dl4jlegacy.nn.updaters import create_updater
+from dl4jlegacy.nn.optimization.updaters import create_updater
 from dl4jlegacy.scaleout.conf import FREE_FIELDS, Conf
-from dl4jlegacy.strict_json import to_json
+from dl4jlegacy.system import files
+from dl4jlegacy.system.decoding import described
+from dl4jlegacy.system.strict_json import to_json
 
 __all__ = ["Choices", "Dimension", "Range", "SearchSpace", "read_search"]
 

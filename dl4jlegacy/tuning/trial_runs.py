@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from dl4jlegacy.cluster.runner import ActorNetworkRunner
 from dl4jlegacy.errors import Dl4jError, UsageError
 from dl4jlegacy.nn.networks import Network
-from dl4jlegacy.run import TrainingData, resolve
-from dl4jlegacy.runner import ActorNetworkRunner
-from dl4jlegacy.scaleout.compute import Compute
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.outcome import TrainingResult
+from dl4jlegacy.scaleout.monitoring.outcome import TrainingResult
+from dl4jlegacy.scaleout.workers.arithmetic import Compute
+from dl4jlegacy.training.run import TrainingData, resolve
 from dl4jlegacy.tuning.pruning import PruningCallback
 from dl4jlegacy.tuning.side_by_side import Tick
 
@@ -92,7 +92,7 @@ def opened_runs(
         yield _Here(study, compute)
         return
     from dl4jlegacy.cluster.address import warned_once
-    from dl4jlegacy.cluster.program import ClusterProgram  # with the clients of its servers
+    from dl4jlegacy.cluster.program import ClusterProgram
     from dl4jlegacy.cluster.trials import SearchRegistration
     from dl4jlegacy.services.grid import grid_of
 

@@ -13,8 +13,8 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.errors import ConfError
-from dl4jlegacy.seeding import Stream
 from dl4jlegacy.tuning.plots import study_page
 from dl4jlegacy.tuning.pruning import NUMBER
 from dl4jlegacy.tuning.space import SearchSpace

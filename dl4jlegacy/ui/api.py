@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
-from dl4jlegacy.admission import most_connections
-from dl4jlegacy.clock import RUNNING
-from dl4jlegacy.scaleout.journal import JournalEntry
+from dl4jlegacy.scaleout.persistence.journal import JournalEntry
+from dl4jlegacy.system.admission import most_connections
+from dl4jlegacy.system.clock import RUNNING
 from dl4jlegacy.ui.endpoints import Endpoint, Panel, Parameter, Refused, Values, json_response, steered
 from dl4jlegacy.ui.view import Away, HistoryPoint, JobView, RunView, View, WorkerView, history_points
 

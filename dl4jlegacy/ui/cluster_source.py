@@ -12,15 +12,15 @@ from typing import Any
 
 import msgspec
 
-from dl4jlegacy import storage
 from dl4jlegacy.cluster.address import ClusterAddress, closing, find_conf, open_tracker
 from dl4jlegacy.cluster.ending import drain_worker, stop_run
 from dl4jlegacy.errors import Dl4jError, TrackerClosedError, TrackerError, UsageError
 from dl4jlegacy.observing.ratios import RatiosEntry
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
-from dl4jlegacy.scaleout.run_state import RunFacts, run_state
+from dl4jlegacy.scaleout.monitoring.run_state import RunFacts, run_state
 from dl4jlegacy.scaleout.zookeeper import MasterElection, ZookeeperConfigurationRetriever, ZooKeeperSession
+from dl4jlegacy.storage import paths as storage
 from dl4jlegacy.ui.evaluation import EvaluationView, evaluate_newest
 from dl4jlegacy.ui.models import FolderModels, Model, newest_of
 from dl4jlegacy.ui.sources import OF_CHECKPOINTS, RunFiles, Silence, TrackerState, exported

@@ -7,17 +7,17 @@ import math
 import msgspec
 import numpy as np
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.datasets import DataSet
 from dl4jlegacy.errors import ConfError, ShapeError, counted
-from dl4jlegacy.inference import TrainedModel, evaluate_network, evaluation_in_units, source_for_model
+from dl4jlegacy.models.model import TrainedModel, evaluate_network, evaluation_in_units, source_for_model
+from dl4jlegacy.models.reconstruction import draw_samples, image_shape, reconstruct, reconstruction_grid, sample_grid
 from dl4jlegacy.nn.batch_evaluation import NetworkEvaluation
 from dl4jlegacy.nn.layers.rbm import RBM
 from dl4jlegacy.nn.layers.variational import VariationalAutoencoder
 from dl4jlegacy.nn.pretrain_stack import pretrain_stack
-from dl4jlegacy.reconstruction import draw_samples, image_shape, reconstruct, reconstruction_grid, sample_grid
-from dl4jlegacy.saved_model import kept_model
-from dl4jlegacy.training import read_checkpoint
+from dl4jlegacy.training.prepare import read_checkpoint
+from dl4jlegacy.training.saved_model import kept_model
 from dl4jlegacy.ui.model_view import ImageView, image_view
 
 __all__ = ["EvaluationView", "evaluate_newest"]

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dl4jlegacy.strict_json import to_json
+from dl4jlegacy.system.strict_json import to_json
 
 __all__ = ["Guard", "Policy", "Refusal", "refusal"]
 

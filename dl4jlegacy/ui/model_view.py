@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dl4jlegacy.backend import Array
-from dl4jlegacy.datasets.image_grid import image_grid
+from dl4jlegacy.arrays.backend import Array
+from dl4jlegacy.datasets.images.image_grid import image_grid
 from dl4jlegacy.nn.input_type import InputTypeConvolutional, InputTypeConvolutionalFlat
-from dl4jlegacy.nn.network_svg import BOX, arrange, lines_of
 from dl4jlegacy.nn.networks import NetworkConfiguration
 from dl4jlegacy.nn.parameter_statistics import NamedSpan, Statistics, named_spans, statistics_of
 from dl4jlegacy.nn.summary import summarize
 from dl4jlegacy.ui.models import Model
+from dl4jlegacy.ui.network_svg import BOX, arrange, lines_of
 
 __all__ = [
     "ArrowView",

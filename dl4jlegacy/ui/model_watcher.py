@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from dl4jlegacy.clock import RUNNING, Clock
 from dl4jlegacy.nn.networks import NetworkConfiguration
+from dl4jlegacy.system.clock import RUNNING, Clock
 from dl4jlegacy.ui.model_view import (
     ImageView,
     ModelView,

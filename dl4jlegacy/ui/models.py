@@ -10,17 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dl4jlegacy import storage
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.errors import CheckpointError, WireError
 from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration, MultiLayerConfiguration
 from dl4jlegacy.nn.networks import NetworkConfiguration
 from dl4jlegacy.observing.ratios import FollowedRatios, RatiosEntry
-from dl4jlegacy.scaleout import protocol
-from dl4jlegacy.scaleout.aggregate import PARAMS
-from dl4jlegacy.scaleout.job import Result
+from dl4jlegacy.scaleout import protocol, saved_run
+from dl4jlegacy.scaleout.state.aggregate import PARAMS
+from dl4jlegacy.scaleout.state.job import Result
 from dl4jlegacy.scaleout.tracker import StateTracker, drive
-from dl4jlegacy.strict_json import to_json
+from dl4jlegacy.storage import paths as storage
+from dl4jlegacy.system.strict_json import to_json
 
 __all__ = ["FolderModels", "Model", "network_of", "newest_of"]
 
@@ -55,7 +55,7 @@ class FolderModels:
         Raises:
             CheckpointError: the folder cannot be read. CloudError and its like: what AWS says.
         """
-        checkpoints = storage.open_checkpoints(self._folder)
+        checkpoints = saved_run.open_checkpoints(self._folder)
         if self._incarnation not in (None, checkpoints.kept("incarnation")):
             return []
         versions = checkpoints.versions()

@@ -20,11 +20,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from dl4jlegacy.admission import most_connections
 from dl4jlegacy.errors import Dl4jError
-from dl4jlegacy.http_connections import BoundedServer, connection_type
-from dl4jlegacy.listening import read_token, url_of
-from dl4jlegacy.service_threads import ServiceThread
+from dl4jlegacy.system.admission import most_connections
+from dl4jlegacy.system.http_connections import BoundedServer, connection_type
+from dl4jlegacy.system.listening import read_token, url_of
+from dl4jlegacy.system.service_threads import ServiceThread
 from dl4jlegacy.ui import api, legacy, model_api, openapi
 from dl4jlegacy.ui.endpoints import Panel, Refused, route_of
 from dl4jlegacy.ui.guard import Guard, Policy

@@ -14,20 +14,11 @@ from typing import Annotated, Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from dl4jlegacy import storage
-from dl4jlegacy.clock import RUNNING, Clock
-from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import CheckpointError, TrackerError, UsageError
-from dl4jlegacy.folders import Folder
 from dl4jlegacy.observing.ratios import RatiosEntry
-from dl4jlegacy.scaleout.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.history import FollowedHistory, HistoryEntry
-from dl4jlegacy.scaleout.journal import FollowedJournal, JournalEntry, JournalReader
-from dl4jlegacy.scaleout.monitor import WAITING
-from dl4jlegacy.scaleout.plan import Plan
-from dl4jlegacy.scaleout.records import Head
-from dl4jlegacy.scaleout.run_state import (
+from dl4jlegacy.scaleout.monitoring.monitor import WAITING
+from dl4jlegacy.scaleout.monitoring.run_state import (
     LEADER,
     STATES,
     RunFacts,
@@ -37,7 +28,16 @@ from dl4jlegacy.scaleout.run_state import (
     run_state,
     who_leads,
 )
+from dl4jlegacy.scaleout.persistence.checkpoint import CheckpointStore
+from dl4jlegacy.scaleout.persistence.history import FollowedHistory, HistoryEntry
+from dl4jlegacy.scaleout.persistence.journal import FollowedJournal, JournalEntry, JournalReader
+from dl4jlegacy.scaleout.plan import Plan
+from dl4jlegacy.scaleout.state.records import Head
 from dl4jlegacy.scaleout.tracker import StateTracker
+from dl4jlegacy.storage import paths as storage
+from dl4jlegacy.storage.folders import Folder
+from dl4jlegacy.system.clock import RUNNING, Clock
+from dl4jlegacy.system.decoding import described
 from dl4jlegacy.ui.evaluation import EvaluationView, evaluate_newest
 from dl4jlegacy.ui.models import FolderModels, Model, newest_of
 from dl4jlegacy.ui.view import Reading, RunView, job_views, run_view, worker_views, workers_of_history
@@ -351,7 +351,7 @@ class LocalSource:
 
 def exported(folder: str, out: str) -> str:
     """Write the newest checkpoint in a folder to a model file; return what it is, in words; raises ``Dl4jError``."""
-    from dl4jlegacy.exporting import export_model
+    from dl4jlegacy.training.checkpoints import export_model
 
     fields = export_model(folder, out)
     return (

@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-from dl4jlegacy.scaleout.history import HistoryEntry
-from dl4jlegacy.scaleout.journal import JournalEntry
-from dl4jlegacy.scaleout.liveness.failure_detector import process_of
+from dl4jlegacy.scaleout.links.liveness.failure_detector import process_of
+from dl4jlegacy.scaleout.persistence.history import HistoryEntry
+from dl4jlegacy.scaleout.persistence.journal import JournalEntry
 from dl4jlegacy.scaleout.plan import Plan
-from dl4jlegacy.scaleout.records import Best, Failure, Figures, Head, JobRecord, WorkerRecord
+from dl4jlegacy.scaleout.state.records import Best, Failure, Figures, Head, JobRecord, WorkerRecord
 
 __all__ = [
     "Away",

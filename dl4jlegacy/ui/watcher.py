@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from dl4jlegacy.clock import RUNNING, Clock, Deadline
 from dl4jlegacy.errors import Dl4jError, TrackerError
-from dl4jlegacy.exits import error_name, exits_as_errors
-from dl4jlegacy.scaleout.history import HistoryEntry
-from dl4jlegacy.scaleout.journal import JournalEntry
-from dl4jlegacy.scaleout.run_state import RunFacts, run_state
-from dl4jlegacy.service_threads import ServiceThread
+from dl4jlegacy.scaleout.monitoring.run_state import RunFacts, run_state
+from dl4jlegacy.scaleout.persistence.history import HistoryEntry
+from dl4jlegacy.scaleout.persistence.journal import JournalEntry
+from dl4jlegacy.system.clock import RUNNING, Clock, Deadline
+from dl4jlegacy.system.exits import error_name, exits_as_errors
+from dl4jlegacy.system.service_threads import ServiceThread
 from dl4jlegacy.ui.sources import Source
 from dl4jlegacy.ui.view import Away, Marks, Reading, RunView, View
 

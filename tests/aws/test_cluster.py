@@ -18,9 +18,9 @@ from dl4jlegacy.aws.cluster_spec import CLUSTER, EXPIRES, ROLE, ClusterSpec
 from dl4jlegacy.aws.instances import list_instances
 from dl4jlegacy.aws.payload import Payload
 from dl4jlegacy.aws.prices import estimate
-from dl4jlegacy.aws.session import Aws
 from dl4jlegacy.aws.setup import ClusterSetup
 from dl4jlegacy.errors import CloudError, ConfError, DeadlineError, NotEnoughWorkersError, UsageError
+from dl4jlegacy.storage.s3.session import Aws
 from tests.support.aws_fixtures import Fault, FaultProxy, Request
 
 PAYLOAD = Payload("dl4jlegacy-0.1.0-py3-none-any.whl", b"a wheel", b"numpy==2.4.6 --hash=sha256:0\n")

@@ -19,11 +19,11 @@ from dl4jlegacy.aws.cluster_bucket import DONE, JOURNAL, own_key
 from dl4jlegacy.aws.cluster_spec import parse_cidr, parse_ttl
 from dl4jlegacy.aws.instances import list_instances
 from dl4jlegacy.aws.reaper import find_clusters, reap
-from dl4jlegacy.aws.session import Aws, Clock
 from dl4jlegacy.aws.setup import ClusterSetup
-from dl4jlegacy.cli import aws as aws_commands
 from dl4jlegacy.cli import main
+from dl4jlegacy.cli.commands import aws as aws_commands
 from dl4jlegacy.errors import UsageError
+from dl4jlegacy.storage.s3.session import Aws, Clock
 from tests.support.aws_fixtures import Fault, FaultProxy
 
 UP = ("aws", "up", "digits", "--out", "s3://models-of-mine/m.zip", "--allow", "203.0.113.7", "--no-wait")

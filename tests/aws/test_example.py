@@ -11,12 +11,12 @@ from types import ModuleType
 import pytest
 
 from dl4jlegacy import MultiLayerConfiguration, MultiLayerNetwork, NeuralNetConfiguration, OutputLayer, write_model
-from dl4jlegacy.aws import session
 from dl4jlegacy.aws.instances import list_instances
-from dl4jlegacy.aws.locations import Location
-from dl4jlegacy.aws.session import Aws, Clock
-from dl4jlegacy.aws.uploader import S3Uploader
 from dl4jlegacy.errors import ConfError, NotEnoughWorkersError, TrainingError, UsageError
+from dl4jlegacy.storage.s3 import session
+from dl4jlegacy.storage.s3.locations import Location
+from dl4jlegacy.storage.s3.session import Aws, Clock
+from dl4jlegacy.storage.s3.uploader import S3Uploader
 from tests.aws.test_cluster import registered
 from tests.support.aws_failures import left_with_our_tag
 from tests.support.aws_fixtures import FakeClock, Fault, FaultProxy, Request

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dl4jlegacy.aws.session import Aws
 from dl4jlegacy.aws.setup import ClusterSetup
+from dl4jlegacy.storage.s3.session import Aws
 from tests.aws.test_cluster import PAYLOAD, SPEC, registered
 from tests.support import REPOSITORY, aws_failures
 from tests.support.aws_failures import left_with_our_tag

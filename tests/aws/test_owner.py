@@ -18,9 +18,9 @@ from dl4jlegacy.aws.instances import list_instances
 from dl4jlegacy.aws.owner import owner_of
 from dl4jlegacy.aws.payload import Payload
 from dl4jlegacy.aws.reaper import find_clusters, reap
-from dl4jlegacy.aws.session import ACCESS_KEY, ACCESS_SECRET, Aws
 from dl4jlegacy.aws.setup import ClusterSetup
 from dl4jlegacy.errors import CloudError, ConfError, DeadlineError, Dl4jError
+from dl4jlegacy.storage.s3.session import ACCESS_KEY, ACCESS_SECRET, Aws
 from tests.aws.test_cluster import PAYLOAD, SPEC, registered
 from tests.support.aws_failures import left_with_our_tag, long_ago
 from tests.support.aws_fixtures import IMAGE, Fault, Request, impatient

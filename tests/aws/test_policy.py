@@ -14,18 +14,19 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import numpy as np
 import pytest
 
-from dl4jlegacy.aws import boot, session
+from dl4jlegacy.aws import boot
 from dl4jlegacy.aws.cluster_bucket import DONE, HOST_KEYS, INSTANCES, JOURNAL, PRESENT_MASTER, own_key
 from dl4jlegacy.aws.cluster_spec import tag_list
-from dl4jlegacy.aws.downloader import S3Downloader
-from dl4jlegacy.aws.locations import Location
 from dl4jlegacy.aws.prices import estimate
 from dl4jlegacy.aws.reaper import reap
-from dl4jlegacy.aws.s3_folder import S3Folder
-from dl4jlegacy.aws.session import Aws
 from dl4jlegacy.aws.setup import ClusterSetup
-from dl4jlegacy.aws.uploader import S3Uploader
 from dl4jlegacy.errors import CloudError, ConfError
+from dl4jlegacy.storage.s3 import session
+from dl4jlegacy.storage.s3.downloader import S3Downloader
+from dl4jlegacy.storage.s3.folder import S3Folder
+from dl4jlegacy.storage.s3.locations import Location
+from dl4jlegacy.storage.s3.session import Aws
+from dl4jlegacy.storage.s3.uploader import S3Uploader
 from tests.aws.test_cluster import PAYLOAD, SPEC, registered
 from tests.support import REPOSITORY
 from tests.support.aws_fixtures import Fault, FaultProxy, Request

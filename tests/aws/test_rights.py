@@ -11,10 +11,10 @@ import pytest
 from botocore.stub import ANY, Stubber
 
 from dl4jlegacy.aws.rights import RIGHTS, denied_actions
-from dl4jlegacy.aws.session import Aws
 from dl4jlegacy.doctor import Settings
 from dl4jlegacy.doctor.cloud import credentials, rights
 from dl4jlegacy.errors import NotAuthorisedError
+from dl4jlegacy.storage.s3.session import Aws
 from tests.aws.test_policy import POLICY, listed
 from tests.support.aws_fixtures import Fault, FaultProxy
 

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 
 from dl4jlegacy.aws.dataset_iterator import BaseS3DataSetIterator, upload_batches
-from dl4jlegacy.aws.downloader import BucketIterator, S3Downloader
-from dl4jlegacy.aws.locations import Location, legacy_bucket_name
-from dl4jlegacy.aws.s3_cache import fetch
-from dl4jlegacy.aws.s3_folder import S3Folder
-from dl4jlegacy.aws.session import Aws
-from dl4jlegacy.aws.uploader import SHA256, S3Uploader
 from dl4jlegacy.cli import main
 from dl4jlegacy.datasets import DataSetIterator, IrisDataSetIterator
 from dl4jlegacy.errors import CloudError, ConfError, DataError
-from dl4jlegacy.scaleout.checkpoint import CheckpointStore
+from dl4jlegacy.scaleout.persistence.checkpoint import CheckpointStore
+from dl4jlegacy.storage.s3.cache import fetch
+from dl4jlegacy.storage.s3.downloader import BucketIterator, S3Downloader
+from dl4jlegacy.storage.s3.folder import S3Folder
+from dl4jlegacy.storage.s3.locations import Location, legacy_bucket_name
+from dl4jlegacy.storage.s3.session import Aws
+from dl4jlegacy.storage.s3.uploader import SHA256, S3Uploader
 from tests.support.aws_fixtures import Fault, FaultProxy
 
 MIB = 1 << 20

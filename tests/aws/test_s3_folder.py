@@ -15,19 +15,20 @@ from typing import Any
 
 import pytest
 
-from dl4jlegacy import storage
-from dl4jlegacy.aws import kept_run, s3_folder
-from dl4jlegacy.aws.locations import Location
-from dl4jlegacy.aws.s3_folder import Claim, S3Folder
-from dl4jlegacy.aws.session import Aws
+from dl4jlegacy.aws import kept_run
 from dl4jlegacy.errors import CheckpointError, CloudError, ConfError
-from dl4jlegacy.folders import LOCK, Folder, LocalFolder
-from dl4jlegacy.scaleout.checkpoint import CheckpointStore, RunIdentity
+from dl4jlegacy.scaleout import saved_run
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.history import HistoryFile
-from dl4jlegacy.scaleout.journal import Journal, JournalFile
-from dl4jlegacy.scaleout.lines import LinesKeeper
+from dl4jlegacy.scaleout.persistence.checkpoint import CheckpointStore, RunIdentity
+from dl4jlegacy.scaleout.persistence.history import HistoryFile
+from dl4jlegacy.scaleout.persistence.journal import Journal, JournalFile
+from dl4jlegacy.scaleout.persistence.lines import LinesKeeper
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
+from dl4jlegacy.storage.folders import LOCK, Folder, LocalFolder
+from dl4jlegacy.storage.s3 import folder as s3_folder
+from dl4jlegacy.storage.s3.folder import Claim, S3Folder
+from dl4jlegacy.storage.s3.locations import Location
+from dl4jlegacy.storage.s3.session import Aws
 from dl4jlegacy.ui.sources import RunFiles
 from tests.aws.test_s3 import run
 from tests.scaleout.test_checkpoint import frame, head
@@ -324,7 +325,7 @@ def test_an_s3_that_hangs_is_given_up(aws_environment: FaultProxy, monkeypatch: 
         monkeypatch.setattr(s3_folder, name, 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
-        hanging = storage.open_checkpoints(f"s3://{BUCKET}/{PREFIX}")
+        hanging = saved_run.open_checkpoints(f"s3://{BUCKET}/{PREFIX}")
         with pytest.raises(CheckpointError, match=r"AWS could not be reached: .*[Tt]imeout"):
             hanging.save(head(1), frame(1))
         with pytest.raises(CloudError, match=r"AWS could not be reached: .*[Tt]imeout"):
@@ -439,7 +440,7 @@ def test_no_folder_here_is_called_as_one_in_s3(path: str | Path, tmp_path, monke
 @pytest.mark.parametrize("url", ["s3://", "s3:///x", "s3://A_B/x", "s3://ab/x", f"s3://bucket/{'x' * 1025}"])
 def test_what_is_no_place_in_s3_is_refused(url: str) -> None:
     with pytest.raises(ConfError, match=r"is no place in S3|S3 takes 1024"):
-        storage.open_checkpoints(url)
+        saved_run.open_checkpoints(url)
 
 
 def test_rights_that_are_missing_are_named(aws: Aws, fault_proxy: FaultProxy, capsys) -> None:

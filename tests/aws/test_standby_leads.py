@@ -16,10 +16,10 @@ import pytest
 
 from dl4jlegacy.aws.cluster_bucket import PRESENT_MASTER, PresentMaster, Servers, own_user_id, read_done, write_object
 from dl4jlegacy.aws.cluster_spec import MASTER, STANDBY, WITNESS, WORKER
-from dl4jlegacy.aws.session import Aws
 from dl4jlegacy.aws.user_data import InstanceConfig
 from dl4jlegacy.services import Services
 from dl4jlegacy.services.ports import member_answers, zookeeper_answers
+from dl4jlegacy.storage.s3.session import Aws
 from tests.aws.test_user_data import MASTER as ALONE
 from tests.aws.test_user_data import files
 from tests.support.cluster_commands import RUN, SECRET, Command, embedded, until

@@ -21,9 +21,8 @@ import yaml
 
 from dl4jlegacy.aws import kept_run, master_address, watch
 from dl4jlegacy.aws.cluster_spec import buckets_in
-from dl4jlegacy.aws.session import Aws
 from dl4jlegacy.aws.user_data import _KEPT, MOST_NBYTES, InstanceConfig, user_data
-from dl4jlegacy.cli.options import ResumeOptions
+from dl4jlegacy.cli.options.read import ResumeOptions
 from dl4jlegacy.errors import (
     CloudError,
     ConfError,
@@ -34,6 +33,7 @@ from dl4jlegacy.errors import (
     TrainingError,
     UsageError,
 )
+from dl4jlegacy.storage.s3.session import Aws
 from tests.support.debian_packages import missing_for, unpack
 
 RUN = ("--model", "dbn", "--dataset", "s3://some data/100% $HOME", "--run", "a \"quoted\" name\nand 'another' \\")

@@ -20,9 +20,9 @@ from dl4jlegacy.aws.cluster_bucket import (
     read_object,
     write_object,
 )
-from dl4jlegacy.aws.session import Aws
 from dl4jlegacy.aws.watch import JOURNAL_NBYTES, read_journal, say_done, watch
-from dl4jlegacy.exits import Stopped
+from dl4jlegacy.storage.s3.session import Aws
+from dl4jlegacy.system.exits import Stopped
 from tests.support.aws_fixtures import Fault, FaultProxy, impatient
 
 BUCKET = "dl4j-digits-123456789012-us-east-1"

@@ -15,7 +15,7 @@ from dl4jlegacy.cluster.reached_data import jobs_by_reference
 from dl4jlegacy.datasets import ImageTransform, load
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.training import batches, prepare
+from dl4jlegacy.training.prepare import batches, prepare
 
 pytestmark = pytest.mark.usefixtures("photos")
 SHORT = ("--epochs", "2", "--jobs-per-round", "4", "--batch-size", "8", "--format", "json")

@@ -16,9 +16,9 @@ import pytest
 from dl4jlegacy.cli import main
 from dl4jlegacy.nn import LSTM, DenseLayer, InputType, NeuralNetConfiguration, OutputLayer, RnnOutputLayer, zoo
 from dl4jlegacy.nn.conf.network import GraphBuilder
-from dl4jlegacy.nn.updaters import Adam
-from dl4jlegacy.scaleout.checkpoint import CheckpointStore
+from dl4jlegacy.nn.optimization.updaters import Adam
 from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.persistence.checkpoint import CheckpointStore
 from tests.support.progress_lines import without_progress
 
 

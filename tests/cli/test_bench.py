@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dl4jlegacy.cli import bench
-from dl4jlegacy.cli.bench import SUITES, run_suite
+from dl4jlegacy.cli.commands import bench
+from dl4jlegacy.cli.commands.bench import SUITES, run_suite
 from dl4jlegacy.cli.main import main
 from dl4jlegacy.errors import UsageError
 from tests.support import REPOSITORY

@@ -14,11 +14,12 @@ import click
 import pytest
 import typer.main
 
-from dl4jlegacy.cli import completion, main
-from dl4jlegacy.cli.explanations import EXPLANATIONS
+from dl4jlegacy.cli import main
+from dl4jlegacy.cli.commands.explanations import EXPLANATIONS
+from dl4jlegacy.cli.options import completion
 from dl4jlegacy.datasets.sources import NAMES
 from dl4jlegacy.nn import zoo
-from dl4jlegacy.nn.updaters import UPDATERS
+from dl4jlegacy.nn.optimization.updaters import UPDATERS
 from dl4jlegacy.scaleout.strategies import STRATEGIES
 from tests.support import REPOSITORY
 

@@ -22,7 +22,7 @@ from dl4jlegacy.datasets import DataSet, load
 from dl4jlegacy.datasets.dataset import split_order
 from dl4jlegacy.nn.evaluation.regression import RegressionEvaluation
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.training import prepare
+from dl4jlegacy.training.prepare import prepare
 
 pytestmark = pytest.mark.usefixtures("here")
 SHORT = ("--epochs", "2", "--jobs-per-round", "4", "--batch-size", "8")

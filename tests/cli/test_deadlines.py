@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dl4jlegacy.cli.main import main
-from dl4jlegacy.cli.options import ResumeOptions, TrainOptions
+from dl4jlegacy.cli.options.read import ResumeOptions, TrainOptions
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.protocol import Limits
@@ -76,7 +76,7 @@ def test_what_is_no_duration_is_refused_in_limits(value: float) -> None:
 def test_the_variables_stand_in_for_the_flags(monkeypatch: pytest.MonkeyPatch) -> None:
     found: dict[str, Any] = {}
     monkeypatch.setattr(
-        "dl4jlegacy.cli.cluster.train_on_cluster", lambda options, *_, **__: found.update(options=options)
+        "dl4jlegacy.cli.commands.cluster.train_on_cluster", lambda options, *_, **__: found.update(options=options)
     )
     for index, flag in enumerate(FLAGS):
         monkeypatch.setenv(f"DL4J_{flag.upper()}", str(index + 1))

@@ -14,7 +14,7 @@ import pytest
 import typer.main
 
 from dl4jlegacy.cli import main
-from dl4jlegacy.cli.doctor import variables
+from dl4jlegacy.cli.commands.doctor import variables
 from dl4jlegacy.doctor import Check, Settings, checks
 from dl4jlegacy.doctor.check import failed, ok, skipped, warning
 from tests.support import REPOSITORY

@@ -17,13 +17,14 @@ from PIL import Image
 
 from dl4jlegacy import DenseLayer, ListDataSetIterator, MultiLayerConfiguration, NeuralNetConfiguration, OutputLayer
 from dl4jlegacy.cluster.reached_data import jobs_by_reference
-from dl4jlegacy.datasets import ImageRecordReader, ImageTransform, stored_tables
-from dl4jlegacy.datasets.sequence_reader import SequenceRecordReader
-from dl4jlegacy.datasets.texts import TextReader
-from dl4jlegacy.inference import local_data
+from dl4jlegacy.datasets import ImageRecordReader, ImageTransform
+from dl4jlegacy.datasets.sequences.sequence_reader import SequenceRecordReader
+from dl4jlegacy.datasets.tables import stored_tables
+from dl4jlegacy.datasets.text.texts import TextReader
+from dl4jlegacy.models.model import local_data
 from dl4jlegacy.nn.zoo.models import char_lstm, lstm, word_lstm
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.training import prepare, train, training_data
+from dl4jlegacy.training.prepare import prepare, train, training_data
 
 RANDOM = np.random.default_rng(3)
 X = RANDOM.normal(size=(90, 5)).astype(np.float32).astype(np.float64)

@@ -11,7 +11,7 @@ import pytest
 import typer.main
 
 from dl4jlegacy import errors
-from dl4jlegacy.cli.explanations import EXPLANATIONS, Explanation
+from dl4jlegacy.cli.commands.explanations import EXPLANATIONS, Explanation
 from dl4jlegacy.cli.main import declared
 from tests.support import REPOSITORY
 

@@ -12,7 +12,7 @@ import pytest
 
 from dl4jlegacy import MultiLayerNetwork, write_model
 from dl4jlegacy.cli import main
-from dl4jlegacy.datasets.texts import TextReader
+from dl4jlegacy.datasets.text.texts import TextReader
 from dl4jlegacy.nn.zoo import char_lstm, mlp
 
 pytestmark = pytest.mark.usefixtures("here")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dl4jlegacy import devices
+from dl4jlegacy.arrays import devices
 from tests.nn.test_device_networks import CASES
 from tests.support.device_twins import Twins
 from tests.support.standin_commands import REAL, STANDIN, Place

@@ -14,9 +14,9 @@ from PIL import Image
 from dl4jlegacy import load_model, write_model
 from dl4jlegacy.cli import main
 from dl4jlegacy.datasets import load
+from dl4jlegacy.models.reconstruction import draw_samples, image_shape, sample_grid
 from dl4jlegacy.nn import MultiLayerNetwork
 from dl4jlegacy.nn.zoo import mlp, sda
-from dl4jlegacy.reconstruction import draw_samples, image_shape, sample_grid
 
 pytestmark = pytest.mark.usefixtures("here")
 SHORT = ("--workers", "1", "--jobs-per-round", "1", "--format", "json")

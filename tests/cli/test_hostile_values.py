@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from dl4jlegacy.cli import main
-from dl4jlegacy.cli.values import json_object
+from dl4jlegacy.cli.options.values import json_object
 from dl4jlegacy.errors import UsageError
 from dl4jlegacy.nn import MultiLayerNetwork, write_model, zoo
 

@@ -15,12 +15,12 @@ from sklearn.datasets import load_digits
 from dl4jlegacy import load_model
 from dl4jlegacy.cluster.reached_data import jobs_by_reference
 from dl4jlegacy.datasets import DataSet, DataSource, ImageRecordReader, load
-from dl4jlegacy.datasets.image_inspection import inspect_images
+from dl4jlegacy.datasets.images.image_inspection import inspect_images
 from dl4jlegacy.datasets.sources import SPLIT_SEED
 from dl4jlegacy.errors import DataError
-from dl4jlegacy.run_data import Data
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.training import params_sha256, prepare, train
+from dl4jlegacy.training.data import Data
+from dl4jlegacy.training.prepare import params_sha256, prepare, train
 from tests.support.image_contents import png
 
 pytestmark = pytest.mark.usefixtures("here")

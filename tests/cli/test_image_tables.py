@@ -19,14 +19,14 @@ from dl4jlegacy import load_model
 from dl4jlegacy.cluster.reached_data import jobs_by_reference
 from dl4jlegacy.datasets import ImageRecordReader, TransformProcess, load
 from dl4jlegacy.datasets.dataset import split_order
-from dl4jlegacy.datasets.image_inspection import problems_of_listed
-from dl4jlegacy.datasets.image_tables import image_schema
-from dl4jlegacy.datasets.inspection import Problem
+from dl4jlegacy.datasets.images.image_inspection import problems_of_listed
+from dl4jlegacy.datasets.images.image_tables import image_schema
 from dl4jlegacy.datasets.sources import SPLIT_SEED
-from dl4jlegacy.datasets.table import Column
+from dl4jlegacy.datasets.tables.inspection import Problem
+from dl4jlegacy.datasets.tables.table import Column
 from dl4jlegacy.errors import ConfError, DataError
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.training import prepare
+from dl4jlegacy.training.prepare import prepare
 
 pytestmark = pytest.mark.usefixtures("here")
 SHORT = ("--epochs", "1", "--jobs-per-round", "4", "--batch-size", "8", "--format", "json")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from dl4jlegacy import load_model
-from dl4jlegacy.cli import legacy
+from dl4jlegacy.cli.commands import legacy
 from dl4jlegacy.nn.layers.autoencoder import AutoEncoder
 from dl4jlegacy.nn.layers.rbm import RBM
-from dl4jlegacy.nn.updaters import AdaGrad, Sgd
+from dl4jlegacy.nn.optimization.updaters import AdaGrad, Sgd
 from tests.support.progress_lines import without_progress
 
 SHORT = ("-data", "iris", "-hl", "8", "-fte", "2", "-pte", "1", "-sp", "10")

@@ -19,12 +19,12 @@ import typer
 import yaml
 
 from dl4jlegacy.cli import main
-from dl4jlegacy.cli import train as train_command
-from dl4jlegacy.cli.observing import ObservedTrainOptions
+from dl4jlegacy.cli.commands import train as train_command
+from dl4jlegacy.cli.commands.observing import ObservedTrainOptions
 from dl4jlegacy.errors import UsageError
 from dl4jlegacy.nn import zoo
-from dl4jlegacy.nn.dl4j.serializer import restore_multi_layer_network
-from dl4jlegacy.nn.updaters import UPDATERS
+from dl4jlegacy.nn.interchange.dl4j.serializer import restore_multi_layer_network
+from dl4jlegacy.nn.optimization.updaters import UPDATERS
 from dl4jlegacy.scaleout.conf import Conf
 from tests.support import REPOSITORY
 from tests.support.progress_lines import without_progress

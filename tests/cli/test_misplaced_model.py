@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from dl4jlegacy import files, storage
 from dl4jlegacy.cli import main
 from dl4jlegacy.errors import CloudError
 from dl4jlegacy.nn import restore_model
+from dl4jlegacy.storage import paths as storage
+from dl4jlegacy.system import files
 
 IRIS = ("train", "--dataset", "iris", "--epochs", "1")
 
@@ -84,7 +85,7 @@ def test_an_evaluation_that_fails_does_not_cost_the_model(folders, monkeypatch, 
     def fail(*args):
         raise CloudError("no evaluation")
 
-    monkeypatch.setattr("dl4jlegacy.training.evaluate_network", fail)
+    monkeypatch.setattr("dl4jlegacy.training.prepare.evaluate_network", fail)
     assert run(*IRIS, "--out", "m.zip") == 4
     assert restore_model("m.zip").num_params
 

@@ -11,13 +11,13 @@ import pytest
 
 from dl4jlegacy import load_model
 from dl4jlegacy.cli import main
-from dl4jlegacy.clock import Deadline
-from dl4jlegacy.datasets.label_cells import listed_gaps
-from dl4jlegacy.datasets.text_files import MISSING
+from dl4jlegacy.datasets.tables.label_cells import listed_gaps
+from dl4jlegacy.datasets.tables.text_rows import MISSING
 from dl4jlegacy.errors import ConfError, DataError
-from dl4jlegacy.run_data import new_data
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.serving.answers import CSV, Limits, read_body
+from dl4jlegacy.system.clock import Deadline
+from dl4jlegacy.training.data import new_data
 from tests.datasets.test_label_cells import FORMATS
 
 ROWS = 60

@@ -13,18 +13,18 @@ import pytest
 import typer
 from rich.console import Console
 
-from dl4jlegacy.cli import inspect, services
+from dl4jlegacy.cli.commands import inspect, services
 from dl4jlegacy.cli.main import declared
-from dl4jlegacy.cli.next_steps import RunLocation, after_training
-from dl4jlegacy.cli.progress import ProgressDisplay
+from dl4jlegacy.cli.terminal.next_steps import RunLocation, after_training
+from dl4jlegacy.cli.terminal.progress import ProgressDisplay
 from dl4jlegacy.cluster.address import ClusterAddress
-from dl4jlegacy.progress import status_line
-from dl4jlegacy.scaleout.liveness.quorum import Waiting
-from dl4jlegacy.scaleout.outcome import RunStatus
+from dl4jlegacy.scaleout.links.liveness.quorum import Waiting
+from dl4jlegacy.scaleout.monitoring.outcome import RunStatus
 from dl4jlegacy.scaleout.plan import Phase, Plan
 from dl4jlegacy.services.ensemble import Ensemble
 from dl4jlegacy.services.servers import Server, ServicesState
-from dl4jlegacy.training import Report
+from dl4jlegacy.training.prepare import Report
+from dl4jlegacy.training.progress import status_line
 from tests.cli.test_progress import Screen
 
 ADDRESS = ClusterAddress("127.0.0.1:2181", None, "mine")

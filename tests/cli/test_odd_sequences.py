@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dl4jlegacy.datasets.sequence_reader import SequenceRecordReader
+from dl4jlegacy.datasets.sequences.sequence_reader import SequenceRecordReader
 from tests.support.odd_folders import FolderBench
 from tests.support.odd_page import WAYS, cells_under
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from dl4jlegacy import read_history
-from dl4jlegacy.scaleout.history import HistoryFile
+from dl4jlegacy.scaleout.persistence.history import HistoryFile
 from tests.scaleout.test_curves import entry, lines
 
 

@@ -9,12 +9,12 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from dl4jlegacy.cli.progress import ProgressDisplay
+from dl4jlegacy.cli.terminal.progress import ProgressDisplay
 from dl4jlegacy.kernels.compilation import report_compilation
-from dl4jlegacy.progress import status_line
-from dl4jlegacy.scaleout.outcome import RunStatus
+from dl4jlegacy.scaleout.monitoring.outcome import RunStatus
 from dl4jlegacy.scaleout.plan import Phase, Plan
-from dl4jlegacy.scaleout.records import Head, Manifest
+from dl4jlegacy.scaleout.state.records import Head, Manifest
+from dl4jlegacy.training.progress import status_line
 
 PLAN = Plan(
     phases=(Phase(kind="pretrain", layer=0, epochs=1), Phase(kind="finetune", epochs=9)),

@@ -11,7 +11,7 @@ import pytest
 from dl4jlegacy import Conf
 from dl4jlegacy.cli import main
 from dl4jlegacy.errors import ConfError
-from dl4jlegacy.training import few_updates, prepare
+from dl4jlegacy.training.prepare import few_updates, prepare
 
 FEW = ("train", "--dataset", "iris", "--epochs", "1")
 

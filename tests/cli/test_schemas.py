@@ -16,22 +16,24 @@ import pytest
 import typer.main
 
 from dl4jlegacy import MultiLayerNetwork, write_model
-from dl4jlegacy.cli import inspect, main, watch
-from dl4jlegacy.cli.outputs import OUTPUTS
-from dl4jlegacy.cli.schema import schema_of
+from dl4jlegacy.cli import main
+from dl4jlegacy.cli.commands import inspect
+from dl4jlegacy.cli.commands.schema import schema_of
+from dl4jlegacy.cli.outputs.structs import OUTPUTS
+from dl4jlegacy.cli.terminal import watch
 from dl4jlegacy.cluster.runs import FoundRun, Grid
-from dl4jlegacy.datasets.texts import TextReader
+from dl4jlegacy.datasets.text.texts import TextReader
 from dl4jlegacy.doctor.check import Check, failed
-from dl4jlegacy.folders import LocalFolder
 from dl4jlegacy.nn.zoo import char_lstm
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.journal import Journal, JournalFile
-from dl4jlegacy.scaleout.monitor import ClusterMonitor
-from dl4jlegacy.scaleout.records import WorkerRecord
-from dl4jlegacy.scaleout.run_state import RunFacts
+from dl4jlegacy.scaleout.monitoring.monitor import ClusterMonitor
+from dl4jlegacy.scaleout.monitoring.run_state import RunFacts
+from dl4jlegacy.scaleout.persistence.journal import Journal, JournalFile
+from dl4jlegacy.scaleout.state.records import WorkerRecord
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
 from dl4jlegacy.services.servers import Services, ServicesState
-from dl4jlegacy.training import Report, train
+from dl4jlegacy.storage.folders import LocalFolder
+from dl4jlegacy.training.prepare import Report, train
 from tests.cli.test_tune import CONF
 from tests.scaleout.test_monitor import Leadership
 
@@ -74,7 +76,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         printed: list[str] = []
-        patch.setattr("dl4jlegacy.cli.progress.emit", printed.append)
+        patch.setattr("dl4jlegacy.cli.terminal.progress.emit", printed.append)
         keeps = ("--checkpoint-dir", "run", "--collect-training-stats", "--out", "model.zip", "--format", "json")
         with pytest.raises(SystemExit) as left:
             main.main([*TRAIN, *keeps])

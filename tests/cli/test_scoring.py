@@ -9,16 +9,16 @@ import pytest
 from typer.testing import CliRunner
 
 from dl4jlegacy import EarlyStopping, ValidationConf, load_model
-from dl4jlegacy.cli import completion
 from dl4jlegacy.cli.main import declared
-from dl4jlegacy.cli.options import TrainOptions
+from dl4jlegacy.cli.options import completion
+from dl4jlegacy.cli.options.read import TrainOptions
 from dl4jlegacy.errors import CheckpointError, Dl4jError
-from dl4jlegacy.exporting import export_model
-from dl4jlegacy.run_data import load_data
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.records import Figures
 from dl4jlegacy.scaleout.scoring import METRICS
-from dl4jlegacy.training import batches, params_sha256
+from dl4jlegacy.scaleout.state.records import Figures
+from dl4jlegacy.training.checkpoints import export_model
+from dl4jlegacy.training.data import load_data
+from dl4jlegacy.training.prepare import batches, params_sha256
 
 APP = declared(["train"])
 IRIS = ["--model", "mlp", "--dataset", "iris", "--workers", "2", "--jobs-per-round", "4", "--batch-size", "8"]

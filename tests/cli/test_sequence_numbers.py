@@ -12,10 +12,10 @@ import pytest
 from dl4jlegacy import ValidationConf, load_model
 from dl4jlegacy.cluster.reached_data import jobs_by_reference
 from dl4jlegacy.datasets import CsvSequenceDataSetIterator, load
-from dl4jlegacy.datasets.sequence_reader import SequenceRecordReader
+from dl4jlegacy.datasets.sequences.sequence_reader import SequenceRecordReader
 from dl4jlegacy.errors import ConfError, DataError, ModelError
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.training import prepare
+from dl4jlegacy.training.prepare import prepare
 
 pytestmark = pytest.mark.usefixtures("here")
 SHORT = ("--sequences", "--regression", "--epochs", "2", "--jobs-per-round", "3", "--batch-size", "4")

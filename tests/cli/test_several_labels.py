@@ -16,9 +16,9 @@ from dl4jlegacy.datasets import load
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.nn import DenseLayer, MultiLayerConfiguration, OutputLayer
 from dl4jlegacy.nn.batch_evaluation import is_classified
-from dl4jlegacy.run_data import new_data
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.training import prepare
+from dl4jlegacy.training.data import new_data
+from dl4jlegacy.training.prepare import prepare
 
 pytestmark = pytest.mark.usefixtures("here")
 SHORT = ("--epochs", "8", "--jobs-per-round", "4", "--batch-size", "8", "--format", "json")

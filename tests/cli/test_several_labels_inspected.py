@@ -10,8 +10,8 @@ import pytest
 
 from dl4jlegacy.cli import main
 from dl4jlegacy.datasets import TransformProcess
-from dl4jlegacy.run_data import new_data
 from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.training.data import new_data
 
 pytestmark = pytest.mark.usefixtures("here")
 ORDERS = "sum,hour,gift,urgent\n" + "".join(f"{7 * i},{i % 5},{int(i > 5)},{i % 2}\n" for i in range(8))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dl4jlegacy import load_model
-from dl4jlegacy.cli.tune import TuneOptions, _how_to_go_on
+from dl4jlegacy.cli.commands.tune import TuneOptions, _how_to_go_on
 
 pytestmark = pytest.mark.usefixtures("here")
 NUMBERS = ("--label", "height, weight", "--regression")

@@ -15,16 +15,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dl4jlegacy.cli.next_steps import RunLocation
-from dl4jlegacy.cli.progress import _where_it_stopped
+from dl4jlegacy.cli.terminal.next_steps import RunLocation
+from dl4jlegacy.cli.terminal.progress import _where_it_stopped
 from dl4jlegacy.cluster.address import ClusterAddress
 from dl4jlegacy.kernels import load
 from dl4jlegacy.scaleout import protocol
-from dl4jlegacy.scaleout.job import Result
-from dl4jlegacy.scaleout.outcome import RunStatus
+from dl4jlegacy.scaleout.monitoring.outcome import RunStatus
 from dl4jlegacy.scaleout.plan import Phase, Plan
 from dl4jlegacy.scaleout.protocol.frames import write_frame
-from dl4jlegacy.scaleout.records import HEAD, Head, JobRecord, Keys, Manifest, decode_record, encode_record
+from dl4jlegacy.scaleout.state.job import Result
+from dl4jlegacy.scaleout.state.records import HEAD, Head, JobRecord, Keys, Manifest, decode_record, encode_record
 from dl4jlegacy.scaleout.strategies import aggregator_of, create_router
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, drive
 from tests.support import REPOSITORY
@@ -129,7 +129,7 @@ def test_a_second_signal_leaves_at_once(tmp_path: Path) -> None:
 
 LATE = """
 import os, signal, sys
-from dl4jlegacy.console import run_guarded
+from dl4jlegacy.system.console import run_guarded
 class Late:
     kill, us = os.kill, os.getpid()
     def __del__(self):
@@ -221,7 +221,7 @@ runpy.run_module("dl4jlegacy", run_name="__main__", alter_sys=True)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("module", ["dl4jlegacy.cli.main", "typer", "dl4jlegacy.console"])
+@pytest.mark.parametrize("module", ["dl4jlegacy.cli.main", "typer", "dl4jlegacy.system.console"])
 def test_a_signal_while_the_command_line_is_imported_leaves_without_a_traceback(module, number) -> None:
     found = subprocess.run(
         [sys.executable, "-c", SIGNALLED, module, str(int(number))],
@@ -246,7 +246,7 @@ def test_so_does_one_while_python_m_imports_the_package(number: signal.Signals, 
 
 
 def test_nohup_keeps_a_run_from_ending_at_a_hangup() -> None:
-    code = "import signal; from dl4jlegacy.console import run_guarded as r; import sys, os; " \
+    code = "import signal; from dl4jlegacy.system.console import run_guarded as r; import sys, os; " \
         "signal.signal(1, signal.SIG_IGN); sys.exit(r(lambda: os.kill(os.getpid(), 1)))"  # fmt: skip
     assert subprocess.run([sys.executable, "-c", code], timeout=60, env=environment(), check=False).returncode == 0
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from dl4jlegacy.cluster.reached_data import jobs_by_reference
-from dl4jlegacy.datasets import stored_tables
+from dl4jlegacy.datasets.tables import stored_tables
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.training import prepare
+from dl4jlegacy.training.prepare import prepare
 
 pytestmark = pytest.mark.usefixtures("points")
 SHORT = ("--epochs", "2", "--jobs-per-round", "4", "--batch-size", "8", "--format", "json")

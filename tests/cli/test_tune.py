@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dl4jlegacy.cli import main
-from dl4jlegacy.clock import Deadline
+from dl4jlegacy.system.clock import Deadline
 
 CONF = """
 model: mlp

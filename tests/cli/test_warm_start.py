@@ -7,7 +7,7 @@ import json
 import pytest
 
 from dl4jlegacy.cli.main import main
-from dl4jlegacy.cli.options import TrainOptions
+from dl4jlegacy.cli.options.read import TrainOptions
 
 TRAIN = ("train", "--model", "mlp", "--dataset", "digits", "--workers", "2", "--format", "json")
 

@@ -21,8 +21,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from dl4jlegacy.cli import watch
-from dl4jlegacy.cli.watch import Looker, Screen, Seen, rows
+from dl4jlegacy.cli.terminal import watch
+from dl4jlegacy.cli.terminal.watch import Looker, Screen, Seen, rows
 from dl4jlegacy.errors import NotAuthorisedError, TrackerError
 from tests.cli.test_progress import Screen as Terminal
 from tests.support import REPOSITORY
@@ -342,8 +342,8 @@ def test_how_often_belongs_to_watching(dl4j) -> None:
 
 PROGRAM = """
 import sys
-from dl4jlegacy.cli.watch import watch
-from dl4jlegacy.console import run_guarded
+from dl4jlegacy.cli.terminal.watch import watch
+from dl4jlegacy.system.console import run_guarded
 from tests.cli.test_watch import status
 sys.exit(run_guarded(lambda: watch(lambda: status(12), every=0.01, close=lambda: None, as_json=False)))
 """

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from dl4jlegacy.errors import counted
-from dl4jlegacy.scaleout.journal import JournalEntry
+from dl4jlegacy.scaleout.persistence.journal import JournalEntry
 from tests.support import REPOSITORY
 
 NOUNS = ("worker", "round", "example", "feature", "column", "character", "instance", "job", "output", "member", "pixel")
 COUNTED = re.compile(rf" (feature |registered )?({'|'.join(NOUNS)}|class(?=es)|batch(?=es)|process(?=es))e?s\b(?!/)")
-ROOMS = ("cli", "aws", "doctor", "services", "cluster", "datasets", "training.py", "inference.py", "nn/zoo")
+ROOMS = ("cli", "aws", "storage", "doctor", "services", "cluster", "datasets", "training", "models", "nn/zoo")
 
 
 @pytest.mark.parametrize(

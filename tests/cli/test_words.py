@@ -11,11 +11,11 @@ import pytest
 from dl4jlegacy import load_model
 from dl4jlegacy.cluster.reached_data import jobs_by_reference
 from dl4jlegacy.datasets import load
-from dl4jlegacy.datasets.texts import UNKNOWN, TextReader
+from dl4jlegacy.datasets.text.texts import UNKNOWN, TextReader
 from dl4jlegacy.errors import DataError
-from dl4jlegacy.prediction import blocks_of
+from dl4jlegacy.models.prediction import blocks_of
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.training import prepare
+from dl4jlegacy.training.prepare import prepare
 
 pytestmark = pytest.mark.usefixtures("here")
 WORDS = ("--tokens", "words", "--vocabulary-size", "50")

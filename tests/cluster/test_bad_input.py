@@ -110,7 +110,7 @@ def test_a_worker_of_another_version_is_refused(cluster: Cluster) -> None:
     cluster.master(*ENDLESS)
     cluster.worker()
     cluster.wait_for_round(1)
-    stranger = cluster.worker(patch="import dl4jlegacy.wire\ndl4jlegacy.wire.VERSION = 99\n")
+    stranger = cluster.worker(patch="import dl4jlegacy.arrays.wire\ndl4jlegacy.wire.VERSION = 99\n")
     error(stranger, 9, "DL4J-VERSION", "wire 1 there, 99 here")
 
 
@@ -185,7 +185,7 @@ def test_a_worker_whose_network_does_not_fit_the_model_says_so_and_the_run_ends_
     """As if a worker had been started with a Conf of its own: it gets another network into its hands."""
     master = cluster.master(*ENDLESS)
     patch = """
-import dl4jlegacy.scaleout.worker_pool as pool
+import dl4jlegacy.scaleout.actors.worker_pool as pool
 from dl4jlegacy.nn import zoo
 make = pool.network_performer
 def network_performer(conf, kernels, **more):

@@ -98,7 +98,7 @@ def test_a_master_that_stood_still_until_the_run_was_over_leaves_without_a_trace
 STANDS_STILL = """
 import os, pathlib, signal
 import dl4jlegacy.cluster.register as register
-import dl4jlegacy.scaleout.monitor as monitor
+import dl4jlegacy.scaleout.monitoring.monitor as monitor
 from dl4jlegacy.scaleout.protocol import Registered
 restore, flag = monitor.ClusterMonitor._restore_globals, pathlib.Path({flag!r})
 registered, unknown = register.ZookeeperRegister.registered, []

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 AGAIN = """
 import functools, pathlib
-import dl4jlegacy.scaleout.protocol.inputs as inputs, dl4jlegacy.scaleout.worker_pool as worker_pool
+import dl4jlegacy.scaleout.protocol.inputs as inputs, dl4jlegacy.scaleout.actors.worker_pool as worker_pool
 done_again = inputs._done_again
 def say_again(*given):
     print("DONE AGAIN", flush=True)

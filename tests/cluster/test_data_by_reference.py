@@ -14,7 +14,7 @@ import pytest
 from dl4jlegacy import ActorNetworkRunner, Conf, DigitsDataSetIterator
 from dl4jlegacy.datasets import ExportedDataSetIterator
 from dl4jlegacy.nn import zoo
-from dl4jlegacy.training import params_sha256
+from dl4jlegacy.training.prepare import params_sha256
 from tests.support.cluster_commands import SECRET, Cluster, error, same
 from tests.test_given_batches import SEVERAL, iterator, two_of_each
 from tests.test_given_batches import parts as given
@@ -112,7 +112,9 @@ def test_a_worker_whose_files_were_changed_leaves_their_jobs_to_others(
         for index in range(0, ExportedDataSetIterator.open(copy).total_batches, 2):
             file = copy / f"batch-{index:08d}"
             file.write_bytes(file.read_bytes()[:-1] + b"\x01")
-        mounted = f"import dl4jlegacy.storage as m; own = m.open_folder; m.open_folder = lambda path: own('{copy}')"
+        mounted = (
+            f"import dl4jlegacy.storage.paths as m; own = m.open_folder; m.open_folder = lambda path: own('{copy}')"
+        )
         changed = cluster.worker(patch=mounted)
         good = cluster.worker()
         for worker in (changed, good):  # alone, the one with changed files makes the run fail

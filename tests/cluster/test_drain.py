@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 HANGS = """
 import threading
-import dl4jlegacy.scaleout.perform as module
+import dl4jlegacy.scaleout.workers.perform as module
 perform = module.MultiLayerNetworkPerformer.perform
 def hang(self, job):
     while job.slot.round >= 3:

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from dl4jlegacy.inference import evaluate_model, read_model
+from dl4jlegacy.models.model import evaluate_model, read_model
 from tests.support.cluster_commands import RUN, Cluster, error, same, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 KILLED = "import os, signal\ndef die(*given, **named):\n    os.kill(os.getpid(), signal.SIGKILL)\n"
 WHERE = {
-    "before it evaluates": "import dl4jlegacy.training as module\nmodule.evaluate_network = die\n",
-    "before it writes": "import dl4jlegacy.storage as module\nmodule.Output.save_or_keep = die\n",
-    "while it writes": "import dl4jlegacy.files as module\nmodule._put_in_place = die\n",
+    "before it evaluates": "import dl4jlegacy.training.prepare as module\nmodule.evaluate_network = die\n",
+    "before it writes": "import dl4jlegacy.storage.paths as module\nmodule.Output.save_or_keep = die\n",
+    "while it writes": "import dl4jlegacy.system.files as module\nmodule._put_in_place = die\n",
     "while it clears up": "import dl4jlegacy.cluster.registration as module\nmodule.destroy = die\n",
 }
 
@@ -59,7 +59,7 @@ def test_a_master_that_is_killed_after_the_last_batch_leaves_the_end_to_whoever_
 
 
 FULL = (
-    "import errno, dl4jlegacy.files as module\n"
+    "import errno, dl4jlegacy.system.files as module\n"
     "def full(*given, **named):\n    raise OSError(errno.ENOSPC, 'No space left on device')\n"
     "module._put_in_place = full\n"
 )

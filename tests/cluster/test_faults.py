@@ -21,7 +21,7 @@ import pytest
 from dl4jlegacy.scaleout.hazelcast.link import HazelcastLink
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
 from dl4jlegacy.scaleout.plan import Plan
-from dl4jlegacy.scaleout.records import Keys, Manifest
+from dl4jlegacy.scaleout.state.records import Keys, Manifest
 from dl4jlegacy.scaleout.zookeeper import ZooKeeperSession
 from dl4jlegacy.scaleout.zookeeper.membership import group_path
 from dl4jlegacy.services import Services, ServicesState

@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 
 from dl4jlegacy.cluster.grid_memory import check_grid_memory, needed_nbytes
+from dl4jlegacy.cluster.runner import ActorNetworkRunner
 from dl4jlegacy.datasets import DataSet, ListDataSetIterator
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.nn import zoo
-from dl4jlegacy.run import Run, resolve
-from dl4jlegacy.runner import ActorNetworkRunner
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
-from dl4jlegacy.scaleout.store import MemoryStore
+from dl4jlegacy.scaleout.state.store import MemoryStore
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, Memory, StateTracker
 from dl4jlegacy.services import ServicesState
+from dl4jlegacy.training.run import Run, resolve
 
 SURE = ("iterative-reduce", "hogwild")
 """Routers of which a run is refused if two rounds' updates do not fit; slots save their states now and then only."""

@@ -16,7 +16,7 @@ from dl4jlegacy.cluster.names import RunName
 from dl4jlegacy.cluster.registration import MasterRegistration
 from dl4jlegacy.errors import NotAuthorisedError, TrackerError, UsageError
 from dl4jlegacy.scaleout.protocol import OFFICE, end_run, find_end, listed_runs, write_end
-from dl4jlegacy.scaleout.records import HEAD, JobRecord, Keys, WorkerRecord, decode_record, encode_record
+from dl4jlegacy.scaleout.state.records import HEAD, JobRecord, Keys, WorkerRecord, decode_record, encode_record
 from dl4jlegacy.scaleout.tracker import drive
 from dl4jlegacy.scaleout.zookeeper import (
     MESH,

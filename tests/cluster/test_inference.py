@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from dl4jlegacy import ClusterInference, DataSet, load_model
-from dl4jlegacy.datasets.texts import TextReader
-from dl4jlegacy.inference import evaluate_model, evaluate_network, read_model, score_examples
+from dl4jlegacy.datasets.text.texts import TextReader
 from dl4jlegacy.kernels.threads import one_thread
+from dl4jlegacy.models.model import evaluate_model, evaluate_network, read_model, score_examples
+from dl4jlegacy.models.prediction import predict_blocks
 from dl4jlegacy.nn import (
     LSTM,
     DenseLayer,
@@ -32,7 +33,6 @@ from dl4jlegacy.nn import (
 )
 from dl4jlegacy.nn.batch_evaluation import ROWS
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
-from dl4jlegacy.prediction import predict_blocks
 from tests.support.cluster_commands import COMMAND, SECRET, Cluster, Command, error, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]

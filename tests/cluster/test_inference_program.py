@@ -14,10 +14,11 @@ from dl4jlegacy import ClusterInference, DataSet, ListDataSetIterator, Normalize
 from dl4jlegacy.cluster import inference
 from dl4jlegacy.cluster.leadership import MasterOptions
 from dl4jlegacy.datasets import load
-from dl4jlegacy.datasets.table import Column
-from dl4jlegacy.datasets.transform_process import TransformProcess
+from dl4jlegacy.datasets.tables.table import Column
+from dl4jlegacy.datasets.tables.transform_process import TransformProcess
 from dl4jlegacy.errors import ConfError, DataError, ShapeError, UsageError
-from dl4jlegacy.inference import evaluate_model
+from dl4jlegacy.models.model import evaluate_model
+from dl4jlegacy.models.prediction import predict_blocks, rows_in
 from dl4jlegacy.nn import (
     DenseLayer,
     EvaluationBinary,
@@ -27,7 +28,6 @@ from dl4jlegacy.nn import (
     OutputLayer,
     RegressionEvaluation,
 )
-from dl4jlegacy.prediction import predict_blocks, rows_in
 
 WHERE = {"tracker": "hazelcast://127.0.0.1:1", "zookeeper": "127.0.0.1:1", "progress": False}
 

@@ -11,8 +11,8 @@ from dl4jlegacy.cluster.standby import end_without
 from dl4jlegacy.errors import TrackerError
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.protocol import Registered, write_frame
-from dl4jlegacy.scaleout.records import HEAD, Failure, Head, Manifest, decode_record, encode_record
-from dl4jlegacy.scaleout.store import MemoryStore
+from dl4jlegacy.scaleout.state.records import HEAD, Failure, Head, Manifest, decode_record, encode_record
+from dl4jlegacy.scaleout.state.store import MemoryStore
 from dl4jlegacy.scaleout.strategies import create_router
 from dl4jlegacy.scaleout.tracker import drive
 from tests.scaleout.protocol.test_protocol import network_work

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from dl4jlegacy.scaleout.liveness.handshake import CHALLENGE_NBYTES, WELCOME_NBYTES, ClientHandshake, Credentials
-from dl4jlegacy.scaleout.mesh.wire import MESSAGES, header
+from dl4jlegacy.arrays.wire import digest
+from dl4jlegacy.scaleout.links.liveness.handshake import CHALLENGE_NBYTES, WELCOME_NBYTES, ClientHandshake, Credentials
+from dl4jlegacy.scaleout.links.mesh.wire import MESSAGES, header
 from dl4jlegacy.scaleout.zookeeper import ZooKeeperSession
-from dl4jlegacy.wire import digest
 from tests.support import REPOSITORY
 from tests.support.cluster_commands import COMMAND, RUN, SECRET, Cluster, Command, error, until
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 SHARING = [*RUN, "--router", "gradient-sharing", "--epochs", "2"]
 COUNTS = """
-from dl4jlegacy.scaleout.mesh.node import MeshNode
+from dl4jlegacy.scaleout.links.mesh.node import MeshNode
 stop = MeshNode.stop
 def say(self, *seconds):
     stop(self, *seconds)

@@ -23,7 +23,7 @@ from dl4jlegacy import (
     ZookeeperConfigurationRetriever,
 )
 from dl4jlegacy.services.ports import free_ports
-from dl4jlegacy.training import params_sha256
+from dl4jlegacy.training.prepare import params_sha256
 from tests.support.cluster_commands import SECRET, Cluster
 
 pytestmark = [pytest.mark.long, pytest.mark.mnist]
@@ -63,7 +63,7 @@ def test_distributed_dl4j(cluster: Cluster, iter: ListDataSetIterator) -> None:
     worker = cluster.start(
         *("-ad", "127.0.0.1", "-t", "worker", "-a", "dbn"),
         env={"DL4J_ZOOKEEPER": cluster.zookeeper},
-        program=[sys.executable, "-c", "from dl4jlegacy.cli.legacy import main; main()"],
+        program=[sys.executable, "-c", "from dl4jlegacy.cli.commands.legacy import main; main()"],
     )
     # VM Options: -Dhazelcast.interface=127.0.0.1
     interface = {"bind": "127.0.0.1", "cluster_name": cluster.cluster_name}

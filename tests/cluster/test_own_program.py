@@ -13,7 +13,7 @@ import pytest
 
 from dl4jlegacy import ActorNetworkRunner, Conf, DigitsDataSetIterator
 from dl4jlegacy.nn import zoo
-from dl4jlegacy.training import params_sha256
+from dl4jlegacy.training.prepare import params_sha256
 from tests.support.cluster_commands import SECRET, Cluster, Command, error, same, until
 from tests.support.mistaken_parts import MISTAKES
 from tests.support.own_program import lines
@@ -202,7 +202,7 @@ def test_an_interrupted_program_goes_on_with_its_run(cluster: Cluster, secret: N
         assert resumed == params_sha256(runner.network(runner.train(deadline=200)).params)
 
 
-LEGACY = [sys.executable, "-c", "from dl4jlegacy.cli.legacy import main; main()"]
+LEGACY = [sys.executable, "-c", "from dl4jlegacy.cli.commands.legacy import main; main()"]
 
 
 def test_the_legacy_master_and_worker_meet(cluster: Cluster) -> None:

@@ -16,7 +16,7 @@ from tests.support.cluster_commands import RUN, SHORTER, Cluster, Command, embed
 pytestmark = pytest.mark.long
 DIES = """
 import os, signal
-import dl4jlegacy.scaleout.perform as poison_module
+import dl4jlegacy.scaleout.workers.perform as poison_module
 performed_well = poison_module.MultiLayerNetworkPerformer.perform
 def die(job):
     {how}

@@ -17,10 +17,10 @@ from dl4jlegacy.cluster.reached_data import jobs_by_reference
 from dl4jlegacy.datasets import export
 from dl4jlegacy.errors import ConfError, DataError
 from dl4jlegacy.nn import zoo
-from dl4jlegacy.run import Run, job_iterator, resolve
-from dl4jlegacy.run_data import load_data
-from dl4jlegacy.scaleout.job import encode_work
-from dl4jlegacy.training import batches, prepare
+from dl4jlegacy.scaleout.state.job import encode_work
+from dl4jlegacy.training.data import load_data
+from dl4jlegacy.training.prepare import batches, prepare
+from dl4jlegacy.training.run import Run, job_iterator, resolve
 from tests.support.aws_fixtures import FaultProxy
 
 HERE = re.escape(socket.gethostname())
@@ -99,8 +99,8 @@ def test_a_worker_reads_the_batches_that_the_master_would_have_sent(tmp_path: Pa
 def _work(run: Run, folder: Path, slot: Any) -> bytes:
     if run.conf.export_directory:
         return bytes(encode_work([parts()[index] for index in range(slot.first, slot.last)]))
-    from dl4jlegacy.run_data import load_data
-    from dl4jlegacy.training import batches
+    from dl4jlegacy.training.data import load_data
+    from dl4jlegacy.training.prepare import batches
 
     iterator = batches(run.conf, load_data("digits"))
     return bytes(encode_work([iterator.batch(slot.epoch, index) for index in range(slot.first, slot.last)]))
@@ -158,11 +158,12 @@ def test_mnist_is_looked_for_where_the_worker_has_it(
 def test_batches_in_s3_are_read_by_several_threads(aws_environment: FaultProxy) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
-    from dl4jlegacy.storage import open_exported, open_folder
+    from dl4jlegacy.datasets.exported import open_batches
+    from dl4jlegacy.storage.paths import open_folder
 
     place = "s3://data-bucket/rings"
     export(parts(), open_folder(place))
-    there = open_exported(place)
+    there = open_batches(place)
     assert there.place == place
     run = resolve(
         Conf(multi_layer_conf=zoo.mlp(6, 3, hidden=(5,)), run="x", workers=2, export_directory=place),
@@ -176,4 +177,4 @@ def test_batches_in_s3_are_read_by_several_threads(aws_environment: FaultProxy) 
         read = list(pool.map(lambda index: there.batch(1, index), range(6)))
     assert all(np.array_equal(one.features, other.features) for one, other in zip(read, parts(), strict=True))
     with pytest.raises(DataError, match="no exported batches in s3://data-bucket/nothing on"):
-        open_exported("s3://data-bucket/nothing")
+        open_batches("s3://data-bucket/nothing")

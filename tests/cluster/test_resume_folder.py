@@ -11,15 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from dl4jlegacy import run_data, training
-from dl4jlegacy.cli.options import ResumeOptions
+from dl4jlegacy.cli.options.read import ResumeOptions
 from dl4jlegacy.cluster.leadership import MasterOptions
 from dl4jlegacy.cluster.master import resume_from_checkpoints, resume_run, run_master, stand_by
 from dl4jlegacy.errors import CheckpointError, Dl4jError, TrackerError
-from dl4jlegacy.run import resolve
-from dl4jlegacy.scaleout.checkpoint import CheckpointStore, RunIdentity
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.records import HEAD
+from dl4jlegacy.scaleout.persistence.checkpoint import CheckpointStore, RunIdentity
+from dl4jlegacy.scaleout.state.records import HEAD
+from dl4jlegacy.training import data as run_data
+from dl4jlegacy.training import prepare as training
+from dl4jlegacy.training.run import resolve
 from tests.support.cluster_commands import RUN, SHORTER, Cluster, error, same, until
 from tests.support.places import Place, head, interrupted
 

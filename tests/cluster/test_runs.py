@@ -16,7 +16,7 @@ from dl4jlegacy.cluster.runs import FoundRun, Grid, clean, find_runs
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker, HazelcastStore
 from dl4jlegacy.scaleout.protocol import NAMES
-from dl4jlegacy.scaleout.records import HEAD, WorkerRecord
+from dl4jlegacy.scaleout.state.records import HEAD, WorkerRecord
 from dl4jlegacy.scaleout.tracker import drive
 from tests.support.cluster_commands import Cluster, error, until
 from tests.support.places import SECRET, Place, head

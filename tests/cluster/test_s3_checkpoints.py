@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from dl4jlegacy.aws.s3_folder import S3Folder
-from dl4jlegacy.folders import LOCK
 from dl4jlegacy.services import Services, ServicesState
-from dl4jlegacy.storage import open_folder
+from dl4jlegacy.storage.folders import LOCK
+from dl4jlegacy.storage.paths import open_folder
+from dl4jlegacy.storage.s3.folder import S3Folder
 from tests.support import REPOSITORY
 from tests.support.aws_fixtures import Fault, FaultProxy
 from tests.support.cluster_commands import LONG, SHORTER, Cluster, Command, error, freeze, same, until
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.long]
 HOME = os.environ.get("HOME", "/")
 PLACE = "s3://run-bucket/runs/one"
 KEPT = ("--checkpoint-dir", PLACE, "--checkpoint-every", "10")
-HASTY = "import dl4jlegacy.aws.s3_folder as module\nmodule.SILENT_SECONDS = 3.0\n"
+HASTY = "import dl4jlegacy.storage.s3.folder as module\nmodule.SILENT_SECONDS = 3.0\n"
 """For who waits for a killed process: 90 seconds are long for a test."""
 
 

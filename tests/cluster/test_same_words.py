@@ -21,7 +21,7 @@ from tests.support.dashboards import link_to, served
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 FULL = """
-import os, dl4jlegacy.folders as full_folders, pathlib as full_pathlib
+import os, dl4jlegacy.storage.folders as full_folders, pathlib as full_pathlib
 unfull = full_folders.LocalFolder.write
 def write_when_full(folder, name, content):
     if full_pathlib.Path({flag!r}).exists() and "model-" in name:

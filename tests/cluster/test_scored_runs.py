@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from dl4jlegacy import load_model
-from dl4jlegacy.scaleout.records import Head
-from dl4jlegacy.training import params_sha256
+from dl4jlegacy.scaleout.state.records import Head
+from dl4jlegacy.training.prepare import params_sha256
 from tests.support import REPOSITORY
 from tests.support.cluster_commands import COMMAND, Cluster, until
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from dl4jlegacy import ActorNetworkRunner, Conf, IrisDataSetIterator
-from dl4jlegacy.cli import legacy
+from dl4jlegacy.cli.commands import legacy
 from dl4jlegacy.errors import UsageError
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.services import ServicesState
@@ -43,7 +43,7 @@ def test_one_pool_works_for_every_epoch_of_a_program(cluster: Cluster, monkeypat
 @pytest.mark.long
 def test_the_exercise_is_two_commands(cluster: Cluster, session_services: ServicesState) -> None:
     """``ActorNetworkRunnerApp -ad 127.0.0.1 -t worker -a dbn`` and ``MnistMultiThreadedExample``, in their order."""
-    runner = [sys.executable, "-c", "from dl4jlegacy.cli.legacy import main; main()"]
+    runner = [sys.executable, "-c", "from dl4jlegacy.cli.commands.legacy import main; main()"]
     here = {"DL4J_ZOOKEEPER": cluster.zookeeper, "DL4J_SERVICES": session_services.folder}
     worker = cluster.start("-ad", "127.0.0.1", "-t", "worker", "-a", "dbn", env=here, program=runner)
     servers = ("--tracker", f"hazelcast://{cluster.hazelcast}", "--zookeeper", cluster.zookeeper)

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from dl4jlegacy.cluster.address import find_incarnation
-from dl4jlegacy.scaleout.journal import Journal
+from dl4jlegacy.scaleout.persistence.journal import Journal
 from dl4jlegacy.services import Services, ServicesState
 from tests.support.cluster_commands import LONG, SHORTER, Cluster, error, same, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 FAILS_ONCE = """
-import dl4jlegacy.scaleout.perform as module
+import dl4jlegacy.scaleout.workers.perform as module
 perform, failed = module.MultiLayerNetworkPerformer.perform, []
 def fail_once(self, job):
     if not failed:
@@ -325,7 +325,7 @@ def test_a_worker_whose_master_is_gone_for_long_leaves(cluster: Cluster) -> None
 
 BLOCKS = """
 import pathlib, time
-import dl4jlegacy.scaleout.perform as module
+import dl4jlegacy.scaleout.workers.perform as module
 perform, marker = module.MultiLayerNetworkPerformer.perform, pathlib.Path({marker!r})
 def block(self, job):
     marker.touch()

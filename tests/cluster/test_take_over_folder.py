@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from dl4jlegacy import training
 from dl4jlegacy.cluster.leadership import MasterOptions
 from dl4jlegacy.cluster.master import resume_from_checkpoints, resume_run
 from dl4jlegacy.cluster.standby import leading_after_master
 from dl4jlegacy.errors import CheckpointError
-from dl4jlegacy.scaleout.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.persistence.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.zookeeper import MasterElection
+from dl4jlegacy.training import prepare as training
 from tests.support.places import Place, interrupted
 from tests.support.storage_faults import FAULTS, StorageFault
 

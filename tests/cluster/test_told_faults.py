@@ -31,7 +31,7 @@ EPOCHS = "20"
 """More rounds than the faults take, as long as each job is held up a little; some hundreds, once it is not."""
 _PACED = """
 import pathlib as paced_pathlib, threading as paced_threading
-import dl4jlegacy.scaleout.perform as paced_module
+import dl4jlegacy.scaleout.workers.perform as paced_module
 unpaced, pace = paced_module.MultiLayerNetworkPerformer.perform, paced_pathlib.Path({pace!r})
 def perform_in_pace(self, job):
     paced_threading.Event().wait(0.3 if pace.exists() else 0.0)
@@ -51,7 +51,7 @@ held_module.where_it_continues = take_over_when_let
 """A standby that is elected, and does not lead yet."""
 _SLOW = """
 import threading as slow_threading
-import dl4jlegacy.scaleout.perform as slow_module
+import dl4jlegacy.scaleout.workers.perform as slow_module
 performed_fast = slow_module.MultiLayerNetworkPerformer.perform
 def perform_slowly(self, job):
     slow_threading.Event().wait(2.0)
@@ -60,7 +60,7 @@ slow_module.MultiLayerNetworkPerformer.perform = perform_slowly
 """
 _DEADLY = """
 import os, signal
-import dl4jlegacy.scaleout.perform as deadly_module
+import dl4jlegacy.scaleout.workers.perform as deadly_module
 performed_well = deadly_module.MultiLayerNetworkPerformer.perform
 def perform_and_die(self, job):
     if tuple(job.slot[:2]) == (30, 1):

@@ -10,13 +10,14 @@ from typing import Any, NoReturn
 
 import pytest
 
-from dl4jlegacy.cli import legacy, main
+from dl4jlegacy.cli import main
+from dl4jlegacy.cli.commands import legacy
 from dl4jlegacy.cluster import address as address_module
 from dl4jlegacy.cluster import leadership, master, runs, standby, worker
 from dl4jlegacy.cluster.address import Access, ClusterAddress, open_tracker
 from dl4jlegacy.errors import ConfError, NotAuthorisedError, TrackerError
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.secret import allows_unsigned, beyond_loopback
+from dl4jlegacy.system.secret import allows_unsigned, beyond_loopback
 
 HERE, THERE = "127.0.0.1:1", "192.0.2.1:2181"
 TRAINS = ("--model", "mlp", "--dataset", "iris", "--tracker")

@@ -15,7 +15,7 @@ from dl4jlegacy.cluster.address import ClusterAddress, NotDefinedError
 from dl4jlegacy.cluster.worker import _MasterWatch
 from dl4jlegacy.errors import ConfError, NotAuthorisedError, TrackerError, VersionError
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.records import HEAD, Head, Manifest, encode_record
+from dl4jlegacy.scaleout.state.records import HEAD, Head, Manifest, encode_record
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
 
 

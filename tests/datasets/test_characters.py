@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dl4jlegacy.datasets import DataSet, DataSetIterator, load
-from dl4jlegacy.datasets.characters import (
+from dl4jlegacy.datasets.text.characters import (
     CharacterIterator,
     alphabet_of,
     character_windows,

@@ -16,14 +16,14 @@ import pytest
 
 from dl4jlegacy import load_model
 from dl4jlegacy.cli import main
-from dl4jlegacy.clock import Deadline
 from dl4jlegacy.datasets import load
 from dl4jlegacy.errors import DataError
-from dl4jlegacy.inference import TrainedModel, evaluate_model
+from dl4jlegacy.models.model import TrainedModel, evaluate_model
+from dl4jlegacy.models.prediction import blocks_of
 from dl4jlegacy.nn import DenseLayer, MultiLayerNetwork, NeuralNetConfiguration, OutputLayer, write_model
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
-from dl4jlegacy.prediction import blocks_of
 from dl4jlegacy.serving.answers import CSV, JSON, JSON_LINES, Limits, accepted, read_body
+from dl4jlegacy.system.clock import Deadline
 
 ROWS = 40
 DRAWN = np.random.default_rng(3)

@@ -19,10 +19,10 @@ import pyarrow.feather
 import pyarrow.parquet
 import pytest
 
-from dl4jlegacy.datasets import csv_chunks
-from dl4jlegacy.datasets.table import Column, Table
-from dl4jlegacy.datasets.table_blocks import table_blocks
-from dl4jlegacy.datasets.text_files import csv_rows
+from dl4jlegacy.datasets.tables import csv_chunks
+from dl4jlegacy.datasets.tables.table import Column, Table
+from dl4jlegacy.datasets.tables.table_blocks import table_blocks
+from dl4jlegacy.datasets.tables.text_rows import csv_rows
 from dl4jlegacy.errors import DataError
 
 COLUMNS = (Column("a"), Column("w", "category"), Column("b"))

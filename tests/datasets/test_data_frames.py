@@ -14,17 +14,17 @@ import pytest
 
 from dl4jlegacy import Conf, DataSet, load_model
 from dl4jlegacy.cluster.inference_program import ClusterInference
-from dl4jlegacy.datasets.data_frames import FrameColumns
 from dl4jlegacy.datasets.dataset import frame_names
 from dl4jlegacy.datasets.sparse_features import SparseFeatures
+from dl4jlegacy.datasets.tables.data_frames import FrameColumns
 from dl4jlegacy.errors import DataError
-from dl4jlegacy.inference import TrainedModel
+from dl4jlegacy.models.model import TrainedModel
+from dl4jlegacy.models.parallel_inference import ParallelInference
+from dl4jlegacy.models.prediction import blocks_of
 from dl4jlegacy.nn import DenseLayer, MultiLayerNetwork, NeuralNetConfiguration, OutputLayer, write_model
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
-from dl4jlegacy.parallel_inference import ParallelInference
-from dl4jlegacy.prediction import blocks_of
-from dl4jlegacy.run_data import new_data
 from dl4jlegacy.sklearn import DL4JClassifier
+from dl4jlegacy.training.data import new_data
 
 ROWS = 48
 DRAWN = np.random.default_rng(4)

@@ -4,6 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.datasets import (
     DataSet,
     DataSetIterator,
@@ -15,7 +16,6 @@ from dl4jlegacy.datasets import (
     read_iris,
 )
 from dl4jlegacy.errors import DataError
-from dl4jlegacy.seeding import Stream
 
 
 def numbered(examples: int, columns: int = 3, classes: int = 2) -> DataSet:

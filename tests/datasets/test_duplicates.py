@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from dl4jlegacy.datasets.column_summary import ColumnSummary
-from dl4jlegacy.datasets.duplicates import Duplicates
+from dl4jlegacy.datasets.tables.column_summary import ColumnSummary
+from dl4jlegacy.datasets.tables.duplicates import Duplicates
 
 
 @pytest.mark.parametrize("held", [1, 7, 1000, 100_000])

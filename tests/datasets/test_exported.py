@@ -21,7 +21,7 @@ from dl4jlegacy.datasets.exported import export
 from dl4jlegacy.datasets.fingerprint import fingerprint
 from dl4jlegacy.errors import CheckpointError, ConfError, DataError
 from dl4jlegacy.nn import zoo
-from dl4jlegacy.training import params_sha256
+from dl4jlegacy.training.prepare import params_sha256
 from tests.support import REPOSITORY
 
 

@@ -12,15 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dl4jlegacy import ActorNetworkRunner, Conf, wire
+from dl4jlegacy import ActorNetworkRunner, Conf
+from dl4jlegacy.arrays import wire
 from dl4jlegacy.cluster.reached_data import jobs_by_reference
 from dl4jlegacy.datasets import DataSet, ExportedDataSetIterator, ListMultiDataSetIterator, MultiDataSet, export
 from dl4jlegacy.datasets.exported import ExportedMultiDataSetIterator
 from dl4jlegacy.datasets.fingerprint import fingerprint
 from dl4jlegacy.errors import DataError
-from dl4jlegacy.run import resolve
-from dl4jlegacy.scaleout.job import encode_work
-from dl4jlegacy.training import params_sha256
+from dl4jlegacy.scaleout.state.job import encode_work
+from dl4jlegacy.training.prepare import params_sha256
+from dl4jlegacy.training.run import resolve
 from tests.test_given_batches import SEVERAL, iterator, parts, two_of_each
 
 RANDOM = np.random.default_rng(7)

@@ -17,8 +17,8 @@ from dl4jlegacy.datasets import (
     read_csv,
     read_idx,
     read_mnist,
-    text_files,
 )
+from dl4jlegacy.datasets.tables import text_rows as text_files
 from dl4jlegacy.errors import CloudError, DataError
 
 NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")

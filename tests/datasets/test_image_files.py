@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dl4jlegacy import files
-from dl4jlegacy.datasets import ImageRecordReader, Images, image_files, load
+from dl4jlegacy.datasets import ImageRecordReader, Images, load
 from dl4jlegacy.datasets.dataset import split_order
-from dl4jlegacy.datasets.image_folders import find_images
+from dl4jlegacy.datasets.images import image_files
+from dl4jlegacy.datasets.images.image_folders import find_images
 from dl4jlegacy.errors import ConfError, DataError
+from dl4jlegacy.system import files
 
 
 def save(path: Path, pixels: Any, mode: str = "", **options: Any) -> Path:

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from dl4jlegacy.datasets import Images, load
-from dl4jlegacy.datasets.image_folders import find_images
-from dl4jlegacy.datasets.image_inspection import inspect_images
+from dl4jlegacy.datasets.images.image_folders import find_images
+from dl4jlegacy.datasets.images.image_inspection import inspect_images
 from dl4jlegacy.errors import DataError
 
 

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from dl4jlegacy.datasets import ImageRecordReader
-from dl4jlegacy.datasets.image_modes import Pillow, check_mode, is_gray, plain
+from dl4jlegacy.datasets.images.image_modes import Pillow, check_mode, is_gray, plain
 from dl4jlegacy.errors import ConfError, DataError
 from tests.support.image_contents import png, ppm, tiff
 

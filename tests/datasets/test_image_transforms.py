@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.datasets import AugmentedDataSetIterator, DataSet, ImageTransform, ListDataSetIterator
-from dl4jlegacy.datasets.image_transforms import ImageShape, sampled, sine_cosine, turned
+from dl4jlegacy.datasets.images.image_transforms import ImageShape, sampled, sine_cosine, turned
 from dl4jlegacy.datasets.validation import split_off
 from dl4jlegacy.errors import ConfError, ShapeError
-from dl4jlegacy.seeding import Stream
 
 RNG = np.random.default_rng(2)
 IMAGES = RNG.random((6, 3, 7, 7)).astype(np.float32)

@@ -15,11 +15,11 @@ import pyarrow.parquet
 import pytest
 
 from dl4jlegacy.cli import main
-from dl4jlegacy.datasets.label_cells import class_name, classes_of, label_gaps, why_no_classes
-from dl4jlegacy.datasets.text_files import MISSING
-from dl4jlegacy.datasets.transform_process import TransformProcess
-from dl4jlegacy.run_data import new_data
+from dl4jlegacy.datasets.tables.label_cells import class_name, classes_of, label_gaps, why_no_classes
+from dl4jlegacy.datasets.tables.text_rows import MISSING
+from dl4jlegacy.datasets.tables.transform_process import TransformProcess
 from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.training.data import new_data
 
 FEATURES = np.random.default_rng(2).normal(size=(60, 2)).round(3)
 LABELS: dict[str, tuple[list[Any], tuple[str, ...]]] = {

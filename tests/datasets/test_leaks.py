@@ -10,9 +10,9 @@ import pytest
 
 from dl4jlegacy.datasets import load
 from dl4jlegacy.datasets.leaks import scaled_labels, telling_columns
-from dl4jlegacy.run_data import new_data
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.training import refusal
+from dl4jlegacy.training.data import new_data
+from dl4jlegacy.training.prepare import refusal
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_a_column_of_words_that_tells_the_class_is_named_by_its_own_name(
 ) -> None:
     """Of three classes no word by itself tells it: the columns of its words are one column."""
     if is_large:
-        monkeypatch.setattr("dl4jlegacy.datasets.stored_tables.LARGE", 0)
+        monkeypatch.setattr("dl4jlegacy.datasets.tables.stored_tables.LARGE", 0)
         monkeypatch.setenv("DL4J_TABLES_CACHE", str(tmp_path / "cache"))
     kind, a, other = drawn.integers(0, outcomes, 300), drawn.normal(size=300).round(4), drawn.integers(0, 4, 300)
     rows = [f"{x},w{o},group {9 - k},k{k}" for x, o, k in zip(a, other, kind, strict=True)]

@@ -21,16 +21,16 @@ from PIL import Image
 
 from dl4jlegacy import load_model
 from dl4jlegacy.cli import main
-from dl4jlegacy.datasets import inspection, stored_tables
-from dl4jlegacy.datasets.image_files import ImageRecordReader
+from dl4jlegacy.datasets.images.image_files import ImageRecordReader
+from dl4jlegacy.datasets.tables import inspection, stored_tables
 from dl4jlegacy.errors import Dl4jError
-from dl4jlegacy.inference import TrainedModel
+from dl4jlegacy.models.model import TrainedModel
+from dl4jlegacy.models.prediction import blocks_of
 from dl4jlegacy.nn import MultiLayerNetwork
-from dl4jlegacy.prediction import blocks_of
-from dl4jlegacy.run import Run
-from dl4jlegacy.run_data import Data
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.training import model_writer, prepare, refusal
+from dl4jlegacy.training.data import Data
+from dl4jlegacy.training.prepare import model_writer, prepare, refusal
+from dl4jlegacy.training.run import Run
 
 Cells = list[list[str]]
 """The rows of a table as texts."""

@@ -13,8 +13,8 @@ import pytest
 
 from dl4jlegacy.cli import main
 from dl4jlegacy.datasets import guess_schema, inspect_csv, load
-from dl4jlegacy.datasets.pandas_index import listed_columns
-from dl4jlegacy.datasets.table_files import counting_columns
+from dl4jlegacy.datasets.tables.pandas_index import listed_columns
+from dl4jlegacy.datasets.tables.table_files import counting_columns
 from dl4jlegacy.errors import DataError
 
 ROWS = 60

@@ -17,7 +17,6 @@ import pyarrow.parquet
 import pytest
 
 from dl4jlegacy import ListDataSetIterator, MultiLayerNetwork
-from dl4jlegacy.clock import Deadline
 from dl4jlegacy.datasets import (
     CsvDataSetIterator,
     CsvSequenceDataSetIterator,
@@ -31,20 +30,21 @@ from dl4jlegacy.datasets import (
     export,
     load,
     read_csv,
-    stored_tables,
 )
-from dl4jlegacy.datasets.sequence_reader import SequenceRecordReader
-from dl4jlegacy.datasets.table import Column
-from dl4jlegacy.inference import TrainedModel, evaluate_model
+from dl4jlegacy.datasets.sequences.sequence_reader import SequenceRecordReader
+from dl4jlegacy.datasets.tables import stored_tables
+from dl4jlegacy.datasets.tables.table import Column
+from dl4jlegacy.models.model import TrainedModel, evaluate_model
+from dl4jlegacy.models.prediction import blocks_of, predict_alone, texts_of
 from dl4jlegacy.nn import DenseLayer, NeuralNetConfiguration, OutputLayer, write_onnx
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
-from dl4jlegacy.prediction import blocks_of, predict_alone, texts_of
-from dl4jlegacy.prediction_run import PredictionRun, Spool
-from dl4jlegacy.run import resolve
-from dl4jlegacy.run_data import Data, load_data
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.serving.answers import CSV, JSON, NPY, Limits, read_body
 from dl4jlegacy.sklearn import DL4JAutoEncoder, DL4JClassifier, DL4JRegressor
+from dl4jlegacy.system.clock import Deadline
+from dl4jlegacy.training.data import Data, load_data
+from dl4jlegacy.training.prediction_run import PredictionRun, Spool
+from dl4jlegacy.training.run import resolve
 
 ROWS = 320
 STAMPS = 1_764_400_000_000 + np.random.default_rng(1).permutation(ROWS) * 37
@@ -302,7 +302,7 @@ def test_numbers_to_predict_are_told_in_float64(tmp_path: Path) -> None:
 
 
 def _form() -> Any:
-    from dl4jlegacy.prediction import Form
+    from dl4jlegacy.models.prediction import Form
 
     return Form()
 

@@ -17,7 +17,7 @@ from dl4jlegacy.errors import DataError
 from dl4jlegacy.nn import LSTM, NeuralNetConfiguration, RnnOutputLayer
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
-from dl4jlegacy.training import params_sha256
+from dl4jlegacy.training.prepare import params_sha256
 
 STEPS = (5, 2, 7)
 

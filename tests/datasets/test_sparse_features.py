@@ -14,9 +14,9 @@ from dl4jlegacy.datasets import DataSet, ListDataSetIterator, NormalizerStandard
 from dl4jlegacy.datasets.exported import ExportedDataSetIterator
 from dl4jlegacy.datasets.fingerprint import fingerprint
 from dl4jlegacy.datasets.sparse_features import SparseFeatures
-from dl4jlegacy.datasets.sparse_files import read_svmlight
+from dl4jlegacy.datasets.tables.sparse_files import read_svmlight
 from dl4jlegacy.errors import DataError
-from dl4jlegacy.scaleout.job import decode_work, encode_work
+from dl4jlegacy.scaleout.state.job import decode_work, encode_work
 
 DENSE = np.where(np.random.default_rng(1).random((12, 30)) < 0.1, 1.5, 0.0).astype(np.float32)
 DENSE[4] = 0

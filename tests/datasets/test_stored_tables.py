@@ -13,21 +13,14 @@ import numpy as np
 import pytest
 
 from dl4jlegacy import ListDataSetIterator
-from dl4jlegacy.datasets import (
-    TransformProcess,
-    guess_schema,
-    inspect_csv,
-    load,
-    row_piles,
-    stored_array,
-    stored_tables,
-)
+from dl4jlegacy.datasets import TransformProcess, guess_schema, inspect_csv, load
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.fingerprint import fingerprint
 from dl4jlegacy.datasets.sources import DataSource
-from dl4jlegacy.datasets.stored_array import StoredArray
-from dl4jlegacy.datasets.table import Column
-from dl4jlegacy.datasets.transforms import (
+from dl4jlegacy.datasets.tables import stored_array, stored_tables
+from dl4jlegacy.datasets.tables.stored_array import StoredArray
+from dl4jlegacy.datasets.tables.table import Column
+from dl4jlegacy.datasets.tables.transforms import (
     CategoricalToInteger,
     CategoricalToOneHot,
     Clip,
@@ -51,8 +44,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("DL4J_TABLES_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(stored_tables, "_BLOCK", 0)
     monkeypatch.setattr(stored_array, "_HELD", 500)
-    monkeypatch.setattr(row_piles, "_PILE", 1000)
-    monkeypatch.setattr(row_piles, "_MOST", 20)
+    monkeypatch.setattr(stored_array, "_BUCKET", 1000)
+    monkeypatch.setattr(stored_array, "_MOST_BUCKETS", 20)
     return tmp_path / "cache"
 
 

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
-from dl4jlegacy.datasets import load, stored_tables, svmlight_files
-from dl4jlegacy.datasets.stored_tables import is_large
-from dl4jlegacy.datasets.svmlight_files import sparse_blocks, survey
-from dl4jlegacy.datasets.svmlight_schema import svmlight_schema
-from dl4jlegacy.datasets.transform_process import TransformProcess
+from dl4jlegacy.datasets import load
+from dl4jlegacy.datasets.tables import stored_tables, svmlight_files
+from dl4jlegacy.datasets.tables.stored_tables import is_large
+from dl4jlegacy.datasets.tables.svmlight_files import sparse_blocks, survey
+from dl4jlegacy.datasets.tables.svmlight_schema import svmlight_schema
+from dl4jlegacy.datasets.tables.transform_process import TransformProcess
 from dl4jlegacy.errors import DataError
 
 

@@ -18,10 +18,10 @@ import pyarrow.parquet
 import pytest
 
 from dl4jlegacy.datasets import guess_schema, inspect_csv, load, read_csv
-from dl4jlegacy.datasets.inspection import Inspection
 from dl4jlegacy.datasets.sources import table_files_of
-from dl4jlegacy.datasets.table import Column, Table
-from dl4jlegacy.datasets.table_blocks import table_blocks
+from dl4jlegacy.datasets.tables.inspection import Inspection
+from dl4jlegacy.datasets.tables.table import Column, Table
+from dl4jlegacy.datasets.tables.table_blocks import table_blocks
 from dl4jlegacy.errors import DataError
 
 CARS: dict[str, list[Any]] = {

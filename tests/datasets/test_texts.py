@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dl4jlegacy.datasets.texts import UNKNOWN, WORDS, TextReader
+from dl4jlegacy.datasets.text.texts import UNKNOWN, WORDS, TextReader
 from dl4jlegacy.errors import ConfError, DataError
 
 READER = TextReader(tokens="words")
@@ -75,6 +75,6 @@ def test_what_cannot_be_is_refused() -> None:
 
 
 def test_a_vocabulary_for_which_the_memory_does_not_suffice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dl4jlegacy.machine.most_memory", lambda: 1 << 20)
+    monkeypatch.setattr("dl4jlegacy.system.resources.most_memory", lambda: 1 << 20)
     with pytest.raises(ConfError, match=r"labelling .* words, 3 different ones \(--vocabulary-size\), needs"):
         READER.parts("a b " * 100_000, 0.2)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from dl4jlegacy import storage
 from dl4jlegacy.cli import main
-from dl4jlegacy.clock import RunningClock
-from dl4jlegacy.datasets import web
 from dl4jlegacy.errors import ConfError, DataError, DownloadError, ModelError
+from dl4jlegacy.storage import paths as storage
+from dl4jlegacy.storage import web
+from dl4jlegacy.system.clock import RunningClock
 
 TABLE = "".join(f"{x},{x % 7},{'even' if x % 2 == 0 else 'odd'}\n" for x in range(60))
 

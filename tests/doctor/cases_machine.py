@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from dl4jlegacy import machine
 from dl4jlegacy.doctor import Settings
 from dl4jlegacy.kernels import load
-from dl4jlegacy.scaleout import copies
+from dl4jlegacy.scaleout.state import copies
+from dl4jlegacy.system import resources as machine
 from tests.doctor.broken_things import Thing, breaks
 
 # -- the machine -------------------------------------------------------------------------------------------------------
@@ -248,7 +248,7 @@ def a_disk_with_too_many_files(thing: Thing) -> Settings:
 
 def forbidden(thing: Thing) -> Settings:
     """No folder may be written to."""
-    thing.returns("dl4jlegacy.files.check_replaceable", PermissionError(13, "Permission denied"))
+    thing.returns("dl4jlegacy.system.files.check_replaceable", PermissionError(13, "Permission denied"))
     return thing.settings()
 
 

@@ -12,7 +12,7 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
-from dl4jlegacy.devices import Device
+from dl4jlegacy.arrays.devices import Device
 from dl4jlegacy.doctor import Settings
 from dl4jlegacy.errors import CloudError, DeviceError, NotAuthorisedError
 from dl4jlegacy.kernels import load
@@ -409,7 +409,7 @@ def a_broken_cupy(thing: Thing) -> Settings:
 @breaks("GPUs", "failed", "somebody else's", "nvidia-smi")
 def a_gpu_that_hangs(thing: Thing) -> Settings:
     error = DeviceError("gpu:0 has not answered for 60 s, is it somebody else's; does nvidia-smi work here")
-    thing.returns("dl4jlegacy.devices.choose", error)
+    thing.returns("dl4jlegacy.arrays.devices.choose", error)
     return thing.settings(device="gpu")
 
 
@@ -426,7 +426,7 @@ class Inaccurate:
 def computing(thing: Thing, kernels: Any) -> Settings:
     """A GPU with these kernels."""
     numpy = load("numpy")
-    thing.returns("dl4jlegacy.devices.choose", (Device(kind="gpu", name="H100"),))
+    thing.returns("dl4jlegacy.arrays.devices.choose", (Device(kind="gpu", name="H100"),))
     thing.patch.setattr("dl4jlegacy.doctor.gpus.load", lambda name, *rest: kernels if name == "cupy" else numpy)
     return thing.settings()
 

@@ -9,9 +9,9 @@ import pytest
 
 from dl4jlegacy.doctor import Settings
 from dl4jlegacy.doctor.servers import secret
-from dl4jlegacy.scaleout.secret import GET_SECRET, MAKE_SECRET
 from dl4jlegacy.services.ensemble import Ensemble
 from dl4jlegacy.services.state import Server, ServicesState
+from dl4jlegacy.system.secret import GET_SECRET, MAKE_SECRET
 
 OWN, OTHER = "10.7.0.1", "10.7.0.9"
 SET = Ensemble(hosts=(OWN, "10.7.0.2", "10.7.0.3"))

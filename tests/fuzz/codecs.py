@@ -12,9 +12,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from dl4jlegacy import wire
+from dl4jlegacy.arrays import wire
 from dl4jlegacy.errors import Dl4jError, ModelError, WireError
-from dl4jlegacy.nn.dl4j.serializer import restore_label_names, restore_model, restore_normalizer, write_model
+from dl4jlegacy.nn.interchange.dl4j.serializer import (
+    restore_label_names,
+    restore_model,
+    restore_normalizer,
+    write_model,
+)
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.scaleout.conf import Conf
 from tests.fuzz.commands import Attempt, limited

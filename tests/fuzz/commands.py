@@ -15,7 +15,7 @@ from types import FrameType
 from typing import NoReturn
 
 from dl4jlegacy.cli import main
-from dl4jlegacy.console import EXIT_INTERNAL
+from dl4jlegacy.system.console import EXIT_INTERNAL
 
 __all__ = ["OUT", "SECONDS", "Answer", "Attempt", "Late", "answer", "limited"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import typer
 
-from dl4jlegacy.cli.doctor import variables
+from dl4jlegacy.cli.commands.doctor import variables
 from dl4jlegacy.cli.main import declared
 from dl4jlegacy.nn import MultiLayerNetwork, write_model, zoo
 from tests.fuzz.commands import OUT, Attempt, answer

@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 
 from dl4jlegacy.errors import Dl4jError
-from dl4jlegacy.listening import bind
 from dl4jlegacy.nn import MultiLayerNetwork, write_model, zoo
 from dl4jlegacy.serving.answers import Limits
 from dl4jlegacy.serving.models import ServedModel
 from dl4jlegacy.serving.server import ModelServer
 from dl4jlegacy.serving.service import Service
+from dl4jlegacy.system.listening import bind
 from dl4jlegacy.ui.server import ENDPOINTS
 from dl4jlegacy.ui.sources import FolderSource
 from tests.fuzz.commands import OUT, Attempt, answer, limited

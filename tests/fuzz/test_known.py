@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dl4jlegacy.console import open_console
+from dl4jlegacy.system.console import open_console
 from dl4jlegacy.ui.sources import FolderSource
 from tests.fuzz.commands import answer
 from tests.support import DATA

@@ -21,12 +21,12 @@ import pytest
 from dl4jlegacy.aws.boot import own_address
 from dl4jlegacy.aws.cluster_bucket import HOST_KEYS, JOURNAL, PRESENT_MASTER, PresentMaster, own_key
 from dl4jlegacy.aws.payload import load_payload
-from dl4jlegacy.aws.session import Aws
 from dl4jlegacy.aws.setup import ClusterSetup
 from dl4jlegacy.aws.user_data import user_data
 from dl4jlegacy.errors import Dl4jError
-from dl4jlegacy.nn.dl4j.serializer import restore_multi_layer_network
+from dl4jlegacy.nn.interchange.dl4j.serializer import restore_multi_layer_network
 from dl4jlegacy.scaleout.zookeeper import ZooKeeperSession, registered_workers
+from dl4jlegacy.storage.s3.session import Aws
 from tests.aws.test_cluster import SPEC
 from tests.aws.test_user_data import WORKER
 from tests.instance.machine import SECONDS, booted, debian  # noqa: F401 (a fixture)

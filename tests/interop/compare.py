@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from dl4jlegacy.nn.dl4j import layout
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.nn.graph.computation_graph import ComputationGraph
-from dl4jlegacy.seeding import Stream
+from dl4jlegacy.nn.interchange.dl4j import layout
 from tests.interop.real_dl4j import Answer
 
 SAME = "same"

@@ -14,10 +14,10 @@ import numpy as np
 
 from dl4jlegacy.errors import Dl4jError
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
-from dl4jlegacy.nn.dl4j.serializer import restore_model, write_model
-from dl4jlegacy.nn.dl4j.versions import Version
 from dl4jlegacy.nn.input_type import InputType
-from dl4jlegacy.nn.updaters import Sgd
+from dl4jlegacy.nn.interchange.dl4j.serializer import restore_model, write_model
+from dl4jlegacy.nn.interchange.dl4j.versions import Version
+from dl4jlegacy.nn.optimization.updaters import Sgd
 from tests.interop import ours, ours_combined, random_theirs, theirs, theirs_combined
 from tests.interop.compare import SAME, outputs, verdict
 from tests.interop.real_dl4j import VERSIONS, Answer, Arrays, RealDl4j, Refused

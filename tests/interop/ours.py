@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.nn import (
     LSTM,
     RBM,
@@ -42,11 +43,10 @@ from dl4jlegacy.nn import (
     ZeroPadding1DLayer,
     ZeroPaddingLayer,
 )
-from dl4jlegacy.nn import schedules as s
-from dl4jlegacy.nn import updaters as u
-from dl4jlegacy.nn.dl4j import names
+from dl4jlegacy.nn.interchange.dl4j import names
+from dl4jlegacy.nn.optimization import schedules as s
+from dl4jlegacy.nn.optimization import updaters as u
 from dl4jlegacy.nn.vertices import combine, shape
-from dl4jlegacy.seeding import Stream
 from tests.interop.theirs import labels
 
 Arrays = dict[str, list[np.ndarray]]

@@ -26,8 +26,8 @@ from dl4jlegacy.nn import (
     SubsamplingLayer,
     ZeroPaddingLayer,
 )
-from dl4jlegacy.nn import updaters as u
-from dl4jlegacy.nn.dl4j import names
+from dl4jlegacy.nn.interchange.dl4j import names
+from dl4jlegacy.nn.optimization import updaters as u
 from dl4jlegacy.nn.vertices import combine, shape
 from tests.interop.ours import FLAT, RNN_SOFTMAX, SOFTMAX, Ours, graph, images, rows, stack, steps
 

@@ -16,9 +16,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dl4jlegacy.commands import run_command
 from dl4jlegacy.services.jars import Jar, fetch_jars
 from dl4jlegacy.services.java import find_java
+from dl4jlegacy.system.subprocesses import run_command
 
 HERE = Path(__file__).parent
 VERSIONS = ("0.9.1", "1.0.0-M2.1")

@@ -18,7 +18,7 @@ from dl4jlegacy.datasets.normalizers import (
     NormalizerStandardize,
 )
 from dl4jlegacy.errors import ModelError
-from dl4jlegacy.nn.dl4j.serializer import restore_normalizer, write_model
+from dl4jlegacy.nn.interchange.dl4j.serializer import restore_normalizer, write_model
 from tests.interop import matrix, ours, page, theirs
 from tests.interop.real_dl4j import VERSIONS, RealDl4j, Refused, running
 

@@ -50,11 +50,11 @@ from dl4jlegacy.nn import (
     ZeroPaddingLayer,
 )
 from dl4jlegacy.nn.arguments import ALIASES
-from dl4jlegacy.nn.functions import ACTIVATIONS
 from dl4jlegacy.nn.layers.layer import Layer
-from dl4jlegacy.nn.losses import LOSSES
-from dl4jlegacy.nn.updaters import UPDATERS
-from dl4jlegacy.nn.weights import WEIGHT_INITS
+from dl4jlegacy.nn.optimization.functions import ACTIVATIONS
+from dl4jlegacy.nn.optimization.losses import LOSSES
+from dl4jlegacy.nn.optimization.updaters import UPDATERS
+from dl4jlegacy.nn.optimization.weights import WEIGHT_INITS
 
 # -- configurations ------------------------------------------------------------------------------------------------
 

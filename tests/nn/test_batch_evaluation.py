@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dl4jlegacy.datasets import load
 from dl4jlegacy.errors import NotFiniteError
-from dl4jlegacy.inference import evaluate_network, with_features_as_labels
+from dl4jlegacy.models.model import evaluate_network, with_features_as_labels
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.nn.batch_evaluation import evaluate_batches, is_classified, join_evaluations, merge_evaluations
 from dl4jlegacy.nn.networks import build_network

@@ -9,6 +9,7 @@ import pytest
 from sklearn.utils.class_weight import compute_class_weight
 
 from dl4jlegacy import ActorNetworkRunner, Conf, ListDataSetIterator, ValidationConf
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.datasets import DataSet
 from dl4jlegacy.errors import ConfError, DataError
 from dl4jlegacy.nn import (
@@ -21,8 +22,7 @@ from dl4jlegacy.nn import (
     Sgd,
 )
 from dl4jlegacy.nn.class_weights import balanced_weights, class_counts, named_weights, weigh_classes
-from dl4jlegacy.seeding import Stream
-from dl4jlegacy.training import params_sha256
+from dl4jlegacy.training.prepare import params_sha256
 
 RNG = np.random.default_rng(5)
 CLASSES = RNG.choice(3, 120, p=(0.7, 0.25, 0.05))

@@ -16,10 +16,10 @@ import pytest
 from dl4jlegacy.kernels import compilation, load
 from dl4jlegacy.kernels.compilation import report_missing
 from dl4jlegacy.kernels.numba import compile as compiling
-from dl4jlegacy.nn import compile_ahead
-from dl4jlegacy.nn.compile_ahead import compilers, compiling_ahead
+from dl4jlegacy.nn.compiling import compile_ahead
+from dl4jlegacy.nn.compiling.compile_ahead import compilers, compiling_ahead
+from dl4jlegacy.nn.compiling.warm_up import made_up_batch
 from dl4jlegacy.nn.zoo import ZOO
-from dl4jlegacy.warm_up import made_up_batch
 
 CONF = ZOO["mlp"].build(4, 3)
 GIB = 1 << 30
@@ -124,8 +124,8 @@ TRAIN = """
 import sys
 from dl4jlegacy.kernels import load
 from dl4jlegacy.kernels.compilation import when_missing
-from dl4jlegacy.nn.compile_ahead import _KINDS
-from dl4jlegacy.nn.self_check import training_digest
+from dl4jlegacy.nn.compiling.compile_ahead import _KINDS
+from dl4jlegacy.nn.compiling.self_check import training_digest
 
 def missing():
     sys.exit("a kernel is missing")
@@ -152,7 +152,7 @@ def test_a_compiler_alone_compiles_all_that_the_training_of_a_model_needs(model,
                 check=False, env=environment,
             )  # fmt: skip
 
-    compiled = run("-m", "dl4jlegacy.nn.compile_ahead")
+    compiled = run("-m", "dl4jlegacy.nn.compiling.compile_ahead")
     assert (compiled.returncode, compiled.stdout) == (0, ""), compiled.stderr
     trained = run("-c", TRAIN)
     assert trained.returncode == 0, trained.stderr

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from dl4jlegacy import TrainedModel
-from dl4jlegacy.datasets.texts import TextReader
-from dl4jlegacy.generation import generate_text
+from dl4jlegacy.arrays.seeding import Stream
+from dl4jlegacy.datasets.text.texts import TextReader
 from dl4jlegacy.kernels import load
+from dl4jlegacy.models.generation import generate_text
 from dl4jlegacy.nn import (
     RBM,
     AutoEncoder,
@@ -20,7 +21,6 @@ from dl4jlegacy.nn import (
     sample_input,
 )
 from dl4jlegacy.nn.zoo import char_lstm, vae
-from dl4jlegacy.seeding import Stream
 from tests.support.device_twins import gpu  # noqa: F401  # a fixture
 
 pytestmark = pytest.mark.usefixtures("gpu")

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dl4jlegacy.backend import to_host
+from dl4jlegacy.arrays.backend import to_host
 from dl4jlegacy.kernels import load
-from dl4jlegacy.nn.losses import LOSSES
+from dl4jlegacy.nn.optimization.losses import LOSSES
 from tests.nn.graph import test_computation_graph
 from tests.nn.layers import test_convolution, test_embedding, test_output, test_recurrent, test_variational
 from tests.nn.preprocessors import test_preprocessors

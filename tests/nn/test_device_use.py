@@ -12,15 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dl4jlegacy.backend import get_array_module, to_host
+from dl4jlegacy.arrays.backend import get_array_module, to_host
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.datasets import DataSet, ListDataSetIterator
 from dl4jlegacy.errors import ConfError, DeviceMemoryError, NotFiniteError
 from dl4jlegacy.kernels import load
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
-from dl4jlegacy.nn.dl4j.serializer import restore_model, write_model
-from dl4jlegacy.nn.gradient_normalization import GRADIENT_NORMALIZATIONS
+from dl4jlegacy.nn.fitting.gradient_check import GradientCheckUtil
+from dl4jlegacy.nn.fitting.transfer_learning import TransferLearning
 from dl4jlegacy.nn.graph.computation_graph import ComputationGraph
 from dl4jlegacy.nn.input_type import InputType
+from dl4jlegacy.nn.interchange.dl4j.serializer import restore_model, write_model
 from dl4jlegacy.nn.layers.convolution import ConvolutionLayer
 from dl4jlegacy.nn.layers.embedding import EmbeddingLayer
 from dl4jlegacy.nn.layers.layer import DenseLayer, Layer
@@ -37,16 +39,14 @@ from dl4jlegacy.nn.network.generative import (
 )
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.networks import build_network
-from dl4jlegacy.nn.training.gradient_check import GradientCheckUtil
-from dl4jlegacy.nn.training.transfer_learning import TransferLearning
-from dl4jlegacy.nn.updaters import UPDATERS, Adam, Sgd, create_updater
+from dl4jlegacy.nn.optimization.gradient_normalization import GRADIENT_NORMALIZATIONS
+from dl4jlegacy.nn.optimization.updaters import UPDATERS, Adam, Sgd, create_updater
 from dl4jlegacy.nn.zoo import ZOO
-from dl4jlegacy.scaleout.aggregate import PARAMS, STATE
 from dl4jlegacy.scaleout.first_model import first_model
-from dl4jlegacy.scaleout.job import DataSetJobIterator, Job, Result
-from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer
 from dl4jlegacy.scaleout.plan import Phase
-from dl4jlegacy.seeding import Stream
+from dl4jlegacy.scaleout.state.aggregate import PARAMS, STATE
+from dl4jlegacy.scaleout.state.job import DataSetJobIterator, Job, Result
+from dl4jlegacy.scaleout.workers.perform import MultiLayerNetworkPerformer
 from tests.nn.graph import test_computation_graph
 from tests.nn.layers import test_recurrent, test_variational
 from tests.nn.training import test_early_stopping

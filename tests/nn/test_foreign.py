@@ -16,9 +16,9 @@ from sklearn.neural_network import MLPClassifier
 
 from dl4jlegacy import load_model
 from dl4jlegacy.errors import ConfError, ModelError
-from dl4jlegacy.exporting import convert_model
 from dl4jlegacy.nn import ComputationGraph, DenseLayer, MultiLayerNetwork, OutputLayer
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
+from dl4jlegacy.training.checkpoints import convert_model
 
 
 def of_module(module: str, *bases: type) -> Any:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dl4jlegacy.errors import ConfError
-from dl4jlegacy.nn.functions import ACTIVATIONS, activation
+from dl4jlegacy.nn.optimization.functions import ACTIVATIONS, activation
 
 KINKS = {
     "hardsigmoid": [-2.5, 2.5],

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dl4jlegacy import run_data, training
 from dl4jlegacy.datasets import DataSet, DataSource, ListDataSetIterator, NormalizerMinMaxScaler
 from dl4jlegacy.errors import ConfError, DataError, ShapeError
 from dl4jlegacy.kernels import load
@@ -28,11 +27,13 @@ from dl4jlegacy.nn import (
     restore_multi_layer_network,
     write_model,
 )
+from dl4jlegacy.nn.fitting.gradient_check import GradientCheckUtil
 from dl4jlegacy.nn.layers.layer import Layer
-from dl4jlegacy.nn.training.gradient_check import GradientCheckUtil
-from dl4jlegacy.run import resolve
 from dl4jlegacy.scaleout import Conf
-from dl4jlegacy.scaleout.job import decode_work, encode_work
+from dl4jlegacy.scaleout.state.job import decode_work, encode_work
+from dl4jlegacy.training import data as run_data
+from dl4jlegacy.training import prepare as training
+from dl4jlegacy.training.run import resolve
 
 RNG = np.random.default_rng(3)
 MASK = (np.arange(5) < np.array([5, 3, 1])[:, None]).astype(float)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dl4jlegacy.errors import ConfError, DataError, ShapeError
-from dl4jlegacy.nn.functions import ACTIVATIONS
-from dl4jlegacy.nn.losses import LOSSES, loss
+from dl4jlegacy.nn.optimization.functions import ACTIVATIONS
+from dl4jlegacy.nn.optimization.losses import LOSSES, loss
 
 M, N = 7, 4
 PROBABILITIES = {"xent", "reconstruction_crossentropy", "kl_divergence"}

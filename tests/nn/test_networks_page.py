@@ -9,16 +9,16 @@ import msgspec
 import pytest
 
 from dl4jlegacy import nn
-from dl4jlegacy.nn.functions import ACTIVATIONS
-from dl4jlegacy.nn.gradient_normalization import GRADIENT_NORMALIZATIONS
 from dl4jlegacy.nn.layers.feedforward import FeedForwardLayer
 from dl4jlegacy.nn.layers.layer import Layer
 from dl4jlegacy.nn.layers.rbm import UNITS
-from dl4jlegacy.nn.losses import LOSSES
-from dl4jlegacy.nn.schedules import Schedule
-from dl4jlegacy.nn.updaters import Updater
+from dl4jlegacy.nn.optimization.functions import ACTIVATIONS
+from dl4jlegacy.nn.optimization.gradient_normalization import GRADIENT_NORMALIZATIONS
+from dl4jlegacy.nn.optimization.losses import LOSSES
+from dl4jlegacy.nn.optimization.schedules import Schedule
+from dl4jlegacy.nn.optimization.updaters import Updater
+from dl4jlegacy.nn.optimization.weights import WEIGHT_INITS, Distribution
 from dl4jlegacy.nn.vertices.shape import Vertex
-from dl4jlegacy.nn.weights import WEIGHT_INITS, Distribution
 from tests.support import REPOSITORY
 
 PAGE = (REPOSITORY / "docs" / "networks.md").read_text(encoding="utf-8")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.errors import ConfError, NotFiniteError, ShapeError
 from dl4jlegacy.kernels import load
 from dl4jlegacy.nn import (
@@ -28,7 +29,6 @@ from dl4jlegacy.nn import (
 from dl4jlegacy.nn.graph.computation_graph import ComputationGraph
 from dl4jlegacy.nn.pretrain_stack import check_gives_back, pretrain_stack, rebuilds_input
 from dl4jlegacy.nn.zoo import deep_autoencoder, mlp
-from dl4jlegacy.seeding import Stream
 
 N_IN = 6
 X = np.random.default_rng(1).random((9, N_IN), np.float32)

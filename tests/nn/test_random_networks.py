@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.kernels import load
 from dl4jlegacy.nn import ComputationGraph, MultiLayerConfiguration, MultiLayerNetwork, NeuralNetConfiguration
-from dl4jlegacy.seeding import Stream
 from tests.support.random_networks import Case, draw
 
 H = 1e-40

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.kernels import load
 from dl4jlegacy.nn import (
     LSTM,
@@ -47,7 +48,6 @@ from dl4jlegacy.nn import (
     UnstackVertex,
     ZeroPaddingLayer,
 )
-from dl4jlegacy.seeding import Stream
 from tests.support import references as r
 
 EXAMPLES, STEPS, H = 19, 7, 1e-40  # 19: a tile of sixteen, and three

@@ -9,10 +9,10 @@ import pytest
 
 from dl4jlegacy.kernels import load
 from dl4jlegacy.kernels.numba import kernels
-from dl4jlegacy.nn import self_check
-from dl4jlegacy.nn.self_check import training_digest
+from dl4jlegacy.nn.compiling import self_check
+from dl4jlegacy.nn.compiling.self_check import training_digest
+from dl4jlegacy.nn.compiling.warm_up import made_up_batch
 from dl4jlegacy.nn.zoo import ZOO
-from dl4jlegacy.warm_up import made_up_batch
 from tests.nn.test_random_networks import build
 from tests.support.random_networks import draw
 

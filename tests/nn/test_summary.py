@@ -10,12 +10,12 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from dl4jlegacy.cli.commands.summary import configuration_of
 from dl4jlegacy.cli.main import main
-from dl4jlegacy.cli.summary import configuration_of
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
-from dl4jlegacy.nn.dl4j.serializer import write_model
 from dl4jlegacy.nn.graph.computation_graph import ComputationGraph
 from dl4jlegacy.nn.input_type import InputType
+from dl4jlegacy.nn.interchange.dl4j.serializer import write_model
 from dl4jlegacy.nn.layers.convolution import ConvolutionLayer
 from dl4jlegacy.nn.layers.embedding import EmbeddingLayer
 from dl4jlegacy.nn.layers.layer import DenseLayer, FrozenLayer
@@ -25,12 +25,12 @@ from dl4jlegacy.nn.layers.output import OutputLayer
 from dl4jlegacy.nn.layers.rnn_output import RnnOutputLayer
 from dl4jlegacy.nn.layers.subsampling import SubsamplingLayer
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
-from dl4jlegacy.nn.network_svg import network_svg
 from dl4jlegacy.nn.networks import build_network
+from dl4jlegacy.nn.optimization.updaters import Adam
 from dl4jlegacy.nn.summary import summarize
-from dl4jlegacy.nn.updaters import Adam
 from dl4jlegacy.nn.zoo import ZOO
 from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.ui.network_svg import network_svg
 from tests.nn.graph.test_computation_graph import every_vertex, golden_conf
 
 SVG = "{http://www.w3.org/2000/svg}"

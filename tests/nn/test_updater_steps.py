@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from dl4jlegacy.kernels import load
-from dl4jlegacy.nn.schedules import (
+from dl4jlegacy.nn.optimization.schedules import (
     ExponentialSchedule,
     InverseSchedule,
     MapSchedule,
@@ -24,7 +24,7 @@ from dl4jlegacy.nn.schedules import (
     SigmoidSchedule,
     StepSchedule,
 )
-from dl4jlegacy.nn.updaters import (
+from dl4jlegacy.nn.optimization.updaters import (
     AdaDelta,
     AdaGrad,
     Adam,

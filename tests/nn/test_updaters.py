@@ -11,7 +11,7 @@ import pytest
 
 from dl4jlegacy.errors import ConfError, ShapeError
 from dl4jlegacy.kernels import load
-from dl4jlegacy.nn.schedules import (
+from dl4jlegacy.nn.optimization.schedules import (
     ExponentialSchedule,
     InverseSchedule,
     MapSchedule,
@@ -21,7 +21,7 @@ from dl4jlegacy.nn.schedules import (
     StepSchedule,
     TorchStepSchedule,
 )
-from dl4jlegacy.nn.updaters import (
+from dl4jlegacy.nn.optimization.updaters import (
     UPDATERS,
     AdaDelta,
     Adam,

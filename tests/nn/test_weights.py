@@ -9,12 +9,13 @@ import msgspec
 import numpy as np
 import pytest
 
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.errors import ConfError
-from dl4jlegacy.nn import weights
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
 from dl4jlegacy.nn.layers.output import OutputLayer
 from dl4jlegacy.nn.networks import build_network
-from dl4jlegacy.nn.weights import (
+from dl4jlegacy.nn.optimization import weights
+from dl4jlegacy.nn.optimization.weights import (
     WEIGHT_INITS,
     BinomialDistribution,
     ConstantDistribution,
@@ -27,7 +28,6 @@ from dl4jlegacy.nn.weights import (
     fill_weights,
     init_weights,
 )
-from dl4jlegacy.seeding import Stream
 
 FI, FO = 200, 100
 STREAM = Stream.of(11).at(0, purpose="weights")

@@ -20,8 +20,8 @@ from dl4jlegacy.errors import UsageError
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.observing import events
 from dl4jlegacy.observing.events import Command, EventObserver, Receiver, Webhook
-from dl4jlegacy.scaleout.journal import JournalEntry
-from dl4jlegacy.training import params_sha256
+from dl4jlegacy.scaleout.persistence.journal import JournalEntry
+from dl4jlegacy.training.prepare import params_sha256
 
 NEVER = threading.Event().wait
 

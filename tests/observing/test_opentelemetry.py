@@ -22,11 +22,11 @@ from dl4jlegacy.cli.main import main
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.observing.opentelemetry import OpenTelemetryObserver, round_ids
-from dl4jlegacy.scaleout.observers import ObservedRun
+from dl4jlegacy.scaleout.actors.worker_pool import network_performer
+from dl4jlegacy.scaleout.monitoring.observers import ObservedRun
 from dl4jlegacy.scaleout.phases import EventStats, Phase
 from dl4jlegacy.scaleout.scoring import ValidationConf
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
-from dl4jlegacy.scaleout.worker_pool import network_performer
 
 
 def traced(

@@ -25,16 +25,16 @@ from dl4jlegacy.cli.main import main
 from dl4jlegacy.errors import CheckpointError, ConfError, UsageError
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.observing.prometheus import METRICS, PrometheusObserver
-from dl4jlegacy.scaleout.checkpoint import CheckpointStore
-from dl4jlegacy.scaleout.observers import ObservedRun
-from dl4jlegacy.scaleout.outcome import TrainingResult
+from dl4jlegacy.scaleout.actors.worker_pool import network_performer
+from dl4jlegacy.scaleout.monitoring.observers import ObservedRun
+from dl4jlegacy.scaleout.monitoring.outcome import TrainingResult
+from dl4jlegacy.scaleout.monitoring.run_state import STATES
+from dl4jlegacy.scaleout.persistence.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.phases import PHASES
 from dl4jlegacy.scaleout.protocol import Limits
-from dl4jlegacy.scaleout.records import Failure, WorkerRecord
-from dl4jlegacy.scaleout.run_state import STATES
 from dl4jlegacy.scaleout.scoring import ValidationConf
+from dl4jlegacy.scaleout.state.records import Failure, WorkerRecord
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
-from dl4jlegacy.scaleout.worker_pool import network_performer
 from tests.support import REPOSITORY
 
 Values = dict[str, dict[tuple[str, ...], float]]

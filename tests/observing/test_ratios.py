@@ -11,14 +11,14 @@ import pytest
 
 from dl4jlegacy import ActorNetworkRunner, Conf, IrisDataSetIterator
 from dl4jlegacy.cli.main import main
-from dl4jlegacy.folders import LocalFolder
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.observing.ratios import FollowedRatios, RatiosEntry, RatiosFile, RatiosObserver
-from dl4jlegacy.scaleout.aggregate import PARAMS
-from dl4jlegacy.scaleout.history import HistoryEntry
-from dl4jlegacy.scaleout.job import Result
-from dl4jlegacy.scaleout.observers import RunObserver
+from dl4jlegacy.scaleout.monitoring.observers import RunObserver
+from dl4jlegacy.scaleout.persistence.history import HistoryEntry
 from dl4jlegacy.scaleout.protocol import NewModel
+from dl4jlegacy.scaleout.state.aggregate import PARAMS
+from dl4jlegacy.scaleout.state.job import Result
+from dl4jlegacy.storage.folders import LocalFolder
 from dl4jlegacy.ui.sources import FolderSource
 from tests.support.dashboards import served
 

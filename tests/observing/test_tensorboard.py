@@ -19,24 +19,24 @@ import pytest
 
 from dl4jlegacy import ActorNetworkRunner, Conf, IrisDataSetIterator, read_history
 from dl4jlegacy.cli.main import main
-from dl4jlegacy.clock import RunningClock
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration, MultiLayerConfiguration, NeuralNetConfiguration
 from dl4jlegacy.nn.layers.layer import DenseLayer
 from dl4jlegacy.nn.layers.output import OutputLayer
+from dl4jlegacy.nn.optimization.schedules import ExponentialSchedule
+from dl4jlegacy.nn.optimization.updaters import Adam, NoOp, Sgd
 from dl4jlegacy.nn.parameter_statistics import named_spans
-from dl4jlegacy.nn.schedules import ExponentialSchedule
-from dl4jlegacy.nn.updaters import Adam, NoOp, Sgd
 from dl4jlegacy.observing import tensorboard
 from dl4jlegacy.observing.tensorboard import TensorBoardObserver
-from dl4jlegacy.scaleout.aggregate import PARAMS
-from dl4jlegacy.scaleout.history import HistoryEntry
-from dl4jlegacy.scaleout.job import Result
-from dl4jlegacy.scaleout.observers import ObservedRun, RunObserver
-from dl4jlegacy.scaleout.outcome import TrainingResult
+from dl4jlegacy.scaleout.monitoring.observers import ObservedRun, RunObserver
+from dl4jlegacy.scaleout.monitoring.outcome import TrainingResult
+from dl4jlegacy.scaleout.persistence.history import HistoryEntry
 from dl4jlegacy.scaleout.protocol import NewModel
 from dl4jlegacy.scaleout.scoring import ValidationConf
+from dl4jlegacy.scaleout.state.aggregate import PARAMS
+from dl4jlegacy.scaleout.state.job import Result
+from dl4jlegacy.system.clock import RunningClock
 from tests.support.cluster_commands import until
 from tests.support.event_files import read_events
 

@@ -10,13 +10,13 @@ import pykka
 from dl4jlegacy.kernels import load as load_kernels
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.actors import WorkerActor
+from dl4jlegacy.scaleout.actors.ticker import Ticker
 from dl4jlegacy.scaleout.actors.worker import LOOK_SECONDS
-from dl4jlegacy.scaleout.job import Result
-from dl4jlegacy.scaleout.outcome import Outcome
-from dl4jlegacy.scaleout.records import HEAD, Head, JobRecord, Manifest, encode_record
-from dl4jlegacy.scaleout.store import MemoryStore
+from dl4jlegacy.scaleout.monitoring.outcome import Outcome
+from dl4jlegacy.scaleout.state.job import Result
+from dl4jlegacy.scaleout.state.records import HEAD, Head, JobRecord, Manifest, encode_record
+from dl4jlegacy.scaleout.state.store import MemoryStore
 from dl4jlegacy.scaleout.strategies import create_router
-from dl4jlegacy.scaleout.ticker import Ticker
 from dl4jlegacy.scaleout.tracker import StateTracker
 from tests.scaleout.protocol.test_protocol import SetClock, network_work
 

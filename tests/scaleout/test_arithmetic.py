@@ -17,18 +17,19 @@ import pytest
 
 from dl4jlegacy.cluster.address import versions
 from dl4jlegacy.cluster.leadership import _definitions, check_takes_over
+from dl4jlegacy.cluster.runner import ActorNetworkRunner
 from dl4jlegacy.datasets import DataSet, ListDataSetIterator
 from dl4jlegacy.errors import TrackerError, VersionError
 from dl4jlegacy.kernels.arithmetic import cpu_arithmetic
 from dl4jlegacy.kernels.compilation import report_missing
-from dl4jlegacy.nn import compile_ahead, zoo
-from dl4jlegacy.run import resolve
-from dl4jlegacy.runner import ActorNetworkRunner
-from dl4jlegacy.scaleout import compute
-from dl4jlegacy.scaleout.checkpoint import CheckpointStore
-from dl4jlegacy.scaleout.compute import ARITHMETIC, RunArithmetic, check_same_arithmetic, compute_for_worker
+from dl4jlegacy.nn import zoo
+from dl4jlegacy.nn.compiling import compile_ahead
 from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.persistence.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
+from dl4jlegacy.scaleout.workers import arithmetic as compute
+from dl4jlegacy.scaleout.workers.arithmetic import ARITHMETIC, RunArithmetic, check_same_arithmetic, compute_for_worker
+from dl4jlegacy.training.run import resolve
 from tests.kernels.test_arithmetic import OTHER_CORE
 from tests.support import REPOSITORY
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from dl4jlegacy.errors import CheckpointError, CloudError
-from dl4jlegacy.folders import LocalFolder
-from dl4jlegacy.scaleout.checkpoint import CheckpointStore, RunIdentity
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.job import Result
-from dl4jlegacy.scaleout.records import Head, Manifest
+from dl4jlegacy.scaleout.persistence.checkpoint import CheckpointStore, RunIdentity
+from dl4jlegacy.scaleout.state.job import Result
+from dl4jlegacy.scaleout.state.records import Head, Manifest
+from dl4jlegacy.storage.folders import LocalFolder
 
 
 def head(version):
@@ -112,7 +112,7 @@ def test_who_takes_over_on_a_full_disk_needs_no_room_for_the_conf_that_is_there(
     saver = CheckpointStore(tmp_path / "run")
     conf = Conf(run="r")
     saver.keep_conf(conf)
-    monkeypatch.setattr("dl4jlegacy.folders.LocalFolder.write", full)
+    monkeypatch.setattr("dl4jlegacy.storage.folders.LocalFolder.write", full)
     saver.keep_conf(conf)
     with pytest.raises(CheckpointError, match="No space left on device; choose another folder"):
         saver.keep_conf(conf.replace(seed=1))

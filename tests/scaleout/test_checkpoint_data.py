@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from dl4jlegacy.cli import main
+from dl4jlegacy.cluster.runner import ActorNetworkRunner
 from dl4jlegacy.datasets import DataSet, ListDataSetIterator
 from dl4jlegacy.errors import CheckpointError
 from dl4jlegacy.nn import zoo
-from dl4jlegacy.runner import ActorNetworkRunner
-from dl4jlegacy.scaleout.checkpoint import CheckpointStore, RunIdentity, with_fingerprint
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.job import CollectionJobIterator
+from dl4jlegacy.scaleout.persistence.checkpoint import CheckpointStore, RunIdentity, with_fingerprint
+from dl4jlegacy.scaleout.state.job import CollectionJobIterator
 
 X = np.random.default_rng(1).random((40, 6), dtype=np.float32)
 Y = np.eye(3, dtype=np.float32)[np.arange(40) % 3]

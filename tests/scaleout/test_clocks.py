@@ -11,30 +11,30 @@ from typing import Any
 
 import pytest
 
-from dl4jlegacy.runner import ActorNetworkRunner
-from dl4jlegacy.scaleout.aggregate import CollectingAggregator
+from dl4jlegacy.cluster.runner import ActorNetworkRunner
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast import store as hazelcast_store
 from dl4jlegacy.scaleout.hazelcast.patience import Patience
-from dl4jlegacy.scaleout.job import CollectionJobIterator, Job, Result
-from dl4jlegacy.scaleout.outcome import RunStatus
+from dl4jlegacy.scaleout.monitoring.outcome import RunStatus
 from dl4jlegacy.scaleout.protocol import Limits
-from dl4jlegacy.scaleout.store import MemoryStore
+from dl4jlegacy.scaleout.state.aggregate import CollectingAggregator
+from dl4jlegacy.scaleout.state.job import CollectionJobIterator, Job, Result
+from dl4jlegacy.scaleout.state.store import MemoryStore
 from dl4jlegacy.scaleout.tracker import StateTracker
 from tests.test_layering import MODULES
 
 TIMES_OF_DAY = {
-    "dl4jlegacy.aws.session": {"time.time"},  # launch times and prices, which Amazon's clock gives
-    "dl4jlegacy.cli.runs": {"time.time"},  # how long ago a run began, for people
-    "dl4jlegacy.cli.watch": {"time.time"},  # when a run was seen, for people
+    "dl4jlegacy.storage.s3.session": {"time.time"},  # launch times and prices, which Amazon's clock gives
+    "dl4jlegacy.cli.commands.runs": {"time.time"},  # how long ago a run began, for people
+    "dl4jlegacy.cli.terminal.watch": {"time.time"},  # when a run was seen, for people
     "dl4jlegacy.cluster.names": {"time.time"},  # when a run began, for people
     "dl4jlegacy.doctor.network": {"time.time"},  # whether this machine's clock is that of a server
     "dl4jlegacy.doctor.surroundings": {"time.time"},  # whether it is a time that can be
     "dl4jlegacy.observing.events": {"time.time"},  # when something happened, for people
     "dl4jlegacy.observing.tensorboard": {"time.time"},  # when a point was written; names of files, in their order
     "dl4jlegacy.scaleout.actors.heartbeat": {"time.time"},  # when a heartbeat was sent, for people
-    "dl4jlegacy.scaleout.history": {"time.time"},  # when a version was made, for people
-    "dl4jlegacy.scaleout.journal": {"time.time"},  # when something happened, for people
+    "dl4jlegacy.scaleout.persistence.history": {"time.time"},  # when a version was made, for people
+    "dl4jlegacy.scaleout.persistence.journal": {"time.time"},  # when something happened, for people
     "dl4jlegacy.scaleout.phases": {"time.time"},  # when phases began, for people
     "dl4jlegacy.scaleout.zookeeper.session": {"time.time"},  # whether this machine's clock is that of the servers
     "dl4jlegacy.ui.sources": {"time.time"},  # for how long a folder has had no news, which nobody else can tell
@@ -47,8 +47,14 @@ CLOCKS = {"time.time", "time.time_ns", "time.clock_gettime", "time.ctime", "time
 
 
 COMPARED = {
-    ("dl4jlegacy.cli.inspect", "left[0].time <= entry.time"): "for people: between which versions a state is shown",
-    ("dl4jlegacy.cli.runs", "time.time() - run.began"): "for people: about how long ago a master says that it began",
+    (
+        "dl4jlegacy.cli.commands.inspect",
+        "left[0].time <= entry.time",
+    ): "for people: between which versions a state is shown",
+    (
+        "dl4jlegacy.cli.commands.runs",
+        "time.time() - run.began",
+    ): "for people: about how long ago a master says that it began",
     (
         "dl4jlegacy.doctor.network",
         "when + 0.5 - (sent + time.time()) / 2",

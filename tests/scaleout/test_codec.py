@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from dl4jlegacy.errors import ConfError, ShapeError, WireError
 from dl4jlegacy.kernels import load
 from dl4jlegacy.kernels.numpy.rice import best_k
-from dl4jlegacy.scaleout import codec
-from dl4jlegacy.scaleout.codec import (
+from dl4jlegacy.scaleout.state import codec
+from dl4jlegacy.scaleout.state.codec import (
     BITMAP,
     FLEXIBLE,
     FORMATS,

@@ -13,10 +13,10 @@ import msgspec
 import pytest
 
 from dl4jlegacy.errors import PoisonJobError
-from dl4jlegacy.scaleout import computing
-from dl4jlegacy.scaleout.computing import Computing
+from dl4jlegacy.scaleout.persistence import computing
+from dl4jlegacy.scaleout.persistence.computing import Computing
 from dl4jlegacy.scaleout.plan import Phase, Plan
-from dl4jlegacy.scaleout.records import Head, Manifest
+from dl4jlegacy.scaleout.state.records import Head, Manifest
 from tests.support import REPOSITORY
 
 PLAN = Plan(phases=(Phase(epochs=100),), batches=40, examples=40, batch_size=1, jobs_per_round=4)
@@ -93,7 +93,7 @@ def test_no_link_is_followed(tmp_path: Path) -> None:
 
 DIES = """
 import signal
-import dl4jlegacy.scaleout.perform as poison_module
+import dl4jlegacy.scaleout.workers.perform as poison_module
 performed_well = poison_module.MultiLayerNetworkPerformer.perform
 def perform_poison(self, job):
     if tuple(job.slot[:2]) == (60, 2):

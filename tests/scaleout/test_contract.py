@@ -23,11 +23,11 @@ from dl4jlegacy import (
 from dl4jlegacy.errors import ConfError, ContractError, DataError, Dl4jError, JobError, NotFiniteError
 from dl4jlegacy.kernels import load
 from dl4jlegacy.nn import zoo
-from dl4jlegacy.scaleout import parts
 from dl4jlegacy.scaleout.contract import check_opened, slots_to_fold_ahead
-from dl4jlegacy.scaleout.parts import register_router
 from dl4jlegacy.scaleout.plan import Phase, Plan, Validation
-from dl4jlegacy.scaleout.records import Head, Manifest
+from dl4jlegacy.scaleout.state.records import Head, Manifest
+from dl4jlegacy.scaleout.workers import plugins as parts
+from dl4jlegacy.scaleout.workers.plugins import register_router
 
 
 @pytest.fixture(autouse=True)

@@ -9,9 +9,9 @@ from xml.etree import ElementTree
 import pytest
 
 from dl4jlegacy import HistoryEntry
-from dl4jlegacy.scaleout.curves import OVER, RunCurves, columns_of, curves_of
-from dl4jlegacy.scaleout.curves_svg import DARK, GROUNDS, LIGHT, MOST_RUNS, TEXTS, curves_svg, described
-from dl4jlegacy.scaleout.records import Figures
+from dl4jlegacy.scaleout.monitoring.curves import OVER, RunCurves, columns_of, curves_of
+from dl4jlegacy.scaleout.monitoring.curves_svg import DARK, GROUNDS, LIGHT, MOST_RUNS, TEXTS, curves_svg, described
+from dl4jlegacy.scaleout.state.records import Figures
 
 SVG = "{http://www.w3.org/2000/svg}"
 

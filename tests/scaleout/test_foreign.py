@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from dl4jlegacy.clock import RunningClock
 from dl4jlegacy.errors import NotAuthorisedError
-from dl4jlegacy.scaleout.envelope import Envelope
-from dl4jlegacy.scaleout.foreign import ForeignValues
-from dl4jlegacy.scaleout.journal import Journal, JournalReader
+from dl4jlegacy.scaleout.persistence.journal import Journal, JournalReader
 from dl4jlegacy.scaleout.protocol import increment
 from dl4jlegacy.scaleout.protocol.frames import sweep
-from dl4jlegacy.scaleout.records import HEAD, Head, Keys, Manifest, WorkerRecord, encode_record
-from dl4jlegacy.scaleout.store import Buffer, MemoryStore
+from dl4jlegacy.scaleout.state.envelope import Envelope
+from dl4jlegacy.scaleout.state.records import HEAD, Head, Keys, Manifest, WorkerRecord, encode_record
+from dl4jlegacy.scaleout.state.store import Buffer, MemoryStore
+from dl4jlegacy.scaleout.state.untrusted import ForeignValues
 from dl4jlegacy.scaleout.tracker import StateTracker, drive
+from dl4jlegacy.system.clock import RunningClock
 from tests.scaleout.protocol.test_protocol import network_work
 from tests.support import simulator
 from tools.chaos.junk import VALUES, keys

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dl4jlegacy.cluster.runner import ActorNetworkRunner
 from dl4jlegacy.datasets import DataSet, ListDataSetIterator
 from dl4jlegacy.datasets import load as load_data
 from dl4jlegacy.datasets.multi_dataset import ListMultiDataSetIterator, MultiDataSet
@@ -18,10 +19,9 @@ from dl4jlegacy.nn.conf.network import (
 from dl4jlegacy.nn.graph.computation_graph import ComputationGraph
 from dl4jlegacy.nn.layers.layer import DenseLayer
 from dl4jlegacy.nn.layers.output import OutputLayer
-from dl4jlegacy.nn.updaters import Adam
-from dl4jlegacy.runner import ActorNetworkRunner
+from dl4jlegacy.nn.optimization.updaters import Adam
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.job import decode_work, encode_work
+from dl4jlegacy.scaleout.state.job import decode_work, encode_work
 
 
 def two_inputs() -> ComputationGraphConfiguration:

@@ -12,14 +12,14 @@ import pytest
 from dl4jlegacy import ActorNetworkRunner, Conf, DigitsDataSetIterator, HistoryEntry, IrisDataSetIterator, read_history
 from dl4jlegacy.cli.main import main
 from dl4jlegacy.errors import CheckpointError
-from dl4jlegacy.folders import Lines, LocalFolder, Mark
 from dl4jlegacy.nn import AutoEncoder, NeuralNetConfiguration, OutputLayer, zoo
 from dl4jlegacy.nn.networks import learning_rate_at
-from dl4jlegacy.nn.schedules import StepSchedule
-from dl4jlegacy.nn.updaters import AdaDelta, NoOp, Sgd
-from dl4jlegacy.scaleout.history import FollowedHistory, HistoryFile, versions_that_count
-from dl4jlegacy.scaleout.outcome import TrainingResult
+from dl4jlegacy.nn.optimization.schedules import StepSchedule
+from dl4jlegacy.nn.optimization.updaters import AdaDelta, NoOp, Sgd
+from dl4jlegacy.scaleout.monitoring.outcome import TrainingResult
+from dl4jlegacy.scaleout.persistence.history import FollowedHistory, HistoryFile, versions_that_count
 from dl4jlegacy.scaleout.scoring import ValidationConf
+from dl4jlegacy.storage.folders import Lines, LocalFolder, Mark
 
 
 def trained(

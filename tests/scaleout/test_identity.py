@@ -27,16 +27,16 @@ from dl4jlegacy import (
     Job,
     MultiLayerNetwork,
     Result,
-    storage,
 )
 from dl4jlegacy.errors import CheckpointError, VersionError
 from dl4jlegacy.kernels import load
 from dl4jlegacy.nn import zoo
-from dl4jlegacy.scaleout import parts
-from dl4jlegacy.scaleout.checkpoint import _signed, _verified
-from dl4jlegacy.scaleout.code_digest import code_digest, module_digest
+from dl4jlegacy.scaleout import saved_run
 from dl4jlegacy.scaleout.identity import PERFORMER, MadeOf, agree_on_parts, agree_on_performer
-from dl4jlegacy.scaleout.parts import register_router
+from dl4jlegacy.scaleout.persistence.checkpoint import _signed, _verified
+from dl4jlegacy.scaleout.state.code_digest import code_digest, module_digest
+from dl4jlegacy.scaleout.workers import plugins as parts
+from dl4jlegacy.scaleout.workers.plugins import register_router
 
 
 @pytest.fixture(autouse=True)
@@ -142,7 +142,7 @@ def narrow(conf: Conf) -> HogWildWorkRouter:
 
 
 def usual_performer(conf: Conf, kernels: Any) -> Any:
-    from dl4jlegacy.scaleout.worker_pool import network_performer
+    from dl4jlegacy.scaleout.actors.worker_pool import network_performer
 
     return network_performer(conf, kernels)
 
@@ -177,7 +177,7 @@ def test_a_run_goes_on_with_other_code_only_if_that_is_meant(
         train(tmp_path, 2, resume=True, **after())
     unchanged = train(tmp_path, 2, resume=True, **before())
     changed = train(tmp_path, 3, resume=True, changed_code=True, **after())
-    history = storage.read_history(str(tmp_path))
+    history = saved_run.read_history(str(tmp_path))
     noted = [entry.version for entry in history if entry.changed_code]
     assert [entry.changed_code for entry in history if entry.changed_code] == [(what,)]
     assert unchanged.head.version < noted[0] <= changed.head.version

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from dl4jlegacy.errors import CheckpointError, TrackerError
-from dl4jlegacy.folders import LocalFolder
-from dl4jlegacy.scaleout import journal
-from dl4jlegacy.scaleout.journal import FollowedJournal, Journal, JournalEntry, JournalFile, JournalReader
-from dl4jlegacy.scaleout.records import encode_record
+from dl4jlegacy.scaleout.persistence import journal
+from dl4jlegacy.scaleout.persistence.journal import FollowedJournal, Journal, JournalEntry, JournalFile, JournalReader
+from dl4jlegacy.scaleout.state.records import encode_record
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
+from dl4jlegacy.storage.folders import LocalFolder
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def test_a_hint_tells_those_who_listen(tracker):
 
 
 def test_writing_never_raises_and_what_could_not_be_written_is_logged(tracker, caplog):
-    caplog.set_level(logging.INFO, logger="dl4jlegacy.scaleout.journal")
+    caplog.set_level(logging.INFO, logger="dl4jlegacy.scaleout.persistence.journal")
     writer = Journal(tracker, "a")
     writer.write("run_began", what=object())
     tracker.shutdown()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from dl4jlegacy.folders import LocalFolder
-from dl4jlegacy.scaleout.lines import LinesFile, LinesKeeper
+from dl4jlegacy.scaleout.persistence.lines import LinesFile, LinesKeeper
+from dl4jlegacy.storage.folders import LocalFolder
 
 
 class Record(msgspec.Struct, frozen=True):

@@ -11,8 +11,8 @@ import pytest
 from dl4jlegacy import ActorNetworkRunner, Conf, HogWildWorkRouter, IrisDataSetIterator
 from dl4jlegacy.errors import ContractError, DataError, Dl4jError
 from dl4jlegacy.nn import zoo
-from dl4jlegacy.scaleout import parts
-from dl4jlegacy.scaleout.parts import checked
+from dl4jlegacy.scaleout.workers import plugins as parts
+from dl4jlegacy.scaleout.workers.plugins import checked
 from dl4jlegacy.testing import check_aggregator, check_jobs
 from tests.support.mistaken_parts import MISTAKES, Lines, Mistake, Squares, Total, run
 

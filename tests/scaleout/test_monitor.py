@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from dl4jlegacy.errors import TrackerError
-from dl4jlegacy.folders import LocalFolder
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.journal import Journal, JournalFile
-from dl4jlegacy.scaleout.liveness.client import LivenessClient
-from dl4jlegacy.scaleout.liveness.quorum import WORKER_TOPIC
-from dl4jlegacy.scaleout.monitor import GONE, LIVENESS, ClusterMonitor
+from dl4jlegacy.scaleout.links.liveness.client import LivenessClient
+from dl4jlegacy.scaleout.links.liveness.quorum import WORKER_TOPIC
+from dl4jlegacy.scaleout.monitoring.monitor import GONE, LIVENESS, ClusterMonitor
+from dl4jlegacy.scaleout.persistence.journal import Journal, JournalFile
 from dl4jlegacy.scaleout.protocol import STEP, Steps
-from dl4jlegacy.scaleout.records import HEAD, Head, Manifest, WorkerRecord, encode_record
+from dl4jlegacy.scaleout.state.records import HEAD, Head, Manifest, WorkerRecord, encode_record
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
+from dl4jlegacy.storage.folders import LocalFolder
 
 
 class Leadership:
@@ -151,7 +151,7 @@ def test_a_worker_that_is_gone_is_shown_for_a_while_and_then_removed(watched, mo
     watched.leadership.restored.clear()
     assert watched.leadership.restored.wait(60)  # it has looked for those that are to be removed since
     assert [worker.id for worker in watched.tracker.workers()] == ["p-0"]
-    monkeypatch.setattr("dl4jlegacy.scaleout.monitor._STALE_SECONDS", 0.0)
+    monkeypatch.setattr("dl4jlegacy.scaleout.monitoring.monitor._STALE_SECONDS", 0.0)
     wait_for(lambda: not watched.tracker.workers())
 
 

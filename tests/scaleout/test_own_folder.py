@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from dl4jlegacy.errors import CheckpointError, StorageError
-from dl4jlegacy.folders import LocalFolder
-from dl4jlegacy.scaleout.checkpoint import CheckpointStore, RunIdentity
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.journal import JournalEntry, JournalFile
-from dl4jlegacy.scaleout.own_folder import OwnFolder
+from dl4jlegacy.scaleout.persistence.checkpoint import CheckpointStore, RunIdentity
+from dl4jlegacy.scaleout.persistence.journal import JournalEntry, JournalFile
+from dl4jlegacy.scaleout.persistence.own_folder import OwnFolder
+from dl4jlegacy.storage.folders import LocalFolder
 from tests.scaleout.test_checkpoint import frame, head
 
 OURS, THEIRS = Conf(run="ours", incarnation="1" * 16), Conf(run="theirs", incarnation="2" * 16)

@@ -23,8 +23,14 @@ from dl4jlegacy import (
 )
 from dl4jlegacy.errors import ConfError, JobError, MissingPartError, NotFiniteError, UsageError
 from dl4jlegacy.nn import zoo
-from dl4jlegacy.scaleout import parts
-from dl4jlegacy.scaleout.parts import find_performer, find_router, import_parts, register_performer, register_router
+from dl4jlegacy.scaleout.workers import plugins as parts
+from dl4jlegacy.scaleout.workers.plugins import (
+    find_performer,
+    find_router,
+    import_parts,
+    register_performer,
+    register_router,
+)
 
 
 class Squares:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.scaleout.plan import VALIDATE, Phase, Plan, Validation
-from dl4jlegacy.scaleout.records import Head, Manifest, advance
+from dl4jlegacy.scaleout.state.records import Head, Manifest, advance
 from dl4jlegacy.scaleout.strategies import STRATEGIES, create_router
 
 validations = st.builds(

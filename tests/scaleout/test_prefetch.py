@@ -12,9 +12,9 @@ import pytest
 
 from dl4jlegacy.datasets import DataSet, ListDataSetIterator
 from dl4jlegacy.datasets.read_ahead import ReadAhead
-from dl4jlegacy.scaleout.job import CollectionJobIterator, DataSetJobIterator
 from dl4jlegacy.scaleout.plan import Phase, SlotPlan
-from dl4jlegacy.scaleout.prefetch import PrefetchedJobs, prefetched
+from dl4jlegacy.scaleout.state.job import CollectionJobIterator, DataSetJobIterator
+from dl4jlegacy.scaleout.workers.prefetch import PrefetchedJobs, prefetched
 
 from ..datasets.test_read_ahead import wait_for_threads
 

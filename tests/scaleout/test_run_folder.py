@@ -11,13 +11,15 @@ from typing import Any
 
 import pytest
 
-from dl4jlegacy import ValidationConf, storage, training
-from dl4jlegacy.clock import RunningClock
+from dl4jlegacy import ValidationConf
 from dl4jlegacy.errors import CheckpointError, Dl4jError, StorageError
-from dl4jlegacy.run import resolve
-from dl4jlegacy.scaleout.checkpoint import CheckpointStore, RunIdentity
+from dl4jlegacy.scaleout import saved_run
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.run_folder import RunFolder
+from dl4jlegacy.scaleout.persistence.checkpoint import CheckpointStore, RunIdentity
+from dl4jlegacy.scaleout.persistence.run_folder import RunFolder
+from dl4jlegacy.system.clock import RunningClock
+from dl4jlegacy.training import prepare as training
+from dl4jlegacy.training.run import resolve
 from tests.scaleout.test_checkpoint import frame, head
 from tests.support.storage_faults import FAULTS, StorageFault
 
@@ -67,7 +69,7 @@ def test_a_run_bears_whatever_becomes_of_its_folder_says_so_once_and_writes_ther
     assert ("was gone from" in caplog.text) == (kind in ("deleted", "another run's"))
     assert CheckpointStore(folder).newest()[0].version == calls[-1]
     assert CheckpointStore(folder).kept("run") == report.fields["run"]
-    assert len(storage.read_history(folder)) > 1
+    assert len(saved_run.read_history(folder)) > 1
 
 
 @pytest.mark.parametrize("kind", FAULTS)

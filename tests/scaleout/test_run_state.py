@@ -11,22 +11,19 @@ from typing import Any
 
 import pytest
 
-from dl4jlegacy.cli import inspect, watch
-from dl4jlegacy.cli import runs as cli_runs
+from dl4jlegacy.cli.commands import inspect
+from dl4jlegacy.cli.commands import runs as cli_runs
 from dl4jlegacy.cli.main import main
-from dl4jlegacy.cli.watch import Seen
+from dl4jlegacy.cli.terminal import watch
+from dl4jlegacy.cli.terminal.watch import Seen
 from dl4jlegacy.cluster import runs
 from dl4jlegacy.cluster.address import Access, ClusterAddress
 from dl4jlegacy.cluster.runs import FoundRun, Grid
 from dl4jlegacy.errors import TrackerError
 from dl4jlegacy.observing.prometheus import PrometheusObserver
-from dl4jlegacy.progress import status_line
-from dl4jlegacy.scaleout.journal import Journal
-from dl4jlegacy.scaleout.observers import ObservedRun
-from dl4jlegacy.scaleout.outcome import RunStatus
-from dl4jlegacy.scaleout.plan import Phase, Plan
-from dl4jlegacy.scaleout.records import WorkerRecord
-from dl4jlegacy.scaleout.run_state import (
+from dl4jlegacy.scaleout.monitoring.observers import ObservedRun
+from dl4jlegacy.scaleout.monitoring.outcome import RunStatus
+from dl4jlegacy.scaleout.monitoring.run_state import (
     LEADER,
     STATES,
     RunFacts,
@@ -36,7 +33,11 @@ from dl4jlegacy.scaleout.run_state import (
     run_state,
     shown_workers,
 )
+from dl4jlegacy.scaleout.persistence.journal import Journal
+from dl4jlegacy.scaleout.plan import Phase, Plan
+from dl4jlegacy.scaleout.state.records import WorkerRecord
 from dl4jlegacy.scaleout.tracker import StateTracker
+from dl4jlegacy.training.progress import status_line
 from dl4jlegacy.ui.sources import TrackerState
 from dl4jlegacy.ui.view import Reading
 from dl4jlegacy.ui.watcher import Watcher

@@ -10,21 +10,21 @@ import msgspec
 import pytest
 
 from dl4jlegacy import IrisDataSetIterator, read_history
-from dl4jlegacy.cli.run_table import run_table
+from dl4jlegacy.cli.terminal.run_table import run_table
 from dl4jlegacy.errors import TrackerError
-from dl4jlegacy.execution import RunExecution
-from dl4jlegacy.folders import LocalFolder
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.nn.listeners import TrainingListener
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.history import Share, add_shares
-from dl4jlegacy.scaleout.journal import Journal, JournalEntry, JournalFile
-from dl4jlegacy.scaleout.monitor import ClusterMonitor
-from dl4jlegacy.scaleout.outcome import TrainingResult
-from dl4jlegacy.scaleout.records import Head, Manifest
-from dl4jlegacy.scaleout.run_summary import RunSummary, WorkerSummary, summarize
+from dl4jlegacy.scaleout.monitoring.monitor import ClusterMonitor
+from dl4jlegacy.scaleout.monitoring.outcome import TrainingResult
+from dl4jlegacy.scaleout.monitoring.run_summary import RunSummary, WorkerSummary, summarize
+from dl4jlegacy.scaleout.persistence.history import Share, add_shares
+from dl4jlegacy.scaleout.persistence.journal import Journal, JournalEntry, JournalFile
 from dl4jlegacy.scaleout.scoring import ValidationConf
+from dl4jlegacy.scaleout.state.records import Head, Manifest
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
+from dl4jlegacy.storage.folders import LocalFolder
+from dl4jlegacy.training.execution import RunExecution
 from tests.scaleout.test_monitor import Leadership, Watched, wait_for
 
 HEAD = Head(run="r", version=9, round=9, model=Manifest("", 0, 0), batches=36, examples=576, status="done")

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dl4jlegacy import ConfError, EarlyStopping, ValidationConf
-from dl4jlegacy.nn.training.early_stopping import ScoreImprovementEpochTerminationCondition
+from dl4jlegacy.nn.fitting.early_stopping import ScoreImprovementEpochTerminationCondition
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.plan import Phase, Plan, Validation
-from dl4jlegacy.scaleout.records import Failure, Figures, Head, Keys, Manifest, account, advance
 from dl4jlegacy.scaleout.scoring import Scoring
+from dl4jlegacy.scaleout.state.records import Failure, Figures, Head, Keys, Manifest, account, advance
 
 VALIDATED = Plan(
     phases=(Phase(kind="pretrain", layer=0), Phase(epochs=30)),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dl4jlegacy.errors import ConfError
-from dl4jlegacy.scaleout.secret import GET_SECRET, MAKE_SECRET, read_secret
+from dl4jlegacy.system.secret import GET_SECRET, MAKE_SECRET, read_secret
 
 
 @pytest.fixture

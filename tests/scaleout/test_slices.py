@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dl4jlegacy.errors import WireError
-from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.protocol.frames import keys_of, read_frame, rewrite_frame, write_slices
-from dl4jlegacy.scaleout.records import Manifest, decode_record, encode_record
-from dl4jlegacy.scaleout.slices import cut, joined
-from dl4jlegacy.scaleout.store import MemoryStore
+from dl4jlegacy.scaleout.state.job import Result
+from dl4jlegacy.scaleout.state.records import Manifest, decode_record, encode_record
+from dl4jlegacy.scaleout.state.slices import cut, joined
+from dl4jlegacy.scaleout.state.store import MemoryStore
 from dl4jlegacy.scaleout.tracker import drive
 
 

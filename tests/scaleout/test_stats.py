@@ -15,20 +15,29 @@ import pytest
 
 from dl4jlegacy import ActorNetworkRunner, Conf, IrisDataSetIterator, read_stats
 from dl4jlegacy.cli.main import main
-from dl4jlegacy.clock import RunningClock
 from dl4jlegacy.errors import CheckpointError, TrackerError, UsageError
-from dl4jlegacy.folders import LocalFolder
 from dl4jlegacy.nn import zoo
-from dl4jlegacy.scaleout import phases, stats
-from dl4jlegacy.scaleout.lines import MOST_WAITING
+from dl4jlegacy.scaleout import phases
+from dl4jlegacy.scaleout.monitoring import stats
+from dl4jlegacy.scaleout.monitoring.stats import (
+    RING,
+    StatsCollector,
+    StatsFile,
+    StatsSender,
+    TrainingStats,
+    duration,
+    sending,
+)
+from dl4jlegacy.scaleout.monitoring.stats_page import histogram, stats_page
+from dl4jlegacy.scaleout.monitoring.stats_trace import chrome_trace
+from dl4jlegacy.scaleout.persistence.lines import MOST_WAITING
 from dl4jlegacy.scaleout.phases import NO_PHASES, PHASES, EventStats, PhaseRecorder
-from dl4jlegacy.scaleout.records import Keys, encode_record
 from dl4jlegacy.scaleout.scoring import ValidationConf
-from dl4jlegacy.scaleout.stats import RING, StatsCollector, StatsFile, StatsSender, TrainingStats, duration, sending
-from dl4jlegacy.scaleout.stats_page import histogram, stats_page
-from dl4jlegacy.scaleout.stats_trace import chrome_trace
+from dl4jlegacy.scaleout.state.records import Keys, encode_record
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, StateTracker
-from dl4jlegacy.training import params_sha256
+from dl4jlegacy.storage.folders import LocalFolder
+from dl4jlegacy.system.clock import RunningClock
+from dl4jlegacy.training.prepare import params_sha256
 from tests.support.cluster_commands import until
 
 HOSTILE = '</script><script>alert(1)</script>\x1b[31m"&'
@@ -497,7 +506,7 @@ def test_names_on_the_page_are_text() -> None:
 
 
 def test_a_long_run_has_its_newest_events_on_the_timeline_and_all_in_the_table(monkeypatch) -> None:
-    monkeypatch.setattr("dl4jlegacy.scaleout.stats_page.MOST_SHOWN", 10)
+    monkeypatch.setattr("dl4jlegacy.scaleout.monitoring.stats_page.MOST_SHOWN", 10)
     page = Page(stats_page(TrainingStats(tuple(map(event, range(30)))), title="t"))
     assert [found[2] for found in page.data["events"]] == [1_000_000 * n for n in range(10)]
     assert "The newest 10 events; table and histograms are of all." in page.texts and "30" in page.texts

@@ -8,17 +8,16 @@ import msgspec
 import numpy as np
 import pytest
 
-from dl4jlegacy.clock import RunningClock
 from dl4jlegacy.errors import NotAuthorisedError, NotFiniteError, TrackerClosedError, TrackerError
 from dl4jlegacy.kernels import load
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
-from dl4jlegacy.scaleout.job import Result
-from dl4jlegacy.scaleout.journal import Journal
+from dl4jlegacy.scaleout.persistence.journal import Journal
 from dl4jlegacy.scaleout.plan import Phase, Plan
 from dl4jlegacy.scaleout.protocol import frames
 from dl4jlegacy.scaleout.protocol.leasing import lease_jobs
-from dl4jlegacy.scaleout.records import (
+from dl4jlegacy.scaleout.state.job import Result
+from dl4jlegacy.scaleout.state.records import (
     HEAD,
     Failure,
     Head,
@@ -29,9 +28,10 @@ from dl4jlegacy.scaleout.records import (
     decode_record,
     encode_record,
 )
-from dl4jlegacy.scaleout.store import MemoryStore
+from dl4jlegacy.scaleout.state.store import MemoryStore
 from dl4jlegacy.scaleout.strategies import aggregator_of, create_router
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, StateTracker, drive
+from dl4jlegacy.system.clock import RunningClock
 
 PLAN = Plan(phases=(Phase(),), batches=8, examples=8, batch_size=1, jobs_per_round=4)
 

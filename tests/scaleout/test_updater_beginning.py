@@ -25,16 +25,16 @@ from dl4jlegacy.nn import (
     OutputLayer,
     RmsProp,
 )
-from dl4jlegacy.nn.dl4j.serializer import restore_model, write_model
-from dl4jlegacy.scaleout.aggregate import PARAMS, STATE, aggregate
+from dl4jlegacy.nn.interchange.dl4j.serializer import restore_model, write_model
 from dl4jlegacy.scaleout.contract import finished
 from dl4jlegacy.scaleout.first_model import first_model
-from dl4jlegacy.scaleout.job import Result
-from dl4jlegacy.scaleout.slices import cut, joined
+from dl4jlegacy.scaleout.state.aggregate import PARAMS, STATE, aggregate
+from dl4jlegacy.scaleout.state.job import Result
+from dl4jlegacy.scaleout.state.slices import cut, joined
 from dl4jlegacy.scaleout.strategies import create_router
 from dl4jlegacy.scaleout.updater_beginning import begin_state
-from dl4jlegacy.strict_json import to_json
-from dl4jlegacy.training import read_checkpoint
+from dl4jlegacy.system.strict_json import to_json
+from dl4jlegacy.training.prepare import read_checkpoint
 
 KERNELS = load("numpy")
 MIXED = MultiLayerConfiguration(

@@ -16,12 +16,12 @@ from dl4jlegacy.datasets import DataSet, MultiDataSet, load
 from dl4jlegacy.datasets.normalizers import NormalizerMinMaxScaler
 from dl4jlegacy.datasets.validation import in_batches, split_off
 from dl4jlegacy.errors import CheckpointError, Dl4jError, NotFiniteError
-from dl4jlegacy.inference import evaluate_network
+from dl4jlegacy.models.model import evaluate_network
 from dl4jlegacy.nn import DenseLayer, MultiLayerConfiguration, NeuralNetConfiguration, OutputLayer, Sgd
 from dl4jlegacy.nn.batch_evaluation import ROWS
-from dl4jlegacy.scaleout.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.conf import FREE_FIELDS
-from dl4jlegacy.training import params_sha256
+from dl4jlegacy.scaleout.persistence.checkpoint import CheckpointStore
+from dl4jlegacy.training.prepare import params_sha256
 
 IRIS = load("iris")
 SCALED = NormalizerMinMaxScaler().fit(IRIS.train)

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dl4jlegacy.cli import services as command
+from dl4jlegacy.cli.commands import services as command
 from dl4jlegacy.errors import UsageError
 from dl4jlegacy.services import Services, ServicesState, servers
 from dl4jlegacy.services.ensemble import Ensemble, ensemble_of, shared_cluster_name

@@ -31,7 +31,6 @@ from hazelcast.serialization.data import Data
 from kazoo.client import KazooClient
 
 from dl4jlegacy.cli.main import declared
-from dl4jlegacy.console import run_guarded
 from dl4jlegacy.errors import TrackerError, UsageError
 from dl4jlegacy.services import Services, ServicesState, jars, java, port_choice, servers, state, supervisor
 from dl4jlegacy.services.grid import grid_of
@@ -47,6 +46,7 @@ from dl4jlegacy.services.settings import (
     member_settings,
     zookeeper_settings,
 )
+from dl4jlegacy.system.console import run_guarded
 from tests.support import REPOSITORY
 from tests.support.cluster_commands import freeze
 from tests.support.cluster_fixtures import stopped_at_the_end
@@ -444,7 +444,7 @@ def test_free_ports_that_belong_together_are_all_free_and_nobody_elses() -> None
 
 COMMAND = """
 import sys
-from dl4jlegacy.console import run_guarded
+from dl4jlegacy.system.console import run_guarded
 from dl4jlegacy.cli import cluster
 from dl4jlegacy.cli.main import declared
 services = declared(["services"])

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from dl4jlegacy import MultiLayerNetwork, load_model, write_model
-from dl4jlegacy.backend import Array
-from dl4jlegacy.inference_queue import Batching
+from dl4jlegacy.arrays.backend import Array
+from dl4jlegacy.models.prediction import blocks_of, predict_blocks
+from dl4jlegacy.models.queue import Batching
 from dl4jlegacy.nn.zoo import lenet, mlp
-from dl4jlegacy.prediction import blocks_of, predict_blocks
 from tests.serving.test_serving import Held, serving
 from tests.support.cluster_commands import until
 

@@ -7,11 +7,11 @@ import tracemalloc
 import pytest
 
 from dl4jlegacy import MultiLayerNetwork, load_model, write_model
-from dl4jlegacy.clock import Deadline
-from dl4jlegacy.inference import TrainedModel
+from dl4jlegacy.models.model import TrainedModel
 from dl4jlegacy.nn.zoo import mlp
 from dl4jlegacy.serving.answers import CSV, JSON, Limits, RefusedError, read_body
 from dl4jlegacy.serving.body_limits import TooMuchError, check_json, check_lines
+from dl4jlegacy.system.clock import Deadline
 
 NBYTES = 1 << 20
 

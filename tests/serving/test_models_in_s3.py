@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from dl4jlegacy.aws.locations import Location
-from dl4jlegacy.aws.session import Aws
-from dl4jlegacy.aws.uploader import S3Uploader
+from dl4jlegacy.storage.s3.locations import Location
+from dl4jlegacy.storage.s3.session import Aws
+from dl4jlegacy.storage.s3.uploader import S3Uploader
 from tests.serving.test_serving import post, run, serving, write_plain
 from tests.support.aws_fixtures import Fault, FaultProxy
 from tests.support.cluster_commands import until

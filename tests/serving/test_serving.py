@@ -26,23 +26,24 @@ from openapi_spec_validator import validate
 from PIL import Image
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from dl4jlegacy import DataSet, ImageRecordReader, NormalizerMinMaxScaler, http_connections, load_model
+from dl4jlegacy import DataSet, ImageRecordReader, NormalizerMinMaxScaler, load_model
 from dl4jlegacy.cli import main
-from dl4jlegacy.clock import Deadline
-from dl4jlegacy.datasets.texts import TextReader
+from dl4jlegacy.datasets.text.texts import TextReader
 from dl4jlegacy.errors import ConfError, ModelError, NotAuthorisedError, UsageError
-from dl4jlegacy.inference_queue import Batching
-from dl4jlegacy.listening import bind
+from dl4jlegacy.models.prediction import blocks_of, predict_blocks
+from dl4jlegacy.models.queue import Batching
 from dl4jlegacy.nn import DenseLayer, MultiLayerNetwork, NeuralNetConfiguration, OutputLayer, write_model
 from dl4jlegacy.nn.batch_evaluation import ROWS
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
 from dl4jlegacy.nn.zoo import char_lstm, mlp
-from dl4jlegacy.prediction import blocks_of, predict_blocks
 from dl4jlegacy.serving import predictions as predictions_module
 from dl4jlegacy.serving.answers import Limits
 from dl4jlegacy.serving.models import ServedModel, named_paths
 from dl4jlegacy.serving.server import ModelServer, token_for
 from dl4jlegacy.serving.service import Service
+from dl4jlegacy.system import http_connections
+from dl4jlegacy.system.clock import Deadline
+from dl4jlegacy.system.listening import bind
 from tests.support import REPOSITORY, open_sockets
 from tests.support.cluster_commands import until
 from tests.support.image_contents import png

@@ -15,8 +15,8 @@ from sklearn.utils import estimator_checks
 from sklearn.utils.class_weight import compute_class_weight, compute_sample_weight
 
 from dl4jlegacy import Adam, DenseLayer, MultiLayerConfiguration, MultiLayerNetwork, NeuralNetConfiguration, OutputLayer
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.datasets.dataset import DataSet, one_hot
-from dl4jlegacy.seeding import Stream
 from dl4jlegacy.sklearn import DL4JClassifier, DL4JRegressor
 from dl4jlegacy.sklearn.weights import weighted
 

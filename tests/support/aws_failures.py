@@ -22,9 +22,9 @@ from typing import Any
 
 from dl4jlegacy.aws.cluster_spec import CLUSTER, MASTER, OWNER, ROLE, WORKER
 from dl4jlegacy.aws.reaper import reap
-from dl4jlegacy.aws.session import Aws
 from dl4jlegacy.aws.setup import ClusterSetup
 from dl4jlegacy.errors import Dl4jError
+from dl4jlegacy.storage.s3.session import Aws
 from tests.aws.test_cluster import PAYLOAD, SPEC, registered
 from tests.support.aws_fixtures import (
     IMAGE,

@@ -407,7 +407,7 @@ def aws(aws_environment: FaultProxy) -> Iterator[Any]:
 
 def impatient(wait: Callable[[float], None] | None = None, **arguments: Any) -> Any:
     """Return an ``Aws`` whose waits take no time, or as long as ``wait`` takes."""
-    from dl4jlegacy.aws.session import Aws, Clock
+    from dl4jlegacy.storage.s3.session import Aws, Clock
 
     clock = FakeClock()
     return Aws(REGION, clock=Clock(now=clock.now, wait=wait or clock.wait), **arguments)

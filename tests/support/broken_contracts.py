@@ -12,7 +12,7 @@ from typing import Any
 
 from dl4jlegacy.errors import ContractError
 from dl4jlegacy.scaleout.plan import Plan
-from dl4jlegacy.scaleout.records import HEAD, Head, decode_record
+from dl4jlegacy.scaleout.state.records import HEAD, Head, decode_record
 from dl4jlegacy.scaleout.strategies import HogWildWorkRouter
 from tests.support import simulator
 

@@ -18,12 +18,12 @@ from unittest import mock
 
 import numpy as np
 
-from dl4jlegacy.scaleout.aggregate import PARAMS, aggregate
-from dl4jlegacy.scaleout.codec import unpack
-from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol.frames import read_frame
-from dl4jlegacy.scaleout.records import HEAD, Head, Manifest, SlotState, Snapshot, covered, decode_record
+from dl4jlegacy.scaleout.state.aggregate import PARAMS, aggregate
+from dl4jlegacy.scaleout.state.codec import unpack
+from dl4jlegacy.scaleout.state.job import Result
+from dl4jlegacy.scaleout.state.records import HEAD, Head, Manifest, SlotState, Snapshot, covered, decode_record
 from dl4jlegacy.scaleout.strategies import SlotStrategy
 from dl4jlegacy.scaleout.strategies.elastic_averaging import DIFFERENCE, ElasticAveragingWorkRouter
 from dl4jlegacy.scaleout.strategies.gradient_sharing import CODES, RESIDUAL

@@ -19,11 +19,11 @@ from typing import Any
 import psutil
 import pytest
 
-from dl4jlegacy.cli.inspect import STALLED
+from dl4jlegacy.cli.commands.inspect import STALLED
 from dl4jlegacy.cluster.address import find_incarnation
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStore
 from dl4jlegacy.scaleout.protocol import NAMES, listed_runs
-from dl4jlegacy.scaleout.records import Head
+from dl4jlegacy.scaleout.state.records import Head
 from dl4jlegacy.scaleout.tracker import StateTracker
 from dl4jlegacy.scaleout.zookeeper import ZooKeeperSession
 from dl4jlegacy.scaleout.zookeeper.rights import CLOCK, ENDED, ROOT
@@ -47,7 +47,7 @@ STANDING = re.compile(rf"{ROOT}|{CLOCK}|{ENDED}.*|/[^/]+:[0-9]+(/tmp)?")
 """What stays in Zookeeper: the folders that its server makes, and the records of ends, which go after a while."""
 HOLDS = """
 import pathlib as held_pathlib, threading as held_threading
-import dl4jlegacy.scaleout.perform as held_module
+import dl4jlegacy.scaleout.workers.perform as held_module
 unheld, held_from = held_module.MultiLayerNetworkPerformer.perform, held_pathlib.Path({held_from!r})
 def is_held(job):
     try:

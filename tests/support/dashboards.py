@@ -10,16 +10,14 @@ from typing import Any
 import httpx
 
 from dl4jlegacy.errors import CheckpointError, TrackerError
-from dl4jlegacy.folders import LocalFolder
-from dl4jlegacy.listening import bind
 from dl4jlegacy.nn.zoo import ZOO
 from dl4jlegacy.observing.ratios import RatiosEntry
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.history import HistoryEntry, HistoryFile
-from dl4jlegacy.scaleout.journal import Journal, JournalFile
-from dl4jlegacy.scaleout.monitor import GONE
+from dl4jlegacy.scaleout.monitoring.monitor import GONE
+from dl4jlegacy.scaleout.persistence.history import HistoryEntry, HistoryFile
+from dl4jlegacy.scaleout.persistence.journal import Journal, JournalFile
 from dl4jlegacy.scaleout.plan import Phase, Plan
-from dl4jlegacy.scaleout.records import (
+from dl4jlegacy.scaleout.state.records import (
     HEAD,
     Failure,
     Figures,
@@ -31,7 +29,9 @@ from dl4jlegacy.scaleout.records import (
     encode_record,
 )
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
-from dl4jlegacy.strict_json import to_json
+from dl4jlegacy.storage.folders import LocalFolder
+from dl4jlegacy.system.listening import bind
+from dl4jlegacy.system.strict_json import to_json
 from dl4jlegacy.ui.endpoints import Panel
 from dl4jlegacy.ui.evaluation import EvaluationView
 from dl4jlegacy.ui.guard import Policy

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dl4jlegacy.backend import as_contiguous, to_host
+from dl4jlegacy.arrays.backend import as_contiguous, to_host
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.kernels import load
+from dl4jlegacy.nn.fitting.gradient_check import GradientCheckReport, GradientCheckUtil
 from dl4jlegacy.nn.networks import Network, build_network
-from dl4jlegacy.nn.training.gradient_check import GradientCheckReport, GradientCheckUtil
-from dl4jlegacy.nn.updaters import Sgd
-from dl4jlegacy.seeding import Stream
+from dl4jlegacy.nn.optimization.updaters import Sgd
 from tests.support.standin import counters, launch
 from tests.support.standin.cublas import FakeCublas
 

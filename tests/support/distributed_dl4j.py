@@ -22,7 +22,7 @@ from dl4jlegacy import (
     NeuralNetConfiguration,
     ZookeeperConfigurationRetriever,
 )
-from dl4jlegacy.training import params_sha256
+from dl4jlegacy.training.prepare import params_sha256
 
 NUMBER_OF_INPUTS, NUMBER_OF_OUTPUTS = 4, 3
 

@@ -21,7 +21,7 @@ from typing import Literal
 
 from dl4jlegacy.errors import TrackerError
 from dl4jlegacy.scaleout import protocol
-from dl4jlegacy.scaleout.records import HEAD, Head, Manifest, decode_record
+from dl4jlegacy.scaleout.state.records import HEAD, Head, Manifest, decode_record
 from tests.support import simulator
 from tests.support.scenarios import HOSTILE
 from tests.support.simulator import CHECKPOINT_EVERY, MASTERS, WORKERS, SimulatedStore, Work, World

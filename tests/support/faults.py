@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dl4jlegacy.scaleout.records import HEAD, Failure, Head, Manifest, WorkerRecord, encode_record
-from dl4jlegacy.scaleout.run_state import GONE, LEADER, TROUBLES
+from dl4jlegacy.scaleout.monitoring.run_state import GONE, LEADER, TROUBLES
+from dl4jlegacy.scaleout.state.records import HEAD, Failure, Head, Manifest, WorkerRecord, encode_record
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, StateTracker
 
 __all__ = ["FAULTS", "FULL", "MASTER", "Fault", "broken_run"]

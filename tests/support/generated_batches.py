@@ -19,7 +19,7 @@ import numpy as np
 from dl4jlegacy import ActorNetworkRunner, Conf, DataSet
 from dl4jlegacy.datasets.iterator import BatchCursor
 from dl4jlegacy.nn import zoo
-from dl4jlegacy.training import params_sha256
+from dl4jlegacy.training.prepare import params_sha256
 
 __all__ = ["COLUMNS", "Generated"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from dl4jlegacy import wire
+from dl4jlegacy.arrays import wire
 from dl4jlegacy.errors import WireError
-from dl4jlegacy.scaleout.mesh.messages import MessageCache
-from dl4jlegacy.scaleout.mesh.wire import MessageReader, header
+from dl4jlegacy.scaleout.links.mesh.messages import MessageCache
+from dl4jlegacy.scaleout.links.mesh.wire import MessageReader, header
 
 __all__ = ["HostileMesh", "HostileMessages"]
 

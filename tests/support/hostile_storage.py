@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from dl4jlegacy.clock import Clock
-from dl4jlegacy.folders import Lines, Mark
-from dl4jlegacy.scaleout.checkpoint import CheckpointStore, RunIdentity
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.job import Result
-from dl4jlegacy.scaleout.own_folder import CONF
+from dl4jlegacy.scaleout.persistence.checkpoint import CheckpointStore, RunIdentity
+from dl4jlegacy.scaleout.persistence.own_folder import CONF
+from dl4jlegacy.scaleout.persistence.run_folder import RunFolder
 from dl4jlegacy.scaleout.protocol import RunStart
-from dl4jlegacy.scaleout.records import Head, Manifest
-from dl4jlegacy.scaleout.run_folder import RunFolder
+from dl4jlegacy.scaleout.state.job import Result
+from dl4jlegacy.scaleout.state.records import Head, Manifest
+from dl4jlegacy.storage.folders import Lines, Mark
+from dl4jlegacy.system.clock import Clock
 
 __all__ = ["HostileStorage"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import sys
 
-from dl4jlegacy.scaleout.liveness.client import LivenessClient
-from dl4jlegacy.scaleout.liveness.server import LivenessServer
+from dl4jlegacy.scaleout.links.liveness.client import LivenessClient
+from dl4jlegacy.scaleout.links.liveness.server import LivenessServer
 
 
 def tell(event: str, **more: object) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from dl4jlegacy.scaleout.mesh.configuration import VoidConfiguration
-from dl4jlegacy.scaleout.mesh.node import Member, MeshNode
+from dl4jlegacy.scaleout.links.mesh.configuration import VoidConfiguration
+from dl4jlegacy.scaleout.links.mesh.node import Member, MeshNode
 
 
 def main() -> None:

@@ -14,10 +14,10 @@ from typing import Any
 
 from dl4jlegacy.errors import CheckpointError, VersionError
 from dl4jlegacy.scaleout import protocol
-from dl4jlegacy.scaleout.code_digest import code_digest
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.identity import DATA, FIRST_MODEL, PERFORMER, agree_on_parts, agree_on_performer
-from dl4jlegacy.scaleout.job import Result
+from dl4jlegacy.scaleout.state.code_digest import code_digest
+from dl4jlegacy.scaleout.state.job import Result
 from dl4jlegacy.scaleout.tracker import StateTracker
 from tests.support.scenarios import HOSTILE, Scenario
 from tests.support.simulator import Work, World

@@ -12,11 +12,11 @@ import pytest
 
 from dl4jlegacy import load_model
 from dl4jlegacy.cli import main
-from dl4jlegacy.clock import Deadline
 from dl4jlegacy.errors import Dl4jError
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.serving.answers import Limits, RefusedError, read_body
-from dl4jlegacy.training import prepare
+from dl4jlegacy.system.clock import Deadline
+from dl4jlegacy.training.prepare import prepare
 from tests.support.odd_page import OTHER, warnings_of
 
 __all__ = ["FolderBench"]

@@ -25,8 +25,8 @@ from dl4jlegacy import (
     register_performer,
     register_router,
 )
-from dl4jlegacy.scaleout import parts
 from dl4jlegacy.scaleout.protocol import Limits
+from dl4jlegacy.scaleout.workers import plugins as parts
 
 __all__ = ["WordCountPerformer", "lines"]
 

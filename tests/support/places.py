@@ -11,17 +11,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dl4jlegacy import training
 from dl4jlegacy.cluster.address import ClusterAddress
 from dl4jlegacy.cluster.registration import MasterRegistration
-from dl4jlegacy.scaleout.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
+from dl4jlegacy.scaleout.persistence.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.protocol import NAMES, write_frame
-from dl4jlegacy.scaleout.records import HEAD, Head, Keys, Manifest, encode_record
+from dl4jlegacy.scaleout.state.records import HEAD, Head, Keys, Manifest, encode_record
 from dl4jlegacy.scaleout.tracker import drive
 from dl4jlegacy.scaleout.zookeeper import MasterElection, ZookeeperConfigurationRetriever, ZooKeeperSession
 from dl4jlegacy.services import ServicesState
+from dl4jlegacy.training import prepare as training
 from tests.support.cluster_commands import nodes_below
 
 __all__ = ["SECRET", "Place", "head", "interrupted", "place", "stopped"]

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 
 from dl4jlegacy.scaleout import protocol
-from dl4jlegacy.scaleout.records import POISON, Failure, Head, covered
+from dl4jlegacy.scaleout.state.records import POISON, Failure, Head, covered
 from tests.support import simulator
 from tests.support.scenarios import HOSTILE, Scenario
 from tests.support.simulator import LEASE, WORKERS, DiedError, Work, World

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.kernels import load
 from dl4jlegacy.nn import MultiLayerNetwork
+from dl4jlegacy.nn.compiling.warm_up import made_up_batch
 from dl4jlegacy.nn.zoo import ZOO
-from dl4jlegacy.seeding import Stream
-from dl4jlegacy.warm_up import made_up_batch
 from tests.nn.test_random_networks import batch, build, unsettle
 from tests.support.random_networks import draw
 

@@ -17,13 +17,13 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from dl4jlegacy.clock import Clock, RunningClock
 from dl4jlegacy.scaleout import protocol
-from dl4jlegacy.scaleout.aggregate import CollectingAggregator
-from dl4jlegacy.scaleout.foreign import ForeignValues
-from dl4jlegacy.scaleout.job import CollectionJobIterator, Result
-from dl4jlegacy.scaleout.records import HEAD, Head, decode_record, keyspace
+from dl4jlegacy.scaleout.state.aggregate import CollectingAggregator
+from dl4jlegacy.scaleout.state.job import CollectionJobIterator, Result
+from dl4jlegacy.scaleout.state.records import HEAD, Head, decode_record, keyspace
+from dl4jlegacy.scaleout.state.untrusted import ForeignValues
 from dl4jlegacy.scaleout.strategies import create_router
+from dl4jlegacy.system.clock import Clock, RunningClock
 from tests.support.simulator import Machines, SimulatedStore
 
 NAME, IDS, RUNS = "run", ("a", "b"), 2

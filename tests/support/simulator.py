@@ -25,16 +25,16 @@ from unittest import mock
 import msgspec
 import numpy as np
 
-from dl4jlegacy.clock import Clock, RunningClock
+from dl4jlegacy.arrays.wire import digest
 from dl4jlegacy.errors import CheckpointError
 from dl4jlegacy.scaleout import protocol
-from dl4jlegacy.scaleout.aggregate import JobAggregator, ValidationAggregation, aggregate, aggregation_tree
-from dl4jlegacy.scaleout.foreign import ForeignValues
-from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.plan import Plan, SlotPlan
 from dl4jlegacy.scaleout.protocol import closing, frames, leasing, watch
 from dl4jlegacy.scaleout.protocol.frames import keys_of
-from dl4jlegacy.scaleout.records import (
+from dl4jlegacy.scaleout.scoring import Scoring
+from dl4jlegacy.scaleout.state.aggregate import JobAggregator, ValidationAggregation, aggregate, aggregation_tree
+from dl4jlegacy.scaleout.state.job import Result
+from dl4jlegacy.scaleout.state.records import (
     HEAD,
     Best,
     Failure,
@@ -46,9 +46,9 @@ from dl4jlegacy.scaleout.records import (
     covered,
     decode_record,
 )
-from dl4jlegacy.scaleout.scoring import Scoring
+from dl4jlegacy.scaleout.state.untrusted import ForeignValues
 from dl4jlegacy.scaleout.strategies import SlotStrategy, Strategy, WorkRouter, create_router
-from dl4jlegacy.wire import digest
+from dl4jlegacy.system.clock import Clock, RunningClock
 from tests.support.chain_observer import ChainObserver
 from tests.support.hostile_copies import HostileCopies
 from tests.support.hostile_mesh import HostileMesh

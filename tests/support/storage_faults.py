@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from dl4jlegacy.folders import LocalFolder
-from dl4jlegacy.scaleout.checkpoint import CheckpointStore, RunIdentity
 from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.persistence.checkpoint import CheckpointStore, RunIdentity
+from dl4jlegacy.storage.folders import LocalFolder
 from tests.scaleout.test_checkpoint import frame, head
 
 __all__ = ["FAULTS", "StorageFault"]

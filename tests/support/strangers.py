@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
 
-from dl4jlegacy.scaleout.liveness.handshake import CHALLENGE_NBYTES, Connection
+from dl4jlegacy.scaleout.links.liveness.handshake import CHALLENGE_NBYTES, Connection
 from tests.support.cluster_commands import until
 
 __all__ = [

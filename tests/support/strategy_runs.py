@@ -15,7 +15,7 @@ from dl4jlegacy.datasets import load
 from dl4jlegacy.datasets.normalizers import NormalizerMinMaxScaler
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.scaleout.plan import Phase, Plan, Validation
-from dl4jlegacy.scaleout.records import Head, Manifest
+from dl4jlegacy.scaleout.state.records import Head, Manifest
 
 __all__ = ["BEGINNING", "PLAN", "SLOTS", "Copies", "bits", "conf_of", "data", "interrupt", "train"]
 

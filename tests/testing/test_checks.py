@@ -27,12 +27,12 @@ from dl4jlegacy.errors import ContractError, DataError, Dl4jError, JobError
 from dl4jlegacy.kernels import load
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.nn.networks import build_network
+from dl4jlegacy.scaleout.actors.worker_pool import network_performer
 from dl4jlegacy.scaleout.first_model import first_model
-from dl4jlegacy.scaleout.job import DataSetJobIterator
 from dl4jlegacy.scaleout.plan import Plan
-from dl4jlegacy.scaleout.records import Head
+from dl4jlegacy.scaleout.state.job import DataSetJobIterator
+from dl4jlegacy.scaleout.state.records import Head
 from dl4jlegacy.scaleout.strategies import STRATEGIES, create_router
-from dl4jlegacy.scaleout.worker_pool import network_performer
 from dl4jlegacy.testing import check_aggregator, check_iterator, check_performer, check_strategy
 
 # --- ours -------------------------------------------------------------------------------------------------------------

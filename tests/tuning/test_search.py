@@ -12,13 +12,13 @@ import numpy as np
 import optuna
 import pytest
 
-from dl4jlegacy import training
+from dl4jlegacy.cluster.runner import ActorNetworkRunner
 from dl4jlegacy.datasets import IrisDataSetIterator
 from dl4jlegacy.errors import ConfError, OutputError, TrainingError
-from dl4jlegacy.runner import ActorNetworkRunner
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.outcome import RunStatus
+from dl4jlegacy.scaleout.monitoring.outcome import RunStatus
 from dl4jlegacy.scaleout.scoring import ValidationConf
+from dl4jlegacy.training import prepare as training
 from dl4jlegacy.tuning import FinishedTrial, PruningCallback, SearchOptions, SearchResult, SearchSpace, tune
 
 RATE = "updater.learning_rate"

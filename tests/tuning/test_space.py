@@ -11,7 +11,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
-from dl4jlegacy.nn.updaters import Adam, Sgd
+from dl4jlegacy.nn.optimization.updaters import Adam, Sgd
 from dl4jlegacy.nn.zoo import select
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.tuning import SearchSpace, read_search

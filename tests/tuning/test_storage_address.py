@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dl4jlegacy.cli.tune import TuneOptions, _how_to_go_on
+from dl4jlegacy.cli.commands.tune import TuneOptions, _how_to_go_on
 from dl4jlegacy.errors import ConfError, Dl4jError
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.tuning import SearchOptions, SearchSpace, tune

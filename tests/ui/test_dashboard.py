@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from dl4jlegacy.errors import CheckpointError, ConfError, NotAuthorisedError, UsageError
-from dl4jlegacy.listening import bind, url_of
+from dl4jlegacy.system.listening import bind, url_of
 from dl4jlegacy.ui.guard import Policy, refusal
 from dl4jlegacy.ui.server import TOKEN, TOKEN_FILE, policy_for
 from dl4jlegacy.ui.sources import FolderSource, LocalSource, Silence

@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 
 from dl4jlegacy import ActorNetworkRunner, Conf, DigitsDataSetIterator, IrisDataSetIterator
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.cli.main import main
 from dl4jlegacy.errors import CheckpointError, ConfError
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.nn.networks import NetworkConfiguration
 from dl4jlegacy.nn.summary import summarize
-from dl4jlegacy.scaleout.aggregate import PARAMS
-from dl4jlegacy.scaleout.checkpoint import CheckpointStore
-from dl4jlegacy.scaleout.job import Result
+from dl4jlegacy.scaleout.persistence.checkpoint import CheckpointStore
+from dl4jlegacy.scaleout.state.aggregate import PARAMS
+from dl4jlegacy.scaleout.state.job import Result
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
 from dl4jlegacy.ui.evaluation import evaluate_newest
 from dl4jlegacy.ui.model_api import thinned

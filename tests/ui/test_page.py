@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dl4jlegacy.scaleout.records import WorkerRecord
+from dl4jlegacy.scaleout.state.records import WorkerRecord
 from dl4jlegacy.ui.sources import FolderSource
 from tests.support.browser import Browser, shows, text_of
 from tests.support.dashboards import HOSTILE, KeptRun, TrackedRun, history, link_to, served, small_conf

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from dl4jlegacy.cli.values import json_object
-from dl4jlegacy.console import emit, open_console, run_guarded
+from dl4jlegacy.cli.options.values import json_object
 from dl4jlegacy.errors import UsageError, nearest
 from dl4jlegacy.scaleout.strategies import STRATEGIES, create_router
+from dl4jlegacy.system.console import emit, open_console, run_guarded
 from tools.chaos.driver import ChaosOptions, run_chaos
 from tools.chaos.schedule import KINDS, parse_kinds
 

@@ -21,9 +21,9 @@ from typing import Any
 import msgspec
 
 from dl4jlegacy.errors import Dl4jError, UsageError
-from dl4jlegacy.exits import Stopped
 from dl4jlegacy.scaleout.strategies import create_router
 from dl4jlegacy.services.jars import fetch_jars, pinned_jars
+from dl4jlegacy.system.exits import Stopped
 from tools.chaos import network
 from tools.chaos.faults import DETECTION_GOALS, ActiveFault, inject
 from tools.chaos.report import ChaosReport, FaultResult, RunResult

@@ -10,8 +10,8 @@ from __future__ import annotations
 import socket
 import struct
 
-from dl4jlegacy.clock import Deadline
 from dl4jlegacy.errors import TrackerError
+from dl4jlegacy.system.clock import Deadline
 
 __all__ = ["expire_session", "session_password"]
 

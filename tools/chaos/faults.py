@@ -16,8 +16,8 @@ from pathlib import Path
 
 from dl4jlegacy.errors import Dl4jError, TrackerError
 from dl4jlegacy.scaleout.hazelcast.link import DisturbedError, HazelcastLink
-from dl4jlegacy.scaleout.journal import JournalEntry
-from dl4jlegacy.scaleout.records import Keys
+from dl4jlegacy.scaleout.persistence.journal import JournalEntry
+from dl4jlegacy.scaleout.state.records import Keys
 from dl4jlegacy.scaleout.strategies import create_router
 from dl4jlegacy.scaleout.strategies.strategy import SlotStrategy
 from dl4jlegacy.services import Services

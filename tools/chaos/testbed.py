@@ -24,7 +24,7 @@ import msgspec
 from dl4jlegacy.cluster.address import find_incarnation
 from dl4jlegacy.errors import DeadlineError, Dl4jError, TrackerError
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker, HazelcastStore
-from dl4jlegacy.scaleout.journal import JournalFile
+from dl4jlegacy.scaleout.persistence.journal import JournalFile
 from dl4jlegacy.scaleout.zookeeper import ZooKeeperSession, registered_workers
 from dl4jlegacy.scaleout.zookeeper.membership import group_path, read_member
 from dl4jlegacy.services import Services, ServicesState

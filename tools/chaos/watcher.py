@@ -11,9 +11,9 @@ from typing import NamedTuple, Self
 
 from dl4jlegacy.errors import Dl4jError
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
-from dl4jlegacy.scaleout.journal import JournalEntry, JournalReader
-from dl4jlegacy.scaleout.monitor import GONE
-from dl4jlegacy.scaleout.records import Head, WorkerRecord
+from dl4jlegacy.scaleout.monitoring.monitor import GONE
+from dl4jlegacy.scaleout.persistence.journal import JournalEntry, JournalReader
+from dl4jlegacy.scaleout.state.records import Head, WorkerRecord
 
 __all__ = ["RunWatcher", "Sample", "last_slow_moment", "rounds_per_second"]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.errors import ShapeError
 from dl4jlegacy.kernels.cuda.cudnn_convolution import CudnnConvolution, find_cudnn
 from dl4jlegacy.kernels.cuda.launch import BLOCK, Launcher

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from dl4jlegacy.backend import Array
-from dl4jlegacy.devices import PRECISIONS
+from dl4jlegacy.arrays.backend import Array
+from dl4jlegacy.arrays.devices import PRECISIONS
 from dl4jlegacy.errors import ConfError, DeviceError, ShapeError, nearest
 
 __all__ = ["SIGNATURES", "Cublas", "load_library"]

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dl4jlegacy.backend import Array, to_host
+from dl4jlegacy.arrays.backend import Array, to_host
 from dl4jlegacy.errors import how_to_install
 from dl4jlegacy.kernels.cuda.scratch import Scratch
 

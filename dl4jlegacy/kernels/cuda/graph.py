@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from dl4jlegacy.backend import Array, get_array_module
+from dl4jlegacy.arrays.backend import Array, get_array_module
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.errors import CaptureError, DeviceError, DeviceMemoryError
 from dl4jlegacy.kernels.cuda.graph_parameters import GraphParameters, TracedStream, trace
 from dl4jlegacy.kernels.cuda.staging import Staging
-from dl4jlegacy.seeding import Stream
 
 __all__ = ["CapturedStep", "capture_step"]
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.errors import CaptureError
-from dl4jlegacy.seeding import Stream
 
 __all__ = ["GraphParameters", "TracedStream", "trace"]
 

@@ -11,7 +11,8 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.kernels.cuda.convolution import Convolutions
 from dl4jlegacy.kernels.cuda.graph import CapturedStep, capture_step
 from dl4jlegacy.kernels.cuda.graph_parameters import GraphParameters, TracedStream
@@ -20,7 +21,6 @@ from dl4jlegacy.kernels.cuda.staging import Staging
 from dl4jlegacy.kernels.cuda.tiles import Tiles
 from dl4jlegacy.kernels.cuda.updaters import Updaters
 from dl4jlegacy.kernels.cuda.vectors import Vectors
-from dl4jlegacy.seeding import Stream
 
 __all__ = ["CupyKernels"]
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from dl4jlegacy.backend import Array
-from dl4jlegacy.devices import PRECISIONS
+from dl4jlegacy.arrays.backend import Array
+from dl4jlegacy.arrays.devices import PRECISIONS
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
 from dl4jlegacy.kernels.compilation import report_compilation
 from dl4jlegacy.kernels.cuda.cublas import Cublas

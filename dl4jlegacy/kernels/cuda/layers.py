@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
 from dl4jlegacy.kernels.cuda.launch import BLOCK, Launcher
 from dl4jlegacy.kernels.protocol import FUSED_ACTIVATIONS

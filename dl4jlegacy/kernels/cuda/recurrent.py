@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.kernels.cuda.layers import Layers
 from dl4jlegacy.kernels.numpy.recurrent import check_backward, check_forward, write_gradients
 

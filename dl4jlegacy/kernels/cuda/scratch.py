@@ -7,7 +7,7 @@ from types import ModuleType
 
 import numpy as np
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 
 __all__ = ["Scratch"]
 

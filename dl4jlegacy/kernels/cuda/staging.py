@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 
 __all__ = ["Staging"]
 

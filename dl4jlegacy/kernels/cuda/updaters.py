@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.kernels.cuda.launch import Launcher
 
 __all__ = ["Updaters"]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from concurrent.futures import Executor
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.errors import ShapeError
 from dl4jlegacy.kernels.cuda.launch import BLOCK, Launcher
 from dl4jlegacy.kernels.numpy import rice

@@ -32,10 +32,10 @@ from numba.core import caching
 from numba.core.registry import cpu_target
 from numba.core.runtime.nrt import rtsys
 
-from dl4jlegacy import files, ownership
-from dl4jlegacy.clock import Deadline
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.compilation import report_compilation, report_missing
+from dl4jlegacy.system import files, ownership
+from dl4jlegacy.system.clock import Deadline
 
 __all__ = [
     "OPTIONS",

@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
 from dl4jlegacy.kernels.elementary import integer_power, use_compiled
 from dl4jlegacy.kernels.numba import elementary, layers, rice, sampling, threshold, updaters

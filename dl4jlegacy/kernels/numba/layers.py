@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.kernels.numba.compile import helper, kernel
 from dl4jlegacy.kernels.numba.elementary import exp_jit, log_jit, tanh_jit
 from dl4jlegacy.kernels.numba.product_blocks import turn

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.kernels.numba.compile import helper, kernel
 from dl4jlegacy.kernels.numba.handing import get
 from dl4jlegacy.kernels.numba.tile_blocks import clear, expand_window, max_window

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
 from dl4jlegacy.kernels.numba import lanes
 from dl4jlegacy.kernels.numba.compile import compile_cached

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.errors import ShapeError
 from dl4jlegacy.kernels import threads
 from dl4jlegacy.kernels.numba import team

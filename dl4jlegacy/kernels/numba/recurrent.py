@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.kernels import threads
 from dl4jlegacy.kernels.numba import lanes, team
 from dl4jlegacy.kernels.numba.compile import has_wide_registers, helper, kernel

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.errors import ShapeError
 from dl4jlegacy.kernels import responses
 from dl4jlegacy.kernels.numba.compile import compile_cached, helper

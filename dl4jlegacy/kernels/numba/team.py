@@ -40,7 +40,7 @@ from dl4jlegacy.kernels.numba.handing import (
     serve,
     share_out,
 )
-from dl4jlegacy.service_threads import ServiceThread
+from dl4jlegacy.system.service_threads import ServiceThread
 
 __all__ = ["hired", "run_all", "share_vectors"]
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.errors import ShapeError
 from dl4jlegacy.kernels.numba.compile import address_of, compile_cached, register_file
 from dl4jlegacy.kernels.numba.emission import call_block

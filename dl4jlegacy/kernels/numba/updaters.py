@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.kernels.numba import team
 from dl4jlegacy.kernels.numba.compile import helper, kernel
 from dl4jlegacy.kernels.numba.handing import get, vector_at

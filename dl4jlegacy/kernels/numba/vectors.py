@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba import carray  # type: ignore[attr-defined,unused-ignore]
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.kernels.numba import lanes
 from dl4jlegacy.kernels.numba.compile import helper, kernel
 

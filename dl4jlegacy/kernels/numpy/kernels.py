@@ -11,7 +11,7 @@ from concurrent.futures import Executor
 
 import numpy as np
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
 from dl4jlegacy.kernels.elementary import integer_power, log, sine_and_cosine
 from dl4jlegacy.kernels.numpy.recurrent import lstm_backward, lstm_forward

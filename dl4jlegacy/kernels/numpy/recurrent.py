@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dl4jlegacy.backend import Array, get_array_module
+from dl4jlegacy.arrays.backend import Array, get_array_module
 from dl4jlegacy.errors import ShapeError
 
 __all__ = [

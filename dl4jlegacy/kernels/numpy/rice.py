@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.errors import ShapeError, WireError, counted
 
 __all__ = ["best_k", "codes_at", "places_of", "rice_decode", "rice_encode", "sections", "wrong_message"]

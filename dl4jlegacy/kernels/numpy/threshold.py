@@ -12,7 +12,7 @@ from concurrent.futures import Executor
 
 import numpy as np
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.errors import ConfError, ShapeError
 
 __all__ = ["check_codes", "check_encode", "check_tau", "threshold_decode", "threshold_encode", "wrong_codes"]

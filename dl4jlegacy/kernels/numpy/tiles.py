@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.errors import ConfError, nearest
 from dl4jlegacy.kernels.elementary import positive_power
 from dl4jlegacy.kernels.protocol import MOST_PLACES, Pool

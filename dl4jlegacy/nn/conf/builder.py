@@ -27,10 +27,10 @@ from dl4jlegacy.nn.layers.feedforward import FeedForwardLayer
 from dl4jlegacy.nn.layers.layer import DenseLayer, Layer
 from dl4jlegacy.nn.layers.output import OutputLayer
 from dl4jlegacy.nn.layers.rbm import RBM
+from dl4jlegacy.nn.optimization.schedules import Schedule
+from dl4jlegacy.nn.optimization.updaters import UPDATERS, Nesterovs, Sgd, Updater, check_idle, create_updater
+from dl4jlegacy.nn.optimization.weights import Distribution
 from dl4jlegacy.nn.preprocessors import InputPreProcessor
-from dl4jlegacy.nn.schedules import Schedule
-from dl4jlegacy.nn.updaters import UPDATERS, Nesterovs, Sgd, Updater, check_idle, create_updater
-from dl4jlegacy.nn.weights import Distribution
 
 if TYPE_CHECKING:
     from dl4jlegacy.nn.conf.network import (

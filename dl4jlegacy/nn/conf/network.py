@@ -21,17 +21,17 @@ from dl4jlegacy.nn.conf.graph_order import topological_order
 from dl4jlegacy.nn.conf.graph_stages import GraphNode, Node, nodes, vertex_title
 from dl4jlegacy.nn.conf.stages import Stage, infer_input_type, stages
 from dl4jlegacy.nn.conf.text import decode_json, decode_yaml, encode_json, encode_yaml
-from dl4jlegacy.nn.functions import ACTIVATIONS
-from dl4jlegacy.nn.gradient_normalization import GRADIENT_NORMALIZATIONS
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeFeedForward
 from dl4jlegacy.nn.layers.feedforward import FeedForwardLayer
 from dl4jlegacy.nn.layers.layer import Layer
 from dl4jlegacy.nn.layers.output import BaseOutputLayer
+from dl4jlegacy.nn.optimization.functions import ACTIVATIONS
+from dl4jlegacy.nn.optimization.gradient_normalization import GRADIENT_NORMALIZATIONS
+from dl4jlegacy.nn.optimization.updaters import Sgd, Updater, resolve_updater
+from dl4jlegacy.nn.optimization.weights import WEIGHT_INITS, Distribution
 from dl4jlegacy.nn.preprocessors import InputPreProcessor
-from dl4jlegacy.nn.updaters import Sgd, Updater, resolve_updater
 from dl4jlegacy.nn.vertices.combine import MergeVertex
 from dl4jlegacy.nn.vertices.shape import Vertex
-from dl4jlegacy.nn.weights import WEIGHT_INITS, Distribution
 
 __all__ = [
     "ComputationGraphConfiguration",

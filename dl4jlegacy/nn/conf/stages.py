@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.errors import ConfError, ShapeError
 from dl4jlegacy.kernels.protocol import Kernels, host_kernels
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeFeedForward, InputTypeRecurrent
@@ -21,9 +21,9 @@ from dl4jlegacy.nn.layers.feedforward import Backward, Params
 from dl4jlegacy.nn.layers.layer import Layer
 from dl4jlegacy.nn.layers.output import BaseOutputLayer
 from dl4jlegacy.nn.layers.subsampling import SubsamplingLayer
-from dl4jlegacy.nn.losses import LOSSES
+from dl4jlegacy.nn.optimization.losses import LOSSES
+from dl4jlegacy.nn.optimization.step import Step
 from dl4jlegacy.nn.preprocessors import InputPreProcessor, resolve_preprocessor
-from dl4jlegacy.nn.step import Step
 
 __all__ = ["INHERITED", "Stage", "infer_input_type", "resolve_layer", "stages"]
 

@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import inspect
 
-from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import ConfError, closest, nearest
 from dl4jlegacy.nn.conf.yaml_text import YAMLError, check_bounds, load_yaml, write_yaml
+from dl4jlegacy.system.decoding import described
 
 __all__ = ["decode_json", "decode_yaml", "encode_json", "encode_yaml", "load_yaml", "top_level_keys"]
 

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.errors import ConfError, ShapeError
 from dl4jlegacy.nn.evaluation.evaluate import check_column, unmasked_rows
 

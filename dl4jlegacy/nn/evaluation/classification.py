@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.errors import ConfError, DataError, ShapeError
 from dl4jlegacy.nn.evaluation.evaluate import unmasked_rows
 

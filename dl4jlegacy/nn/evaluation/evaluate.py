@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
-from dl4jlegacy.backend import Array, to_host
+from dl4jlegacy.arrays.backend import Array, to_host
 from dl4jlegacy.datasets.batches import Data
 from dl4jlegacy.errors import ConfError, DataError, NotFiniteError, ShapeError
 from dl4jlegacy.nn.arrays import as_labels

@@ -11,7 +11,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from dl4jlegacy.backend import Array, Scalar, asarray, get_array_module, to_host
+from dl4jlegacy.arrays.backend import Array, Scalar, asarray, get_array_module, to_host
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.datasets.batches import Batch as DataSets
 from dl4jlegacy.datasets.batches import Data, epochs_of
 from dl4jlegacy.datasets.multi_dataset import ListMultiDataSetIterator, MultiDataSet
@@ -28,7 +29,6 @@ from dl4jlegacy.nn.input_type import AnyInputType
 from dl4jlegacy.nn.layers.sequences import Memory, segment_count
 from dl4jlegacy.nn.network.flat_network import FlatNetwork, row_slices
 from dl4jlegacy.nn.summary import summarize
-from dl4jlegacy.seeding import Stream
 
 __all__ = ["ComputationGraph", "Several"]
 

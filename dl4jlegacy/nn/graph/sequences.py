@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dl4jlegacy.backend import Array, get_array_module
+from dl4jlegacy.arrays.backend import Array, get_array_module
 from dl4jlegacy.errors import ShapeError
 from dl4jlegacy.nn.graph.stack import Batch
 from dl4jlegacy.nn.input_type import AnyInputType

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dl4jlegacy.backend import Array, Scalar, as_contiguous, get_array_module
+from dl4jlegacy.arrays.backend import Array, Scalar, as_contiguous, get_array_module
 from dl4jlegacy.errors import ConfError, DataError, ShapeError
 from dl4jlegacy.nn.arrays import as_features, as_labels
 from dl4jlegacy.nn.conf.graph_stages import Node
@@ -22,7 +22,7 @@ from dl4jlegacy.nn.input_type import InputTypeFeedForward, InputTypeRecurrent
 from dl4jlegacy.nn.layers.feedforward import Backward, Params
 from dl4jlegacy.nn.layers.layer import Layer
 from dl4jlegacy.nn.layers.output import BaseOutputLayer
-from dl4jlegacy.nn.step import Step
+from dl4jlegacy.nn.optimization.step import Step
 from dl4jlegacy.nn.vertices.combine import Value, VertexBackward, flat_as_vectors
 
 __all__ = ["Batch", "GraphStack"]

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar
 
-from dl4jlegacy.backend import Array, Scalar, get_array_module
+from dl4jlegacy.arrays.backend import Array, Scalar, get_array_module
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.nn.arguments import resolve_name
-from dl4jlegacy.nn.functions import ACTIVATIONS
 from dl4jlegacy.nn.layers.feedforward import FeedForwardLayer, Params, activate
 from dl4jlegacy.nn.layers.reconstruction import CANONICAL, check_pretrain_rate, mean_score, reconstruction_scores
-from dl4jlegacy.nn.losses import LOSSES
-from dl4jlegacy.nn.step import Step
-from dl4jlegacy.seeding import Stream
+from dl4jlegacy.nn.optimization.functions import ACTIVATIONS
+from dl4jlegacy.nn.optimization.losses import LOSSES
+from dl4jlegacy.nn.optimization.step import Step
 
 __all__ = ["AutoEncoder"]
 

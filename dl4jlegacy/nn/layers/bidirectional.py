@@ -12,14 +12,14 @@ from typing import ClassVar, Self, TypeVar
 
 import msgspec
 
-from dl4jlegacy.backend import Array, get_array_module
+from dl4jlegacy.arrays.backend import Array, get_array_module
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.errors import ConfError, ShapeError
 from dl4jlegacy.nn.arguments import resolve_name
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeFeedForward, InputTypeRecurrent
 from dl4jlegacy.nn.layers.feedforward import Backward, FeedForwardLayer, Params
 from dl4jlegacy.nn.layers.lstm import GATES, LSTM, GravesLSTM
-from dl4jlegacy.nn.step import Step
-from dl4jlegacy.seeding import Stream
+from dl4jlegacy.nn.optimization.step import Step
 
 __all__ = ["MODES", "Bidirectional", "GravesBidirectionalLSTM", "LastTimeStep"]
 

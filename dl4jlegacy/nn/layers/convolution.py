@@ -12,16 +12,16 @@ from typing import ClassVar
 
 import numpy as np
 
-from dl4jlegacy.backend import Array, get_array_module
+from dl4jlegacy.arrays.backend import Array, get_array_module
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.kernels.protocol import FUSED_ACTIVATIONS, MOST_PLACES, host_kernels
-from dl4jlegacy.nn.functions import ACTIVATIONS
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeConvolutional, InputTypeRecurrent
 from dl4jlegacy.nn.layers.feedforward import Backward, FeedForwardLayer, Params, sample_activation
 from dl4jlegacy.nn.layers.subsampling import SubsamplingLayer
 from dl4jlegacy.nn.layers.windows import PAIRS, Mode, Window, check_window
-from dl4jlegacy.nn.step import Step
-from dl4jlegacy.nn.weights import fill_weights
-from dl4jlegacy.seeding import Stream
+from dl4jlegacy.nn.optimization.functions import ACTIVATIONS
+from dl4jlegacy.nn.optimization.step import Step
+from dl4jlegacy.nn.optimization.weights import fill_weights
 
 __all__ = ["Convolution1DLayer", "ConvolutionLayer", "is_pooled"]
 

@@ -11,13 +11,13 @@ from typing import ClassVar
 
 import msgspec
 
-from dl4jlegacy.backend import Array, get_array_module
+from dl4jlegacy.arrays.backend import Array, get_array_module
 from dl4jlegacy.errors import ConfError
-from dl4jlegacy.nn.functions import ACTIVATIONS
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeConvolutional, InputTypeRecurrent
 from dl4jlegacy.nn.layers.feedforward import Backward, Params, sample_activation
 from dl4jlegacy.nn.layers.subsampling import ParameterlessLayer
-from dl4jlegacy.nn.step import Step
+from dl4jlegacy.nn.optimization.functions import ACTIVATIONS
+from dl4jlegacy.nn.optimization.step import Step
 
 __all__ = ["ActivationLayer", "DropoutLayer", "ZeroPadding1DLayer", "ZeroPaddingLayer"]
 

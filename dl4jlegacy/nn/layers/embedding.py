@@ -9,11 +9,11 @@ from typing import ClassVar, Self
 
 import msgspec
 
-from dl4jlegacy.backend import Array, get_array_module, is_on_device
+from dl4jlegacy.arrays.backend import Array, get_array_module, is_on_device
 from dl4jlegacy.errors import DataError, ShapeError
 from dl4jlegacy.nn.input_type import AnyInputType
 from dl4jlegacy.nn.layers.feedforward import Backward, FeedForwardLayer, Params, activate
-from dl4jlegacy.nn.step import Step
+from dl4jlegacy.nn.optimization.step import Step
 
 __all__ = ["EmbeddingLayer"]
 

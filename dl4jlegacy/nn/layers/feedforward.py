@@ -12,17 +12,17 @@ from typing import ClassVar, Self
 
 import msgspec
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.errors import ConfError, ShapeError
 from dl4jlegacy.kernels.protocol import FUSED_ACTIVATIONS
 from dl4jlegacy.nn.arguments import Described, resolve_name
-from dl4jlegacy.nn.functions import ACTIVATIONS, Activation
-from dl4jlegacy.nn.gradient_normalization import GRADIENT_NORMALIZATIONS
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeFeedForward
-from dl4jlegacy.nn.step import Step
-from dl4jlegacy.nn.updaters import Updater, resolve_updater
-from dl4jlegacy.nn.weights import WEIGHT_INITS, Distribution, fill_weights
-from dl4jlegacy.seeding import Stream
+from dl4jlegacy.nn.optimization.functions import ACTIVATIONS, Activation
+from dl4jlegacy.nn.optimization.gradient_normalization import GRADIENT_NORMALIZATIONS
+from dl4jlegacy.nn.optimization.step import Step
+from dl4jlegacy.nn.optimization.updaters import Updater, resolve_updater
+from dl4jlegacy.nn.optimization.weights import WEIGHT_INITS, Distribution, fill_weights
 
 __all__ = ["PARAMETER_FIELDS", "Backward", "FeedForwardLayer", "Params", "activate", "sample_activation"]
 

@@ -9,13 +9,13 @@ from typing import ClassVar, Self
 
 import msgspec
 
-from dl4jlegacy.backend import Array, Scalar, get_array_module, scalar
+from dl4jlegacy.arrays.backend import Array, Scalar, get_array_module, scalar
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.errors import ConfError, ShapeError
 from dl4jlegacy.nn.input_type import AnyInputType
 from dl4jlegacy.nn.layers.feedforward import PARAMETER_FIELDS, Backward, Params, activate
 from dl4jlegacy.nn.layers.output import BaseOutputLayer, OutputLayer
-from dl4jlegacy.nn.step import Step
-from dl4jlegacy.seeding import Stream
+from dl4jlegacy.nn.optimization.step import Step
 
 __all__ = ["CenterLossOutputLayer", "LossLayer"]
 

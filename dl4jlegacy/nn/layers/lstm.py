@@ -12,16 +12,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import ClassVar
 
-from dl4jlegacy.backend import Array, get_array_module
+from dl4jlegacy.arrays.backend import Array, get_array_module
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.errors import ShapeError
 from dl4jlegacy.kernels.numpy.recurrent import over_time, over_time_back, stepping, stepping_back
 from dl4jlegacy.nn.arguments import resolve_name
-from dl4jlegacy.nn.functions import ACTIVATIONS
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeRecurrent
 from dl4jlegacy.nn.layers.feedforward import Backward, FeedForwardLayer, Params
-from dl4jlegacy.nn.step import Step
-from dl4jlegacy.nn.weights import fill_weights
-from dl4jlegacy.seeding import Stream
+from dl4jlegacy.nn.optimization.functions import ACTIVATIONS
+from dl4jlegacy.nn.optimization.step import Step
+from dl4jlegacy.nn.optimization.weights import fill_weights
 
 __all__ = ["GATES", "LSTM", "GravesLSTM"]
 

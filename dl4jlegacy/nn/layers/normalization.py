@@ -10,13 +10,13 @@ from typing import ClassVar, Self
 
 import msgspec
 
-from dl4jlegacy.backend import Array, get_array_module
+from dl4jlegacy.arrays.backend import Array, get_array_module
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.nn.input_type import AnyInputType
 from dl4jlegacy.nn.layers.feedforward import Backward, FeedForwardLayer, Params
 from dl4jlegacy.nn.layers.subsampling import ParameterlessLayer
-from dl4jlegacy.nn.step import Step
-from dl4jlegacy.seeding import Stream
+from dl4jlegacy.nn.optimization.step import Step
 
 __all__ = ["BatchNormalization", "LocalResponseNormalization"]
 

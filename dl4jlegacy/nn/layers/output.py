@@ -5,14 +5,14 @@ Legacy: ``org.deeplearning4j.nn.conf.layers.BaseOutputLayer`` and ``OutputLayer`
 
 from __future__ import annotations
 
-from dl4jlegacy.backend import Array, Scalar, asarray, get_array_module, scalar
+from dl4jlegacy.arrays.backend import Array, Scalar, asarray, get_array_module, scalar
 from dl4jlegacy.errors import ConfError, ShapeError
 from dl4jlegacy.kernels.protocol import device_kernels
 from dl4jlegacy.nn.arguments import resolve_name
-from dl4jlegacy.nn.functions import ACTIVATIONS
 from dl4jlegacy.nn.layers.feedforward import FeedForwardLayer, Params, activate
-from dl4jlegacy.nn.losses import LOSSES
-from dl4jlegacy.nn.step import Step
+from dl4jlegacy.nn.optimization.functions import ACTIVATIONS
+from dl4jlegacy.nn.optimization.losses import LOSSES
+from dl4jlegacy.nn.optimization.step import Step
 
 __all__ = ["BaseOutputLayer", "OutputLayer"]
 

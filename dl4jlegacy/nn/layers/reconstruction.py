@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 
-from dl4jlegacy.backend import Array, Scalar, scalar
+from dl4jlegacy.arrays.backend import Array, Scalar, scalar
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.protocol import Kernels
-from dl4jlegacy.nn.losses import LOSSES
+from dl4jlegacy.nn.optimization.losses import LOSSES
 
 __all__ = [
     "CANONICAL",

@@ -10,12 +10,12 @@ from typing import ClassVar
 
 import msgspec
 
-from dl4jlegacy.backend import Array, get_array_module
+from dl4jlegacy.arrays.backend import Array, get_array_module
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.kernels import draws
 from dl4jlegacy.kernels.elementary import exp, log, log1p
 from dl4jlegacy.nn.arguments import Described, resolve_name
-from dl4jlegacy.nn.functions import ACTIVATIONS
-from dl4jlegacy.seeding import Stream
+from dl4jlegacy.nn.optimization.functions import ACTIVATIONS
 
 __all__ = [
     "BernoulliReconstructionDistribution",

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from dl4jlegacy.backend import Array, Scalar, get_array_module
+from dl4jlegacy.arrays.backend import Array, Scalar, get_array_module
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeRecurrent
 from dl4jlegacy.nn.layers.feedforward import Backward, Params
 from dl4jlegacy.nn.layers.output import BaseOutputLayer
-from dl4jlegacy.nn.step import Step
+from dl4jlegacy.nn.optimization.step import Step
 
 __all__ = ["RnnOutputLayer"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.errors import ShapeError
 from dl4jlegacy.nn.formats import check_masks
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeRecurrent

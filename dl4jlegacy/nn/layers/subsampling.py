@@ -12,15 +12,15 @@ from typing import ClassVar, Literal, Self, get_args
 import msgspec
 import numpy as np
 
-from dl4jlegacy.backend import Array, get_array_module
+from dl4jlegacy.arrays.backend import Array, get_array_module
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.elementary import integer_power, positive_power
 from dl4jlegacy.nn.arguments import resolve_name
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeConvolutional, InputTypeFeedForward, InputTypeRecurrent
 from dl4jlegacy.nn.layers.feedforward import PARAMETER_FIELDS, Backward, FeedForwardLayer, Params
 from dl4jlegacy.nn.layers.windows import PAIRS, Mode, Window, check_window
-from dl4jlegacy.nn.step import Step
-from dl4jlegacy.seeding import Stream
+from dl4jlegacy.nn.optimization.step import Step
 
 __all__ = ["GlobalPoolingLayer", "ParameterlessLayer", "Pooling", "Subsampling1DLayer", "SubsamplingLayer"]
 

@@ -11,20 +11,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 
-from dl4jlegacy.backend import Array, Scalar, get_array_module, scalar
+from dl4jlegacy.arrays.backend import Array, Scalar, get_array_module, scalar
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.elementary import exp, log
 from dl4jlegacy.nn.arguments import resolve_name
-from dl4jlegacy.nn.functions import ACTIVATIONS
 from dl4jlegacy.nn.layers.feedforward import Backward, FeedForwardLayer, Params, activate
 from dl4jlegacy.nn.layers.reconstruction import check_pretrain_rate
 from dl4jlegacy.nn.layers.reconstruction_distribution import (
     GaussianReconstructionDistribution,
     ReconstructionDistribution,
 )
-from dl4jlegacy.nn.step import Step
-from dl4jlegacy.nn.weights import fill_weights
-from dl4jlegacy.seeding import Stream
+from dl4jlegacy.nn.optimization.functions import ACTIVATIONS
+from dl4jlegacy.nn.optimization.step import Step
+from dl4jlegacy.nn.optimization.weights import fill_weights
 
 __all__ = ["VariationalAutoencoder"]
 

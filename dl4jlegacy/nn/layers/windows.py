@@ -9,7 +9,7 @@ import functools
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from dl4jlegacy.backend import Array, get_array_module
+from dl4jlegacy.arrays.backend import Array, get_array_module
 from dl4jlegacy.errors import ConfError, ShapeError
 from dl4jlegacy.nn.arguments import resolve_name
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy.typing as npt
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.errors import CaptureError
 from dl4jlegacy.kernels.protocol import DeviceKernels
-from dl4jlegacy.seeding import Stream
 
 __all__ = ["CapturedSteps"]
 

@@ -9,12 +9,12 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from dl4jlegacy.backend import Array, Scalar, asarray, is_on_device, to_host
+from dl4jlegacy.arrays.backend import Array, Scalar, asarray, is_on_device, to_host
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.datasets.batches import Data
 from dl4jlegacy.errors import NotFiniteError, ShapeError, counted
 from dl4jlegacy.kernels import load
 from dl4jlegacy.kernels.protocol import Kernels, device_kernels
-from dl4jlegacy.machine import check_memory
 from dl4jlegacy.nn.arrays import is_data_set
 from dl4jlegacy.nn.evaluation.evaluate import Compared
 from dl4jlegacy.nn.layers.layer import Layer
@@ -23,10 +23,10 @@ from dl4jlegacy.nn.listeners import TrainingListener
 from dl4jlegacy.nn.memory import Allocation
 from dl4jlegacy.nn.multilayer_updater import MultiLayerUpdater
 from dl4jlegacy.nn.network.cuda_graphs import Arrays, CapturedSteps, Run
+from dl4jlegacy.nn.optimization.step import Step, Workspace, flat_vector
 from dl4jlegacy.nn.parameters import ParamLayout
 from dl4jlegacy.nn.rounding import warn_of_rounding
-from dl4jlegacy.nn.step import Step, Workspace, flat_vector
-from dl4jlegacy.seeding import Stream
+from dl4jlegacy.system.resources import check_memory
 
 __all__ = ["FlatNetwork", "row_slices"]
 

@@ -6,13 +6,13 @@ Legacy: ``generateAtMeanGivenZ``, ``generateRandomGivenZ`` and ``reconstructionL
 
 from __future__ import annotations
 
-from dl4jlegacy.backend import Array, as_contiguous
+from dl4jlegacy.arrays.backend import Array, as_contiguous
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.errors import ConfError, ShapeError
 from dl4jlegacy.nn.layers.feedforward import Params
 from dl4jlegacy.nn.layers.variational import VariationalAutoencoder
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
-from dl4jlegacy.nn.step import Step, Workspace
-from dl4jlegacy.seeding import Stream
+from dl4jlegacy.nn.optimization.step import Step, Workspace
 
 __all__ = ["generate_at_mean_given_z", "generate_random_given_z", "reconstruction_log_probability"]
 

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy.typing as npt
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
 from dl4jlegacy.nn.layers.layer import DenseLayer, Layer
 from dl4jlegacy.nn.layers.output import OutputLayer
 from dl4jlegacy.nn.multilayer_updater import MultiLayerUpdater
+from dl4jlegacy.nn.optimization.updaters import AdaGrad, NoOp, Sgd
 from dl4jlegacy.nn.parameters import ParamLayout
-from dl4jlegacy.nn.updaters import AdaGrad, NoOp, Sgd
 
 __all__ = ["InputRows", "Part", "check_sparse_input", "narrow_conf", "put_rows", "take_rows"]
 

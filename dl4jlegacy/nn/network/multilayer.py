@@ -12,7 +12,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from dl4jlegacy.backend import Array, Scalar, as_contiguous, asarray, get_array_module, is_on_device, to_host
+from dl4jlegacy.arrays.backend import Array, Scalar, as_contiguous, asarray, get_array_module, is_on_device, to_host
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.datasets.batches import Data, epochs_of
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.sparse_features import SparseFeatures
@@ -38,7 +39,6 @@ from dl4jlegacy.nn.network.flat_network import FlatNetwork, row_slices
 from dl4jlegacy.nn.network.sparse_input import SparseInput
 from dl4jlegacy.nn.network.stack import Stack
 from dl4jlegacy.nn.summary import summarize
-from dl4jlegacy.seeding import Stream
 
 __all__ = ["MultiLayerNetwork"]
 

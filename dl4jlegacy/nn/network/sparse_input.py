@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dl4jlegacy.backend import Array, Scalar
+from dl4jlegacy.arrays.backend import Array, Scalar
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.datasets.sparse_features import SparseFeatures
 from dl4jlegacy.errors import ConfError, ShapeError
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
 from dl4jlegacy.nn.network.input_rows import InputRows, check_sparse_input, narrow_conf, put_rows, take_rows
-from dl4jlegacy.seeding import Stream
 
 __all__ = ["SparseInput"]
 

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from dl4jlegacy.backend import Array, Scalar, as_contiguous
+from dl4jlegacy.arrays.backend import Array, Scalar, as_contiguous
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.errors import ConfError, DataError, ShapeError
 from dl4jlegacy.nn.arrays import as_features, as_labels
@@ -21,7 +21,7 @@ from dl4jlegacy.nn.formats import check_batch, check_masks, to_external, to_inte
 from dl4jlegacy.nn.input_type import InputTypeFeedForward, InputTypeRecurrent
 from dl4jlegacy.nn.layers.feedforward import Backward, Params
 from dl4jlegacy.nn.layers.output import BaseOutputLayer
-from dl4jlegacy.nn.step import Step
+from dl4jlegacy.nn.optimization.step import Step
 
 __all__ = ["Stack"]
 

@@ -12,12 +12,12 @@ from typing import ClassVar
 
 import msgspec
 
-from dl4jlegacy.backend import Array, get_array_module
+from dl4jlegacy.arrays.backend import Array, get_array_module
 from dl4jlegacy.errors import ConfError, DataError, ShapeError
 from dl4jlegacy.nn.formats import to_external, to_internal
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeConvolutional, InputTypeFeedForward, InputTypeRecurrent
+from dl4jlegacy.nn.optimization.step import Step
 from dl4jlegacy.nn.preprocessors import InputPreProcessor
-from dl4jlegacy.nn.step import Step
 from dl4jlegacy.nn.vertices.combine import (
     ElementWiseVertex,
     GraphVertex,

@@ -19,7 +19,7 @@ from dl4jlegacy.nn.layers.layer import DenseLayer
 from dl4jlegacy.nn.layers.output import OutputLayer
 from dl4jlegacy.nn.layers.rbm import RBM
 from dl4jlegacy.nn.layers.rnn_output import RnnOutputLayer
-from dl4jlegacy.nn.updaters import AdaGrad, Adam
+from dl4jlegacy.nn.optimization.updaters import AdaGrad, Adam
 from dl4jlegacy.nn.zoo.images import alexnet_small, lenet
 from dl4jlegacy.nn.zoo.models import char_lstm, deep_autoencoder, lstm, vae, word_lstm
 

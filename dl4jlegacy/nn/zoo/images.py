@@ -12,7 +12,7 @@ from dl4jlegacy.nn.layers.layer import DenseLayer, Layer
 from dl4jlegacy.nn.layers.normalization import LocalResponseNormalization
 from dl4jlegacy.nn.layers.output import OutputLayer
 from dl4jlegacy.nn.layers.subsampling import SubsamplingLayer
-from dl4jlegacy.nn.updaters import AdaGrad, Nesterovs
+from dl4jlegacy.nn.optimization.updaters import AdaGrad, Nesterovs
 
 __all__ = ["alexnet_small", "lenet"]
 

@@ -13,7 +13,7 @@ from dl4jlegacy.nn.layers.rbm import RBM
 from dl4jlegacy.nn.layers.reconstruction_distribution import BernoulliReconstructionDistribution
 from dl4jlegacy.nn.layers.rnn_output import RnnOutputLayer
 from dl4jlegacy.nn.layers.variational import VariationalAutoencoder
-from dl4jlegacy.nn.updaters import Adam
+from dl4jlegacy.nn.optimization.updaters import Adam
 
 __all__ = ["char_lstm", "deep_autoencoder", "lstm", "vae", "word_lstm"]
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pykka
 
-from dl4jlegacy.exits import exits_as_errors
 from dl4jlegacy.scaleout.actors.messages import Poll
-from dl4jlegacy.scaleout.outcome import Outcome
+from dl4jlegacy.scaleout.monitoring.outcome import Outcome
 from dl4jlegacy.scaleout.tracker import StateTracker
+from dl4jlegacy.system.exits import exits_as_errors
 
 __all__ = ["Actor", "ProtocolActor"]
 

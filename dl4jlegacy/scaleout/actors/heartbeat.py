@@ -12,9 +12,9 @@ from typing import Any
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.actors.actor import Actor
 from dl4jlegacy.scaleout.actors.messages import Beat, Joining, Leaving, Working
-from dl4jlegacy.scaleout.liveness.quorum import WORKER_TOPIC
-from dl4jlegacy.scaleout.outcome import Outcome
-from dl4jlegacy.scaleout.records import WorkerRecord
+from dl4jlegacy.scaleout.links.liveness.quorum import WORKER_TOPIC
+from dl4jlegacy.scaleout.monitoring.outcome import Outcome
+from dl4jlegacy.scaleout.state.records import WorkerRecord
 from dl4jlegacy.scaleout.tracker import StateTracker, drive
 
 __all__ = ["HeartbeatActor"]

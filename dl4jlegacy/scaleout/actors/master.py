@@ -9,11 +9,11 @@ import pykka
 
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.actors.actor import Actor, ProtocolActor
+from dl4jlegacy.scaleout.actors.issue import JobIssuer
 from dl4jlegacy.scaleout.actors.messages import Saved, SaveModel
 from dl4jlegacy.scaleout.actors.saver import ModelSavingActor
-from dl4jlegacy.scaleout.issue import JobIssuer
-from dl4jlegacy.scaleout.monitor import ClusterMonitor
-from dl4jlegacy.scaleout.outcome import Outcome
+from dl4jlegacy.scaleout.monitoring.monitor import ClusterMonitor
+from dl4jlegacy.scaleout.monitoring.outcome import Outcome
 from dl4jlegacy.scaleout.tracker import StateTracker
 
 __all__ = ["BatchActor", "MasterActor", "issuing"]

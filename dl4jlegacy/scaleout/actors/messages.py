@@ -10,7 +10,7 @@ import pykka
 
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.plan import SlotPlan
-from dl4jlegacy.scaleout.records import JobRecord
+from dl4jlegacy.scaleout.state.records import JobRecord
 
 __all__ = ["Beat", "Joining", "Leaving", "Poll", "SaveModel", "Saved", "Working"]
 

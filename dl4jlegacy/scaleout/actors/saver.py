@@ -7,11 +7,11 @@ from typing import Any
 
 from dl4jlegacy.scaleout.actors.actor import Actor
 from dl4jlegacy.scaleout.actors.messages import Saved, SaveModel
-from dl4jlegacy.scaleout.outcome import Outcome
+from dl4jlegacy.scaleout.monitoring.outcome import Outcome
+from dl4jlegacy.scaleout.persistence.run_folder import RunFolder
 from dl4jlegacy.scaleout.phases import NO_PHASES, Phases
-from dl4jlegacy.scaleout.records import Head
-from dl4jlegacy.scaleout.run_folder import RunFolder
-from dl4jlegacy.scaleout.store import Buffer
+from dl4jlegacy.scaleout.state.records import Head
+from dl4jlegacy.scaleout.state.store import Buffer
 
 __all__ = ["ModelSavingActor"]
 

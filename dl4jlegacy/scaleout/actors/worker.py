@@ -11,20 +11,20 @@ from typing import Any
 import pykka
 
 from dl4jlegacy.errors import Dl4jError, JobError, NotFiniteError
-from dl4jlegacy.exits import error_name, error_text, exits_as_errors
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.actors.actor import ProtocolActor
 from dl4jlegacy.scaleout.actors.heartbeat import HeartbeatActor
 from dl4jlegacy.scaleout.actors.messages import Joining, Leaving, Working
-from dl4jlegacy.scaleout.job import Job, JobIterator, Result, decode_work
-from dl4jlegacy.scaleout.outcome import Outcome
-from dl4jlegacy.scaleout.perform import WorkerPerformer, perform_in_slot
+from dl4jlegacy.scaleout.monitoring.outcome import Outcome
 from dl4jlegacy.scaleout.plan import SlotPlan
 from dl4jlegacy.scaleout.protocol.failures import messages
-from dl4jlegacy.scaleout.records import Failure, Head, JobRecord
+from dl4jlegacy.scaleout.state.job import Job, JobIterator, Result, decode_work
+from dl4jlegacy.scaleout.state.records import Failure, Head, JobRecord
 from dl4jlegacy.scaleout.strategies import slot_strategy
 from dl4jlegacy.scaleout.tracker import StateTracker
+from dl4jlegacy.scaleout.workers.perform import WorkerPerformer, perform_in_slot
+from dl4jlegacy.system.exits import error_name, error_text, exits_as_errors
 
 __all__ = ["LOOK_SECONDS", "WorkerActor"]
 

@@ -28,7 +28,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from dl4jlegacy.errors import VersionError, WireError
-from dl4jlegacy.scaleout.store import Buffer
+from dl4jlegacy.scaleout.state.store import Buffer
 
 with warnings.catch_warnings():  # Python 3.11 warns of its own asyncore, which the client imports
     warnings.simplefilter("ignore", DeprecationWarning)

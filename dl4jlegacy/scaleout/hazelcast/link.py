@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from dl4jlegacy.errors import TrackerError
-from dl4jlegacy.exits import exits_as_errors
 from dl4jlegacy.scaleout.hazelcast.connection import HazelcastClientNotActiveError, open_client
-from dl4jlegacy.scaleout.store import Buffer
+from dl4jlegacy.scaleout.state.store import Buffer
+from dl4jlegacy.system.exits import exits_as_errors
 
 __all__ = ["DisturbedError", "HazelcastLink", "LateError", "Reply", "Traffic"]
 

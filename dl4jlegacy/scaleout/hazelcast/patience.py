@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 
-from dl4jlegacy.clock import RUNNING, Clock
+from dl4jlegacy.system.clock import RUNNING, Clock
 
 __all__ = ["Patience"]
 

@@ -30,15 +30,15 @@ from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
-from dl4jlegacy.clock import SLICE_SECONDS, Deadline
 from dl4jlegacy.errors import NotAuthorisedError, TrackerClosedError, TrackerError, TrackerLostError, UsageError
-from dl4jlegacy.scaleout.envelope import Envelope
-from dl4jlegacy.scaleout.foreign import ForeignValues
 from dl4jlegacy.scaleout.hazelcast.link import DisturbedError, HazelcastLink, LateError, Reply
 from dl4jlegacy.scaleout.hazelcast.patience import Patience
-from dl4jlegacy.scaleout.records import keyspace
-from dl4jlegacy.scaleout.store import Buffer
+from dl4jlegacy.scaleout.state.envelope import Envelope
+from dl4jlegacy.scaleout.state.records import keyspace
+from dl4jlegacy.scaleout.state.store import Buffer
+from dl4jlegacy.scaleout.state.untrusted import ForeignValues
 from dl4jlegacy.scaleout.tracker import Memory, StateTracker
+from dl4jlegacy.system.clock import SLICE_SECONDS, Deadline
 
 __all__ = ["DEADLINE_SECONDS", "HazelcastStateTracker", "HazelcastStore"]
 

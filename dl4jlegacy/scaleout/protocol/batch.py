@@ -8,8 +8,8 @@ from itertools import groupby
 from dl4jlegacy.scaleout.plan import Plan, SlotPlan
 from dl4jlegacy.scaleout.protocol.events import JOB_TOPIC, MoreWork, Steps
 from dl4jlegacy.scaleout.protocol.frames import put_many_if_absent, read_many, small_nbytes, write_frames
-from dl4jlegacy.scaleout.records import JobRecord, Keys, Manifest, encode_record
-from dl4jlegacy.scaleout.store import Buffer, Store
+from dl4jlegacy.scaleout.state.records import JobRecord, Keys, Manifest, encode_record
+from dl4jlegacy.scaleout.state.store import Buffer, Store
 
 __all__ = ["issue_jobs"]
 

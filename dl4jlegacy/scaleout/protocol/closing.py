@@ -7,39 +7,16 @@ from statistics import median
 
 import msgspec
 
-from dl4jlegacy.scaleout.aggregate import InPlaceAggregator, ValidationAggregation
 from dl4jlegacy.scaleout.contract import finished
-from dl4jlegacy.scaleout.protocol.events import (
-    HEAD_TOPIC,
-    STEP,
-    NewModel,
-    SavedState,
-    Steps,
-)
-from dl4jlegacy.scaleout.protocol.frames import (
-    delete_many,
-    in_slices,
-    keys_of,
-    read_frame,
-    write_frame,
-)
-from dl4jlegacy.scaleout.protocol.log import (
-    KnownLog,
-    Spare,
-    folded_jobs,
-    saved_in,
-    write_entry,
-)
+from dl4jlegacy.scaleout.protocol.events import HEAD_TOPIC, STEP, NewModel, SavedState, Steps
+from dl4jlegacy.scaleout.protocol.frames import delete_many, in_slices, keys_of, read_frame, write_frame
+from dl4jlegacy.scaleout.protocol.log import KnownLog, Spare, folded_jobs, saved_in, write_entry
 from dl4jlegacy.scaleout.protocol.master_state import Master
 from dl4jlegacy.scaleout.protocol.parameter_servers import FoldedSlices
-from dl4jlegacy.scaleout.protocol.states import (
-    names_snapshot,
-    read_states,
-    with_snapshot,
-    write_snapshot,
-)
+from dl4jlegacy.scaleout.protocol.states import names_snapshot, read_states, with_snapshot, write_snapshot
 from dl4jlegacy.scaleout.protocol.watch import OpenSlots
-from dl4jlegacy.scaleout.records import (
+from dl4jlegacy.scaleout.state.aggregate import InPlaceAggregator, ValidationAggregation
+from dl4jlegacy.scaleout.state.records import (
     HEAD,
     Figures,
     Head,
@@ -51,7 +28,7 @@ from dl4jlegacy.scaleout.records import (
     advance,
     encode_record,
 )
-from dl4jlegacy.scaleout.store import Buffer
+from dl4jlegacy.scaleout.state.store import Buffer
 from dl4jlegacy.scaleout.strategies import logged_strategy, slot_strategy
 
 __all__ = [

@@ -15,13 +15,13 @@ from typing import Protocol
 import msgspec
 
 from dl4jlegacy.errors import counted
-from dl4jlegacy.scaleout.liveness.failure_detector import host_of, process_of
+from dl4jlegacy.scaleout.links.liveness.failure_detector import host_of, process_of
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol.events import STEP, Limits, Steps
 from dl4jlegacy.scaleout.protocol.frames import increment, parse_count, read_many
 from dl4jlegacy.scaleout.protocol.poison import SUSPECTED, Counts, chance, is_poison
-from dl4jlegacy.scaleout.records import POISON, Crash, Failure, Head, JobRecord, Keys, encode_record
-from dl4jlegacy.scaleout.store import Buffer, Store
+from dl4jlegacy.scaleout.state.records import POISON, Crash, Failure, Head, JobRecord, Keys, encode_record
+from dl4jlegacy.scaleout.state.store import Buffer, Store
 
 __all__ = [
     "CRASHES",

@@ -11,8 +11,8 @@ import msgspec
 
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.scaleout.plan import SlotPlan
-from dl4jlegacy.scaleout.records import Figures, Head, JobRecord
-from dl4jlegacy.scaleout.store import Buffer
+from dl4jlegacy.scaleout.state.records import Figures, Head, JobRecord
+from dl4jlegacy.scaleout.state.store import Buffer
 
 __all__ = [
     "ABANDONED",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from dl4jlegacy.scaleout.liveness.failure_detector import process_of
-from dl4jlegacy.scaleout.records import Failure, JobRecord
+from dl4jlegacy.scaleout.links.liveness.failure_detector import process_of
+from dl4jlegacy.scaleout.state.records import Failure, JobRecord
 
 __all__ = ["Suspects", "add_failure", "is_hopeless", "messages"]
 

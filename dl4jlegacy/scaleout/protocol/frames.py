@@ -13,15 +13,15 @@ from typing import TypeVar
 
 import msgspec
 
-from dl4jlegacy import wire
+from dl4jlegacy.arrays import wire
 from dl4jlegacy.errors import NotAuthorisedError, TrackerError, WireError
-from dl4jlegacy.machine import give_back_memory
-from dl4jlegacy.scaleout.foreign import shortened
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol.events import STEP, Steps
-from dl4jlegacy.scaleout.records import Head, Keys, Manifest, decode_record
-from dl4jlegacy.scaleout.slices import cut, joined
-from dl4jlegacy.scaleout.store import BatchStore, Buffer, Store, is_batch_store
+from dl4jlegacy.scaleout.state.records import Head, Keys, Manifest, decode_record
+from dl4jlegacy.scaleout.state.slices import cut, joined
+from dl4jlegacy.scaleout.state.store import BatchStore, Buffer, Store, is_batch_store
+from dl4jlegacy.scaleout.state.untrusted import shortened
+from dl4jlegacy.system.resources import give_back_memory
 
 __all__ = [
     "delete_frame",

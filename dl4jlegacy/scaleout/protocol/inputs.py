@@ -15,16 +15,17 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dl4jlegacy.scaleout.aggregate import InPlaceAggregator, JobAggregator
-from dl4jlegacy.scaleout.copies import StateCopies
-from dl4jlegacy.scaleout.mesh.messages import Messages
+from dl4jlegacy.arrays.wire import digest
+from dl4jlegacy.scaleout.links.mesh.messages import Messages
 from dl4jlegacy.scaleout.phases import NO_PHASES, Phases
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol.events import ABANDONED, STEP, Perform, Performed, Steps
 from dl4jlegacy.scaleout.protocol.frames import parse_record, read_frame, read_frames, read_many
 from dl4jlegacy.scaleout.protocol.log import SharedModels, follow_in_place, model_after, read_log
 from dl4jlegacy.scaleout.protocol.states import read_snapshot
-from dl4jlegacy.scaleout.records import (
+from dl4jlegacy.scaleout.state.aggregate import InPlaceAggregator, JobAggregator
+from dl4jlegacy.scaleout.state.copies import StateCopies
+from dl4jlegacy.scaleout.state.records import (
     HEAD,
     Failure,
     Folded,
@@ -37,9 +38,8 @@ from dl4jlegacy.scaleout.records import (
     Snapshot,
     encode_record,
 )
-from dl4jlegacy.scaleout.store import Buffer, Store
+from dl4jlegacy.scaleout.state.store import Buffer, Store
 from dl4jlegacy.scaleout.strategies import WorkRouter, slot_strategy
-from dl4jlegacy.wire import digest
 
 __all__ = ["REPLAY_DIFFERS", "Claim", "HeldState", "Lost", "Ready", "WorkerMemory", "prepare"]
 

@@ -17,14 +17,14 @@ from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
-from dl4jlegacy.clock import Clock
 from dl4jlegacy.errors import TrackerError
 from dl4jlegacy.scaleout.protocol.ends import End, end_in_grid, withdraw_end, write_end
 from dl4jlegacy.scaleout.protocol.events import STEP, Steps, Wait
 from dl4jlegacy.scaleout.protocol.frames import parse_record, read_many
 from dl4jlegacy.scaleout.protocol.master import restore_end
-from dl4jlegacy.scaleout.records import HEAD, Head
-from dl4jlegacy.scaleout.store import Store
+from dl4jlegacy.scaleout.state.records import HEAD, Head
+from dl4jlegacy.scaleout.state.store import Store
+from dl4jlegacy.system.clock import Clock
 
 __all__ = [
     "OFFICE",

@@ -19,8 +19,8 @@ from dl4jlegacy.scaleout.protocol.events import JOB_TOPIC, STEP, UPDATE_TOPIC, S
 from dl4jlegacy.scaleout.protocol.frames import parse_record, read_frames, read_many, replace_many_if_same
 from dl4jlegacy.scaleout.protocol.inputs import Claim
 from dl4jlegacy.scaleout.protocol.worker_state import Free, Worker
-from dl4jlegacy.scaleout.records import HEAD, Head, JobRecord, Keys, encode_record
-from dl4jlegacy.scaleout.store import Buffer, is_batch_store
+from dl4jlegacy.scaleout.state.records import HEAD, Head, JobRecord, Keys, encode_record
+from dl4jlegacy.scaleout.state.store import Buffer, is_batch_store
 from dl4jlegacy.scaleout.strategies import serving, slot_strategy
 
 __all__ = ["begin_computing", "change_lease", "extend_lease", "give_back", "lease_jobs"]

@@ -16,14 +16,23 @@ from typing import NamedTuple
 
 import msgspec
 
-from dl4jlegacy.scaleout.aggregate import FollowingAggregator, InPlaceAggregator, JobAggregator
-from dl4jlegacy.scaleout.mesh.messages import Messages
+from dl4jlegacy.arrays.wire import digest
+from dl4jlegacy.scaleout.links.mesh.messages import Messages
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol.events import Steps
 from dl4jlegacy.scaleout.protocol.frames import manifest_of, parse_record, read_frame, read_frames, write_frames
-from dl4jlegacy.scaleout.records import Folded, Head, JobRecord, LogEntry, Manifest, SlotState, covered, encode_record
-from dl4jlegacy.scaleout.store import Buffer, Store
-from dl4jlegacy.wire import digest
+from dl4jlegacy.scaleout.state.aggregate import FollowingAggregator, InPlaceAggregator, JobAggregator
+from dl4jlegacy.scaleout.state.records import (
+    Folded,
+    Head,
+    JobRecord,
+    LogEntry,
+    Manifest,
+    SlotState,
+    covered,
+    encode_record,
+)
+from dl4jlegacy.scaleout.state.store import Buffer, Store
 
 __all__ = [
     "PREVIOUS",

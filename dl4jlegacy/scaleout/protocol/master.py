@@ -21,15 +21,7 @@ from dl4jlegacy.scaleout.protocol.closing import (
     with_new_snapshot,
 )
 from dl4jlegacy.scaleout.protocol.crashes import CRASHES
-from dl4jlegacy.scaleout.protocol.events import (
-    HEAD_TOPIC,
-    STEP,
-    MoreWork,
-    NewModel,
-    SavedState,
-    Steps,
-    Wait,
-)
+from dl4jlegacy.scaleout.protocol.events import HEAD_TOPIC, STEP, MoreWork, NewModel, SavedState, Steps, Wait
 from dl4jlegacy.scaleout.protocol.frames import (
     delete_many,
     increment,
@@ -41,25 +33,12 @@ from dl4jlegacy.scaleout.protocol.frames import (
     sweep,
     write_frame,
 )
-from dl4jlegacy.scaleout.protocol.log import (
-    is_model_there,
-    known_log,
-    model_after,
-    numbers_since,
-    read_log,
-    rewound,
-)
+from dl4jlegacy.scaleout.protocol.log import is_model_there, known_log, model_after, numbers_since, read_log, rewound
 from dl4jlegacy.scaleout.protocol.master_state import SWEEP_VERSIONS, Master, RunStart
 from dl4jlegacy.scaleout.protocol.parameter_servers import fold_by_workers
-from dl4jlegacy.scaleout.protocol.states import (
-    lost_states,
-    names_snapshot,
-    read_snapshot,
-    states_of,
-    write_states,
-)
+from dl4jlegacy.scaleout.protocol.states import lost_states, names_snapshot, read_snapshot, states_of, write_states
 from dl4jlegacy.scaleout.protocol.watch import OpenSlots, watch
-from dl4jlegacy.scaleout.records import (
+from dl4jlegacy.scaleout.state.records import (
     HEAD,
     WENT_BACK,
     Failure,
@@ -72,7 +51,7 @@ from dl4jlegacy.scaleout.records import (
     encode_record,
     fold_number,
 )
-from dl4jlegacy.scaleout.store import Buffer, Store
+from dl4jlegacy.scaleout.state.store import Buffer, Store
 from dl4jlegacy.scaleout.strategies import WorkRouter, router_of, serving, slot_strategy
 
 __all__ = ["Master", "RunStart", "extend_run", "hand_over", "master_steps", "reopen", "restore_end"]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 
-from dl4jlegacy.clock import Clock
-from dl4jlegacy.scaleout.aggregate import JobAggregator
 from dl4jlegacy.scaleout.phases import NO_PHASES, Phases
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol.crashes import Attempts
@@ -14,17 +12,12 @@ from dl4jlegacy.scaleout.protocol.events import Limits, SavedState, Steps
 from dl4jlegacy.scaleout.protocol.failures import Suspects
 from dl4jlegacy.scaleout.protocol.log import KnownLog, SharedModels, Spare
 from dl4jlegacy.scaleout.protocol.watch import ReissueReason
-from dl4jlegacy.scaleout.records import (
-    Best,
-    Crash,
-    Failure,
-    Head,
-    Keys,
-    Snapshot,
-)
 from dl4jlegacy.scaleout.scoring import Scoring
-from dl4jlegacy.scaleout.store import Buffer, Store
+from dl4jlegacy.scaleout.state.aggregate import JobAggregator
+from dl4jlegacy.scaleout.state.records import Best, Crash, Failure, Head, Keys, Snapshot
+from dl4jlegacy.scaleout.state.store import Buffer, Store
 from dl4jlegacy.scaleout.strategies import WorkRouter
+from dl4jlegacy.system.clock import Clock
 
 __all__ = ["Master", "RunStart"]
 

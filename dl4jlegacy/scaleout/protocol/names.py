@@ -17,8 +17,8 @@ import msgspec
 from dl4jlegacy.errors import NotAuthorisedError
 from dl4jlegacy.scaleout.protocol.events import STEP, Steps
 from dl4jlegacy.scaleout.protocol.frames import parse_record
-from dl4jlegacy.scaleout.records import encode_record
-from dl4jlegacy.scaleout.store import Store
+from dl4jlegacy.scaleout.state.records import encode_record
+from dl4jlegacy.scaleout.state.store import Store
 
 __all__ = [
     "NAMES",

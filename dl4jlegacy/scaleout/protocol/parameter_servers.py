@@ -24,9 +24,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from dl4jlegacy.clock import Clock
 from dl4jlegacy.errors import Dl4jError, JobError, NotFiniteError, WireError
-from dl4jlegacy.scaleout.aggregate import Aggregation, GroupAggregator, aggregation_tree, check_update
 from dl4jlegacy.scaleout.contract import finished, open_slots
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol.events import JOB_TOPIC, STEP, UPDATE_TOPIC, Limits, Steps, Wait
@@ -56,7 +54,8 @@ from dl4jlegacy.scaleout.protocol.watch import (
     seen_lease,
     straggler_seconds,
 )
-from dl4jlegacy.scaleout.records import (
+from dl4jlegacy.scaleout.state.aggregate import Aggregation, GroupAggregator, aggregation_tree, check_update
+from dl4jlegacy.scaleout.state.records import (
     HEAD,
     MODEL_LOST,
     Failure,
@@ -67,9 +66,10 @@ from dl4jlegacy.scaleout.records import (
     advance,
     encode_record,
 )
-from dl4jlegacy.scaleout.slices import cut
-from dl4jlegacy.scaleout.store import Buffer
+from dl4jlegacy.scaleout.state.slices import cut
+from dl4jlegacy.scaleout.state.store import Buffer
 from dl4jlegacy.scaleout.strategies import IterativeReduceWorkRouter, serving
+from dl4jlegacy.system.clock import Clock
 
 __all__ = ["FoldedSlices", "Server", "fold_by_workers", "serve"]
 

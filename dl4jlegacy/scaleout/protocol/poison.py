@@ -15,7 +15,7 @@ import math
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from dl4jlegacy.scaleout.records import Crash
+from dl4jlegacy.scaleout.state.records import Crash
 
 __all__ = ["CHANCE", "LEAST_CRASHES", "SUSPECTED", "Counts", "chance", "is_poison"]
 

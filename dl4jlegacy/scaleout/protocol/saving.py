@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dl4jlegacy.scaleout.protocol.events import NewModel
-from dl4jlegacy.scaleout.records import Head
+from dl4jlegacy.scaleout.state.records import Head
 
 __all__ = ["DueCheckpoints"]
 

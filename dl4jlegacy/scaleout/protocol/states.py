@@ -15,8 +15,8 @@ import msgspec
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol.events import SavedState, Steps
 from dl4jlegacy.scaleout.protocol.frames import parse_record, read_frame, read_frames, write_frame
-from dl4jlegacy.scaleout.records import Head, Keys, Manifest, SlotState, Snapshot, encode_record
-from dl4jlegacy.scaleout.store import Store
+from dl4jlegacy.scaleout.state.records import Head, Keys, Manifest, SlotState, Snapshot, encode_record
+from dl4jlegacy.scaleout.state.store import Store
 
 __all__ = [
     "lost_states",

@@ -14,17 +14,8 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from dl4jlegacy.clock import Clock
 from dl4jlegacy.errors import WireError
-from dl4jlegacy.scaleout.aggregate import (
-    Aggregation,
-    InPlaceAggregator,
-    JobAggregator,
-    ValidationAggregation,
-    check_update,
-)
 from dl4jlegacy.scaleout.contract import added, begun, open_slots, slots_to_fold, slots_to_fold_ahead
-from dl4jlegacy.scaleout.own_parts import is_own
 from dl4jlegacy.scaleout.phases import Phases
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol.crashes import CRASHES, MOST_EXCUSED, Attempts, accusation, is_held_back, note_crashes
@@ -39,7 +30,15 @@ from dl4jlegacy.scaleout.protocol.frames import (
     read_many,
 )
 from dl4jlegacy.scaleout.protocol.log import Spare
-from dl4jlegacy.scaleout.records import (
+from dl4jlegacy.scaleout.state.aggregate import (
+    Aggregation,
+    InPlaceAggregator,
+    JobAggregator,
+    ValidationAggregation,
+    check_update,
+)
+from dl4jlegacy.scaleout.state.own_parts import is_own
+from dl4jlegacy.scaleout.state.records import (
     HEAD,
     MODEL_LOST,
     Crash,
@@ -52,15 +51,9 @@ from dl4jlegacy.scaleout.records import (
     encode_record,
     fold_number,
 )
-from dl4jlegacy.scaleout.store import Buffer, Store
-from dl4jlegacy.scaleout.strategies import (
-    SlotStrategy,
-    WorkRouter,
-    logged_strategy,
-    router_of,
-    serving,
-    slot_strategy,
-)
+from dl4jlegacy.scaleout.state.store import Buffer, Store
+from dl4jlegacy.scaleout.strategies import SlotStrategy, WorkRouter, logged_strategy, router_of, serving, slot_strategy
+from dl4jlegacy.system.clock import Clock
 
 __all__ = [
     "GROUP_NBYTES",

@@ -10,16 +10,7 @@ import msgspec
 from dl4jlegacy.errors import WireError
 from dl4jlegacy.scaleout.contract import open_slots
 from dl4jlegacy.scaleout.plan import Plan
-from dl4jlegacy.scaleout.protocol.events import (
-    ABANDONED,
-    DROPPED,
-    STEP,
-    UPDATE_TOPIC,
-    Perform,
-    Performed,
-    Steps,
-    Wait,
-)
+from dl4jlegacy.scaleout.protocol.events import ABANDONED, DROPPED, STEP, UPDATE_TOPIC, Perform, Performed, Steps, Wait
 from dl4jlegacy.scaleout.protocol.failures import add_failure
 from dl4jlegacy.scaleout.protocol.frames import (
     delete_many,
@@ -37,17 +28,8 @@ from dl4jlegacy.scaleout.protocol.inputs import Claim, HeldState, Lost, Ready, p
 from dl4jlegacy.scaleout.protocol.leasing import begin_computing, change_lease, give_back, lease_jobs
 from dl4jlegacy.scaleout.protocol.parameter_servers import Server, serve
 from dl4jlegacy.scaleout.protocol.worker_state import Worker
-from dl4jlegacy.scaleout.records import (
-    HEAD,
-    MODEL_LOST,
-    Failure,
-    Head,
-    JobRecord,
-    Keys,
-    Manifest,
-    encode_record,
-)
-from dl4jlegacy.scaleout.store import Buffer
+from dl4jlegacy.scaleout.state.records import HEAD, MODEL_LOST, Failure, Head, JobRecord, Keys, Manifest, encode_record
+from dl4jlegacy.scaleout.state.store import Buffer
 from dl4jlegacy.scaleout.strategies import WorkRouter, router_of, serving
 
 __all__ = ["is_wanted", "worker_steps"]

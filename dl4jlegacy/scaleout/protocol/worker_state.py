@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, field
 
-from dl4jlegacy.clock import Clock
-from dl4jlegacy.scaleout.aggregate import JobAggregator
-from dl4jlegacy.scaleout.copies import StateCopies
-from dl4jlegacy.scaleout.mesh.messages import Messages
+from dl4jlegacy.scaleout.links.mesh.messages import Messages
 from dl4jlegacy.scaleout.phases import NO_PHASES, Phases
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol.events import UPDATE_TOPIC, Limits
 from dl4jlegacy.scaleout.protocol.frames import parse_record
 from dl4jlegacy.scaleout.protocol.inputs import Claim, WorkerMemory
 from dl4jlegacy.scaleout.protocol.log import SharedModels
-from dl4jlegacy.scaleout.records import HEAD, Head, JobRecord, Keys
-from dl4jlegacy.scaleout.store import Buffer, Store
+from dl4jlegacy.scaleout.state.aggregate import JobAggregator
+from dl4jlegacy.scaleout.state.copies import StateCopies
+from dl4jlegacy.scaleout.state.records import HEAD, Head, JobRecord, Keys
+from dl4jlegacy.scaleout.state.store import Buffer, Store
 from dl4jlegacy.scaleout.strategies import WorkRouter, router_of
+from dl4jlegacy.system.clock import Clock
 
 __all__ = ["Free", "Worker"]
 

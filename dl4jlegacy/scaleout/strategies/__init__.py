@@ -12,12 +12,11 @@ from typing import Any, TypeGuard
 
 import msgspec
 
-from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import ConfError, nearest
 from dl4jlegacy.kernels.protocol import Kernels
-from dl4jlegacy.scaleout.aggregate import JobAggregator
 from dl4jlegacy.scaleout.plan import Plan
-from dl4jlegacy.scaleout.records import Head
+from dl4jlegacy.scaleout.state.aggregate import JobAggregator
+from dl4jlegacy.scaleout.state.records import Head
 from dl4jlegacy.scaleout.strategies.asynchronous import (
     BoundedStalenessWorkRouter,
     HogWildWorkRouter,
@@ -29,6 +28,7 @@ from dl4jlegacy.scaleout.strategies.elastic_averaging import ElasticAveragingWor
 from dl4jlegacy.scaleout.strategies.gradient_sharing import GradientSharingWorkRouter
 from dl4jlegacy.scaleout.strategies.row_averaging import RowAveragingWorkRouter
 from dl4jlegacy.scaleout.strategies.strategy import LoggedStrategy, SlotStrategy, Strategy, WorkRouter
+from dl4jlegacy.system.decoding import described
 
 __all__ = [
     "BUILT_IN",

@@ -15,9 +15,9 @@ from typing import ClassVar
 
 from dl4jlegacy.errors import ConfError, nearest
 from dl4jlegacy.kernels.protocol import Kernels
-from dl4jlegacy.scaleout.aggregate import RATES, DeltaAggregator, JobAggregator
 from dl4jlegacy.scaleout.plan import Plan
-from dl4jlegacy.scaleout.records import Head
+from dl4jlegacy.scaleout.state.aggregate import RATES, DeltaAggregator, JobAggregator
+from dl4jlegacy.scaleout.state.records import Head
 from dl4jlegacy.scaleout.strategies.strategy import check_bound, open_chains, open_in_phase
 
 __all__ = ["BoundedStalenessWorkRouter", "HogWildWorkRouter", "SoftSyncWorkRouter"]

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.protocol import Kernels
-from dl4jlegacy.scaleout.aggregate import GroupAggregator, ParameterAveragingAggregator
+from dl4jlegacy.scaleout.state.aggregate import GroupAggregator, ParameterAveragingAggregator
 from dl4jlegacy.scaleout.strategies.strategy import WholeRounds
 
 __all__ = ["IterativeReduceWorkRouter"]

@@ -13,12 +13,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.protocol import Kernels
-from dl4jlegacy.scaleout.aggregate import PARAMS, Aggregation, GroupAggregator, frame_like
-from dl4jlegacy.scaleout.job import Result
-from dl4jlegacy.scaleout.store import Buffer
+from dl4jlegacy.scaleout.state.aggregate import PARAMS, Aggregation, GroupAggregator, frame_like
+from dl4jlegacy.scaleout.state.job import Result
+from dl4jlegacy.scaleout.state.store import Buffer
 from dl4jlegacy.scaleout.strategies.averaging import IterativeReduceWorkRouter
 
 __all__ = ["BLOCK_STEP", "BlockMomentumWorkRouter"]

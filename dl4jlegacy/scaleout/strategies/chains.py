@@ -14,14 +14,8 @@ from dataclasses import dataclass
 
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.scaleout.plan import Plan
-from dl4jlegacy.scaleout.records import Head
-from dl4jlegacy.scaleout.strategies.strategy import (
-    all_once_done,
-    check_bound,
-    done_in_front,
-    open_chains,
-    open_round,
-)
+from dl4jlegacy.scaleout.state.records import Head
+from dl4jlegacy.scaleout.strategies.strategy import all_once_done, check_bound, done_in_front, open_chains, open_round
 
 __all__ = ["SlotWorkRouter"]
 

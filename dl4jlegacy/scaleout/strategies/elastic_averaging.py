@@ -13,9 +13,9 @@ from typing import ClassVar
 
 from dl4jlegacy.errors import ConfError, WireError
 from dl4jlegacy.kernels.protocol import Kernels
-from dl4jlegacy.scaleout.aggregate import PARAMS, STATE, Aggregation, JobAggregator, UpdateSum
-from dl4jlegacy.scaleout.job import Result
-from dl4jlegacy.scaleout.store import Buffer
+from dl4jlegacy.scaleout.state.aggregate import PARAMS, STATE, Aggregation, JobAggregator, UpdateSum
+from dl4jlegacy.scaleout.state.job import Result
+from dl4jlegacy.scaleout.state.store import Buffer
 from dl4jlegacy.scaleout.strategies.chains import SlotWorkRouter
 from dl4jlegacy.scaleout.updater_beginning import new_state
 

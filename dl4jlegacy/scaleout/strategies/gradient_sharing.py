@@ -15,13 +15,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dl4jlegacy.backend import Array
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.errors import ConfError, WireError, nearest
 from dl4jlegacy.kernels.protocol import Kernels
-from dl4jlegacy.scaleout.aggregate import PARAMS, STATE, Aggregation, JobAggregator, UpdateSum
-from dl4jlegacy.scaleout.codec import pack, unpack
-from dl4jlegacy.scaleout.job import Result
-from dl4jlegacy.scaleout.store import Buffer
+from dl4jlegacy.scaleout.state.aggregate import PARAMS, STATE, Aggregation, JobAggregator, UpdateSum
+from dl4jlegacy.scaleout.state.codec import pack, unpack
+from dl4jlegacy.scaleout.state.job import Result
+from dl4jlegacy.scaleout.state.store import Buffer
 from dl4jlegacy.scaleout.strategies.chains import SlotWorkRouter
 from dl4jlegacy.scaleout.strategies.thresholds import (
     DENSE,

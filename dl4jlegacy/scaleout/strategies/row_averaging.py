@@ -19,17 +19,17 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 
-from dl4jlegacy import wire
-from dl4jlegacy.backend import Array
-from dl4jlegacy.decoding import described
+from dl4jlegacy.arrays import wire
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.errors import ConfError, WireError
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.network.input_rows import InputRows
-from dl4jlegacy.scaleout.aggregate import PARAMS, STATE, Aggregation, MeanScore, frame_like
-from dl4jlegacy.scaleout.job import Result
-from dl4jlegacy.scaleout.store import Buffer
+from dl4jlegacy.scaleout.state.aggregate import PARAMS, STATE, Aggregation, MeanScore, frame_like
+from dl4jlegacy.scaleout.state.job import Result
+from dl4jlegacy.scaleout.state.store import Buffer
 from dl4jlegacy.scaleout.strategies.strategy import WholeRounds
 from dl4jlegacy.scaleout.updater_beginning import begin_state
+from dl4jlegacy.system.decoding import described
 
 __all__ = ["COLUMNS", "ROW_AVERAGING", "RowAveragingWorkRouter", "row_update"]
 

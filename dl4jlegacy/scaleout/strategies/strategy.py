@@ -13,11 +13,11 @@ from typing import Protocol, runtime_checkable
 
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.protocol import Kernels
-from dl4jlegacy.scaleout.aggregate import JobAggregator
-from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.plan import Plan
-from dl4jlegacy.scaleout.records import Head, covered
-from dl4jlegacy.scaleout.store import Buffer
+from dl4jlegacy.scaleout.state.aggregate import JobAggregator
+from dl4jlegacy.scaleout.state.job import Result
+from dl4jlegacy.scaleout.state.records import Head, covered
+from dl4jlegacy.scaleout.state.store import Buffer
 
 __all__ = [
     "LoggedStrategy",

@@ -22,12 +22,12 @@ from typing import Self
 
 import msgspec
 
-from dl4jlegacy.clock import Deadline
-from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import ConfError, Dl4jError, NotAuthorisedError, TrackerError, VersionError
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.scaleout.secret import read_secret
 from dl4jlegacy.scaleout.zookeeper.session import REMOVED, Node, ZooKeeperSession
+from dl4jlegacy.system.clock import Deadline
+from dl4jlegacy.system.decoding import described
+from dl4jlegacy.system.secret import read_secret
 from dl4jlegacy.version import __version__
 
 __all__ = [

@@ -23,10 +23,10 @@ from typing import Any, Self
 
 import msgspec
 
-from dl4jlegacy.clock import Deadline
 from dl4jlegacy.errors import NotAuthorisedError, TrackerClosedError, TrackerError
 from dl4jlegacy.scaleout.zookeeper.membership import ELECTION, Info, Member, ensure_group, group_path, read_member
 from dl4jlegacy.scaleout.zookeeper.session import ZooKeeperSession
+from dl4jlegacy.system.clock import Deadline
 
 __all__ = ["MasterElection"]
 

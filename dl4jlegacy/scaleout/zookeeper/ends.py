@@ -12,12 +12,12 @@ import logging
 
 import msgspec
 
-from dl4jlegacy.clock import Deadline
-from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import NotAuthorisedError, TrackerError
 from dl4jlegacy.scaleout.protocol import End
 from dl4jlegacy.scaleout.zookeeper.rights import ENDED
 from dl4jlegacy.scaleout.zookeeper.session import ZooKeeperSession
+from dl4jlegacy.system.clock import Deadline
+from dl4jlegacy.system.decoding import described
 
 __all__ = ["ENDED", "MOST_ENDS", "find_end", "remove_end", "write_end"]
 

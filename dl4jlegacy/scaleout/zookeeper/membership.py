@@ -15,11 +15,11 @@ from typing import Any, Self
 
 import msgspec
 
-from dl4jlegacy.clock import Deadline
-from dl4jlegacy.decoding import described
 from dl4jlegacy.errors import ConfError, TrackerError
 from dl4jlegacy.scaleout.zookeeper.rights import ROOT
 from dl4jlegacy.scaleout.zookeeper.session import Node, ZooKeeperSession
+from dl4jlegacy.system.clock import Deadline
+from dl4jlegacy.system.decoding import described
 
 __all__ = [
     "MESH",

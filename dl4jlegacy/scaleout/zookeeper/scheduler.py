@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 
 from dl4jlegacy.errors import Dl4jError, TrackerClosedError
-from dl4jlegacy.exits import exits_as_errors
-from dl4jlegacy.service_threads import ServiceThread
+from dl4jlegacy.system.exits import exits_as_errors
+from dl4jlegacy.system.service_threads import ServiceThread
 
 __all__ = ["StepScheduler"]
 

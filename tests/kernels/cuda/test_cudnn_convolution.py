@@ -18,7 +18,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from dl4jlegacy.backend import to_host
+from dl4jlegacy.arrays.backend import to_host
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.kernels import load
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
@@ -27,7 +27,7 @@ from dl4jlegacy.nn.layers.convolution import ConvolutionLayer
 from dl4jlegacy.nn.layers.output import OutputLayer
 from dl4jlegacy.nn.layers.subsampling import SubsamplingLayer
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
-from dl4jlegacy.nn.updaters import Sgd
+from dl4jlegacy.nn.optimization.updaters import Sgd
 from tests.kernels.cuda.test_convolution import SHAPES, Arrays, kernels_of
 from tests.support.standin import DeviceConf, cudnn, installed
 from tests.support.standin.compiler import compile_library

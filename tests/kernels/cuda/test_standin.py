@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dl4jlegacy.backend import asarray, get_array_module, to_host
+from dl4jlegacy.arrays.backend import asarray, get_array_module, to_host
 from dl4jlegacy.errors import ConfError
-from dl4jlegacy.nn.functions import ACTIVATIONS
-from dl4jlegacy.nn.losses import LOSSES
+from dl4jlegacy.nn.optimization.functions import ACTIVATIONS
+from dl4jlegacy.nn.optimization.losses import LOSSES
 from tests.support import standin
 from tests.support.standin import DeviceConf, counters, installed, launch, machine
 from tests.support.standin.raw_module import CudaError

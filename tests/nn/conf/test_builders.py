@@ -28,9 +28,9 @@ from dl4jlegacy.nn import (
     ZeroMeanPrePreProcessor,
 )
 from dl4jlegacy.nn.conf.builder import Fluent, classifier_override
-from dl4jlegacy.nn.schedules import ExponentialSchedule
-from dl4jlegacy.nn.training.transfer_learning import GraphTransferBuilder, TransferBuilder
-from dl4jlegacy.nn.updaters import UPDATERS
+from dl4jlegacy.nn.fitting.transfer_learning import GraphTransferBuilder, TransferBuilder
+from dl4jlegacy.nn.optimization.schedules import ExponentialSchedule
+from dl4jlegacy.nn.optimization.updaters import UPDATERS
 
 Call = tuple[Any, ...]
 OUT = OutputLayer(n_out=2)

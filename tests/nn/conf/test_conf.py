@@ -15,14 +15,14 @@ from dl4jlegacy.nn.conf.builder import classifier_override
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
 from dl4jlegacy.nn.conf.stages import INHERITED
 from dl4jlegacy.nn.conf.text import decode_yaml
-from dl4jlegacy.nn.functions import ACTIVATIONS
 from dl4jlegacy.nn.layers.autoencoder import AutoEncoder
 from dl4jlegacy.nn.layers.layer import DenseLayer
 from dl4jlegacy.nn.layers.output import OutputLayer
 from dl4jlegacy.nn.layers.rbm import RBM
-from dl4jlegacy.nn.schedules import ExponentialSchedule, MapSchedule
-from dl4jlegacy.nn.updaters import AdaGrad, Adam, Nesterovs, Sgd
-from dl4jlegacy.nn.weights import WEIGHT_INITS, NormalDistribution
+from dl4jlegacy.nn.optimization.functions import ACTIVATIONS
+from dl4jlegacy.nn.optimization.schedules import ExponentialSchedule, MapSchedule
+from dl4jlegacy.nn.optimization.updaters import AdaGrad, Adam, Nesterovs, Sgd
+from dl4jlegacy.nn.optimization.weights import WEIGHT_INITS, NormalDistribution
 from dl4jlegacy.scaleout.conf import Conf
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from dl4jlegacy.errors import ModelError
-from dl4jlegacy.nn.dl4j import nd4j
+from dl4jlegacy.nn.interchange.dl4j import nd4j
 from tests.support import DATA
 
 GOLDEN = DATA / "dl4j"

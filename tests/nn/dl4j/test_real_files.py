@@ -28,10 +28,10 @@ from dl4jlegacy.nn import (
     RnnOutputLayer,
     SubsamplingLayer,
 )
-from dl4jlegacy.nn.dl4j.graph import graph_from_dl4j, graph_to_dl4j
-from dl4jlegacy.nn.dl4j.serializer import restore_model, write_model
 from dl4jlegacy.nn.graph.computation_graph import ComputationGraph
-from dl4jlegacy.nn.updaters import Adam
+from dl4jlegacy.nn.interchange.dl4j.graph import graph_from_dl4j, graph_to_dl4j
+from dl4jlegacy.nn.interchange.dl4j.serializer import restore_model, write_model
+from dl4jlegacy.nn.optimization.updaters import Adam
 from dl4jlegacy.nn.vertices.combine import ElementWiseVertex, MergeVertex
 from tests.support import DATA
 

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from dl4jlegacy import files, load_model
+from dl4jlegacy import load_model
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.normalizers import NormalizerStandardize
 from dl4jlegacy.errors import ModelError
@@ -30,10 +31,10 @@ from dl4jlegacy.nn import (
     OutputLayer,
     RnnOutputLayer,
 )
-from dl4jlegacy.nn.dl4j.safetensors_file import digest
-from dl4jlegacy.nn.dl4j.serializer import restore_label_names, restore_model, write_model
-from dl4jlegacy.seeding import Stream
+from dl4jlegacy.nn.interchange.dl4j.safetensors_file import digest
+from dl4jlegacy.nn.interchange.dl4j.serializer import restore_label_names, restore_model, write_model
 from dl4jlegacy.serving.models import named_paths
+from dl4jlegacy.system import files
 from tests.nn.dl4j.test_serializer import assert_same, small, trained
 
 IMAGE = InputType.convolutional(6, 5, 2)

@@ -15,23 +15,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.normalizers import ImagePreProcessingScaler, NormalizerMinMaxScaler, NormalizerStandardize
 from dl4jlegacy.errors import ModelError
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
-from dl4jlegacy.nn.dl4j import names
-from dl4jlegacy.nn.dl4j.graph import graph_from_dl4j
-from dl4jlegacy.nn.dl4j.json import to_dl4j
-from dl4jlegacy.nn.dl4j.normalizer_file import read_normalizer, write_normalizer
-from dl4jlegacy.nn.dl4j.reader import from_dl4j
-from dl4jlegacy.nn.dl4j.serializer import (
+from dl4jlegacy.nn.graph.computation_graph import ComputationGraph
+from dl4jlegacy.nn.input_type import InputType, InputTypeConvolutionalFlat
+from dl4jlegacy.nn.interchange.dl4j import names
+from dl4jlegacy.nn.interchange.dl4j.graph import graph_from_dl4j
+from dl4jlegacy.nn.interchange.dl4j.json import to_dl4j
+from dl4jlegacy.nn.interchange.dl4j.normalizer_file import read_normalizer, write_normalizer
+from dl4jlegacy.nn.interchange.dl4j.reader import from_dl4j
+from dl4jlegacy.nn.interchange.dl4j.serializer import (
     restore_computation_graph,
     restore_multi_layer_network,
     restore_normalizer,
     write_model,
 )
-from dl4jlegacy.nn.graph.computation_graph import ComputationGraph
-from dl4jlegacy.nn.input_type import InputType, InputTypeConvolutionalFlat
 from dl4jlegacy.nn.layers.autoencoder import AutoEncoder
 from dl4jlegacy.nn.layers.convolution import Convolution1DLayer, ConvolutionLayer
 from dl4jlegacy.nn.layers.elementwise import ActivationLayer, DropoutLayer, ZeroPadding1DLayer, ZeroPaddingLayer
@@ -44,7 +45,7 @@ from dl4jlegacy.nn.layers.rbm import RBM
 from dl4jlegacy.nn.layers.rnn_output import RnnOutputLayer
 from dl4jlegacy.nn.layers.subsampling import GlobalPoolingLayer, Subsampling1DLayer, SubsamplingLayer
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
-from dl4jlegacy.nn.schedules import (
+from dl4jlegacy.nn.optimization.schedules import (
     ExponentialSchedule,
     InverseSchedule,
     MapSchedule,
@@ -53,10 +54,9 @@ from dl4jlegacy.nn.schedules import (
     StepSchedule,
     TorchStepSchedule,
 )
-from dl4jlegacy.nn.updaters import UPDATERS, AdaGrad, Adam, AMSGrad, Nesterovs, Sgd
+from dl4jlegacy.nn.optimization.updaters import UPDATERS, AdaGrad, Adam, AMSGrad, Nesterovs, Sgd
+from dl4jlegacy.nn.optimization.weights import NormalDistribution, UniformDistribution
 from dl4jlegacy.nn.vertices.combine import MergeVertex
-from dl4jlegacy.nn.weights import NormalDistribution, UniformDistribution
-from dl4jlegacy.seeding import Stream
 from tests.support import DATA
 
 GOLDEN = DATA / "dl4j"

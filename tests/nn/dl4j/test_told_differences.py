@@ -22,7 +22,7 @@ from dl4jlegacy.nn import (
 )
 from dl4jlegacy.nn.conf.graph_stages import GraphNode
 from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration, MultiLayerConfiguration
-from dl4jlegacy.nn.dl4j.serializer import restore_model, write_model
+from dl4jlegacy.nn.interchange.dl4j.serializer import restore_model, write_model
 from dl4jlegacy.nn.vertices import shape
 
 OTHERS = [

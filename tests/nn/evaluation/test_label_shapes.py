@@ -13,8 +13,7 @@ import pytest
 from dl4jlegacy import ActorNetworkRunner, Conf
 from dl4jlegacy.cli import main
 from dl4jlegacy.datasets import DataSet, ListDataSetIterator, read_iris
-from dl4jlegacy.evaluation_run import evaluate_with_workers
-from dl4jlegacy.inference import evaluate_network
+from dl4jlegacy.models.model import evaluate_network
 from dl4jlegacy.nn import (
     LSTM,
     ClassificationScoreCalculator,
@@ -36,6 +35,7 @@ from dl4jlegacy.nn.conf.network import GraphBuilder
 from dl4jlegacy.nn.evaluation.evaluate import do_evaluation
 from dl4jlegacy.nn.networks import Network, build_network
 from dl4jlegacy.scaleout.scoring import EarlyStopping, ValidationConf
+from dl4jlegacy.training.evaluation_run import evaluate_with_workers
 
 RNG = np.random.default_rng(3)
 ROWS, CLASSES = RNG.standard_normal((40, 4), np.float32), np.arange(40) % 3

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dl4jlegacy import wire
+from dl4jlegacy.arrays import wire
 from dl4jlegacy.errors import WireError
 from dl4jlegacy.nn import (
     ROC,
@@ -20,8 +20,8 @@ from dl4jlegacy.nn import (
 )
 from dl4jlegacy.nn.batch_evaluation import BatchEvaluation
 from dl4jlegacy.nn.evaluation.states import empty, joined, packed, unpacked
-from dl4jlegacy.scaleout.aggregate import evaluation_in, result_of
-from dl4jlegacy.scaleout.job import Result
+from dl4jlegacy.scaleout.state.aggregate import evaluation_in, result_of
+from dl4jlegacy.scaleout.state.job import Result
 
 EVERY = {
     "Evaluation": lambda: Evaluation(label_names=["no", "yes"], top_n=2, binary_positive_class=None),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.datasets import DataSet, ListDataSetIterator
 from dl4jlegacy.datasets import load as load_data
 from dl4jlegacy.datasets.multi_dataset import ListMultiDataSetIterator, MultiDataSet
@@ -22,11 +23,16 @@ from dl4jlegacy.nn.conf.network import (
     MultiLayerConfiguration,
     NeuralNetConfiguration,
 )
-from dl4jlegacy.nn.dl4j.graph import graph_from_dl4j, graph_to_dl4j
-from dl4jlegacy.nn.dl4j.serializer import restore_computation_graph, restore_multi_layer_network, write_model
 from dl4jlegacy.nn.evaluation.regression import RegressionEvaluation
+from dl4jlegacy.nn.fitting.gradient_check import GradientCheckUtil
 from dl4jlegacy.nn.graph.computation_graph import ComputationGraph
 from dl4jlegacy.nn.input_type import InputType
+from dl4jlegacy.nn.interchange.dl4j.graph import graph_from_dl4j, graph_to_dl4j
+from dl4jlegacy.nn.interchange.dl4j.serializer import (
+    restore_computation_graph,
+    restore_multi_layer_network,
+    write_model,
+)
 from dl4jlegacy.nn.layers.convolution import ConvolutionLayer
 from dl4jlegacy.nn.layers.layer import DenseLayer, FrozenLayer
 from dl4jlegacy.nn.layers.lstm import LSTM
@@ -34,12 +40,10 @@ from dl4jlegacy.nn.layers.output import OutputLayer
 from dl4jlegacy.nn.layers.rnn_output import RnnOutputLayer
 from dl4jlegacy.nn.layers.subsampling import SubsamplingLayer
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
+from dl4jlegacy.nn.optimization.updaters import Adam, Sgd
 from dl4jlegacy.nn.preprocessors import FeedForwardToCnnPreProcessor, RnnToFeedForwardPreProcessor
-from dl4jlegacy.nn.training.gradient_check import GradientCheckUtil
-from dl4jlegacy.nn.updaters import Adam, Sgd
 from dl4jlegacy.nn.vertices import combine as v
 from dl4jlegacy.nn.vertices import shape as ve
-from dl4jlegacy.seeding import Stream
 from tests.support import DATA
 
 GOLDEN = DATA / "dl4j"

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.errors import ConfError, DataError, ShapeError
 from dl4jlegacy.kernels import load
 from dl4jlegacy.nn.conf import stages
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
+from dl4jlegacy.nn.fitting.gradient_check import GradientCheckUtil
 from dl4jlegacy.nn.input_type import AnyInputType, InputType
 from dl4jlegacy.nn.layers.convolution import Convolution1DLayer, ConvolutionLayer
 from dl4jlegacy.nn.layers.elementwise import ActivationLayer, DropoutLayer, ZeroPadding1DLayer, ZeroPaddingLayer
@@ -21,9 +23,7 @@ from dl4jlegacy.nn.layers.normalization import BatchNormalization, LocalResponse
 from dl4jlegacy.nn.layers.output import OutputLayer
 from dl4jlegacy.nn.layers.subsampling import GlobalPoolingLayer, Subsampling1DLayer, SubsamplingLayer
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
-from dl4jlegacy.nn.training.gradient_check import GradientCheckUtil
-from dl4jlegacy.nn.updaters import Adam
-from dl4jlegacy.seeding import Stream
+from dl4jlegacy.nn.optimization.updaters import Adam
 
 IMAGES = InputType.convolutional_flat(7, 6, 2)
 SEQUENCES = InputType.recurrent(3, 9)

@@ -5,20 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.errors import DataError, ShapeError
 from dl4jlegacy.kernels import load
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
-from dl4jlegacy.nn.dl4j.json import to_dl4j
-from dl4jlegacy.nn.dl4j.reader import from_dl4j
+from dl4jlegacy.nn.fitting.gradient_check import GradientCheckUtil
 from dl4jlegacy.nn.input_type import InputType
+from dl4jlegacy.nn.interchange.dl4j.json import to_dl4j
+from dl4jlegacy.nn.interchange.dl4j.reader import from_dl4j
 from dl4jlegacy.nn.layers.embedding import EmbeddingLayer
 from dl4jlegacy.nn.layers.layer import DenseLayer, Layer
 from dl4jlegacy.nn.layers.lstm import LSTM
 from dl4jlegacy.nn.layers.output import OutputLayer
 from dl4jlegacy.nn.layers.rnn_output import RnnOutputLayer
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
-from dl4jlegacy.nn.training.gradient_check import GradientCheckUtil
-from dl4jlegacy.seeding import Stream
 
 CLASSES = 7
 

@@ -6,19 +6,19 @@ import msgspec
 import numpy as np
 import pytest
 
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.errors import ConfError, ShapeError
 from dl4jlegacy.kernels import load
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
-from dl4jlegacy.nn.gradient_normalization import GRADIENT_NORMALIZATIONS
 from dl4jlegacy.nn.layers.autoencoder import AutoEncoder
 from dl4jlegacy.nn.layers.layer import DenseLayer, Layer
 from dl4jlegacy.nn.layers.output import OutputLayer
 from dl4jlegacy.nn.layers.rbm import RBM
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
+from dl4jlegacy.nn.optimization.gradient_normalization import GRADIENT_NORMALIZATIONS
+from dl4jlegacy.nn.optimization.step import Step, Workspace
+from dl4jlegacy.nn.optimization.updaters import AdaGrad, Adam, Nesterovs, Sgd
 from dl4jlegacy.nn.parameters import ParamLayout
-from dl4jlegacy.nn.step import Step, Workspace
-from dl4jlegacy.nn.updaters import AdaGrad, Adam, Nesterovs, Sgd
-from dl4jlegacy.seeding import Stream
 
 
 def network(*layers: Layer, **conf: object) -> MultiLayerNetwork:

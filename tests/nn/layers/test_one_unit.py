@@ -49,9 +49,9 @@ from dl4jlegacy.nn import (
     ZeroPaddingLayer,
 )
 from dl4jlegacy.nn.conf.network import GraphBuilder
-from dl4jlegacy.nn.functions import ACTIVATIONS
 from dl4jlegacy.nn.layers.layer import Layer
 from dl4jlegacy.nn.networks import Network, build_network
+from dl4jlegacy.nn.optimization.functions import ACTIVATIONS
 
 FUNCTIONS = ("exp", "expm1", "log", "log1p", "tanh", "softplus", "sine_and_cosine")
 SHAPES: dict[str, tuple[int, ...]] = {"rows": (1,), "steps": (1, 4), "images": (1, 3, 3)}

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.datasets import DataSet
 from dl4jlegacy.kernels import load
 from dl4jlegacy.nn import (
@@ -22,8 +23,7 @@ from dl4jlegacy.nn import (
     RnnOutputLayer,
 )
 from dl4jlegacy.nn.layers.reconstruction_distribution import BernoulliReconstructionDistribution
-from dl4jlegacy.nn.step import Step, Workspace
-from dl4jlegacy.seeding import Stream
+from dl4jlegacy.nn.optimization.step import Step, Workspace
 from tests.support import references as r
 
 ROWS, N, H = 24, 5, 1e-40

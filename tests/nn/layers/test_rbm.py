@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from sklearn.neural_network import BernoulliRBM
 
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.datasets import ListDataSetIterator, read_digits
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels import load
@@ -16,9 +17,8 @@ from dl4jlegacy.nn.layers.layer import Layer
 from dl4jlegacy.nn.layers.output import OutputLayer
 from dl4jlegacy.nn.layers.rbm import RBM
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
-from dl4jlegacy.nn.updaters import AdaGrad, Sgd
-from dl4jlegacy.nn.weights import NormalDistribution
-from dl4jlegacy.seeding import Stream
+from dl4jlegacy.nn.optimization.updaters import AdaGrad, Sgd
+from dl4jlegacy.nn.optimization.weights import NormalDistribution
 
 HIDDEN, RATE, BATCH, EPOCHS = 64, 0.05, 20, 10
 

@@ -10,16 +10,18 @@ import msgspec
 import numpy as np
 import pytest
 
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.errors import ConfError, DataError, ShapeError
 from dl4jlegacy.kernels import load
 from dl4jlegacy.kernels.numpy import kernels as numpy_kernels
 from dl4jlegacy.kernels.numpy.recurrent import over_time, over_time_back, stepping, stepping_back
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
-from dl4jlegacy.nn.dl4j.json import to_dl4j
-from dl4jlegacy.nn.dl4j.reader import from_dl4j
-from dl4jlegacy.nn.dl4j.serializer import restore_multi_layer_network, write_model
+from dl4jlegacy.nn.fitting.gradient_check import GradientCheckUtil
 from dl4jlegacy.nn.input_type import InputType
+from dl4jlegacy.nn.interchange.dl4j.json import to_dl4j
+from dl4jlegacy.nn.interchange.dl4j.reader import from_dl4j
+from dl4jlegacy.nn.interchange.dl4j.serializer import restore_multi_layer_network, write_model
 from dl4jlegacy.nn.layers.bidirectional import Bidirectional, GravesBidirectionalLSTM, LastTimeStep
 from dl4jlegacy.nn.layers.layer import DenseLayer, Layer
 from dl4jlegacy.nn.layers.lstm import LSTM, GravesLSTM, general_cells
@@ -27,9 +29,7 @@ from dl4jlegacy.nn.layers.output import OutputLayer
 from dl4jlegacy.nn.layers.rnn_output import RnnOutputLayer
 from dl4jlegacy.nn.layers.subsampling import GlobalPoolingLayer
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
-from dl4jlegacy.nn.training.gradient_check import GradientCheckUtil
-from dl4jlegacy.nn.updaters import Adam, Sgd
-from dl4jlegacy.seeding import Stream
+from dl4jlegacy.nn.optimization.updaters import Adam, Sgd
 
 N_IN, UNITS, N_OUT, STEPS, ROWS = 3, 4, 2, 6, 5
 CHECKED = 60

@@ -8,12 +8,14 @@ import msgspec
 import numpy as np
 import pytest
 
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.datasets import read_digits
 from dl4jlegacy.errors import ConfError, ShapeError
 from dl4jlegacy.kernels import load
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
-from dl4jlegacy.nn.dl4j.json import to_dl4j
-from dl4jlegacy.nn.dl4j.reader import from_dl4j
+from dl4jlegacy.nn.fitting.gradient_check import GradientCheckUtil
+from dl4jlegacy.nn.interchange.dl4j.json import to_dl4j
+from dl4jlegacy.nn.interchange.dl4j.reader import from_dl4j
 from dl4jlegacy.nn.layers.layer import DenseLayer, Layer
 from dl4jlegacy.nn.layers.output import OutputLayer
 from dl4jlegacy.nn.layers.reconstruction_distribution import (
@@ -28,9 +30,7 @@ from dl4jlegacy.nn.network.generative import (
     reconstruction_log_probability,
 )
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
-from dl4jlegacy.nn.training.gradient_check import GradientCheckUtil
-from dl4jlegacy.nn.updaters import Adam
-from dl4jlegacy.seeding import Stream
+from dl4jlegacy.nn.optimization.updaters import Adam
 
 DISTRIBUTIONS = {
     "gaussian": GaussianReconstructionDistribution(),

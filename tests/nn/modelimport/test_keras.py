@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from dl4jlegacy import load_model
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.errors import ModelError
-from dl4jlegacy.exporting import convert_model
 from dl4jlegacy.nn import ComputationGraph, KerasModelImport, MultiLayerNetwork
-from dl4jlegacy.nn.dl4j.serializer import restore_model, write_model
-from dl4jlegacy.nn.modelimport.keras_file import is_keras
-from dl4jlegacy.seeding import Stream
+from dl4jlegacy.nn.interchange.dl4j.serializer import restore_model, write_model
+from dl4jlegacy.nn.interchange.modelimport.keras_file import is_keras
+from dl4jlegacy.training.checkpoints import convert_model
 from tests.support import DATA
 
 FOLDER = DATA / "keras"

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.errors import CaptureError, DeviceError, DeviceMemoryError, ShapeError
 from dl4jlegacy.kernels import load
 from dl4jlegacy.kernels.cuda.graph_parameters import GraphParameters, trace
@@ -27,7 +28,6 @@ from dl4jlegacy.nn import (
 )
 from dl4jlegacy.nn.network import cuda_graphs
 from dl4jlegacy.nn.networks import build_network
-from dl4jlegacy.seeding import Stream
 from tests.support.standin import counters, installed
 
 ROOT = Stream.of(11)

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.cli import main
 from dl4jlegacy.datasets import DataSet
 from dl4jlegacy.errors import ModelError, NotFiniteError
@@ -27,9 +28,8 @@ from dl4jlegacy.nn import (
     restore_model,
     write_model,
 )
-from dl4jlegacy.nn.dl4j import nd4j, serializer
-from dl4jlegacy.seeding import Stream
-from dl4jlegacy.strict_json import to_json
+from dl4jlegacy.nn.interchange.dl4j import nd4j, serializer
+from dl4jlegacy.system.strict_json import to_json
 
 LARGEST = float(np.finfo(np.float32).max)
 kernels = pytest.mark.parametrize("kernels", ["numpy", "numba"])

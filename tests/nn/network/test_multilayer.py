@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.datasets import DataSet, ListDataSetIterator
 from dl4jlegacy.datasets import load as load_data
 from dl4jlegacy.errors import ConfError, DataError, NotFiniteError, ShapeError
@@ -21,8 +22,7 @@ from dl4jlegacy.nn.layers.variational import VariationalAutoencoder
 from dl4jlegacy.nn.listeners import CollectScoresListener, PerformanceListener, ScoreIterationListener
 from dl4jlegacy.nn.network.dbn import DBN, StackedDenoisingAutoEncoder
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
-from dl4jlegacy.nn.updaters import AdaGrad, Adam, Sgd
-from dl4jlegacy.seeding import Stream
+from dl4jlegacy.nn.optimization.updaters import AdaGrad, Adam, Sgd
 
 
 def configuration(*layers: Layer, pretrain: bool = False, **conf: object) -> MultiLayerConfiguration:

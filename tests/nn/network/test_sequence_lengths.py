@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.datasets import DataSet
 from dl4jlegacy.errors import ShapeError
 from dl4jlegacy.kernels import load
@@ -22,8 +23,7 @@ from dl4jlegacy.nn import (
     Subsampling1DLayer,
     ZeroPadding1DLayer,
 )
-from dl4jlegacy.nn.training.gradient_check import GradientCheckUtil
-from dl4jlegacy.seeding import Stream
+from dl4jlegacy.nn.fitting.gradient_check import GradientCheckUtil
 
 EXAMPLES, STEPS, N = 5, 9, 3
 ENDS = np.array([9, 5, 1, 7, 4])

@@ -21,10 +21,10 @@ from dl4jlegacy import (
     OutputLayer,
     Sgd,
 )
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.datasets.sparse_features import SparseFeatures
-from dl4jlegacy.datasets.sparse_files import SvmLightDataSetIterator
+from dl4jlegacy.datasets.tables.sparse_files import SvmLightDataSetIterator
 from dl4jlegacy.errors import ConfError, DataError, Dl4jError, ShapeError
-from dl4jlegacy.seeding import Stream
 
 COLUMNS = 700
 

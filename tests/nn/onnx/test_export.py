@@ -35,9 +35,9 @@ from dl4jlegacy.nn import (
     Subsampling1DLayer,
     ZeroMeanPrePreProcessor,
 )
+from dl4jlegacy.nn.interchange.onnx.exporter import write_onnx
+from dl4jlegacy.nn.interchange.onnx.layers import _CELLS
 from dl4jlegacy.nn.layers.lstm import GATES
-from dl4jlegacy.nn.onnx.exporter import write_onnx
-from dl4jlegacy.nn.onnx.layers import _CELLS
 from dl4jlegacy.nn.vertices import shape
 from dl4jlegacy.nn.zoo import ZOO
 from tests.interop import matrix

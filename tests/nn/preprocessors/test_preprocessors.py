@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.errors import ConfError, ModelError, ShapeError
 from dl4jlegacy.kernels import load
 from dl4jlegacy.nn import (
@@ -38,13 +39,12 @@ from dl4jlegacy.nn import (
     ZeroMeanPrePreProcessor,
 )
 from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration, GraphBuilder
-from dl4jlegacy.nn.dl4j.graph import graph_from_dl4j, graph_to_dl4j
-from dl4jlegacy.nn.dl4j.json import Version, to_dl4j
-from dl4jlegacy.nn.dl4j.layers import pre_processor, pre_processor_tree
-from dl4jlegacy.nn.dl4j.reader import from_dl4j
+from dl4jlegacy.nn.interchange.dl4j.graph import graph_from_dl4j, graph_to_dl4j
+from dl4jlegacy.nn.interchange.dl4j.json import Version, to_dl4j
+from dl4jlegacy.nn.interchange.dl4j.layers import pre_processor, pre_processor_tree
+from dl4jlegacy.nn.interchange.dl4j.reader import from_dl4j
+from dl4jlegacy.nn.optimization.step import Step, Workspace
 from dl4jlegacy.nn.preprocessors import InputPreProcessor
-from dl4jlegacy.nn.step import Step, Workspace
-from dl4jlegacy.seeding import Stream
 
 MEAN, VARIANCE, BOTH = ZeroMeanPrePreProcessor(), UnitVarianceProcessor(), ZeroMeanAndUnitVariancePreProcessor()
 STATISTICS = (MEAN, VARIANCE, BOTH)

@@ -13,13 +13,7 @@ import pytest
 from dl4jlegacy.datasets import DataSet, ListDataSetIterator, load
 from dl4jlegacy.errors import ConfError, ModelError
 from dl4jlegacy.nn.conf.network import GraphBuilder, MultiLayerConfiguration, NeuralNetConfiguration
-from dl4jlegacy.nn.graph.computation_graph import ComputationGraph
-from dl4jlegacy.nn.layers.autoencoder import AutoEncoder
-from dl4jlegacy.nn.layers.layer import DenseLayer
-from dl4jlegacy.nn.layers.output import OutputLayer
-from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
-from dl4jlegacy.nn.networks import Network
-from dl4jlegacy.nn.training.early_stopping import (
+from dl4jlegacy.nn.fitting.early_stopping import (
     BestScoreEpochTerminationCondition,
     EarlyStoppingConfiguration,
     EarlyStoppingResult,
@@ -31,15 +25,21 @@ from dl4jlegacy.nn.training.early_stopping import (
     ScoreImprovementEpochTerminationCondition,
     TerminationReason,
 )
-from dl4jlegacy.nn.training.model_savers import InMemoryModelSaver, LocalFileModelSaver
-from dl4jlegacy.nn.training.score_calculators import (
+from dl4jlegacy.nn.fitting.model_savers import InMemoryModelSaver, LocalFileModelSaver
+from dl4jlegacy.nn.fitting.score_calculators import (
     AutoencoderScoreCalculator,
     ClassificationScoreCalculator,
     DataSetLossCalculator,
     RegressionScoreCalculator,
     ROCScoreCalculator,
 )
-from dl4jlegacy.nn.updaters import Adam, Sgd
+from dl4jlegacy.nn.graph.computation_graph import ComputationGraph
+from dl4jlegacy.nn.layers.autoencoder import AutoEncoder
+from dl4jlegacy.nn.layers.layer import DenseLayer
+from dl4jlegacy.nn.layers.output import OutputLayer
+from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
+from dl4jlegacy.nn.networks import Network
+from dl4jlegacy.nn.optimization.updaters import Adam, Sgd
 
 EPOCH, ITERATION = TerminationReason.EPOCH_TERMINATION_CONDITION, TerminationReason.ITERATION_TERMINATION_CONDITION
 

@@ -8,14 +8,14 @@ import pytest
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels import load
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
-from dl4jlegacy.nn.functions import ACTIVATIONS
+from dl4jlegacy.nn.fitting.gradient_check import GradientCheckUtil
 from dl4jlegacy.nn.layers.autoencoder import AutoEncoder
 from dl4jlegacy.nn.layers.layer import DenseLayer, Layer
 from dl4jlegacy.nn.layers.output import OutputLayer
 from dl4jlegacy.nn.layers.rbm import RBM
-from dl4jlegacy.nn.losses import LOSSES
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
-from dl4jlegacy.nn.training.gradient_check import GradientCheckUtil
+from dl4jlegacy.nn.optimization.functions import ACTIVATIONS
+from dl4jlegacy.nn.optimization.losses import LOSSES
 
 EXAMPLES, N_IN, N_OUT = 6, 4, 3
 PROBABILITIES = ("sigmoid", "softmax")

@@ -10,17 +10,17 @@ import pytest
 from dl4jlegacy.datasets import DataSet, ListDataSetIterator, load
 from dl4jlegacy.errors import ConfError, ShapeError
 from dl4jlegacy.nn.conf.network import GraphBuilder, MultiLayerConfiguration, NeuralNetConfiguration
-from dl4jlegacy.nn.dl4j.serializer import restore_model, write_model
+from dl4jlegacy.nn.fitting.transfer_learning import FineTuneConfiguration, TransferLearning
 from dl4jlegacy.nn.graph.computation_graph import ComputationGraph
 from dl4jlegacy.nn.input_type import InputType
+from dl4jlegacy.nn.interchange.dl4j.serializer import restore_model, write_model
 from dl4jlegacy.nn.layers.convolution import ConvolutionLayer
 from dl4jlegacy.nn.layers.layer import DenseLayer
 from dl4jlegacy.nn.layers.normalization import BatchNormalization
 from dl4jlegacy.nn.layers.output import OutputLayer
 from dl4jlegacy.nn.layers.subsampling import SubsamplingLayer
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
-from dl4jlegacy.nn.training.transfer_learning import FineTuneConfiguration, TransferLearning
-from dl4jlegacy.nn.updaters import Adam, Sgd
+from dl4jlegacy.nn.optimization.updaters import Adam, Sgd
 from dl4jlegacy.nn.vertices.combine import ElementWiseVertex, MergeVertex
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dl4jlegacy import run_data, training
 from dl4jlegacy.datasets import DataSet, DataSource, ListDataSetIterator
 from dl4jlegacy.errors import ShapeError
 from dl4jlegacy.nn import AdaGrad, MultiLayerNetwork, zoo
-from dl4jlegacy.run import resolve
 from dl4jlegacy.scaleout import Conf
+from dl4jlegacy.training import data as run_data
+from dl4jlegacy.training import prepare as training
+from dl4jlegacy.training.run import resolve
 
 
 def bars(examples: int) -> DataSet:

@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from dl4jlegacy import run_data, training
 from dl4jlegacy.datasets import DataSource, load
 from dl4jlegacy.errors import ShapeError
-from dl4jlegacy.inference import evaluate_network, source_for_model
+from dl4jlegacy.models.model import evaluate_network, source_for_model
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
-from dl4jlegacy.run import resolve
 from dl4jlegacy.scaleout import Conf
+from dl4jlegacy.training import data as run_data
+from dl4jlegacy.training import prepare as training
+from dl4jlegacy.training.run import resolve
 
 COMMAND = [sys.executable, "-m", "dl4jlegacy"]
 

@@ -20,11 +20,11 @@ from hazelcast.serialization.data import Data
 
 from dl4jlegacy.errors import ConfError, NotAuthorisedError, TrackerClosedError, TrackerError, UsageError
 from dl4jlegacy.scaleout import protocol
-from dl4jlegacy.scaleout.envelope import Envelope
 from dl4jlegacy.scaleout.hazelcast import link as hazelcast_link
 from dl4jlegacy.scaleout.hazelcast import store as hazelcast_store
 from dl4jlegacy.scaleout.hazelcast.patience import Patience
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStore
+from dl4jlegacy.scaleout.state.envelope import Envelope
 from dl4jlegacy.scaleout.tracker import StateTracker, drive
 from dl4jlegacy.services import Services
 from tests.support.cluster_commands import freeze

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dl4jlegacy.scaleout.liveness.failure_detector import (
+from dl4jlegacy.scaleout.links.liveness.failure_detector import (
     DEAD_SECONDS,
     Change,
     FailureDetector,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dl4jlegacy.errors import ConfError, NotAuthorisedError, WireError
-from dl4jlegacy.scaleout.liveness.handshake import (
+from dl4jlegacy.scaleout.links.liveness.handshake import (
     CHALLENGE_NBYTES,
     HELLO_NBYTES,
     WELCOME_NBYTES,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dl4jlegacy.scaleout.liveness.last_master import dead_master
+from dl4jlegacy.scaleout.monitoring.last_master import dead_master
 from tests.support.cluster_commands import freeze
 
 HERE = f"{socket.gethostname()}-123-0123abcd"

@@ -17,18 +17,18 @@ import psutil
 import pytest
 
 from dl4jlegacy.errors import ConfError
-from dl4jlegacy.scaleout.liveness import client as liveness_client
-from dl4jlegacy.scaleout.liveness import server as liveness_server
-from dl4jlegacy.scaleout.liveness.client import LivenessClient
-from dl4jlegacy.scaleout.liveness.failure_detector import StallDetector
-from dl4jlegacy.scaleout.liveness.handshake import (
+from dl4jlegacy.scaleout.links.liveness import client as liveness_client
+from dl4jlegacy.scaleout.links.liveness import server as liveness_server
+from dl4jlegacy.scaleout.links.liveness.client import LivenessClient
+from dl4jlegacy.scaleout.links.liveness.failure_detector import StallDetector
+from dl4jlegacy.scaleout.links.liveness.handshake import (
     CHALLENGE_NBYTES,
     WELCOME_NBYTES,
     ClientHandshake,
     Credentials,
     ServerHandshake,
 )
-from dl4jlegacy.scaleout.liveness.server import AWAY, BEAT, BYE, LivenessServer, parsed_address
+from dl4jlegacy.scaleout.links.liveness.server import AWAY, BEAT, BYE, LivenessServer, parsed_address
 from tests.support.child_process import ChildProcess
 from tests.support.waiting import AskedSeconds
 

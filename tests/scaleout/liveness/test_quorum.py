@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dl4jlegacy.errors import NotEnoughWorkersError
-from dl4jlegacy.scaleout.liveness.quorum import Quorum, Waiting
+from dl4jlegacy.scaleout.links.liveness.quorum import Quorum, Waiting
 
 
 class World:

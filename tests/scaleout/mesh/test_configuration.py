@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from dl4jlegacy import Conf, VoidConfiguration
-from dl4jlegacy.cli.mesh import mesh_changes
-from dl4jlegacy.cli.options import TrainOptions
+from dl4jlegacy.cli.options.mesh import mesh_changes
+from dl4jlegacy.cli.options.read import TrainOptions
 from dl4jlegacy.cluster.address import ClusterAddress
 from dl4jlegacy.cluster.mesh import joined_mesh, reachable_members
 from dl4jlegacy.errors import ConfError, NotAuthorisedError, UsageError
-from dl4jlegacy.scaleout.mesh.configuration import PORTS
-from dl4jlegacy.scaleout.mesh.node import Member
-from dl4jlegacy.scaleout.parts import find_router
+from dl4jlegacy.scaleout.links.mesh.configuration import PORTS
+from dl4jlegacy.scaleout.links.mesh.node import Member
+from dl4jlegacy.scaleout.workers.plugins import find_router
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from dl4jlegacy.arrays.wire import digest
 from dl4jlegacy.errors import ConfError
-from dl4jlegacy.scaleout.liveness.handshake import (
+from dl4jlegacy.scaleout.links.liveness.handshake import (
     CHALLENGE_NBYTES,
     LIVENESS,
     WELCOME_NBYTES,
@@ -23,12 +24,11 @@ from dl4jlegacy.scaleout.liveness.handshake import (
     Credentials,
     ServerHandshake,
 )
-from dl4jlegacy.scaleout.mesh import node as mesh_node
-from dl4jlegacy.scaleout.mesh.configuration import VoidConfiguration
-from dl4jlegacy.scaleout.mesh.node import Member, MeshNode
-from dl4jlegacy.scaleout.mesh.organizer import MeshOrganizer
-from dl4jlegacy.scaleout.mesh.wire import MESSAGES, header
-from dl4jlegacy.wire import digest
+from dl4jlegacy.scaleout.links.mesh import node as mesh_node
+from dl4jlegacy.scaleout.links.mesh.configuration import VoidConfiguration
+from dl4jlegacy.scaleout.links.mesh.node import Member, MeshNode
+from dl4jlegacy.scaleout.links.mesh.organizer import MeshOrganizer
+from dl4jlegacy.scaleout.links.mesh.wire import MESSAGES, header
 from tests.support.child_process import ChildProcess
 
 SECRET = b"a secret of this test"
@@ -457,7 +457,7 @@ def test_each_process_of_a_machine_takes_the_next_free_port() -> None:
 
 
 def test_a_machine_without_a_free_port_is_told(monkeypatch) -> None:
-    monkeypatch.setattr("dl4jlegacy.scaleout.mesh.configuration.PORTS", 1)
+    monkeypatch.setattr("dl4jlegacy.scaleout.links.mesh.configuration.PORTS", 1)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = min(taken.getsockname()[1], 65535)
         node = MeshNode(

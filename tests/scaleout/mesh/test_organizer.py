@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from dl4jlegacy.scaleout.mesh.organizer import MAX_DOWNSTREAMS, MeshBuildMode, MeshOrganizer
+from dl4jlegacy.scaleout.links.mesh.organizer import MAX_DOWNSTREAMS, MeshBuildMode, MeshOrganizer
 
 
 def made_of(count: int, mode: MeshBuildMode = "mesh") -> MeshOrganizer:

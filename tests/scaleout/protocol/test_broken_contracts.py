@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from dl4jlegacy.errors import ContractError, NotFiniteError
-from dl4jlegacy.scaleout.records import HEAD, Head, decode_record
+from dl4jlegacy.scaleout.state.records import HEAD, Head, decode_record
 from tests.support.broken_contracts import BREAKS, run_broken
 
 from .test_protocol import network_work

@@ -8,8 +8,8 @@ import pytest
 from dl4jlegacy.scaleout.plan import Phase, Plan
 from dl4jlegacy.scaleout.protocol import Limits
 from dl4jlegacy.scaleout.protocol.crashes import CRASHES, HELD_BACK, Attempts, is_held_back, note_crashes
-from dl4jlegacy.scaleout.records import Crash, JobRecord, Keys, decode_record, encode_record
-from dl4jlegacy.scaleout.store import MemoryStore
+from dl4jlegacy.scaleout.state.records import Crash, JobRecord, Keys, decode_record, encode_record
+from dl4jlegacy.scaleout.state.store import MemoryStore
 from dl4jlegacy.scaleout.tracker import drive
 
 PLAN = Plan(phases=(Phase(),), batches=8, examples=8, batch_size=1, jobs_per_round=4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dl4jlegacy.scaleout.protocol.failures import Suspects, add_failure, is_hopeless, messages
-from dl4jlegacy.scaleout.records import Failure, JobRecord
+from dl4jlegacy.scaleout.state.records import Failure, JobRecord
 
 
 def failures(*workers: str) -> tuple[Failure, ...]:

@@ -8,14 +8,14 @@ from types import SimpleNamespace
 import pytest
 
 from dl4jlegacy.scaleout import protocol
-from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.phases import NO_PHASES
 from dl4jlegacy.scaleout.plan import Phase, Plan
 from dl4jlegacy.scaleout.protocol import watch as watch_module
 from dl4jlegacy.scaleout.protocol.crashes import Attempts
 from dl4jlegacy.scaleout.protocol.failures import Suspects
-from dl4jlegacy.scaleout.records import HEAD, Head, JobRecord, Keys, Manifest, decode_record, encode_record
-from dl4jlegacy.scaleout.store import MemoryStore
+from dl4jlegacy.scaleout.state.job import Result
+from dl4jlegacy.scaleout.state.records import HEAD, Head, JobRecord, Keys, Manifest, decode_record, encode_record
+from dl4jlegacy.scaleout.state.store import MemoryStore
 from dl4jlegacy.scaleout.strategies import create_router
 from dl4jlegacy.scaleout.tracker import drive
 

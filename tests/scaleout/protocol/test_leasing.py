@@ -10,13 +10,13 @@ import pytest
 
 from dl4jlegacy.kernels import load
 from dl4jlegacy.scaleout import protocol
-from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.plan import Phase, Plan
 from dl4jlegacy.scaleout.protocol import frames
 from dl4jlegacy.scaleout.protocol.leasing import FEW_BLOCKS
 from dl4jlegacy.scaleout.protocol.worker_state import BLOCK, QUICK, SEVERAL
-from dl4jlegacy.scaleout.records import HEAD, Failure, Head, JobRecord, Keys, decode_record, encode_record
-from dl4jlegacy.scaleout.store import MemoryStore
+from dl4jlegacy.scaleout.state.job import Result
+from dl4jlegacy.scaleout.state.records import HEAD, Failure, Head, JobRecord, Keys, decode_record, encode_record
+from dl4jlegacy.scaleout.state.store import MemoryStore
 from dl4jlegacy.scaleout.strategies import aggregator_of, create_router
 from dl4jlegacy.scaleout.tracker import drive
 

@@ -2,10 +2,10 @@
 
 from dl4jlegacy.datasets import ListDataSetIterator
 from dl4jlegacy.scaleout import protocol
-from dl4jlegacy.scaleout.job import DataSetJobIterator
 from dl4jlegacy.scaleout.plan import Phase
-from dl4jlegacy.scaleout.records import HEAD, Head, decode_record
-from dl4jlegacy.scaleout.store import MemoryStore
+from dl4jlegacy.scaleout.state.job import DataSetJobIterator
+from dl4jlegacy.scaleout.state.records import HEAD, Head, decode_record
+from dl4jlegacy.scaleout.state.store import MemoryStore
 from dl4jlegacy.scaleout.strategies import create_router
 from dl4jlegacy.scaleout.tracker import drive
 

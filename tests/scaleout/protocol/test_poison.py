@@ -8,7 +8,7 @@ import random
 import pytest
 
 from dl4jlegacy.scaleout.protocol.poison import CHANCE, LEAST_CRASHES, Counts, chance, is_poison
-from dl4jlegacy.scaleout.records import Crash
+from dl4jlegacy.scaleout.state.records import Crash
 
 
 def crashes(count: int, seconds: float = 0.0, hosts: int = 2) -> list[Crash]:

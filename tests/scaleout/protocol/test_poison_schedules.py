@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from dl4jlegacy.datasets import ListDataSetIterator
-from dl4jlegacy.scaleout.job import DataSetJobIterator
 from dl4jlegacy.scaleout.plan import Phase
 from dl4jlegacy.scaleout.protocol import crashes, master, poison
+from dl4jlegacy.scaleout.state.job import DataSetJobIterator
 from dl4jlegacy.scaleout.strategies import STRATEGIES
 from tests.scaleout.protocol.test_protocol import CHAINS, examples, network_work, work_of
 from tests.support.poisoned_runs import SCENARIOS, PoisonedWorld, simulate

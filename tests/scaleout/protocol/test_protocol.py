@@ -18,7 +18,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from dl4jlegacy.clock import RunningClock
 from dl4jlegacy.datasets import DataSet, ListDataSetIterator
 from dl4jlegacy.errors import TrackerError
 from dl4jlegacy.kernels import load
@@ -26,11 +25,9 @@ from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfigu
 from dl4jlegacy.nn.layers.output import OutputLayer
 from dl4jlegacy.nn.layers.rbm import RBM
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
-from dl4jlegacy.nn.updaters import AdaGrad
+from dl4jlegacy.nn.optimization.updaters import AdaGrad
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.first_model import first_model
-from dl4jlegacy.scaleout.job import DataSetJobIterator, Job, Result, decode_work, encode_work
-from dl4jlegacy.scaleout.perform import MultiLayerNetworkPerformer, perform_in_slot
 from dl4jlegacy.scaleout.plan import Phase
 from dl4jlegacy.scaleout.protocol import closing as closing_module
 from dl4jlegacy.scaleout.protocol import frames, leasing
@@ -38,11 +35,23 @@ from dl4jlegacy.scaleout.protocol import master as master_module
 from dl4jlegacy.scaleout.protocol import watch as watch_module
 from dl4jlegacy.scaleout.protocol import worker as worker_module
 from dl4jlegacy.scaleout.protocol.frames import read_frame
-from dl4jlegacy.scaleout.records import HEAD, Failure, Head, JobRecord, Keys, Manifest, decode_record, encode_record
 from dl4jlegacy.scaleout.scoring import EarlyStopping, Scoring
-from dl4jlegacy.scaleout.store import MemoryStore
+from dl4jlegacy.scaleout.state.job import DataSetJobIterator, Job, Result, decode_work, encode_work
+from dl4jlegacy.scaleout.state.records import (
+    HEAD,
+    Failure,
+    Head,
+    JobRecord,
+    Keys,
+    Manifest,
+    decode_record,
+    encode_record,
+)
+from dl4jlegacy.scaleout.state.store import MemoryStore
 from dl4jlegacy.scaleout.strategies import STRATEGIES, aggregator_of, create_router, slot_strategy
 from dl4jlegacy.scaleout.tracker import drive
+from dl4jlegacy.scaleout.workers.perform import MultiLayerNetworkPerformer, perform_in_slot
+from dl4jlegacy.system.clock import RunningClock
 from tests.support import REPOSITORY, scenarios, simulator
 
 SCHEDULES = int(os.environ.get("DL4J_SCHEDULES", "80"))

@@ -14,15 +14,15 @@ from dl4jlegacy.kernels import load
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
 from dl4jlegacy.nn.layers.layer import DenseLayer, OutputLayer
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
-from dl4jlegacy.nn.updaters import AdaGrad
+from dl4jlegacy.nn.optimization.updaters import AdaGrad
 from dl4jlegacy.scaleout.first_model import first_model
-from dl4jlegacy.scaleout.job import DataSetJobIterator, Job, Result, decode_work, encode_work
 from dl4jlegacy.scaleout.plan import Phase
 from dl4jlegacy.scaleout.protocol import inputs, log
 from dl4jlegacy.scaleout.scoring import EarlyStopping, Scoring
-from dl4jlegacy.scaleout.sparse_rows import SparseRowsPerformer
+from dl4jlegacy.scaleout.state.job import DataSetJobIterator, Job, Result, decode_work, encode_work
 from dl4jlegacy.scaleout.strategies import create_router
 from dl4jlegacy.scaleout.strategies.row_averaging import ROW_AVERAGING, RowAverager
+from dl4jlegacy.scaleout.workers.sparse_rows import SparseRowsPerformer
 from tests.scaleout.protocol.test_protocol import SCHEDULES
 from tests.support import scenarios, simulator
 

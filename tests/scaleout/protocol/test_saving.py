@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from dl4jlegacy.scaleout.protocol import DueCheckpoints, NewModel, SavedState
-from dl4jlegacy.scaleout.records import Head, Manifest
+from dl4jlegacy.scaleout.state.records import Head, Manifest
 
 HEAD = Head(run="r", version=0, round=0, model=Manifest("m", 1, 1))
 

@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dl4jlegacy import wire
-from dl4jlegacy.clock import RunningClock
+from dl4jlegacy.arrays import wire
 from dl4jlegacy.kernels import load
 from dl4jlegacy.scaleout import protocol
-from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.plan import Phase, Plan
 from dl4jlegacy.scaleout.protocol import frames
-from dl4jlegacy.scaleout.records import HEAD, Head, JobRecord, Keys, Manifest, decode_record, encode_record
-from dl4jlegacy.scaleout.store import BatchStore, MemoryStore
+from dl4jlegacy.scaleout.state.job import Result
+from dl4jlegacy.scaleout.state.records import HEAD, Head, JobRecord, Keys, Manifest, decode_record, encode_record
+from dl4jlegacy.scaleout.state.store import BatchStore, MemoryStore
 from dl4jlegacy.scaleout.strategies import aggregator_of, create_router
 from dl4jlegacy.scaleout.tracker import drive
+from dl4jlegacy.system.clock import RunningClock
 
 SMALL = frames.SMALL_NBYTES
 

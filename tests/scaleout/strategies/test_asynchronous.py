@@ -10,10 +10,10 @@ import pytest
 
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels import load as load_kernels
-from dl4jlegacy.scaleout.aggregate import DeltaAggregator, aggregate
-from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.plan import Phase, Plan
-from dl4jlegacy.scaleout.records import Head, account, advance
+from dl4jlegacy.scaleout.state.aggregate import DeltaAggregator, aggregate
+from dl4jlegacy.scaleout.state.job import Result
+from dl4jlegacy.scaleout.state.records import Head, account, advance
 from dl4jlegacy.scaleout.strategies import BoundedStalenessWorkRouter, SoftSyncWorkRouter, create_router
 from tests.support.strategy_runs import BEGINNING, PLAN, SLOTS
 

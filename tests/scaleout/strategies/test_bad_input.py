@@ -9,8 +9,8 @@ import pytest
 
 from dl4jlegacy import Conf
 from dl4jlegacy.errors import ConfError, WireError
-from dl4jlegacy.scaleout.aggregate import check_update
-from dl4jlegacy.scaleout.job import Result
+from dl4jlegacy.scaleout.state.aggregate import check_update
+from dl4jlegacy.scaleout.state.job import Result
 from dl4jlegacy.scaleout.strategies import STRATEGIES, create_router
 from tests.support.strategy_runs import conf_of, train
 

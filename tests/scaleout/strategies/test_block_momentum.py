@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from dl4jlegacy.kernels import load as load_kernels
-from dl4jlegacy.scaleout.aggregate import aggregate
-from dl4jlegacy.scaleout.job import Result
+from dl4jlegacy.scaleout.state.aggregate import aggregate
+from dl4jlegacy.scaleout.state.job import Result
 from dl4jlegacy.scaleout.strategies import BlockMomentumWorkRouter, create_router
 from dl4jlegacy.scaleout.strategies.block_momentum import BLOCK_STEP
 from tests.support.strategy_runs import Copies, bits, conf_of, train

@@ -11,18 +11,16 @@ import numpy as np
 import pytest
 
 from dl4jlegacy import Conf
-from dl4jlegacy.clock import RunningClock
 from dl4jlegacy.errors import ConfError
-from dl4jlegacy.folders import LocalFolder
 from dl4jlegacy.kernels import load as load_kernels
 from dl4jlegacy.scaleout import protocol
-from dl4jlegacy.scaleout.aggregate import aggregate
-from dl4jlegacy.scaleout.checkpoint import CheckpointStore
-from dl4jlegacy.scaleout.history import HistoryFile
-from dl4jlegacy.scaleout.job import Result
+from dl4jlegacy.scaleout.persistence.checkpoint import CheckpointStore
+from dl4jlegacy.scaleout.persistence.history import HistoryFile
 from dl4jlegacy.scaleout.protocol import inputs, watch
 from dl4jlegacy.scaleout.protocol import worker as worker_module
-from dl4jlegacy.scaleout.records import (
+from dl4jlegacy.scaleout.state.aggregate import aggregate
+from dl4jlegacy.scaleout.state.job import Result
+from dl4jlegacy.scaleout.state.records import (
     HEAD,
     MODEL_LOST,
     Head,
@@ -36,10 +34,12 @@ from dl4jlegacy.scaleout.records import (
     decode_record,
     encode_record,
 )
-from dl4jlegacy.scaleout.store import MemoryStore
+from dl4jlegacy.scaleout.state.store import MemoryStore
 from dl4jlegacy.scaleout.strategies import chains as chains_module
 from dl4jlegacy.scaleout.strategies import create_router
 from dl4jlegacy.scaleout.tracker import StateTracker, drive
+from dl4jlegacy.storage.folders import LocalFolder
+from dl4jlegacy.system.clock import RunningClock
 from tests.scaleout.protocol.test_protocol import network_work
 from tests.support import simulator
 from tests.support.strategy_runs import BEGINNING, PLAN, SLOTS, Copies, bits, conf_of, interrupt, train

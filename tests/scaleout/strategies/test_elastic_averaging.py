@@ -7,8 +7,8 @@ import pytest
 
 from dl4jlegacy.errors import WireError
 from dl4jlegacy.kernels import load as load_kernels
-from dl4jlegacy.scaleout.aggregate import aggregate
-from dl4jlegacy.scaleout.job import Result
+from dl4jlegacy.scaleout.state.aggregate import aggregate
+from dl4jlegacy.scaleout.state.job import Result
 from dl4jlegacy.scaleout.strategies import create_router
 
 KERNELS = load_kernels("numpy")

@@ -13,13 +13,13 @@ from dl4jlegacy import ActorNetworkRunner, CollectingAggregator, CollectionJobIt
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels import load
 from dl4jlegacy.nn import zoo
-from dl4jlegacy.nn.schedules import ExponentialSchedule
-from dl4jlegacy.nn.updaters import UPDATERS, AdaMax
-from dl4jlegacy.run_data import load_data
-from dl4jlegacy.scaleout.parts import find_router
-from dl4jlegacy.scaleout.records import advance
+from dl4jlegacy.nn.optimization.schedules import ExponentialSchedule
+from dl4jlegacy.nn.optimization.updaters import UPDATERS, AdaMax
+from dl4jlegacy.scaleout.state.records import advance
 from dl4jlegacy.scaleout.strategies import STRATEGIES, SlotStrategy, WorkRouter, create_router, router_of
-from dl4jlegacy.training import with_network
+from dl4jlegacy.scaleout.workers.plugins import find_router
+from dl4jlegacy.training.data import load_data
+from dl4jlegacy.training.prepare import with_network
 from tests.support.strategy_runs import BEGINNING, PLAN, SLOTS
 
 RUN = {"window": 3, "weighted_average": False}

@@ -7,9 +7,9 @@ import pytest
 
 from dl4jlegacy.errors import ConfError, WireError
 from dl4jlegacy.kernels import load as load_kernels
-from dl4jlegacy.scaleout.aggregate import aggregate
-from dl4jlegacy.scaleout.codec import unpack
-from dl4jlegacy.scaleout.job import Result
+from dl4jlegacy.scaleout.state.aggregate import aggregate
+from dl4jlegacy.scaleout.state.codec import unpack
+from dl4jlegacy.scaleout.state.job import Result
 from dl4jlegacy.scaleout.strategies import create_router
 
 SIZE = 400

@@ -11,21 +11,21 @@ import msgspec
 import pytest
 
 from dl4jlegacy import Conf
-from dl4jlegacy.clock import RunningClock
+from dl4jlegacy.arrays.wire import digest
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels import load as load_kernels
 from dl4jlegacy.scaleout import protocol
-from dl4jlegacy.scaleout.checkpoint import CheckpointStore
-from dl4jlegacy.scaleout.copies import Copied
-from dl4jlegacy.scaleout.job import Result
-from dl4jlegacy.scaleout.mesh import wire as mesh_wire
-from dl4jlegacy.scaleout.mesh.configuration import VoidConfiguration
-from dl4jlegacy.scaleout.mesh.messages import HISTORY, MessageCache
-from dl4jlegacy.scaleout.parts import find_router
+from dl4jlegacy.scaleout.links.mesh import wire as mesh_wire
+from dl4jlegacy.scaleout.links.mesh.configuration import VoidConfiguration
+from dl4jlegacy.scaleout.links.mesh.messages import HISTORY, MessageCache
+from dl4jlegacy.scaleout.persistence.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.protocol import closing, inputs, leasing, log, watch
 from dl4jlegacy.scaleout.protocol import worker as worker_module
 from dl4jlegacy.scaleout.protocol.frames import write_frame
-from dl4jlegacy.scaleout.records import (
+from dl4jlegacy.scaleout.scoring import EarlyStopping, Scoring
+from dl4jlegacy.scaleout.state.copies import Copied
+from dl4jlegacy.scaleout.state.job import Result
+from dl4jlegacy.scaleout.state.records import (
     HEAD,
     Folded,
     Head,
@@ -37,12 +37,12 @@ from dl4jlegacy.scaleout.records import (
     decode_record,
     encode_record,
 )
-from dl4jlegacy.scaleout.scoring import EarlyStopping, Scoring
-from dl4jlegacy.scaleout.store import MemoryStore
+from dl4jlegacy.scaleout.state.store import MemoryStore
 from dl4jlegacy.scaleout.strategies import aggregator_of, create_router
 from dl4jlegacy.scaleout.strategies.gradient_sharing import CODES
 from dl4jlegacy.scaleout.tracker import StateTracker, drive
-from dl4jlegacy.wire import digest
+from dl4jlegacy.scaleout.workers.plugins import find_router
+from dl4jlegacy.system.clock import RunningClock
 from tests.scaleout.protocol.test_protocol import SCHEDULES, WORKS, network_work
 from tests.support import hostile_mesh, scenarios, simulator
 from tests.support.hostile_copies import HostileCopies

@@ -12,17 +12,16 @@ import numpy as np
 import pytest
 
 from dl4jlegacy import ActorNetworkRunner, CollectingAggregator, CollectionJobIterator, Conf
-from dl4jlegacy.clock import RunningClock
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels import load as load_kernels
 from dl4jlegacy.scaleout import protocol
-from dl4jlegacy.scaleout.aggregate import aggregate, aggregation_tree
-from dl4jlegacy.scaleout.job import Result
 from dl4jlegacy.scaleout.protocol import closing, inputs, parameter_servers
 from dl4jlegacy.scaleout.protocol.events import Wait
 from dl4jlegacy.scaleout.protocol.frames import keys_of, read_frame, write_frame, write_slices
 from dl4jlegacy.scaleout.protocol.watch import OpenSlots
-from dl4jlegacy.scaleout.records import (
+from dl4jlegacy.scaleout.state.aggregate import aggregate, aggregation_tree
+from dl4jlegacy.scaleout.state.job import Result
+from dl4jlegacy.scaleout.state.records import (
     HEAD,
     MODEL_LOST,
     Failure,
@@ -34,9 +33,10 @@ from dl4jlegacy.scaleout.records import (
     decode_record,
     encode_record,
 )
-from dl4jlegacy.scaleout.store import MemoryStore
+from dl4jlegacy.scaleout.state.store import MemoryStore
 from dl4jlegacy.scaleout.strategies import STRATEGIES, aggregator_of, create_router
 from dl4jlegacy.scaleout.tracker import StateTracker, drive
+from dl4jlegacy.system.clock import RunningClock
 from tests.scaleout.protocol.test_protocol import SCHEDULES, network_work, simulate
 from tests.support import scenarios, simulator
 from tests.support.strategy_runs import Copies, bits, conf_of, data, train

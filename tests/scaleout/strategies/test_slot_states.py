@@ -13,13 +13,13 @@ from dl4jlegacy import Conf
 from dl4jlegacy.errors import JobError
 from dl4jlegacy.kernels import load as load_kernels
 from dl4jlegacy.nn import zoo
-from dl4jlegacy.nn.updaters import Nesterovs
-from dl4jlegacy.scaleout.checkpoint import CheckpointStore
-from dl4jlegacy.scaleout.job import Result
-from dl4jlegacy.scaleout.perform import perform_in_slot
+from dl4jlegacy.nn.optimization.updaters import Nesterovs
+from dl4jlegacy.scaleout.persistence.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.protocol import closing as protocol_closing
-from dl4jlegacy.scaleout.records import Head, Keys, Manifest
+from dl4jlegacy.scaleout.state.job import Result
+from dl4jlegacy.scaleout.state.records import Head, Keys, Manifest
 from dl4jlegacy.scaleout.strategies import STRATEGIES, SlotStrategy, create_router
+from dl4jlegacy.scaleout.workers.perform import perform_in_slot
 from tests.support.strategy_runs import SLOTS, Copies, bits, conf_of, data, interrupt, train
 
 ARGS = {"easgd": {"beta": 0.7}, "gradient-sharing": {"tau": 2e-3}}

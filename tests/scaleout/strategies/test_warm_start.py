@@ -9,9 +9,9 @@ import pytest
 
 from dl4jlegacy import Conf
 from dl4jlegacy.errors import ConfError
-from dl4jlegacy.folders import LocalFolder
-from dl4jlegacy.scaleout.history import HistoryFile
-from dl4jlegacy.scaleout.records import account
+from dl4jlegacy.scaleout.persistence.history import HistoryFile
+from dl4jlegacy.scaleout.state.records import account
+from dl4jlegacy.storage.folders import LocalFolder
 from tests.support.strategy_runs import Copies, bits, conf_of, train
 
 ARGS = {"gradient-sharing": {"tau": 2e-3, "state_every": 3}, "easgd": {"beta": 0.7}}

@@ -12,9 +12,9 @@ import pytest
 from kazoo.exceptions import NoAuthError, NoNodeError
 
 from dl4jlegacy.errors import Dl4jError
-from dl4jlegacy.scaleout.envelope import Envelope
 from dl4jlegacy.scaleout.protocol.names import RunRecord
-from dl4jlegacy.scaleout.records import Keys, encode_record
+from dl4jlegacy.scaleout.state.envelope import Envelope
+from dl4jlegacy.scaleout.state.records import Keys, encode_record
 from dl4jlegacy.services import ServicesState
 from tests.tools.chaos.test_run import run_chaos
 from tools.chaos import neighbour as neighbour_module

@@ -1,0 +1,523 @@
+"""``dl4j aws``: clusters on AWS from the command line."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import urllib.request
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dl4jlegacy.cli.options.read import Format, add_command, number_option
+from dl4jlegacy.errors import CloudError, ConfError, DeadlineError, Dl4jError, UsageError, counted, nearest
+from dl4jlegacy.system import files
+from dl4jlegacy.system.console import emit, open_console
+from dl4jlegacy.system.exits import Stopped
+from dl4jlegacy.system.strict_json import to_json
+
+if TYPE_CHECKING:
+    from dl4jlegacy.aws.cluster_spec import ClusterSpec
+    from dl4jlegacy.aws.instances import Instance
+    from dl4jlegacy.aws.prices import Estimate
+    from dl4jlegacy.aws.setup import ClusterSetup, ClusterStatus
+    from dl4jlegacy.storage.s3.session import Aws
+
+__all__ = ["add_commands"]
+
+_app = typer.Typer(
+    name="aws",
+    help="Clusters on AWS: start, look at, scale, end. Instances end by themselves when their time is over.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    no_args_is_help=False,
+)
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Add ``dl4j aws`` to ``app``."""
+    app.add_typer(_app)
+
+
+_ADDRESS_SERVICE = "https://checkip.amazonaws.com"
+_EXTRA = {"allow_extra_args": True, "ignore_unknown_options": False}
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The cluster's name.")]
+Region = Annotated[
+    str | None,
+    typer.Option("-region", "--region", metavar="REGION", help="Where (your default, else us-east-1)."),
+]
+User = Annotated[str, typer.Option("--user", metavar="USER", help="Who SSH logs in as (admin).")]
+KeyPath = Annotated[str, typer.Option("-kpath", metavar="FILE", help="The private key, if up did not make it.")]
+NoWait = Annotated[bool, typer.Option("--no-wait", help="Do not wait for the workers to register.")]
+Node = Annotated[str, typer.Option("--node", metavar="NODE", help="master, an instance's id, or a worker's number.")]
+Workers = Annotated[int, number_option("-w", "--workers", help="Worker instances (1).", least=1)]
+Size = Annotated[str, typer.Option("-s", "--size", metavar="TYPE", help="Instance type (m5.large).")]
+Ttl = Annotated[str, typer.Option("--ttl", metavar="TIME", help="When instances end by themselves: 90m, 4h, 1d (4h).")]
+Allow = Annotated[
+    str, typer.Option("--allow", metavar="CIDR", help="From where SSH is admitted (your public address).")
+]
+Standby = Annotated[
+    bool, typer.Option("--standby", help="A second master that takes over, with copies of all state, and a witness.")
+]
+Spot = Annotated[bool, typer.Option("--spot", help="Workers at the spot price, on demand where there is none.")]
+
+
+@_app.callback(invoke_without_command=True)
+def _root(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        raise UsageError("give a command: aws up, join, status, scale, ssh, logs, down, reap or price (see --help)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpOptions:
+    """The options of ``dl4j aws up``; "": not given."""
+
+    context: typer.Context
+    name: Name
+    out: Annotated[str, typer.Option("--out", metavar="S3", help="Where the model goes: s3://bucket/name.zip.")] = ""
+    workers: Workers = 1
+    size: Size = "m5.large"
+    master_size: Annotated[str, typer.Option("--master-size", metavar="TYPE", help="The master's, if another.")] = ""
+    ami: Annotated[str, typer.Option("-ami", metavar="ID", help="Image (the newest Debian 12).")] = ""
+    security_group: Annotated[str, typer.Option("-sg", metavar="ID", help="Security group (one is made).")] = ""
+    key_pair: Annotated[str, typer.Option("-kp", metavar="NAME", help="Key pair (one is made).")] = ""
+    key_path: KeyPath = ""
+    worker_script: Annotated[str, typer.Option("-wscript", metavar="FILE", help="Run on every worker.")] = ""
+    master_script: Annotated[str, typer.Option("-mscript", metavar="FILE", help="Run on the master.")] = ""
+    region: Region = None
+    ttl: Ttl = "4h"
+    spot: Spot = False
+    spot_only: Annotated[bool, typer.Option("--spot-only", help="With --spot: never on demand.")] = False
+    allow: Allow = ""
+    subnet: Annotated[str, typer.Option("--subnet", metavar="ID", help="Where to start (the default VPC's).")] = ""
+    processes: Annotated[int, number_option("--processes", help="Workers of an instance (its cores).", least=0)] = 0
+    disk: Annotated[int, number_option("--disk", metavar="GB", help="Disk of each instance (16).", least=8)] = 16
+    heap: Annotated[
+        str, typer.Option("--heap", metavar="SIZE", help="Memory for the run's state (half of the master's).")
+    ] = ""
+    keep: Annotated[bool, typer.Option("--keep", help="Instances stay when the run is done, until --ttl is over.")] = (
+        False
+    )
+    standby: Standby = False
+    user: User = "admin"
+    wheel: Annotated[str, typer.Option("--wheel", metavar="FILE", help="This package's wheel (one is made).")] = ""
+    requirements: Annotated[
+        str, typer.Option("--requirements", metavar="FILE", help="What it needs, locked with hashes (it has its own).")
+    ] = ""
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, tell the price, make nothing.")] = False
+    no_wait: NoWait = False
+    format: Format = "text"
+
+    def cluster_spec(self, allow: str) -> ClusterSpec:
+        """Return the cluster that the options describe, SSH admitted from ``allow``.
+
+        Raises:
+            UsageError: an option has no such value. ConfError: the run's checkpoints can be in no such place.
+        """
+        from dl4jlegacy.aws.cluster_spec import ClusterSpec, check_name, parse_cidr, parse_ttl, value_of
+        from dl4jlegacy.storage import paths as storage
+
+        check_name(self.name)
+        folder = value_of("--checkpoint-dir", self.context.args)
+        if folder[:3].lower() == "s3:":
+            storage.open_folder(folder)  # a mistake in it would be noticed on the instance only
+        return ClusterSpec(
+            name=self.name,
+            out=self.out,
+            ttl_seconds=parse_ttl(self.ttl),
+            allow=allow and parse_cidr(allow),
+            workers=self.workers,
+            size=self.size,
+            master_size=self.master_size,
+            ami=self.ami,
+            security_group=self.security_group,
+            key_pair=self.key_pair,
+            key_path=self.key_path,
+            worker_script=self.worker_script,
+            master_script=self.master_script,
+            spot=self.spot,
+            spot_only=self.spot_only,
+            subnet=self.subnet,
+            processes=self.processes,
+            disk=self.disk,
+            heap=self.heap,
+            keep=self.keep,
+            standby=self.standby,
+            user=self.user,
+            run=tuple(self.context.args) or ("--model", "dbn", "--dataset", "digits"),
+        )
+
+
+def up(options: UpOptions) -> None:
+    """Start a cluster that trains; after -- comes what dl4j master is to do (--model dbn --dataset digits)."""
+    if options.dry_run:
+        _check(options)
+        return
+    spec = options.cluster_spec(options.allow or _own_address())
+    open_console()
+    spec.check()
+    with _session(options.region) as aws:
+        _start(aws, spec, options)
+
+
+add_command(_app, up, UpOptions, context_settings=_EXTRA)
+
+
+def _check(options: UpOptions) -> None:
+    """Check everything that can be checked without creating anything; print the price, and what was not checked."""
+    from dl4jlegacy.aws.payload import load_payload
+    from dl4jlegacy.aws.prices import estimate
+
+    spec = options.cluster_spec(options.allow)
+    open_console()
+    spec.check()
+    load_payload(options.wheel, options.requirements)
+    unchecked: list[str] = []
+    with _session(options.region) as aws:
+        silent = aws.why_silent()
+        if silent:
+            unchecked.append(f"account, instance types, image, network and today's prices in {aws.region}: {silent}")
+        else:
+            _setup(aws, spec.name, spec.user, spec.key_path).check(spec)
+        try:
+            if not options.allow:
+                _own_address()
+        except CloudError as exc:
+            unchecked.append(f"from where SSH is to be admitted: {exc}")
+        fields, text = {}, []
+        try:
+            price = estimate(None if silent else aws, spec)
+            fields, text = price.fields(), [price.text()]
+        except ConfError as exc:
+            if not silent:
+                raise
+            unchecked.append(str(exc))
+    text += [f"not checked: {what}" for what in unchecked]
+    emit(to_json({"dry_run": True, "unchecked": unchecked, **fields}) if options.format == "json" else "\n".join(text))
+
+
+def _start(aws: Aws, spec: ClusterSpec, options: UpOptions) -> None:
+    """Start a cluster, and print its state and price; if that fails, take down what was started."""
+    from dl4jlegacy.aws.payload import load_payload
+    from dl4jlegacy.aws.prices import estimate
+
+    price: Estimate | None = None
+    with contextlib.suppress(ConfError):  # a size without a known price may be started all the same
+        price = estimate(aws, spec)
+    payload = load_payload(options.wheel, options.requirements)
+    setup = _setup(aws, spec.name, spec.user, spec.key_path)
+    setup.check_is_free()
+    try:
+        status = setup.up(spec, payload, wait=not options.no_wait)
+    except DeadlineError as exc:
+        raise DeadlineError(f"{exc}. It still costs money: `dl4j aws down {spec.name}` ends it") from exc
+    except Dl4jError as exc:
+        raise type(exc)(f"{exc}. {setup.undo()}") from exc
+    except Stopped as stop:
+        stop.hint = _what_runs(setup, price)
+        raise
+    _show(status, options.format == "json", price.fields() if price else {})
+
+
+def _what_runs(setup: ClusterSetup, price: Estimate | None) -> str:
+    """Return what an interrupted ``up`` leaves running, what that costs, and how to end it, for the message."""
+    from dl4jlegacy.aws.cluster_spec import MASTER, STANDBY, WITNESS, WORKER
+
+    name, region = setup.names.cluster, setup.names.region
+    end = f"`dl4j aws down {name} --region {region}` ends it, `dl4j aws up {name}` with the same options goes on"
+    try:
+        alive = [instance for instance in setup.status(ask=False).instances if instance.alive]
+    except Dl4jError as exc:
+        return f"; what runs of cluster {name} could not be asked ({exc}): {end}"
+    if not alive:
+        return f"; no instance of cluster {name} runs: {end}"
+    counts = [sum(each.role in roles for each in alive) for roles in ((MASTER, STANDBY), (WORKER,), (WITNESS,))]
+    cost = f", {price.of_running(*counts):.2f} $/h" if price else ""
+    until = min(instance.expires for instance in alive)
+    ids = ", ".join(f"{instance.role} {instance.id}" for instance in alive)
+    return f"; cluster {name} runs on, until {until} at most{cost} ({ids}): {end}"
+
+
+def _own_address() -> str:
+    """Return the public address of this machine, as AWS sees it."""
+    try:
+        with urllib.request.urlopen(_ADDRESS_SERVICE, timeout=10) as answer:  # a fixed https address
+            text = str(answer.read(64).decode("ascii")).strip()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise CloudError(
+            f"your public address could not be looked up at {_ADDRESS_SERVICE} ({exc}); give it with --allow"
+        ) from exc
+    if not re.fullmatch(r"[0-9a-f.:]+", text):
+        raise CloudError(f"{_ADDRESS_SERVICE} did not answer with an address; give yours with --allow")
+    return text
+
+
+@_app.command()
+def join(name: Name, allow: Allow = "", region: Region = None, format: Format = "text") -> None:
+    """Have your address admitted to a cluster that is somebody else's; nothing else of it changes."""
+    from dl4jlegacy.aws.cluster_spec import check_name, parse_cidr
+
+    check_name(name)
+    as_json = format == "json"
+    open_console()
+    network = parse_cidr(allow or _own_address())
+    with _session(region) as aws:
+        found = _setup(aws, name, "admin", "").join(network)
+    _show(found, as_json, {})
+
+
+@_app.command()
+def status(
+    name: Name, region: Region = None, user: User = "admin", key_path: KeyPath = "", format: Format = "text"
+) -> None:
+    """Show a cluster: its instances, its other resources, and which workers have registered."""
+    as_json = format == "json"
+    open_console()
+    with _session(region) as aws:
+        found = _setup(aws, name, user, key_path).status()
+    _show(found, as_json, {})
+
+
+@_app.command()
+def scale(
+    name: Name,
+    workers: Annotated[int, number_option("-w", "--workers", help="Worker instances (1).", least=0)] = 1,
+    region: Region = None,
+    user: User = "admin",
+    key_path: KeyPath = "",
+    no_wait: NoWait = False,
+    format: Format = "text",
+) -> None:
+    """Have N workers: start more like those that are there, or end the youngest."""
+    as_json = format == "json"
+    open_console()
+    with _session(region) as aws:
+        found = _setup(aws, name, user, key_path).scale(workers, wait=not no_wait)
+    _show(found, as_json, {})
+
+
+@_app.command(context_settings=_EXTRA)
+def ssh(
+    context: typer.Context,
+    name: Name,
+    node: Annotated[
+        str, typer.Option("--node", metavar="NODE", help="master, an instance's id, or worker number.")
+    ] = "master",
+    region: Region = None,
+    user: User = "admin",
+    key_path: KeyPath = "",
+) -> int:
+    """Log in on a node, whose host key is known; after -- comes a command to run instead. Exits as that does."""
+    open_console()
+    with _session(region) as aws:
+        setup = _setup(aws, name, user, key_path)
+        instance = _named(node, _running_nodes(setup), name)
+        keys = setup.host_keys(instance)
+        key = setup.key_file()
+    known = setup.names.key_folder / "known_hosts"
+    known.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    files.write(known, "".join(f"{instance.public_address} {line}\n" for line in keys.splitlines()).encode("ascii"))
+    options = ("StrictHostKeyChecking=yes", f"UserKnownHostsFile={known}", "IdentitiesOnly=yes")
+    command = ["ssh", "-i", str(key), *(f"-o{option}" for option in options), f"{user}@{instance.public_address}"]
+    try:
+        return subprocess.run([*command, *context.args]).returncode
+    except FileNotFoundError as exc:
+        raise ConfError("there is no ssh on this machine; install openssh-client") from exc
+
+
+@_app.command()
+def logs(
+    name: Name,
+    node: Annotated[
+        str, typer.Option("--node", metavar="NODE", help="master, an instance's id, or worker number.")
+    ] = "master",
+    lines: Annotated[int, number_option("-n", "--lines", help="How many lines (100).", least=1)] = 100,
+    region: Region = None,
+    user: User = "admin",
+    key_path: KeyPath = "",
+) -> None:
+    """Print what a node's services said, ended ones too; before it can be logged in to, what its console shows."""
+    open_console()
+    with _session(region) as aws:
+        setup = _setup(aws, name, user, key_path)
+        nodes = _running_nodes(setup)
+        if node not in nodes and (kept := _kept_journal(setup, node)):
+            emit(_last(lines, kept))
+            return
+        kept_of = "".join(f", {each}" for each in sorted(setup.resources.journals()) if node not in nodes)
+        instance = _named(node, nodes, name, f"; logs are kept of{kept_of[1:]}" if kept_of else "")
+        try:
+            with setup.provisioner(instance) as host:
+                command = (
+                    f"sudo journalctl --no-pager -n {lines} -u 'dl4j-*'; sudo tail -n 20 /var/log/dl4j-install.log"
+                )
+                emit(host.run_remote_command(command, seconds=60).out.rstrip())
+        except CloudError as exc:
+            kept = setup.resources.read_journal(instance.id) or ""
+            what = f"the bucket has of {instance.id}" if kept else f"the console of {instance.id} shows"
+            emit(f"{exc}\n{what}:\n{_last(lines, kept) if kept else _console_output(aws, instance)}")
+
+
+def _last(lines: int, text: str) -> str:
+    return "\n".join(text.splitlines()[-lines:])
+
+
+def _kept_journal(setup: ClusterSetup, node: str) -> str:
+    """Return what is kept of an instance that has ended: master, or its id; "" if nothing is."""
+    from dl4jlegacy.aws.cluster_spec import MASTER
+
+    servers = setup.resources.servers() if node == MASTER else None
+    return setup.resources.read_journal(servers.master.instance_id if servers else node) or ""
+
+
+def _console_output(aws: Aws, instance: Instance) -> str:
+    from dl4jlegacy.storage.s3.session import translate_errors
+
+    with translate_errors(f"the console of {instance.id}"):
+        return str(aws.client("ec2").get_console_output(InstanceId=instance.id).get("Output") or "nothing yet").rstrip()
+
+
+@_app.command()
+def down(name: Name, region: Region = None, format: Format = "text") -> None:
+    """End a cluster and remove all that belongs to it; returns when nothing is left. The model in S3 stays."""
+    as_json = format == "json"
+    open_console()
+    with _session(region) as aws:
+        removed = _setup(aws, name, "admin", "").down()
+    logs = ", with the logs in it" if any(each.startswith("bucket ") for each in removed) else ""
+    said = f"removed {', '.join(removed)}{logs}" if removed else f"there was nothing of cluster {name} in {aws.region}"
+    emit(to_json({"cluster": name, "region": aws.region, "removed": removed}) if as_json else said)
+
+
+@_app.command()
+def reap(
+    region: Region = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="End every cluster of the region, orphan or not.")] = False,
+    format: Format = "text",
+) -> None:
+    """Find clusters whose time is over, or of which only remains are there, and end them."""
+    from dl4jlegacy.aws.reaper import reap as reap_clusters
+
+    as_json = format == "json"
+    open_console()
+    with _session(region) as aws:
+        found = reap_clusters(aws, dry_run=dry_run, everything=everything)
+    if as_json:
+        emit(to_json({"region": aws.region, "dry_run": dry_run, "clusters": [each.fields() for each in found]}))
+        return
+    verb = "would end" if dry_run else "ended"
+    texts = [f"{verb} {each.name}: {', '.join(each.resources)}" for each in found]
+    emit("\n".join(texts) or f"nothing to reap in {aws.region}")
+
+
+@_app.command()
+def price(
+    workers: Workers = 1,
+    size: Size = "m5.large",
+    master_size: Annotated[str, typer.Option("--master-size", metavar="TYPE", help="The master's, if another.")] = "",
+    ttl: Ttl = "4h",
+    spot: Spot = False,
+    standby: Standby = False,
+    region: Region = None,
+    format: Format = "text",
+) -> None:
+    """Tell what a cluster would cost."""
+    from dl4jlegacy.aws.cluster_spec import ClusterSpec, parse_ttl
+    from dl4jlegacy.aws.prices import estimate
+
+    spec = ClusterSpec(
+        name="price",
+        allow="",
+        ttl_seconds=parse_ttl(ttl),
+        out="",
+        workers=workers,
+        size=size,
+        master_size=master_size,
+        spot=spot,
+        standby=standby,
+    )
+    with _session(region) as aws:
+        found = estimate(aws, spec)
+    emit(to_json(found.fields()) if format == "json" else found.text())
+
+
+# --- shared --------------------------------------------------------------------------------------------------
+
+
+def _session(region: str | None) -> Aws:
+    from dl4jlegacy.storage.s3.session import Aws
+
+    return Aws(region, environ=os.environ)
+
+
+def _setup(aws: Aws, name: str, user: str, key_path: str) -> ClusterSetup:
+    from dl4jlegacy.aws.cluster_spec import check_name
+    from dl4jlegacy.aws.setup import ClusterSetup
+
+    return ClusterSetup(aws, check_name(name), user=user, key_path=key_path)
+
+
+def _show(status: ClusterStatus, as_json: bool, price: dict[str, Any]) -> None:
+    emit(to_json(_fields(status, price)) if as_json else _text(status, price))
+
+
+def _fields(status: ClusterStatus, price: dict[str, Any]) -> dict[str, Any]:
+    """Return a cluster's state for JSON."""
+    return {
+        "cluster": status.name,
+        "region": status.region,
+        "expires": status.expires,
+        "owner": status.owner and {"arn": status.owner.arn, "since": status.owner.since},
+        "done": status.done and {"since": status.done.since, "model": status.done.model},
+        **({"price": price} if price else {}),
+        "boxes": [asdict(instance) for instance in status.instances],
+        "belongings": list(status.resources),
+        "workers": None if status.workers is None else list(status.workers),
+    }
+
+
+def _text(status: ClusterStatus, price: dict[str, Any]) -> str:
+    """Return a cluster's state as text."""
+    end = f", ends by itself at {status.expires}" if status.expires else ""
+    lines = [f"cluster {status.name} in {status.region}{end}"]
+    for each in status.instances:
+        size = f"{each.size}{' spot' if each.spot else ''}"
+        lines.append(f"  {each.role:7} {each.id} {size} {each.state} {each.public_address} {each.zone}".rstrip())
+    lines += [f"  {resource}" for resource in status.resources]
+    if len(lines) == 1:
+        return f"there is nothing of cluster {status.name} in {status.region}"
+    if status.owner is not None:
+        lines.insert(1, f"  owner   {status.owner.arn} since {status.owner.since}")
+    if status.done is not None:
+        lines.insert(1, f"  run     done since {status.done.since}, its model is {status.done.model}")
+    if status.workers is not None:
+        lines.append(f"  {counted(len(status.workers), 'worker')} registered")
+    if price:
+        lines.append(f"  {price['dollars_per_hour']:.2f} $/h, at most {price['dollars_at_most']:.2f} $")
+    return "\n".join(lines)
+
+
+def _running_nodes(setup: ClusterSetup) -> dict[str, Instance]:
+    """Return the running instances by all that ``--node`` may call them: master, standby, a worker's number, an id."""
+    from dl4jlegacy.aws.cluster_spec import MASTER, STANDBY, WITNESS, WORKER
+
+    running = [instance for instance in setup.status(ask=False).instances if instance.state == "running"]
+    workers = [instance for instance in running if instance.role == WORKER]
+    names = {str(number): instance for number, instance in enumerate(workers)}
+    names.update((instance.id, instance) for instance in running)
+    names.update((each.role, each) for each in reversed(running) if each.role in (MASTER, STANDBY, WITNESS))
+    return names
+
+
+def _named(node: str, nodes: dict[str, Instance], cluster: str, more: str = "") -> Instance:
+    """Return the instance that ``--node`` names; raises ``ConfError``."""
+    if node not in nodes:
+        known = nearest(node, list(nodes)) if nodes else "; no instance of it is running"
+        raise ConfError(f"cluster {cluster} has no node {node!r}{known}{more}")
+    return nodes[node]

@@ -1,0 +1,160 @@
+"""``dl4j dashboard``: a page that shows a run, from the folder of its checkpoints or on its cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dl4jlegacy.cli.commands.observing import ObservedTrainOptions
+from dl4jlegacy.cli.options.declarations import number_option, option
+from dl4jlegacy.cli.options.read import ClusterName, Format, Id, Tracker, Zookeeper, cluster_address
+from dl4jlegacy.cli.options.values import not_empty, whole_number
+from dl4jlegacy.errors import ConfError, UsageError, how_to_install
+from dl4jlegacy.system.console import emit, open_console
+from dl4jlegacy.system.strict_json import to_json
+
+if TYPE_CHECKING:
+    from dl4jlegacy.cluster.address import ClusterAddress
+    from dl4jlegacy.scaleout.tracker import StateTracker
+    from dl4jlegacy.training.run import Run
+    from dl4jlegacy.ui.sources import Source
+
+__all__ = ["add_commands", "cluster_source", "dashboard", "in_browser", "local_source"]
+
+_PORT = "DL4J_UI_PORT"
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Add this module's command to ``dl4j``."""
+    app.command()(dashboard)
+
+
+def dashboard(
+    folder: Annotated[
+        str | None, typer.Argument(metavar="DIR", help="The checkpoint folder (or s3://...) of a run, over or not.")
+    ] = None,
+    zookeeper: Zookeeper = None,
+    id: Id = None,
+    tracker: Tracker = None,
+    cluster_name: ClusterName = None,
+    host: Annotated[
+        str,
+        option("--host", metavar="HOST", help="Where to listen; beyond loopback a token is demanded.", read=not_empty),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, number_option("--port", metavar="PORT", help="0: any that is free.", least=0, variable=_PORT)
+    ] = 9000,
+    format: Format = "text",
+) -> None:
+    """Show a run as a page in the browser, live, until Ctrl-C: curves, workers, events, and a button that stops it."""
+    _check_installed()
+    from dl4jlegacy.system.listening import bind
+    from dl4jlegacy.system.secret import has_secret
+    from dl4jlegacy.ui.endpoints import Panel
+    from dl4jlegacy.ui.server import Dashboard, policy_for, told
+    from dl4jlegacy.ui.watcher import Watcher
+
+    policy = policy_for(host, os.environ, is_signed=has_secret(os.environ))
+    source = _source(folder, zookeeper, id, tracker, cluster_name)
+    with bind(host, port, "the dashboard") as listening, Watcher(source) as watcher:
+        shown = Dashboard(Panel(watcher=watcher, policy=policy), listening)
+        found = watcher.view.run
+        with told(shown.url, policy, os.environ, sys.stdout) as (url, token_file):
+            text = f"run {found.run if found else '?'} is shown at {url} (Ctrl-C ends this){_token_in(token_file)}"
+            fields = {"url": url, "run": found.run if found else None, "token_file": token_file}
+            emit(to_json(fields) if format == "json" else text)
+            shown.serve()
+
+
+def _token_in(file: str | None) -> str:
+    """Return where the token is, for people."""
+    return f"; its token is in {file}" if file else ""
+
+
+def _source(
+    folder: str | None, zookeeper: str | None, id: str | None, tracker: str | None, cluster_name: str | None
+) -> Source:
+    """Return what is looked at; raises ``Dl4jError`` if there is no run."""
+    if folder is not None:
+        from dl4jlegacy.ui.sources import FolderSource
+
+        if zookeeper is not None and "DL4J_ZOOKEEPER" not in os.environ:
+            raise UsageError("give either the folder of a run, or the --zookeeper in which it is registered")
+        found = FolderSource(folder)
+        found.read()
+        return found
+    if not zookeeper:
+        raise UsageError("there is no run to show: give the folder of its checkpoints, or --zookeeper host:port")
+    from dl4jlegacy.services.grid import grid_of
+    from dl4jlegacy.ui.cluster_source import ClusterSource
+
+    address = cluster_address(zookeeper, id)
+    on_cluster = ClusterSource(address, grid_of(tracker, cluster_name) if tracker else None)
+    try:
+        on_cluster.read()
+    except BaseException:
+        on_cluster.close()
+        raise
+    return on_cluster
+
+
+@contextlib.contextmanager
+def in_browser(options: ObservedTrainOptions, source: Callable[[], Source]) -> Iterator[None]:
+    """Show a run in the browser while the body trains it, if ``--ui`` is given; says on stderr where.
+
+    Raises:
+        ConfError: the libraries are not here.
+    """
+    if not options.ui:
+        yield
+        return
+    _check_installed()
+    from dl4jlegacy.system.listening import bind
+    from dl4jlegacy.system.secret import has_secret
+    from dl4jlegacy.ui.endpoints import Panel
+    from dl4jlegacy.ui.server import PORT, Dashboard, policy_for, told
+    from dl4jlegacy.ui.watcher import Watcher
+
+    host, policy = "127.0.0.1", policy_for("127.0.0.1", os.environ, is_signed=has_secret(os.environ))
+    try:
+        listening = bind(host, whole_number(_PORT, os.environ.get(_PORT, str(PORT)), 0), "the dashboard")
+    except UsageError:
+        listening = bind(host, 0, "the dashboard")  # no training fails because somebody else shows his
+    with (
+        listening,
+        Watcher(source(), looks_at_once=False) as watcher,
+        Dashboard(Panel(watcher=watcher, policy=policy), listening) as shown,
+        told(shown.url, policy, os.environ, sys.stderr) as (url, token_file),
+    ):
+        json_lines = options.log_format == "json"
+        text = f"the run is shown at {url}, until it ends{_token_in(token_file)}"
+        line = to_json({"event": "dashboard", "url": url, "token_file": token_file}) if json_lines else text
+        open_console(json_lines=json_lines).print(line, markup=False, highlight=False, soft_wrap=True)
+        yield
+
+
+def local_source(run: Run, tracker: StateTracker) -> Source:
+    """Return what a run in this process is read from."""
+    from dl4jlegacy.ui.sources import LocalSource
+
+    return LocalSource(tracker, run.conf, run.plan)
+
+
+def cluster_source(address: ClusterAddress) -> Source:
+    """Return what a run on a cluster is read from, as soon as it is registered."""
+    from dl4jlegacy.ui.cluster_source import ClusterSource
+
+    return ClusterSource(address)
+
+
+def _check_installed() -> None:
+    """Raise ``ConfError`` if the libraries of the dashboard are not here."""
+    try:
+        import dl4jlegacy.ui.server  # noqa: F401  # to see whether it can be
+    except ModuleNotFoundError as exc:
+        raise ConfError(f"the dashboard needs {str(exc.name).partition('.')[0]}; {how_to_install('ui')}") from exc

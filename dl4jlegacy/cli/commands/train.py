@@ -1,0 +1,130 @@
+"""``dl4j train`` and ``dl4j resume``."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import typer
+
+from dl4jlegacy.cli.commands import cluster
+from dl4jlegacy.cli.commands.dashboard import in_browser, local_source
+from dl4jlegacy.cli.commands.observing import ObservedResumeOptions, ObservedTrainOptions, observing
+from dl4jlegacy.cli.options.read import add_command, import_used
+from dl4jlegacy.errors import CheckpointError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dl4jlegacy.scaleout.monitoring.observers import RunObserver
+    from dl4jlegacy.training.prepare import Report
+
+__all__ = ["add_commands", "resume", "train"]
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Add this module's commands to ``dl4j``."""
+    add_command(app, train, ObservedTrainOptions)
+    add_command(app, resume, ObservedResumeOptions)
+
+
+def train(options: ObservedTrainOptions) -> None:
+    """Train a model here and evaluate it on held-out examples.
+
+    Flags win over DL4J_... environment variables, those over CONF.
+    """
+    if options.standby:
+        raise UsageError("--standby belongs to dl4j master")
+    if options.tracker == "memory" and options.zookeeper not in (None, "", os.environ.get("DL4J_ZOOKEEPER")):
+        raise UsageError(
+            f"--tracker is missing: a run that is registered in Zookeeper, at {options.zookeeper}, has its state in a "
+            "grid; give --tracker hazelcast://host:port, or leave --zookeeper out to train here alone"
+        )
+    import_used(options.use)
+    with observing(options) as observers:
+        if options.tracker == "memory":
+            _train_here(options, observers)
+        else:
+            cluster.train_on_cluster(options, observers, local_workers=None)
+
+
+def _train_here(options: ObservedTrainOptions, observers: Sequence[RunObserver]) -> None:
+    from dl4jlegacy.cli.terminal.next_steps import RunLocation
+    from dl4jlegacy.cli.terminal.progress import show_training
+    from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
+    from dl4jlegacy.training import prepare as training
+
+    conf, given = options.read_conf()
+    run, data = training.prepare(
+        conf,
+        given,
+        learning_rate=options.learning_rate,
+        updater=options.updater,
+        examples_per_update=options.examples_per_update,
+        label=options.label or "",
+        regression=options.regression,
+        multi_label=options.multi_label,
+        missing=options.missing,
+    )
+    tracker = InMemoryStateTracker()
+    with in_browser(options, lambda: local_source(run, tracker)):
+        show_training(
+            lambda display: training.train(
+                run, data, out=options.out or "", tick=display.tick, tracker=tracker, observers=observers
+            ),
+            RunLocation(run.conf.checkpoint_dir, data_dir=run.conf.data_dir),
+            warning=training.few_updates(run),
+            as_json=options.format == "json",
+            json_lines=options.log_format == "json",
+        )
+
+
+def resume(options: ObservedResumeOptions) -> None:
+    """Go on where a run stopped; prints what train would have printed.
+
+    A folder of checkpoints continues here, or with --tracker and --zookeeper on any cluster.
+    """
+    from dl4jlegacy.scaleout import saved_run
+
+    import_used(options.use)
+    content = saved_run.find_conf(options.run)
+    if content is None and not options.zookeeper:
+        raise CheckpointError(
+            f"{options.run} holds no run: it has no conf.json; give what --checkpoint-dir was, or a name and "
+            "--zookeeper"
+        )
+    with observing(options) as observers:
+        if content is None:
+            cluster.resume_on_cluster(options, observers)
+        elif options.tracker in (None, "memory"):
+            _resume_folder(options, content, observers)
+        else:
+            cluster.resume_folder_on_cluster(options, content, observers)
+
+
+def _resume_folder(options: ObservedResumeOptions, content: bytes, observers: Sequence[RunObserver]) -> None:
+    """Continue a run from its checkpoints, in this process; ``content`` is that of its ``conf.json``."""
+    from dl4jlegacy.cli.terminal.next_steps import RunLocation
+    from dl4jlegacy.cli.terminal.progress import ProgressDisplay, show_training
+    from dl4jlegacy.storage import paths as storage
+    from dl4jlegacy.system import files
+    from dl4jlegacy.training import data as run_data
+    from dl4jlegacy.training import prepare as training
+    from dl4jlegacy.training.run import resolve
+
+    folder = options.run if storage.is_remote(options.run) else str(files.expand(options.run))
+    begun = training.read_run(folder, content)
+    conf = begun.replace(**options.conf_changes(begun), checkpoint_dir=folder)
+    data = run_data.data_of(conf)
+
+    def start(display: ProgressDisplay) -> Report:
+        there = training.training_data(conf, data)
+        run = resolve(conf, there, resume=True, changed_code=options.changed_code)
+        return training.train(run, data, out=options.out or "", tick=display.tick, observers=observers)
+
+    show_training(
+        start,
+        RunLocation(folder, data_dir=conf.data_dir),
+        as_json=options.format == "json",
+        json_lines=options.log_format == "json",
+    )

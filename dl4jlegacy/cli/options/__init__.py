@@ -1,0 +1,1 @@
+"""Options and their values: declared, read from the command line, and turned into a Conf."""

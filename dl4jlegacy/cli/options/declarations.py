@@ -1,0 +1,79 @@
+"""How an option of a command is declared: its names, its help, and how its text, or a variable's, is read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from dl4jlegacy.cli.options.completion import completed
+from dl4jlegacy.cli.options.values import not_empty, one_of, whole_number
+
+__all__ = ["PoisonJobs", "count_option", "number_option", "option", "text_option", "variable_of"]
+
+
+def option(
+    *names: str,
+    metavar: str,
+    help: str,
+    read: Callable[[str, str], Any] | None = None,
+    variable: str | None = None,
+    show_variable: bool = False,
+) -> Any:
+    """Return the declaration of an option.
+
+    Args:
+        names: of the option; errors use the first.
+        metavar, help: as the help shows them.
+        read: makes the value of (label, text); None: the text is the value.
+        variable: the environment variable that stands in for it; ``show_variable``: the help names it.
+    """
+
+    def parse(value: Any) -> Any:
+        text = str(value)
+        label = variable if variable is not None and os.environ.get(variable) == text else names[0]
+        return text if read is None else read(label, text)
+
+    return typer.Option(
+        *names,
+        metavar=metavar,
+        help=help,
+        envvar=variable,
+        show_envvar=show_variable,
+        parser=parse,
+        autocompletion=completed(names[0], metavar),
+    )
+
+
+def number_option(*names: str, metavar: str = "N", help: str, least: int, variable: str | None = None) -> Any:
+    """Return the declaration of an option that takes a whole number of at least ``least``."""
+    return option(
+        *names, metavar=metavar, help=help, read=lambda label, text: whole_number(label, text, least), variable=variable
+    )
+
+
+def variable_of(flag: str) -> str:
+    """Return the environment variable that stands in for an option: ``DL4J_BATCH_SIZE`` for ``--batch-size``."""
+    return f"DL4J_{flag.removeprefix('--').replace('-', '_').upper()}"
+
+
+def text_option(flag: str, metavar: str, help: str, read: Callable[[str, str], Any] | None = not_empty) -> Any:
+    """Return the declaration of an option that a variable of the environment stands in for, as for ``option``."""
+    return option(flag, metavar=metavar, help=help, read=read, variable=variable_of(flag))
+
+
+def _what_becomes(label: str, text: str) -> str:
+    return one_of(label, text, ("fail", "set-aside"))
+
+
+PoisonJobs = Annotated[
+    str | None,
+    text_option("--poison-jobs", "fail|set-aside", "What becomes of a job that kills workers (fail).", _what_becomes),
+]
+
+
+def count_option(flag: str, help: str, *, least: int = 1) -> Any:
+    """Return that of a whole number of at least ``least``."""
+    return number_option(flag, help=help, least=least, variable=variable_of(flag))

@@ -1,0 +1,78 @@
+"""How the options of a training say what it is scored by, and when it stops."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from dl4jlegacy.errors import UsageError
+from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.scoring import EarlyStopping, ValidationConf
+
+if TYPE_CHECKING:
+    from dl4jlegacy.cli.options.read import TrainOptions
+
+__all__ = ["scoring_changes"]
+
+
+def scoring_changes(options: TrainOptions, conf: Conf) -> dict[str, Any]:
+    """Return the fields of a Conf that the options change.
+
+    Raises:
+        UsageError: an option is malformed, or needs another one. ConfError: they do not fit what the Conf has.
+    """
+    changes: dict[str, Any] = {}
+    validation, stopping = _validation(options, conf.validation), _stopping(options, conf.early_stopping)
+    if validation != conf.validation:
+        changes["validation"] = validation
+    if stopping != conf.early_stopping:
+        changes["early_stopping"] = stopping
+    return changes
+
+
+def _validation(options: TrainOptions, validation: ValidationConf | None) -> ValidationConf | None:
+    if options.validation is not None:
+        fraction = _fraction(options.validation)
+        data = {"fraction": fraction, "dataset": "" if fraction else options.validation}
+        validation = replace(validation or ValidationConf(), **data)
+    for flag, field, value in (
+        ("--validate-every", "every_rounds", options.validate_every),
+        ("--metric", "metric", options.metric),
+    ):
+        if value is None:
+            continue
+        if validation is None:
+            raise UsageError(f"{flag} needs --validation: a part of the training data, such as 0.1, or a data set")
+        validation = replace(validation, **{field: value})
+    return validation
+
+
+def _fraction(text: str) -> float:
+    """Return the part of the data that a text says; 0.0 if it is a data set."""
+    try:
+        fraction = float(text)
+    except ValueError:
+        return 0.0
+    if not 0 < fraction < 1:
+        raise UsageError(
+            f"--validation is {text!r}; a part of the training data is more than 0 and less than 1, such as 0.1"
+        )
+    return fraction
+
+
+def _stopping(options: TrainOptions, stopping: EarlyStopping | None) -> EarlyStopping | None:
+    given: dict[str, Any] = {
+        "epochs_without_improvement": options.patience,
+        "min_improvement": options.min_improvement,
+        "best_score": options.stop_at_score,
+        "max_seconds": options.max_seconds,
+        "invalid_score": options.stop_if_invalid or None,
+    }
+    found = {name: value for name, value in given.items() if value is not None}
+    if not found:
+        return stopping
+    patience = options.patience or (0 if stopping is None else stopping.epochs_without_improvement)
+    if options.min_improvement is not None and not patience:
+        raise UsageError("--min-improvement needs --patience: how many scores in a row may be no better")
+    return EarlyStopping(**found) if stopping is None else replace(stopping, **found)

@@ -1,0 +1,132 @@
+"""What a person typed, read as a value: of (label, text), where the label is what messages call it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dl4jlegacy.errors import UsageError, nearest
+
+if TYPE_CHECKING:
+    from dl4jlegacy.datasets.tables.transform_process import TransformProcess
+
+__all__ = [
+    "class_weights",
+    "json_object",
+    "not_empty",
+    "one_of",
+    "rate",
+    "read_schema",
+    "seconds",
+    "text_or_json",
+    "whole_number",
+    "words",
+]
+
+
+def whole_number(label: str, text: str, least: int) -> int:
+    """Return the whole number in ``text``; raises ``UsageError``, which names ``label``, if it is none or too small."""
+    not_empty(label, text)
+    try:
+        value = int(_plain(text))
+    except ValueError:
+        value = least - 1
+    if not least <= value < 2**63:
+        allowed = "a whole number of 64 bits" if least == -(2**63) else f"a whole number, at least {least}"
+        raise UsageError(f"{label} is {text!r}; it must be {allowed}")
+    return value
+
+
+def words(label: str, text: str) -> tuple[str, ...]:
+    """Return what stands between the commas of ``text``, without what is empty; there may be nothing."""
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _plain(text: str) -> str:
+    """Return ``text``; raises ``ValueError`` for what only Python takes for a number: ``1_000``, other digits."""
+    if "_" in text or not text.isascii():
+        raise ValueError(text)
+    return text
+
+
+def rate(label: str, text: str) -> float:
+    """Return the number in ``text``; raises ``UsageError`` if it is negative or not finite."""
+    try:
+        value = float(_plain(text))
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise UsageError(f"{label} is {text!r}; it must be a number, not negative")
+    return value
+
+
+def seconds(label: str, text: str) -> float:
+    """Return the positive number of seconds in ``text``; raises ``UsageError``."""
+    try:
+        value = float(_plain(text))
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e9:
+        raise UsageError(f"{label} {text}: give a number of seconds, more than 0")
+    return value
+
+
+def one_of(label: str, text: str, known: tuple[str, ...]) -> str:
+    """Return ``text`` if it is known; raises ``UsageError`` with the nearest that is."""
+    if text not in known:
+        raise UsageError(f"{label} is {text!r}{nearest(text, known)}")
+    return text
+
+
+def text_or_json(label: str, text: str) -> str:
+    """Return ``text`` or ``json``; raises ``UsageError``."""
+    return one_of(label, text, ("text", "json"))
+
+
+def not_empty(label: str, text: str) -> str:
+    """Return ``text``; raises ``UsageError`` if nothing is in it."""
+    if not text.strip():
+        raise UsageError(f"{label} is empty; give a value or leave it out")
+    return text
+
+
+def class_weights(label: str, text: str) -> dict[str, float] | str:
+    """Return ``balanced``, or the weights in ``NAME=X,NAME=X``; raises ``UsageError``."""
+    if not_empty(label, text) == "balanced":
+        return text
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        name, equals, weight = part.rpartition("=")
+        if not equals or not name.strip():
+            raise UsageError(f"{label} is {text!r}; give balanced, or weights such as yes=5,no=1")
+        if name.strip() in found:
+            raise UsageError(f"{label} is {text!r}; it names {name.strip()!r} twice")
+        found[name.strip()] = rate(f"{label} {name.strip()}", weight)
+    return found
+
+
+def json_object(label: str, text: str) -> dict[str, Any]:
+    """Return the JSON object in ``text``; raises ``UsageError``."""
+    import msgspec
+
+    try:
+        found: dict[str, Any] = msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as exc:  # no UTF-8 comes in as lone surrogates
+        raise UsageError(f"{label} is {text!r}; give a JSON object, such as '{{\"n\": 2}}': {exc}") from exc
+    return found
+
+
+def read_schema(path: Path) -> TransformProcess:
+    """Return the schema in a file, JSON or YAML; raises ``ConfError``, which names the file."""
+    from dl4jlegacy.datasets.tables.transform_process import TransformProcess
+    from dl4jlegacy.errors import ConfError
+    from dl4jlegacy.nn.conf.text import decode_json, decode_yaml
+    from dl4jlegacy.system import files
+
+    with files.errors_as(ConfError, f"schema {path} cannot be read"):
+        text = files.read(files.expand(path))
+    try:
+        return (decode_yaml if path.suffix in (".yaml", ".yml") else decode_json)(text, TransformProcess)
+    except ConfError as exc:
+        raise ConfError(f"{path}: {exc}") from exc

@@ -1,0 +1,1 @@
+"""What commands print as JSON or text, and files that they write."""

@@ -1,0 +1,50 @@
+"""What came of a run on a cluster, as a table for people; ``scaleout.run_summary`` says what its figures are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dl4jlegacy.errors import counted
+from dl4jlegacy.training.progress import duration
+
+__all__ = ["run_table"]
+
+_COLUMNS = ("worker", "jobs", "examples", "per second", "failed", "given away", "gone")
+_LONGEST = 24  # of a worker's name; the end of it tells workers apart
+
+
+def run_table(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines: a row for each worker, and the totals."""
+    rows = [_row(worker) for worker in summary["workers"]]
+    widths = [max(len(row[column]) for row in (_COLUMNS, *rows)) for column in range(len(_COLUMNS))]
+    for row in (_COLUMNS, *rows) if rows else ():
+        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        yield "  ".join(cells)
+    yield (
+        f"total     {counted(summary['jobs'], 'job')}, {counted(summary['rounds'], 'round')}, "
+        f"{counted(summary['batches'], 'batch', 'batches')} counted once, in {duration(summary['seconds'])}"
+    )
+    yield (
+        f"trouble   {counted(summary['failures'], 'failed job')}, {counted(summary['backup_jobs'], 'backup job')}, "
+        f"{counted(summary['broken_leases'], 'broken lease')}"
+        + (f", checkpoints failed {counted(failed, 'time')}" if (failed := summary["checkpoints_failed"]) else "")
+    )
+    if states := {state: seconds for state, seconds in summary["states"].items() if seconds >= 0.5}:
+        yield f"states    {', '.join(f'{state} {duration(seconds)}' for state, seconds in states.items())}"
+    yield f"masters   {counted(summary['take_overs'], 'take-over')}, paused for {duration(summary['paused_seconds'])}"
+    if summary["first_version"] > 1:
+        yield f"          (what workers did is known from version {summary['first_version']} of the model on)"
+
+
+def _row(worker: Mapping[str, Any]) -> tuple[str, ...]:
+    name, rate = worker["worker"], worker["examples_per_second"]
+    return (
+        name if len(name) <= _LONGEST else f"…{name[1 - _LONGEST :]}",
+        f"{worker['jobs']:,}",
+        f"{worker['examples']:,}",
+        "-" if rate is None else f"{rate:,.0f}",
+        f"{worker['failures']:,}",
+        f"{worker['lost_jobs']:,}",
+        duration(worker["lost_seconds"]) if worker["lost_seconds"] else "-",
+    )

@@ -1,0 +1,436 @@
+"""``dl4j status --watch``: a run's status that stays in view, as lines in place, lines of text, or lines of JSON.
+
+A thread looks at the run, as often as it is told to; the caller's thread shows what it has seen, and for how long there
+has been no answer. A tracker or a Zookeeper that is away for a while, or a master that dies and is replaced, ends
+nothing; what does is the end of the run, whoever reads no more, and Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import textwrap
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from rich.console import Console
+from rich.text import Text
+
+from dl4jlegacy.cli.terminal.panel import LABEL_WIDTH, Panel, bar, row
+from dl4jlegacy.errors import Dl4jError, TrackerError, counted
+from dl4jlegacy.scaleout.monitoring.run_state import GOES_ON, RunFacts, RunState, run_state, short_name
+from dl4jlegacy.system.clock import RUNNING, SLICE_SECONDS, Clock
+from dl4jlegacy.system.console import emit, error_fields, printable
+from dl4jlegacy.system.exits import exits_as_errors
+from dl4jlegacy.system.service_threads import ServiceThread
+from dl4jlegacy.system.strict_json import to_json
+from dl4jlegacy.training.progress import Speed, duration
+
+__all__ = ["Looker", "Seen", "Viewer", "rows", "watch"]
+
+logger = logging.getLogger("dl4jlegacy")
+
+Look = Callable[[], dict[str, Any] | None]
+"""Returns the fields of ``dl4j status``; None: no run is registered. Raises ``TrackerError`` if it cannot tell now."""
+
+_MAX_WIDTH = 100
+_MOST_NEW = 100  # looks that may wait to be shown
+_SLOW_SECONDS = 3.0  # a look takes some hundredths
+_ERROR_LINES = 3
+_CLOSE_SECONDS = 2.0
+_SILENT_SECONDS = 5.0  # a worker's sign of life is due every second, or as often as its Conf says
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is known of a run.
+
+    Attributes:
+        number: of looks that were answered, this one among them.
+        fields: those of the last one that found a run; None: none did.
+        time: of that look, in seconds since 1970.
+        error: why the present look was not answered; None: it was.
+        away_seconds: for how long there has been no answer; 0.0: there is one.
+        is_over: whether the run has ended, and nothing more will change.
+        speed: in examples per second; 0.0: unknown.
+        silent: of the workers whose sign of life is overdue, for how many seconds there has been none.
+    """
+
+    number: int = 0
+    fields: dict[str, Any] | None = None
+    time: float = 0.0
+    error: Dl4jError | None = None
+    away_seconds: float = 0.0
+    is_over: bool = False
+    speed: float = 0.0
+    silent: dict[str, float] = field(default_factory=dict)
+
+
+class Looker:
+    """Looks at a run again and again, on a thread of its own, which ends with the run. A context manager.
+
+    Args:
+        look: used by that thread only.
+        every: seconds between an answer and the next look.
+        close: closes what ``look`` uses, on that thread.
+        clock: of running time.
+    """
+
+    def __init__(self, look: Look, *, every: float, close: Callable[[], None], clock: Clock = RUNNING) -> None:
+        self._look, self._every, self._close, self._clock = look, every, close, clock
+        self._closed, self._news, self._lock = threading.Event(), threading.Event(), threading.Lock()
+        self._seen, self._answered = Seen(), clock.now()
+        self._asked: float | None = None  # when a look began that is under way
+        self._new: deque[Seen] = deque(maxlen=_MOST_NEW)
+        self._fatal: Exception | None = None
+        self._speed = Speed()
+        self._beats: dict[str, tuple[float, float]] = {}
+        self._latest: dict[str, Any] = {}  # that the run's head was seen with, which is cleared up after the end
+        self._thread = ServiceThread(target=self._run, name="dl4j-watch")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closed.set()
+        self._thread.join(_CLOSE_SECONDS)  # one that waits for a server ends with the process
+
+    def wait(self, seconds: float) -> None:
+        """Wait for the next look to be answered, or not to be, for so long at most."""
+        self._news.wait(seconds)
+        self._news.clear()
+
+    def seen(self) -> list[Seen]:
+        """Return what the looks since the last call have shown; if there were none, what is known now.
+
+        Raises:
+            Dl4jError: what ended the looking, if it was no end of the run.
+        """
+        with self._lock:
+            if not self._new and self._fatal is not None:
+                raise self._fatal
+            new = list(self._new) or [self._meanwhile()]
+            self._new.clear()
+            return new
+
+    def _meanwhile(self) -> Seen:
+        """Return what is known while a look is under way; one that takes long is not answered, and says so later."""
+        now, seen = self._clock.now(), self._seen
+        if seen.error is None and self._asked is not None and now - self._asked >= _SLOW_SECONDS:
+            seen = replace(seen, error=TrackerError("Zookeeper or the state tracker has not answered so far"))
+        return seen if seen.error is None else replace(seen, away_seconds=now - self._answered)
+
+    def _run(self) -> None:
+        try:
+            with exits_as_errors():
+                while not self._closed.is_set() and not self._seen.is_over:
+                    self._look_once()
+                    self._news.set()
+                    self._closed.wait(self._every)
+        except Exception as exc:  # noqa: BLE001  # for the caller's thread to raise
+            with self._lock:
+                self._fatal = exc
+            self._news.set()
+        finally:
+            self._close()
+
+    def _look_once(self) -> None:
+        self._asked = self._clock.now()
+        try:
+            fields = self._look()
+        except TrackerError as exc:
+            if self._seen.fields is None:
+                raise  # there was never anything to watch
+            with self._lock:
+                self._seen, self._asked = replace(self._seen, error=exc), None
+                self._new.append(self._meanwhile())
+            return
+        now = self._clock.now()
+        with self._lock:
+            self._answered, self._asked = now, None
+            self._seen = self._next(fields, now)
+            self._new.append(self._seen)
+
+    def _next(self, fields: dict[str, Any] | None, now: float) -> Seen:
+        """Return what is known after a look that was answered."""
+        number = self._seen.number + 1
+        if fields is None:
+            over = run_state(RunFacts(is_over=True)).fields()
+            last = self._latest if self._latest.get("state") == "ended" else {**self._latest, **over}
+            return Seen(number=number, fields=last, time=self._seen.time, is_over=True)
+        if fields["head"] is not None or self._latest.get("run") != fields["run"]:
+            self._latest = fields
+        if fields["examples"] is not None:
+            self._speed.add(now, fields["examples"])
+        beats = {worker["id"]: worker["beat"] for worker in fields["workers"]}
+        before = self._beats
+        self._beats = {
+            id: before[id] if id in before and before[id][0] == beat else (beat, now) for id, beat in beats.items()
+        }
+        silent = {id: now - since for id, (_, since) in self._beats.items() if now - since >= _SILENT_SECONDS}
+        is_over = fields["state"] == "ended" and fields["master"] is None and not fields["standbys"]
+        return Seen(number, fields, time.time(), is_over=is_over, speed=self._speed.now, silent=silent)
+
+
+class Viewer(Protocol):
+    """Shows what is seen of a run."""
+
+    def show(self, seen: Seen) -> bool:
+        """Show it; return whether anybody still reads."""
+        ...
+
+    def close(self) -> None:
+        """Leave the terminal as it was; what was shown last may stay."""
+        ...
+
+
+def watch(look: Look, *, every: float, close: Callable[[], None], as_json: bool) -> None:
+    """Show a run on standard output until it ends: on a terminal in place, else a line for every look that has news.
+
+    Args:
+        look, every, close: as for ``Looker``.
+        as_json: a line of JSON for every look, terminal or not.
+
+    Raises:
+        TrackerError: there is no run, or it cannot be reached, from the beginning. Dl4jError: what else ``look`` says.
+    """
+    viewer = _viewer(as_json)
+    before = logger.level
+    logger.setLevel(logging.ERROR)  # that a tracker is away is shown, and a line of the log would stand in the way
+    try:
+        with Looker(look, every=every, close=close) as looker:
+            goes_on = True
+            while goes_on:
+                looker.wait(max(SLICE_SECONDS, min(every, 1.0)))
+                shown = [seen for seen in looker.seen() if seen.number]
+                goes_on = all(viewer.show(seen) and not seen.is_over for seen in shown)
+    finally:
+        logger.setLevel(before)
+        viewer.close()
+
+
+def _viewer(as_json: bool) -> Viewer:
+    if as_json:
+        return _JsonLines()
+    console = Console(file=sys.stdout, highlight=False)
+    return Screen(console) if console.is_terminal and not console.is_dumb_terminal else _Lines()
+
+
+# -- as lines ----------------------------------------------------------------------------------------------------------
+
+
+class _JsonLines:
+    """A line of JSON for every look, answered or not."""
+
+    def __init__(self) -> None:
+        self._shown = (0, False, 0)
+
+    def show(self, seen: Seen) -> bool:
+        """See ``Viewer``."""
+        place = (seen.number, seen.error is not None, int(seen.away_seconds))
+        if place == self._shown:
+            return True
+        self._shown = place
+        return emit(to_json(_fields(seen)))
+
+    def close(self) -> None:
+        """See ``Viewer``."""
+
+
+def _fields(seen: Seen) -> dict[str, Any]:
+    """Return what is seen as one JSON object: that of ``dl4j status``, and what a single look does not know."""
+    away = None
+    if seen.error is not None:
+        away = {"seconds": round(seen.away_seconds, 1), **error_fields(seen.error)}
+    stalled = {"state": "stalled", "reason": _flat(str(seen.error))} if seen.error is not None else {}
+    return {
+        **(seen.fields or {}),
+        **stalled,
+        "time": seen.time,
+        "over": seen.is_over,
+        "away": away,
+        "examples_per_second": round(seen.speed, 1),
+        "silent": {worker: round(seconds, 1) for worker, seconds in seen.silent.items()},
+    }
+
+
+class _Lines:
+    """A line of text for every look that has news."""
+
+    def __init__(self) -> None:
+        self._last, self._is_away = "", False
+
+    def show(self, seen: Seen) -> bool:
+        """See ``Viewer``."""
+        was_away, self._is_away = self._is_away, seen.error is not None
+        again = "answers again: " if was_away and not self._is_away else ""
+        last, self._last = self._last, _line(seen)
+        return self._last == last or emit(f"{_time_of_day(time.time())} {again}{printable(self._last)}")
+
+    def close(self) -> None:
+        """See ``Viewer``."""
+
+
+def _line(seen: Seen) -> str:
+    """Return what is seen in one line, which is the same as long as nothing changes."""
+    fields = seen.fields or {}
+    if seen.error is not None:
+        return f"stalled: no answer since {_time_of_day(seen.time)}, trying again: {_flat(str(seen.error))}"
+    if seen.is_over:
+        return _ending(fields)
+    said = [f"run {fields['run']}: {_flat(RunState(fields['state'], fields['reason']).text())}"]
+    if fields["round"] is not None:
+        said += [f"round {fields['round']}/{fields['rounds'] or '?'}", counted(fields["examples"], "example")]
+        said += [f"{seen.speed:,.0f}/s"] if seen.speed and fields["state"] in GOES_ON else []
+        said += [f"score {_score(fields)}"]
+    busy = sum(worker["state"] == "working" for worker in fields["workers"])
+    said.append(f"{busy}/{counted(len(fields['workers']), 'worker')} busy")
+    said.append(_master(fields))
+    said += [_flat(fields["waiting"])] if fields["waiting"] else []
+    silent = [f"{short_name(worker)} silent" for worker in seen.silent]
+    gone = [f"{short_name(w['id'])} {_flat(w['state'])}" for w in fields["workers"] if w["state"].startswith("gone")]
+    return ", ".join([*said, *gone, *silent])
+
+
+def _master(fields: dict[str, Any]) -> str:
+    master = fields["master"]
+    if master is not None:
+        return f"master {_flat(str(master.get('host')))} {master.get('pid')}"
+    return "no master: a standby takes over" if fields["standbys"] else "no master"
+
+
+def _ending(fields: dict[str, Any]) -> str:
+    if fields["status"] not in (None, "running"):
+        return f"run {fields['run']}: {fields['status']} in round {fields['round']}"
+    return f"run {fields['run']} is over, or was stopped: it is not registered any more"
+
+
+def _score(fields: dict[str, Any]) -> str:
+    return "-" if fields["score"] is None else f"{fields['score']:.4f}"
+
+
+def _flat(text: str) -> str:
+    return " ".join(printable(text).split())
+
+
+def _time_of_day(seconds: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(seconds))
+
+
+# -- on a terminal -----------------------------------------------------------------------------------------------------
+
+
+class Screen:
+    """Lines that change in place, and stay as they are at the end."""
+
+    def __init__(self, console: Console) -> None:
+        self._console, self._panel = console, Panel(console)
+        self._has_begun = False
+
+    def show(self, seen: Seen) -> bool:
+        """See ``Viewer``."""
+        lines = rows(seen, self._console.width, self._console.height)
+        if self._has_begun:
+            self._panel.show(lines)
+        else:
+            self._has_begun = True
+            self._panel.start(lines)
+        return True
+
+    def close(self) -> None:
+        """See ``Viewer``."""
+        if self._has_begun:
+            self._panel.stop(leave=True)
+
+
+def rows(seen: Seen, width: int, height: int) -> list[Text]:
+    """Return the lines for a terminal of so many columns and rows; where these are few, some workers share one."""
+    fields = seen.fields or {}
+    head, tail = list(_head(seen, fields, min(_MAX_WIDTH, width - 1) - LABEL_WIDTH - 2)), list(_tail(seen, fields))
+    workers = _workers(seen, fields, height - 1 - len(head) - len(tail))
+    lines = [*head, *workers, *tail][: max(1, height - 1)]
+    for line in lines:
+        line.truncate(width - 1, overflow="ellipsis")
+    return lines
+
+
+def _head(seen: Seen, fields: dict[str, Any], width: int) -> Iterator[Text]:
+    if seen.error is not None:
+        yield row("no answer", Text(f"for {duration(seen.away_seconds)}, trying again", "yellow"))
+        for part in textwrap.wrap(_flat(str(seen.error)), max(8, width))[:_ERROR_LINES]:
+            yield row("", Text(part, "yellow"))
+    elif seen.is_over:
+        yield row("over", Text(_ending(fields)))
+    done = (fields["round"] or 0) / (fields["rounds"] or 1)
+    state = "stalled" if seen.error is not None else fields["state"]
+    yield row(state, bar(min(1.0, done), width))
+    if fields["reason"] and seen.error is None:
+        yield row("", Text(_flat(fields["reason"]), "" if state == "ended" else "yellow"))
+    yield row("run", Text(_flat(f"{fields['run']} (id {fields['id']})")))
+    if fields["round"] is not None:
+        yield row("round", Text(f"{fields['round']:,} of {fields['rounds'] or '?'}"))
+        yield row("examples", Text(f"{fields['examples']:,}{_share(fields)}"))
+        yield row(
+            "speed",
+            Text(f"{seen.speed:,.0f} examples/s{_left(seen, fields)}" if seen.speed and state in GOES_ON else "-"),
+        )
+        yield row("score", Text(f"{_score(fields)}{_best(fields)}"))
+    yield row("master", Text(_master(fields).removeprefix("master "), "" if fields["master"] else "yellow"))
+    for standby in fields["standbys"]:
+        yield row("standby", Text(_flat(f"{standby.get('host')} {standby.get('pid')}")))
+    if fields["waiting"]:
+        yield row("waiting", Text(_flat(str(fields["waiting"])).removeprefix("waiting "), "yellow"))
+
+
+def _share(fields: dict[str, Any]) -> str:
+    return "" if fields["total_examples"] is None else f" of {fields['total_examples']:,}"
+
+
+def _left(seen: Seen, fields: dict[str, Any]) -> str:
+    if fields["total_examples"] is None or fields["state"] not in GOES_ON:
+        return ""
+    return f", {duration((fields['total_examples'] - fields['examples']) / seen.speed)} left"
+
+
+def _best(fields: dict[str, Any]) -> str:
+    best = (fields["head"] or {}).get("best")
+    return f", best {fields['metric']} {best['score']:.4f} in round {best['round']}" if best else ""
+
+
+def _workers(seen: Seen, fields: dict[str, Any], room: int) -> list[Text]:
+    """Return a line for each worker; where there is no room for all, one for those that are left."""
+    workers = fields["workers"]
+    if not workers:
+        return [row("workers", Text("none", "yellow"))]
+    shown = workers if len(workers) <= room else workers[: max(0, room - 1)]
+    lines = [row(short_name(worker["id"]), _doing(worker, seen.silent.get(worker["id"]))) for worker in shown]
+    if left := workers[len(shown) :]:
+        busy = sum(worker["state"] == "working" for worker in left)
+        lines.append(row(f"{len(left)} more", Text(f"{busy} of them working")))
+    return lines
+
+
+def _doing(worker: dict[str, Any], silent: float | None) -> Text:
+    job = f" {worker['job']}" if worker["job"] else ""
+    device = f", {worker['device']}" if worker["device"] else ""
+    late = f"silent for {duration(silent)}, " if silent is not None else ""
+    text = (
+        f"{late}{worker['state']}{job}, {counted(worker['jobs_done'], 'job')}, {worker['host']} {worker['pid']}{device}"
+    )
+    return Text(_flat(text), "yellow" if late or worker["state"].startswith("gone") else "")
+
+
+def _tail(seen: Seen, fields: dict[str, Any]) -> Iterator[Text]:
+    if fields["failures"]:
+        last = fields["failures"][-1]
+        where = f"round {last['round']}, slot {last['slot']}, worker {short_name(str(last['worker']))}"
+        yield row("failed", Text(_flat(f"{where}: {last['message']}"), "red"))
+    yield row("seen", Text(_time_of_day(seen.time)))

@@ -1,0 +1,1 @@
+"""Images from folders and from tables that name them."""

@@ -1,0 +1,64 @@
+"""Which files are images: by the endings of their names, and by how their contents begin."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from dl4jlegacy.system import files
+
+__all__ = ["ENDINGS", "FORMATS", "OTHER_ENDINGS", "begins_as_image", "is_image", "is_other_image"]
+
+FORMATS = {  # by the endings of files; what Pillow may take them for is among these, whatever they are called
+    "BMP": (".bmp", ".dib"),
+    "GIF": (".gif",),
+    "JPEG": (".jpg", ".jpeg", ".jfif", ".jfi", ".jif", ".jpe", ".pjpeg", ".pjp"),
+    "PNG": (".png", ".apng"),
+    "PPM": (".pgm", ".ppm", ".pbm", ".pnm", ".pfm"),
+    "TIFF": (".tif", ".tiff"),
+    "WEBP": (".webp",),
+}
+ENDINGS = tuple(ending for endings in FORMATS.values() for ending in endings)
+OTHER_ENDINGS = (  # of images that are not read here
+    *(".ai", ".arw", ".avif", ".avifs", ".cr2", ".cr3", ".cur", ".dcm", ".dds", ".dicom", ".dng", ".emf", ".eps"),
+    *(".exr", ".hdr", ".heic", ".heics", ".heif", ".heifs", ".hif", ".icns", ".ico", ".j2c", ".j2k", ".jp2", ".jpf"),
+    *(".jpx", ".jxl", ".jxr", ".mpo", ".nef", ".orf", ".pam", ".pcx", ".pic", ".psd", ".qoi", ".raf", ".ras", ".rw2"),
+    *(".sgi", ".svg", ".svgz", ".tga", ".wdp", ".wmf", ".xbm", ".xcf", ".xpm"),
+)
+_BEGINNINGS = (
+    rb"\x89PNG\r\n\x1a\n",
+    rb"\xff\xd8\xff",
+    rb"GIF8[79]a",
+    rb"BM.{4}\0{4}",
+    rb"II[*+]\0|MM\0[*+]",
+    rb"RIFF.{4}WEBP",
+    rb"P[1-7Ff]\s+[#0-9W]",
+    rb".{4}ftyp(heic|heix|heim|heis|hevc|hevx|mif1|msf1|avif|avis|crx )",
+    rb"\0\0\0\x0c(jP  |JXL )\r\n\x87\n|\xff\x0a|\xff\x4f\xff\x51",
+    rb"8BPS\0",
+    rb"\x76\x2f\x31\x01",
+    rb"\0\0\1\0[\1-\x20]\0",
+    rb"qoif",
+    rb"(\xef\xbb\xbf)?\s*(<\?xml.{0,600}?)?<svg[\s>]",
+)
+_IMAGE = re.compile(b"|".join(b"(?:%s)" % each for each in _BEGINNINGS), re.DOTALL)
+_READ = 1024  # bytes of a file that tell its kind
+
+
+def is_image(name: str) -> bool:
+    """Tell whether a file's name ends as those of images do that can be read."""
+    return name.lower().endswith(ENDINGS)
+
+
+def is_other_image(name: str) -> bool:
+    """Tell whether a file's name ends as those of images do that are not read."""
+    return name.lower().endswith(OTHER_ENDINGS)
+
+
+def begins_as_image(path: Path) -> bool:
+    """Tell whether a file begins as images do, of whatever kind; False if it cannot be read."""
+    try:
+        with files.open_to_read(path) as file:
+            return _IMAGE.match(file.read(_READ)) is not None
+    except OSError:
+        return False

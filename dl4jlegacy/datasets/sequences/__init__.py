@@ -1,0 +1,1 @@
+"""Sequences from files, one a sequence, or one a row."""

@@ -1,0 +1,239 @@
+"""Parquet, Arrow and Feather files: their columns as numbers and words, some rows at a time; by pyarrow.
+
+A cell is what it would be in a CSV file: null and NaN are gaps, booleans the words true and false, times the words that
+Arrow writes, decimal numbers the nearest float64.
+
+Arrow takes places and lengths from the file as they stand there: every batch is validated before anything of it is
+looked at, or a damaged file would show, or end, what else is in this process's memory.
+
+Arrow's threads must never hold an object of Python's: one that gives such an object back while Python ends is stopped
+there, which ends the process with status 134. So Arrow reads files of the system, or memory of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from dl4jlegacy.arrays.backend import Array
+from dl4jlegacy.datasets.tables.header import check_different
+from dl4jlegacy.datasets.tables.pandas_index import listed_columns
+from dl4jlegacy.datasets.tables.text_rows import Row
+from dl4jlegacy.errors import DataError
+from dl4jlegacy.system import files
+
+__all__ = ["ArrowFile", "arrow_rows", "coded_values", "in_arrow_memory", "opened_arrow"]
+
+_ROWS = 8192
+_BUFFER = 1 << 20  # bytes of a column that are read at a time: not those of all rows that are stored together
+_SHOWN = 60  # characters of a value that an error shows
+_ARROW, _STREAM, _FEATHER_1 = b"ARROW1", b"\xff\xff\xff\xff", b"FEA1"
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowFile:
+    """An open file: the names of its columns, those among them that are pandas' index, and its batches of rows."""
+
+    name: str
+    names: tuple[str, ...]
+    index: tuple[str, ...]
+    _schema: Any
+    _read: Any
+
+    def batches(self, columns: Sequence[str], rows: int) -> Iterator[Any]:
+        """Yield these columns of the file, so many rows at a time; only the last batch may have fewer.
+
+        Raises:
+            DataError: the file is damaged, or one of the columns holds lists, objects or bytes; names a cell of it.
+        """
+        import pyarrow
+
+        pending: list[Any] = []
+        waiting = 0
+        with files.damage_as(DataError, f"cannot read {self.name}"):
+            for batch in self._read(list(columns), rows):
+                batch.validate(full=True)
+                pending.append(batch)
+                waiting += len(batch)
+                if waiting >= rows:
+                    whole = pyarrow.Table.from_batches(pending)
+                    used = waiting - waiting % rows
+                    for start in range(0, used, rows):
+                        yield whole.slice(start, rows)
+                    waiting -= used
+                    pending = whole.slice(used).to_batches() if waiting else []
+            if waiting:
+                yield pyarrow.Table.from_batches(pending)
+
+    def check_flat(self, batch: Any, first: int) -> None:
+        """Raise ``DataError`` if a column of the file's first batch holds what is no number and no word."""
+        from pyarrow import types
+
+        for field in batch.schema:
+            if types.is_nested(field.type) or _is_binary(types, field.type):
+                values = batch.column(field.name)
+                row = next((i for i in range(len(values)) if values[i].is_valid), 0)
+                shown = repr(values[row].as_py())
+                raise DataError(
+                    f"{self.name}, row {first + row}, column {field.name!r}: "
+                    f"{shown if len(shown) <= _SHOWN else shown[:_SHOWN] + ' ...'} ({field.type}); a cell is one "
+                    "number or text: write each part into a column of its own, or leave the column out"
+                )
+
+    def numbers(self, batch: Any, column: str) -> Array | None:
+        """Return a column as float64, NaN for a gap, ``(rows,)``; None if it holds texts, booleans, times or decimals.
+
+        Infinite values are left as they are.
+        """
+        import pyarrow
+        from pyarrow import types
+
+        values = batch.column(column)
+        kind = values.type
+        if types.is_null(kind):
+            return np.full(len(values), np.nan)
+        if not (types.is_integer(kind) or types.is_floating(kind)):
+            return None
+        if not types.is_float64(kind):
+            values = values.cast(pyarrow.float64(), safe=False)
+        if values.num_chunks == 1 and not values.null_count:
+            values = values.chunk(0)  # whose to_numpy copies nothing
+        found: Array = values.to_numpy()
+        return found
+
+    def texts(self, batch: Any, column: str) -> list[str]:
+        """Return the cells of a column as they would stand in a CSV file, "" for a gap."""
+        codes, words = self.coded(batch, column)
+        with_gap = [*words, ""]
+        return [with_gap[code] for code in codes.tolist()]
+
+    def coded(self, batch: Any, column: str) -> tuple[Array, list[str]]:
+        """Return the number of each cell's text among the different ones, -1 for a gap, ``(rows,)``; and these."""
+        return coded_values(batch.column(column))
+
+
+def coded_values(values: Any) -> tuple[Array, list[str]]:
+    """Return the number of each value's text among the different ones, -1 for a gap, ``(rows,)``; and these."""
+    import pyarrow
+    from pyarrow import types
+
+    if types.is_null(values.type):
+        return np.full(len(values), -1), []
+    if not types.is_dictionary(values.type):
+        values = values.dictionary_encode()
+    whole = values.unify_dictionaries()
+    numbers = [chunk.indices.cast(pyarrow.int64()) for chunk in whole.chunks]  # some are unsigned
+    codes = [each.fill_null(-1).to_numpy(zero_copy_only=False) for each in numbers]
+    return np.concatenate(codes), _words(whole.chunk(0).dictionary)
+
+
+def _words(values: Any) -> list[str]:
+    import pyarrow
+
+    if pyarrow.types.is_floating(values.type):
+        return ["" if value is None or math.isnan(value) else repr(float(value)) for value in values.to_pylist()]
+    return [text or "" for text in values.cast(pyarrow.string()).to_pylist()]
+
+
+def _is_binary(types: Any, kind: Any) -> bool:
+    return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind))
+
+
+@contextlib.contextmanager
+def opened_arrow(file: BinaryIO, name: str) -> Iterator[ArrowFile]:
+    """Yield a Parquet, Arrow or Feather file, told apart by how it begins, ready to be read; it is closed at the end.
+
+    Raises:
+        DataError: it is none of these or damaged, or has two columns of one name, or no rows.
+    """
+    with files.errors_as(DataError, f"cannot read {name}"), contextlib.ExitStack() as opened:
+        opened.enter_context(file)
+        with files.damage_as(DataError, f"cannot read {name}"):
+            start = file.read(6)
+            file.seek(0)
+            if not start:
+                raise DataError(f"{name} is empty; expected a table of rows")
+            if start[:4] == _FEATHER_1:
+                raise DataError(f"{name} is a Feather file of version 1; write it anew, by version 2 or as Parquet")
+            is_arrow = start == _ARROW or start[:4] == _STREAM
+            native = opened.enter_context(_native(file))
+            schema, read = _arrow(native, start) if is_arrow else _parquet(native)
+            names = tuple(schema.names)
+        check_different(names, name)
+        yield ArrowFile(name, names, listed_columns(names, schema.metadata), schema, read)
+
+
+def _native(file: BinaryIO) -> Any:
+    """Return the file as pyarrow opens one, or its contents in memory if it is none of the system.
+
+    By its number, since another one may have its name meanwhile.
+    """
+    import pyarrow
+
+    with contextlib.suppress(OSError):
+        path = Path("/proc/self/fd", str(file.fileno()))
+        if path.is_file():
+            return pyarrow.OSFile(str(path))
+    return in_arrow_memory(file.read())
+
+
+def in_arrow_memory(content: bytes) -> Any:
+    """Return a file of pyarrow's with a copy of ``content`` that is no object of Python's."""
+    import pyarrow
+
+    buffer = pyarrow.allocate_buffer(len(content))
+    memoryview(buffer).cast("B")[:] = content
+    return pyarrow.BufferReader(buffer)
+
+
+def _parquet(file: Any) -> tuple[Any, Any]:
+    import pyarrow.parquet
+
+    source = pyarrow.parquet.ParquetFile(file, buffer_size=_BUFFER, pre_buffer=False)
+
+    def read(columns: list[str], rows: int) -> Iterator[Any]:
+        batches: Iterator[Any] = source.iter_batches(batch_size=rows, columns=columns, use_threads=False)
+        return batches
+
+    return source.schema_arrow, read
+
+
+def _arrow(file: Any, start: bytes) -> tuple[Any, Any]:
+    from pyarrow import ipc
+
+    if start == _ARROW:
+        source = ipc.open_file(file)
+        count = source.num_record_batches
+    else:
+        source, count = ipc.open_stream(file), None
+
+    def read(columns: list[str], rows: int) -> Iterator[Any]:
+        found = source if count is None else map(source.get_batch, range(count))
+        for batch in found:
+            yield batch.select(columns)
+
+    return source.schema, read
+
+
+def arrow_rows(file: BinaryIO, name: str) -> Generator[Row, None, None]:
+    """Yield the rows of a file as texts, numbered from 1, after the names of its columns as row 0.
+
+    Raises:
+        DataError: it cannot be read, or a cell is no number and no text; names the cell.
+    """
+    with opened_arrow(file, name) as source:
+        yield 0, list(source.names)
+        count = 0
+        for batch in source.batches(source.names, _ROWS):
+            if not count:
+                source.check_flat(batch, 1)
+            columns = [source.texts(batch, column) for column in source.names]
+            for number, row in enumerate(zip(*columns, strict=True), count + 1):
+                yield number, list(row)
+            count += len(batch)

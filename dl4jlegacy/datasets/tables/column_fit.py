@@ -1,0 +1,112 @@
+"""Fitting a ``TransformProcess`` to a large table, a column at a time: what it learns is what it learns in memory.
+
+A step learns from each column by itself, and what the steps before it did to that column needs few others. So the
+column is made anew, over the training rows in their order, from those few, and the step is fitted to it alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from dl4jlegacy.arrays.backend import Array
+from dl4jlegacy.datasets.tables.column_store import ColumnStore
+from dl4jlegacy.datasets.tables.table import Table
+from dl4jlegacy.datasets.tables.transform_process import TransformProcess
+from dl4jlegacy.datasets.tables.transforms import CategoricalToOneHot, Derive, Filter, RemoveColumns, Step
+
+__all__ = ["fit_by_columns", "unscaled_columns"]
+
+_LEARNED = ("values", "mean", "std", "minimum", "maximum", "categories")  # of each column, in lists beside ``columns``
+
+
+def fit_by_columns(process: TransformProcess, store: ColumnStore, rows: npt.NDArray[np.intp]) -> TransformProcess:
+    """Return what ``process.fit`` returns for these rows of the store, in this order; raises as that does."""
+    steps: list[Step] = []
+    shape = store.empty()
+    for step in process.steps:
+        learned = step if step.is_fitted else _fitted(step, shape, steps, store, rows)
+        if not learned.columns:
+            continue
+        if isinstance(learned, Filter):
+            column = _column_after(steps, learned.columns[0], store, rows)
+            kept = learned.apply(_alone(shape, learned.columns[0], column))
+            rows = rows[kept.lines]
+        shape = learned.apply(shape)
+        steps.append(learned)
+    done = msgspec.structs.replace(process, steps=tuple(steps))
+    labels = store.labels()[rows] if process.regression or process.multi_label else None
+    return done.with_scale_of(Table(shape.name, {}, np.arange(len(rows)), {}, labels))
+
+
+def unscaled_columns(
+    process: TransformProcess, store: ColumnStore, rows: npt.NDArray[np.intp]
+) -> Iterator[tuple[str, Array]]:
+    """Yield each column of numbers that a fitted process leaves as it is in the file, without its gaps."""
+    changed = {name for step in process.steps if not isinstance(step, Filter | Derive) for name in step.columns}
+    for name in store.names:
+        if name not in changed and name not in store.words:
+            values = store.column(name)[rows]
+            yield name, values[~np.isnan(values)]
+
+
+def _fitted(step: Step, shape: Table, before: Sequence[Step], store: ColumnStore, rows: npt.NDArray[np.intp]) -> Step:
+    """Return a step fitted to the rows, as the steps before it leave them; ``shape`` has their columns."""
+    names = step.named_in(shape)
+    parts = []
+    for name in names:
+        table = _alone(shape, name, _column_after(before, name, store, rows))
+        parts.append(msgspec.structs.replace(step, columns=(name,), **dict.fromkeys(_lists(step), ())).fit(table))
+    lists = {field: tuple(getattr(part, field)[0] for part in parts) for field in _lists(step)}
+    fitted: Step = msgspec.structs.replace(step, columns=names, **lists)
+    return fitted
+
+
+def _lists(step: Step) -> tuple[str, ...]:
+    return tuple(field for field in _LEARNED if field in step.__struct_fields__)
+
+
+def _alone(shape: Table, name: str, values: Array) -> Table:
+    return Table(shape.name, {name: values}, np.arange(len(values)), shape.places)
+
+
+def _column_after(steps: Sequence[Step], name: str, store: ColumnStore, rows: npt.NDArray[np.intp]) -> Array:
+    """Return a column of these rows after the steps; rows that a filter leaves out are not among them any more."""
+    needed = {name}
+    for step in reversed(steps):
+        if isinstance(step, Derive) and step.name in needed:
+            needed = (needed - {step.name}) | set(step.columns)
+        elif isinstance(step, CategoricalToOneHot):
+            made = {f"{column}[{word}]": column for column, words in _pairs(step) for word in words}
+            needed = (needed - made.keys()) | {made[name] for name in needed & made.keys()}
+    columns = {column: store.column(column)[rows] for column in store.names if column in needed}
+    table = Table("", columns, np.arange(len(rows)), {})
+    for step in steps:
+        part = _only(step, table.columns)
+        table = table if part is None else part.apply(table)
+    return table.columns[name]
+
+
+def _pairs(step: CategoricalToOneHot) -> Any:
+    return zip(step.columns, step.categories, strict=True)
+
+
+def _only(step: Step, names: Mapping[str, Array]) -> Step | None:
+    """Return the step for those of its columns that are there; None: it does nothing to them, or to their values."""
+    if isinstance(step, Filter):
+        return None
+    if isinstance(step, Derive):
+        return step if all(column in names for column in step.columns) else None
+    kept = [index for index, column in enumerate(step.columns) if column in names]
+    if not kept:
+        return None
+    columns = tuple(step.columns[index] for index in kept)
+    if isinstance(step, RemoveColumns):
+        return msgspec.structs.replace(step, columns=columns)
+    lists = {field: tuple(getattr(step, field)[index] for index in kept) for field in _lists(step)}
+    part: Step = msgspec.structs.replace(step, columns=columns, **lists)
+    return part

@@ -1,0 +1,599 @@
+"""What is in a table's file: the columns' types and ranges, gaps, classes, what is wrong; and the schema that fits it.
+
+One pass over the file, which may be larger than memory: of each column a few words and sums are kept.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dl4jlegacy.datasets.tables.column_summary import EXAMPLES, KEPT_WORDS, ColumnSummary
+from dl4jlegacy.datasets.tables.csv_files import LABEL_HEADERS
+from dl4jlegacy.datasets.tables.duplicates import Duplicates
+from dl4jlegacy.datasets.tables.label_cells import class_name, label_gaps
+from dl4jlegacy.datasets.tables.numpy_files import label_columns
+from dl4jlegacy.datasets.tables.pandas_index import header_names
+from dl4jlegacy.datasets.tables.svmlight_files import (
+    LABEL,
+    MOST_COLUMNS,
+    SparseRows,
+    label_column,
+    numbered_columns,
+    survey,
+    word_of,
+)
+from dl4jlegacy.datasets.tables.table import Column, cell_place, column_name, find_columns
+from dl4jlegacy.datasets.tables.table_files import index_columns, is_numpy, is_svmlight, opened_rows
+from dl4jlegacy.datasets.tables.text_rows import MISSING, Row, is_number, why_no_features
+from dl4jlegacy.datasets.tables.transform_process import TransformProcess, no_answer
+from dl4jlegacy.datasets.tables.transforms import CategoricalToOneHot, Impute, RemoveColumns, Standardize, Step
+from dl4jlegacy.errors import ConfError, DataError, counted
+from dl4jlegacy.system import files
+
+__all__ = [
+    "GUESSED_ROWS",
+    "Inspection",
+    "LabelCells",
+    "Problem",
+    "check_one_kind",
+    "guess_schema",
+    "inspect_csv",
+    "inspect_svmlight",
+]
+
+GUESSED_ROWS = 100_000
+"""Rows of a file that a schema is guessed from, the first ones."""
+_MOST_WORDS = 200  # of a column that is made one-hot without being asked
+_FEW_WORDS = 20  # which may be as many as there are rows
+_BLOCK = 4096  # rows that are counted at a time
+_GAP_WORD = "missing"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something wrong with a file: what, how often, and where it was first seen, in words."""
+
+    what: str
+    count: int
+    examples: tuple[str, ...]
+    is_refused: bool = False
+    """Whether training ends with an error because of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabelCells:
+    """What is in the columns to learn, row by row.
+
+    Attributes:
+        names: of these columns.
+        partly, wholly: rows that have no value in at least one of them, which are left out, and in none.
+        empty: rows with nothing at all in the first of them.
+        strange: for each column with cells that are neither a gap nor 0 or 1, these.
+        first: the place of the first such cell, in words, and what stands there; None if there is none.
+    """
+
+    names: tuple[str, ...] = ()
+    partly: Problem | None = None
+    wholly: Problem | None = None
+    empty: Problem | None = None
+    strange: Mapping[str, Problem] = field(default_factory=dict)
+    first: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """What is in a file.
+
+    Attributes:
+        name: the file's.
+        rows: how many there are, without the header.
+        has_header: whether the first row has the columns' names.
+        columns: in their order.
+        problems: ragged rows, cells that are no numbers in a column of numbers, gaps, duplicated rows.
+        labels: what is in the columns to learn.
+        index: columns that are left out of all this, pandas' index.
+        missing: cells that stand for no value.
+    """
+
+    name: str
+    rows: int
+    has_header: bool
+    columns: tuple[ColumnSummary, ...]
+    problems: tuple[Problem, ...]
+    labels: LabelCells = LabelCells()
+    index: tuple[str, ...] = ()
+    missing: tuple[str, ...] = MISSING
+
+    def column(self, name: str) -> ColumnSummary:
+        """Return the summary of the column of that name."""
+        return next(column for column in self.columns if column.name == name)
+
+    @property
+    def has_own_names(self) -> bool:
+        """Whether no column was named by its number because the header has no name there."""
+        return not self.has_header or all(column.name != column_name(column.number) for column in self.columns)
+
+    def label_columns(self, label: str) -> tuple[str, ...]:
+        """Return the columns to learn: those that ``label`` names, else the one called label, class or target, or last.
+
+        Raises:
+            DataError: there is none, or it is pandas' index.
+        """
+        names, numbers = [column.name for column in self.columns], [column.number for column in self.columns]
+        return _labels_in(label, names, numbers, self.index, self.name)
+
+    def has_numbers(self, *, regression: bool = False, multi_label: bool = False) -> bool:
+        """Return whether the labels are numbers to predict: somebody says so, they are several, or real ones.
+
+        Raises:
+            ConfError: both are given. DataError: the labels are not what they are said to be.
+        """
+        check_one_kind(regression=regression, multi_label=multi_label)
+        labels = [self.column(name) for name in self.labels.names]
+        numbers = not multi_label and (regression or len(labels) > 1 or labels[0].is_real)
+        for label in labels:
+            _check_label(self, label, regression=numbers, multi_label=multi_label)
+        return numbers
+
+    def check_answers(self) -> None:
+        """Raise ``DataError`` for the first label that is neither 0 nor 1; its message is that of a training."""
+        if self.labels.first is not None:
+            raise no_answer(*self.labels.first)
+
+    def all_problems(
+        self, *, regression: bool = False, multi_label: bool = False, is_whole: bool = True
+    ) -> tuple[Problem, ...]:
+        """Return the problems, those of the labels among them: gaps, no 0 or 1, one value only, lone classes.
+
+        Args:
+            regression: the labels are numbers to predict (``has_numbers``); multi_label: they are 0 or 1 each.
+            is_whole: there is no other file in which these labels may have other values.
+        """
+        cells, found = self.labels, list(self.problems)
+        if self.index:
+            what = "columns that are pandas' index, and left out (--keep-index keeps them)"
+            found.append(Problem(what, len(self.index), tuple(map(repr, self.index))))
+        for column in self.columns:
+            if column.with_commas and column.name not in cells.names:
+                what = f"numbers with a comma, not a point, in {column.name!r}"
+                found.append(Problem(what, column.with_commas, (repr(_comma_word(column)),), True))
+        if len(cells.names) > 1:
+            found += [self._left_out(part, is_whole) for part in (cells.partly, cells.wholly) if part is not None]
+        if multi_label:
+            known = {f"invalid numbers in {name!r}" for name in cells.strange}  # they are counted among the strange
+            found = [problem for problem in found if problem.what not in known] + list(cells.strange.values())
+        is_refused = is_whole and not multi_label
+        found += self._labels_with_one_value(is_refused=is_refused, are_numbers=regression or multi_label)
+        if not regression and not multi_label:
+            label = cells.names[0]
+            counted_as_numbers = (f"invalid numbers in {label!r}", f"missing values in {label!r}")
+            found = [problem for problem in found if problem.what not in counted_as_numbers]
+            found += [] if cells.empty is None else [cells.empty]
+            found += _lone_classes(self.column(label).as_names())
+        return tuple(found)
+
+    def _left_out(self, rows: Problem, is_whole: bool) -> Problem:
+        """Return the problem that rows have gaps in their labels, which is refused if no other row is left."""
+        return replace(rows, is_refused=is_whole and rows.count == self.rows)
+
+    def _labels_with_one_value(self, *, is_refused: bool, are_numbers: bool) -> list[Problem]:
+        same = []
+        for label in map(self.column, self.labels.names):
+            label = label if are_numbers else label.as_names()
+            if are_numbers and label.low == label.high:
+                same.append(f"{label.name!r} is {label.low:g}")
+            elif not are_numbers and not label.is_full and len(set(map(class_name, label.counts))) == 1:
+                same.append(f"{label.name!r} is {next(iter(label.counts))!r}")
+        return [Problem("labels with one value only", len(same), tuple(same[:EXAMPLES]), is_refused)] if same else []
+
+
+def _labels_in(
+    label: str, names: Sequence[str], numbers: Sequence[int], index: Sequence[str], where: str
+) -> tuple[str, ...]:
+    """Return the columns to learn among those that are not left out; numbers are those of the file, from 1."""
+    if not label:
+        several = label_columns(names) if is_numpy(where) else ()
+        return several or (_default_label(names),)
+    every = list(names)
+    if not label.strip().startswith("-"):
+        left_out, read = iter(index), dict(zip(numbers, names, strict=True))
+        every = [read[n] if n in read else next(left_out) for n in range(1, max(numbers) + 1)]
+        every += left_out
+    found = find_columns(label, every, where)
+    if wrong := [name for name in found if name in index]:
+        raise DataError(f"{where}: the label {wrong[0]!r} is pandas' index, and left out; --keep-index keeps it")
+    return found
+
+
+def _default_label(names: Sequence[str]) -> str:
+    named = [name for name in names if name.lower() in LABEL_HEADERS]
+    return named[-1] if named else names[-1]
+
+
+def _lone_classes(label: ColumnSummary) -> list[Problem]:
+    """Return the problem that classes occur once, if some do: they can be trained on or evaluated, but not both."""
+    counts = Counter[str]()
+    for text, count in label.counts.items():
+        counts[class_name(text)] += count
+    alone = sorted(text for text in label.counts if counts[class_name(text)] == 1)
+    if not alone:
+        return []
+    examples = tuple(map(repr, alone[:EXAMPLES]))
+    return [Problem(f"classes of {label.name!r} that occur once", len(alone), examples, True)]
+
+
+def check_one_kind(*, regression: bool, multi_label: bool) -> None:
+    """Raise ``ConfError`` if labels are said to be numbers to predict, and 0 or 1 each, too."""
+    if regression and multi_label:
+        raise ConfError("--regression predicts numbers, and --multi-label 0 or 1 for each label; give one of them")
+
+
+class _Seen:
+    """Counts something, and keeps the first examples of where."""
+
+    def __init__(self) -> None:
+        self.count, self.examples = 0, list[str]()
+
+    def add(self, where: str) -> None:
+        self.count += 1
+        if len(self.examples) < EXAMPLES:
+            self.examples.append(where)
+
+    def problem(self, what: str, *, is_refused: bool = False) -> list[Problem]:
+        return [Problem(what, self.count, tuple(self.examples), is_refused)] if self.count else []
+
+
+class _LabelRows:
+    """Looks at the labels of every row; ``found`` has what there is to say."""
+
+    def __init__(
+        self,
+        name: str,
+        unit: str,
+        names: Sequence[str],
+        numbers: Sequence[int],
+        labels: Sequence[str],
+        missing: Sequence[str],
+    ) -> None:
+        self._name, self._unit, self._labels, self._numbers = name, unit, tuple(labels), numbers
+        self._gaps, self._no_class = frozenset(missing), label_gaps(missing)
+        self._places = [names.index(label) for label in labels]
+        self._partly, self._wholly, self._empty = _Seen(), _Seen(), _Seen()
+        self._strange = [_Seen() for _ in labels]
+        self._first: tuple[str, str] | None = None
+
+    def add(self, line: int, row: Sequence[str]) -> None:
+        """Look at a row, which has all columns."""
+        gaps = 0
+        for label, place, strange in zip(self._labels, self._places, self._strange, strict=True):
+            cell = row[place].strip()
+            if cell.lower() in self._gaps:
+                gaps += 1
+            elif not (is_number(cell) and float(cell) in (0.0, 1.0)):
+                strange.add(f"{self._unit} {line} has {cell!r}")
+                if self._first is None:
+                    text = f"{float(cell):g}" if is_number(cell) else repr(cell)
+                    self._first = cell_place(self._name, self._unit, line, label, self._numbers[place]), text
+        if row[self._places[0]].strip().lower() in self._no_class:
+            self._empty.add(f"{self._unit} {line}")
+        if gaps:
+            self._partly.add(f"{self._unit} {line}")
+        if gaps == len(self._labels):
+            self._wholly.add(f"{self._unit} {line}")
+
+    def found(self) -> LabelCells:
+        """Return what is in the labels of the rows so far."""
+        partly = self._partly.problem("rows without a value in a label, which are left out")
+        wholly = self._wholly.problem("rows without any label")
+        strange = {
+            label: problem
+            for label, seen in zip(self._labels, self._strange, strict=True)
+            for problem in seen.problem(f"labels in {label!r} that are neither 0 nor 1", is_refused=True)
+        }
+        empty = self._empty.problem(f"missing values in {self._labels[0]!r}")
+        first = [next(iter(problems), None) for problems in (partly, wholly, empty)]
+        return LabelCells(self._labels, first[0], first[1], first[2], strange, self._first)
+
+
+def inspect_csv(
+    path: Path,
+    label: str = "",
+    *,
+    rows: int | None = None,
+    index: Sequence[str] | None = None,
+    allows_nameless: bool = False,
+    missing: Sequence[str] = MISSING,
+) -> Inspection:
+    """Return what is in a file: CSV or JSON lines, gzipped or not, Parquet, Arrow or Feather, or SVMLight.
+
+    Args:
+        path: the file.
+        label: the column to learn, or several, as for ``guess_schema``. A CSV file has a header if the first row has a
+            name of these, or one such as label or class, or no number.
+        rows: how many are looked at, the first ones; None: all.
+        index: columns that are left out; None: pandas' index, as it is in this file.
+        allows_nameless: a header may have columns without a name, which are called by their numbers.
+        missing: cells that stand for no value, in small letters.
+
+    Raises:
+        DataError: it cannot be read, has one column only, or holds nothing, or there is no such label.
+    """
+    if is_svmlight(path.name):
+        return inspect_svmlight([path], label)
+    left_out = tuple(index_columns([path]) if index is None else index)
+    with files.errors_as(DataError, f"cannot read {path}"):
+        file = files.open_to_read(path)
+    with opened_rows(file, str(path)) as found:
+        named, every = found.names is not None, found.rows
+        first = next(every, None) if found.names is None else (1, found.names)
+        if first is None:
+            raise DataError(f"{path} holds no examples; expected one per line")
+        cells = header_names(first[1])
+        has_header = named or _is_header(cells, label, allows_nameless=allows_nameless)
+        names = cells if has_header else [column_name(number) for number in range(1, len(cells) + 1)]
+        if allows_nameless:
+            names = [name or column_name(number) for number, name in enumerate(names, 1)]
+        places = [place for place, name in enumerate(names) if name not in left_out]
+        kept, numbers = [names[place] for place in places], [place + 1 for place in places]
+        _check_names(str(path), first[0], kept)
+        chosen = _labels_in(label, kept, numbers, left_out, str(path))
+        labels = _LabelRows(str(path), found.unit, kept, numbers, chosen, missing)
+        body = islice(every if has_header else chain([first], every), rows)
+        columns = [
+            ColumnSummary(name, number, gaps=frozenset(missing)) for name, number in zip(kept, numbers, strict=True)
+        ]
+        count, problems = _count(_Body(body, len(names), places), columns, found.unit, labels)
+    if not count:
+        if wrong := next((problem.examples for problem in problems), ()):
+            raise DataError(f"{path}, {wrong[0]}, as in all rows; if these end in a delimiter, delete it")
+        raise DataError(f"{path} holds no examples; expected one per line below the header")
+    index = tuple(name for name in names if name in left_out)
+    return Inspection(
+        str(path), count, has_header, tuple(columns), problems, labels.found(), index, missing=tuple(missing)
+    )
+
+
+class _SparseColumns:
+    """Counts what the rows of SVMLight files have, piece by piece; what is in no pair is 0."""
+
+    def __init__(self, *, multi_label: bool) -> None:
+        self._is_several, self.labels = multi_label, Counter[float]()
+        self._counts = np.zeros(MOST_COLUMNS + 1, np.int64)
+        self._sums = np.zeros(MOST_COLUMNS + 1)
+        self._low = np.full(MOST_COLUMNS + 1, np.inf)
+        self._high = np.full(MOST_COLUMNS + 1, -np.inf)
+
+    def add(self, block: SparseRows) -> None:
+        labels = block.labels if self._is_several else block.single_labels()
+        found, counts = np.unique(labels, return_counts=True)
+        self.labels.update(dict(zip(found.tolist(), counts.tolist(), strict=True)))
+        np.add.at(self._counts, block.indices, 1)
+        np.add.at(self._sums, block.indices, block.values)
+        np.minimum.at(self._low, block.indices, block.values)
+        np.maximum.at(self._high, block.indices, block.values)
+
+    def feature(self, column: Column, number: int, rows: int) -> ColumnSummary:
+        index = int(column.name)
+        low, high = float(self._low[index]), float(self._high[index])
+        if self._counts[index] < rows:
+            low, high = min(low, 0.0), max(high, 0.0)
+        return ColumnSummary(
+            column.name, number, numbers=rows, low=low, high=high, total=float(self._sums[index]), whole=rows
+        )
+
+    def label(self, rows: int) -> list[ColumnSummary]:
+        """Return the column of the label; or one for each of several, 0 or 1."""
+        if self._is_several:
+            columns = []
+            for number, (label, count) in enumerate(sorted(self.labels.items()), 1):
+                words = Counter({"1": count, "0": rows - count})
+                column = ColumnSummary(label_column(label), number, 0, rows, whole=rows, counts=words)
+                column.low, column.high, column.total = float(count == rows), 1.0, float(count)
+                columns.append(column)
+            return columns
+        words = Counter({word_of(label): count for label, count in self.labels.most_common(KEPT_WORDS)})
+        whole = sum(count for label, count in self.labels.items() if label.is_integer())
+        total = sum(label * count for label, count in self.labels.items())
+        bounds = min(self.labels), max(self.labels)
+        return [ColumnSummary(LABEL, 1, 0, rows, 0, 0, whole, *bounds, total, words, len(self.labels) > KEPT_WORDS)]
+
+
+def inspect_svmlight(paths: Sequence[Path], label: str = "", *, multi_label: bool = False) -> Inspection:
+    """Return what is in the SVMLight files of a data set, which are read once; it is called as the first of them.
+
+    Args:
+        paths: the files.
+        label: the column, or columns, to learn; "": the label of each line, or all of its labels.
+        multi_label: a line may have several labels, of which each becomes a column of 0 and 1.
+
+    Raises:
+        DataError: as ``svmlight_files.survey``, or a line has several labels; names file, line and value.
+    """
+    seen = _SparseColumns(multi_label=multi_label)
+    found = survey(paths, seen.add)
+    labels = seen.label(found.rows)
+    features = enumerate(numbered_columns(found.columns, found.first), len(labels) + 1)
+    columns = (*labels, *(seen.feature(column, number, found.rows) for number, column in features))
+    names = [column.name for column in columns]
+    chosen = find_columns(label, names, str(paths[0])) if label else tuple(names[: len(labels)])
+    return Inspection(str(paths[0]), found.rows, False, columns, (), LabelCells(chosen))
+
+
+def _is_header(cells: Sequence[str], label: str, *, allows_nameless: bool) -> bool:
+    lowered = [cell.lower() for cell in cells]
+    wanted = {part.strip().lower() for part in (label, *label.split(",")) if part.strip() and not is_number(part)}
+    if wanted & set(lowered) or set(LABEL_HEADERS) & set(lowered):
+        return True
+    return not any(map(is_number, cells)) and (allows_nameless or all(cells))
+
+
+def _check_names(name: str, line: int, names: Sequence[str]) -> None:
+    if len(names) < 2:
+        raise DataError(f"{name}, line {line}: {why_no_features(names)}")
+    counts = Counter(names)
+    for number, column in enumerate(names, 1):
+        if not column:
+            remedy = "give it one, or delete the delimiter if all lines end in it"
+            raise DataError(f"{name}, line {line}, column {number}: the header has no name there; {remedy}")
+        if counts[column] > 1:
+            raise DataError(
+                f"{name}, line {line}: column {column!r} is there twice in the header; name each differently"
+            )
+
+
+class _Body(NamedTuple):
+    """The rows below the header, how many cells each has, and the places of those that are looked at."""
+
+    rows: Iterator[Row]
+    width: int
+    places: Sequence[int]
+
+
+def _count(
+    body: _Body, columns: Sequence[ColumnSummary], unit: str, labels: _LabelRows
+) -> tuple[int, tuple[Problem, ...]]:
+    ragged, gaps, strange = _Seen(), [_Seen() for _ in columns], [_Seen() for _ in columns]
+    count = 0
+    refused = "rows that are there twice cannot be counted in the temporary folder"
+    with files.errors_as(DataError, refused), Duplicates() as known:
+        while block := list(islice(body.rows, _BLOCK)):
+            whole = _whole(block, body, unit, ragged)
+            count += len(whole)
+            lines = [line for line, _ in whole]
+            for line, row in whole:
+                labels.add(line, row)
+                known.add(hash(tuple(row)), line)
+            for index, cells in enumerate(zip(*(row for _, row in whole), strict=True)):
+                _count_cells(columns[index], cells, lines, unit, gaps[index], strange[index])
+        duplicated, again = known.found(EXAMPLES)
+    problems = ragged.problem("ragged rows", is_refused=True)
+    if duplicated:
+        problems.append(Problem("duplicated rows", duplicated, tuple(f"{unit} {line}" for line in again)))
+    for column, gap, odd in zip(columns, gaps, strange, strict=True):
+        problems += gap.problem(f"missing values in {column.name!r}")
+        if column.type == "number":
+            problems += odd.problem(f"invalid numbers in {column.name!r}", is_refused=True)
+    return count, tuple(problems)
+
+
+def _whole(block: list[Row], body: _Body, unit: str, ragged: _Seen) -> list[Row]:
+    """Return the rows that have all columns, without what is left out, and note the others."""
+    width = body.width
+    whole = [item for item in block if len(item[1]) == width]
+    if len(whole) < len(block):
+        for line, row in block:
+            if len(row) != width:
+                ragged.add(f"{unit} {line} has {counted(len(row), 'column')}, not {width}")
+    if len(body.places) < width:
+        whole = [(line, [row[place] for place in body.places]) for line, row in whole]
+    return whole
+
+
+def _count_cells(
+    column: ColumnSummary, cells: Sequence[str], lines: Sequence[int], unit: str, gap: _Seen, odd: _Seen
+) -> None:
+    """Count the cells of a column, and note the lines of gaps and of what is no number."""
+    if column.add_numbers(cells):
+        return
+    for line, cell in zip(lines, cells, strict=True):
+        before = column.missing
+        if column.add(cell):
+            odd.add(f"{unit} {line} has {cell!r}")
+        elif column.missing > before:
+            gap.add(f"{unit} {line}")
+
+
+def guess_schema(
+    found: Inspection, *, label: str = "", regression: bool = False, multi_label: bool = False, scale: bool = True
+) -> TransformProcess:
+    """Return a schema for a file: gaps imputed, numbers standardized, words one-hot; what cannot be used removed.
+
+    Args:
+        found: what is in the file.
+        label: the column to learn, by name or number; "": one called label, class or target, else the last. Several,
+            with commas between them, are numbers to predict, or ``multi_label``.
+        regression: the label is a number to predict.
+        multi_label: the labels are 0 or 1 each, and do not exclude each other.
+        scale: whether numbers are standardized.
+
+    Raises:
+        DataError: there is no such column, or it has no numbers to predict, or they are no classes.
+    """
+    labels = found.label_columns(label)
+    regression = regression or (len(labels) > 1 and not multi_label)
+    for name in labels:
+        _check_label(found, found.column(name), regression=regression, multi_label=multi_label)
+    features = [column for column in found.columns if column.name not in labels]
+    _check_commas(found.name, features)
+    removed = [column.name for column in features if why_removed(column)]
+    numbers = tuple(c.name for c in features if c.type == "number" and c.name not in removed)
+    words = tuple(c.name for c in features if c.type == "category" and c.name not in removed)
+    if not numbers and not words:
+        reasons = ", ".join(f"{column.name!r} {why_removed(column)}" for column in features)
+        raise DataError(f"{found.name} has nothing to learn from besides its label {', '.join(labels)!r}: {reasons}")
+    steps: list[Step] = []
+    if removed:
+        steps.append(RemoveColumns(columns=tuple(removed)))
+    if numbers:
+        steps += [Impute(columns=numbers), *([Standardize(columns=numbers)] if scale else [])]
+    if words:
+        steps += [Impute(columns=words, strategy="constant", constant=_GAP_WORD), CategoricalToOneHot(columns=words)]
+    columns = tuple(Column(column.name, column.type) for column in found.columns)
+    several: dict[str, Any] = {"label": labels[0]}
+    if len(labels) > 1 or multi_label:
+        several = {"labels": labels, "multi_label": multi_label}
+    return TransformProcess(
+        columns=columns, regression=regression, steps=tuple(steps), missing=found.missing, **several
+    )
+
+
+def _check_commas(name: str, features: Sequence[ColumnSummary]) -> None:
+    """Raise ``DataError`` for numbers with a comma, which are words, and of which nothing would be learned."""
+    for column in features:
+        if column.with_commas:
+            raise DataError(
+                f"{name}: column {column.name!r} holds numbers with a comma, such as {_comma_word(column)!r}; write "
+                "them with a point (pandas reads such a file by decimal=',')"
+            )
+
+
+def _comma_word(column: ColumnSummary) -> str:
+    return next(word for word in column.counts if "," in word)
+
+
+def why_removed(column: ColumnSummary) -> str:
+    """Return why a guessed schema leaves a column out; "" if it does not."""
+    if not column.numbers and not column.words:
+        return "has no value at all"
+    different, cells = len(column.counts), column.numbers + column.words
+    if column.type == "category" and (different > _MOST_WORDS or different > max(_FEW_WORDS, cells // 2)):
+        more = "more than " if column.is_full else ""
+        return f"has {more}{different:,} different words in {cells:,} rows, names or texts perhaps"
+    return ""
+
+
+def _check_label(found: Inspection, label: ColumnSummary, *, regression: bool, multi_label: bool) -> None:
+    names = label if regression or multi_label else label.as_names()
+    if not names.numbers and not names.words:
+        raise DataError(f"{found.name}: the label {label.name!r} has no value in any row")
+    if (regression or multi_label) and label.type == "category":
+        word = next(iter(label.counts))
+        what = "--regression predicts numbers" if regression else "--multi-label learns 0 or 1 for each label"
+        raise DataError(
+            f"{found.name}: the label {label.name!r} holds words such as {word!r}, and {what}; leave it out, or give "
+            "another --label"
+        )
+    if not regression and not multi_label and label.is_real:
+        real = label.numbers > label.whole
+        what = "real numbers" if real else f"{len(label.counts)} different numbers{' or more' if label.is_full else ''}"
+        raise DataError(
+            f"{found.name}: the label {label.name!r} holds {what}, which are no classes; to predict them, give "
+            "--regression, or another --label"
+        )

@@ -1,0 +1,252 @@
+"""NumPy's files (.npy, .npz): arrays with a row for each example, as the columns of a table, some rows at a time.
+
+Nothing is unpickled: an array of objects is refused by what its header says. Files are read as streams, compressed or
+not, so that they may be larger than memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import sys
+import zipfile
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import IO, Any, BinaryIO
+
+import numpy as np
+from numpy.lib import format as npy
+
+from dl4jlegacy.arrays.backend import Array
+from dl4jlegacy.datasets.tables.header import check_different
+from dl4jlegacy.datasets.tables.text_rows import Row
+from dl4jlegacy.errors import DataError, counted
+from dl4jlegacy.system import files
+
+__all__ = ["NumpyFile", "label_columns", "numpy_rows", "opened_numpy", "texts_of"]
+
+_ROWS = 8192
+_MOST_COLUMNS = 1 << 24
+_LABELS = ("y", "label", "labels", "target", "targets")
+_KINDS = "biufUS"
+
+
+def label_columns(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns of an array that is called as labels are, with several values a row, if there is one."""
+    arrays = {name.rpartition(" ")[0] for name in names if name.rpartition(" ")[2].isdecimal()}
+    found = [array for array in arrays if array.lower() in _LABELS]
+    return tuple(name for name in names if len(found) == 1 and name.rpartition(" ")[0] == found[0])
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """An array in a file: its name, its columns' names, what its header says, and where its rows are read from."""
+
+    name: str
+    columns: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    source: IO[bytes]
+    whole: Array | None = None
+    is_one_hot: bool = False
+
+    def rows(self, start: int, count: int, where: str) -> Array:
+        """Return the next rows, ``(count, values)``; raises ``DataError`` if the file ends before."""
+        width = math.prod(self.shape[1:])
+        if self.whole is not None:
+            found = self.whole[start : start + count].reshape(count, width)
+        else:
+            found = _read(self.source, self.dtype, count * width, where).reshape(count, width)
+        return found.argmax(axis=1)[:, None] if self.is_one_hot else found
+
+
+@dataclass(frozen=True, slots=True)
+class NumpyFile:
+    """An open file: the names of its columns, how many rows there are, and these.
+
+    One array of several values a row has the columns ``1``, ``2`` ..., several have their names in front; of one value,
+    its name, and ``label`` if it is called so, or ``y``, ``labels`` or ``target``: that comes last. So does an array of
+    that name with a 1 in each row, and else 0: the label is the place of the 1, from 0.
+    """
+
+    name: str
+    names: tuple[str, ...]
+    rows: int
+    _arrays: tuple[_Stored, ...]
+
+    def blocks(self, rows: int) -> Iterator[dict[str, Array]]:
+        """Yield the columns, ``(rows,)`` each, so many rows at a time; once. Raises ``DataError``."""
+        with files.damage_as(DataError, f"cannot read {self.name}"):
+            for start in range(0, self.rows, rows):
+                count, found = min(rows, self.rows - start), dict[str, Array]()
+                for array in self._arrays:
+                    values = array.rows(start, count, self.name)
+                    if array.dtype.names:
+                        found |= {field: _texts(values[field][:, 0], self.name) for field in array.dtype.names}
+                    else:
+                        found |= dict(zip(array.columns, _texts(values, self.name).T, strict=True))
+                yield {name: found[name] for name in self.names}
+
+
+@contextlib.contextmanager
+def opened_numpy(file: BinaryIO, name: str) -> Iterator[NumpyFile]:
+    """Yield a file of NumPy's, ready to be read; it is closed at the end.
+
+    Raises:
+        DataError: it is damaged, has objects or arrays of different lengths, or no rows; names the array.
+    """
+    with files.errors_as(DataError, f"cannot read {name}"), contextlib.ExitStack() as opened:
+        opened.enter_context(file)
+        with files.damage_as(DataError, f"cannot read {name}"):
+            start = file.read(len(npy.MAGIC_PREFIX))
+            nbytes = file.seek(0, os.SEEK_END)
+            file.seek(0)
+            if not start:
+                raise DataError(f"{name} is empty; expected arrays of NumPy's, with a row for each example")
+            if start == npy.MAGIC_PREFIX:
+                headers: list[_Header] = [("", *_header(file, name, nbytes), file, False)]
+            else:
+                headers = list(_members(opened.enter_context(zipfile.ZipFile(file)), opened, name))
+            found = _file(name, headers)
+        yield found
+
+
+def numpy_rows(file: BinaryIO, name: str) -> Generator[Row, None, None]:
+    """Yield the rows of a file as texts, numbered from 1, after the names of its columns as row 0; raises as above."""
+    with opened_numpy(file, name) as source:
+        yield 0, list(source.names)
+        number = 0
+        for block in source.blocks(_ROWS):
+            for row in zip(*map(texts_of, block.values()), strict=True):
+                number += 1
+                yield number, list(row)
+
+
+def texts_of(values: Array) -> list[str]:
+    """Return the cells of a column as they would stand in a CSV file: truth values 1 and 0, NaN as a gap."""
+    if values.dtype.kind in "US":
+        return [str(text) for text in values.tolist()]
+    if values.dtype.kind == "f":
+        return [repr(value) if value == value else "" for value in values.astype(np.float64).tolist()]
+    return [str(int(value)) for value in values.tolist()]
+
+
+_Header = tuple[str, tuple[int, ...], bool, np.dtype[Any], IO[bytes], bool]
+"""The name of an array, what its header says, where its rows are read from, and whether they are one-hot labels."""
+
+
+def _members(archive: zipfile.ZipFile, opened: contextlib.ExitStack, name: str) -> Iterator[_Header]:
+    for entry in archive.infolist():
+        array, source = entry.filename.removesuffix(".npy"), opened.enter_context(archive.open(entry))
+        where = f"{name}, array {array!r}"
+        shape, fortran, dtype = _header(source, where, entry.file_size)
+        is_one_hot = False
+        if array.lower() in _LABELS and len(shape) == 2 and shape[1] > 1 and dtype.kind in "biuf":
+            with archive.open(entry) as again:
+                _header(again, where, entry.file_size)
+                is_one_hot = _is_one_hot(again, shape, fortran, dtype, where)
+        yield array, shape, fortran, dtype, source, is_one_hot
+
+
+def _is_one_hot(source: IO[bytes], shape: tuple[int, ...], fortran: bool, dtype: np.dtype[Any], where: str) -> bool:
+    """Return whether each row of an array has a 1 and else 0, and each column one somewhere, in two rows at least."""
+    rows, width = shape
+    ones = np.zeros(width, np.int64)
+    if fortran:
+        blocks = iter([_read(source, dtype, rows * width, where).reshape(shape, order="F")])
+    else:
+        counts = (min(_ROWS, rows - start) for start in range(0, rows, _ROWS))
+        blocks = (_read(source, dtype, count * width, where).reshape(count, width) for count in counts)
+    for block in blocks:
+        is_one = block == 1
+        if not (is_one | (block == 0)).all() or (is_one.sum(axis=1) != 1).any():
+            return False
+        ones += is_one.sum(axis=0)
+    return rows > 0 and bool(ones.max() < rows)
+
+
+def _header(source: IO[bytes], where: str, nbytes: int) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return shape, whether it is in Fortran's order, and dtype of what has ``nbytes``, its header counted.
+
+    Raises ``DataError`` for what makes no columns.
+    """
+    version = npy.read_magic(source)
+    reader = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}.get(version)
+    if reader is None:
+        raise DataError(f"{where} is in version {version} of NumPy's format; save it anew, with plain names of fields")
+    shape, fortran, dtype = reader(source)
+    kinds = [dtype[field] for field in dtype.names] if dtype.names else [dtype]
+    for kind in kinds:
+        if kind.kind not in _KINDS or kind.shape:
+            raise DataError(f"{where} has dtype {kind}; expected numbers or texts, one in each place of an array")
+    if not shape:
+        raise DataError(f"{where} is a single value; expected an array with a row for each example")
+    if min(shape) < 0 or math.prod(shape[1:]) > _MOST_COLUMNS:
+        raise DataError(
+            f"cannot read {where}: its shape is {shape}; expected at most {_MOST_COLUMNS:,} values a row; is it whole?"
+        )
+    needed = math.prod(shape) * dtype.itemsize
+    if needed > nbytes:
+        raise DataError(f"{where} ends early: {counted(nbytes, 'byte')} of {needed:,}; is it whole?")
+    return shape, fortran, dtype
+
+
+def _file(name: str, headers: list[_Header]) -> NumpyFile:
+    if not headers:
+        raise DataError(f"{name} has no arrays")
+    sizes = {array: shape[0] for array, shape, *_ in headers}
+    if len(set(sizes.values())) > 1:
+        found = ", ".join(f"{array!r} {count:,}" for array, count in sizes.items())
+        raise DataError(
+            f"{name}: arrays have different numbers of rows ({found}); keep those that belong together in a file, and "
+            "the parts train.npz and test.npz in a folder"
+        )
+    rows = headers[0][1][0]
+    if not rows:
+        raise DataError(f"{name} holds no examples; expected a row for each")
+    wide = [array for array, shape, *_, is_one_hot in headers if math.prod(shape[1:]) > 1 and not is_one_hot]
+    arrays = tuple(_stored(header, wide, name) for header in headers)
+    names = [column for array in arrays for column in array.columns]
+    check_different(names, name)
+    return NumpyFile(name, tuple(sorted(names, key=lambda column: column == "label")), rows, arrays)
+
+
+def _stored(header: _Header, wide: list[str], name: str) -> _Stored:
+    array, shape, fortran, dtype, source, is_one_hot = header
+    width = math.prod(shape[1:])
+    if dtype.names:
+        if len(shape) > 1:
+            raise DataError(f"{name}: an array with fields has shape {shape}; expected a row for each example")
+        return _Stored(array, tuple(dtype.names), shape, dtype, source)
+    columns: tuple[str, ...]
+    if width == 1 or is_one_hot:
+        columns = ("label" if array.lower() in _LABELS else array or "1",)
+    else:
+        is_bare = len(wide) == 1 and array.lower() not in _LABELS
+        columns = tuple(str(n) if is_bare else f"{array} {n}" for n in range(1, width + 1))
+    whole = None
+    if fortran and len(shape) > 1:  # whose rows do not lie one after the other
+        whole = _read(source, dtype, math.prod(shape), name).reshape(shape, order="F")
+    return _Stored(array, columns, shape, dtype, source, whole, is_one_hot)
+
+
+def _texts(values: Array, name: str) -> Array:
+    """Return values as they are, texts as such: bytes decoded, and of characters that there are, or ``DataError``."""
+    if values.dtype.kind == "S":
+        return values.astype("U")
+    if values.dtype.kind == "U" and values.dtype.itemsize:
+        codes = np.ascontiguousarray(values).view(np.uint32)
+        if (codes > sys.maxunicode).any():  # NumPy makes a str of it with which Python does not reckon
+            raise DataError(f"cannot read {name}: a text has the character {codes.max():#x}; is it whole?")
+    return values
+
+
+def _read(source: IO[bytes], dtype: np.dtype[Any], count: int, name: str) -> Array:
+    content = source.read(count * dtype.itemsize)
+    if len(content) < count * dtype.itemsize:
+        raise DataError(
+            f"{name} ends early: {counted(len(content), 'byte')} of {count * dtype.itemsize:,}; is it whole?"
+        )
+    found: Array = np.frombuffer(content, dtype)
+    return found

@@ -1,0 +1,404 @@
+"""Reading tables: the rows of a file of any kind as columns, so many at a time."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from types import MappingProxyType
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+from dl4jlegacy.arrays.backend import Array
+from dl4jlegacy.datasets.tables.arrow_files import ArrowFile, opened_arrow
+from dl4jlegacy.datasets.tables.csv_chunks import CsvChunk, CsvFile, opened_chunks
+from dl4jlegacy.datasets.tables.data_frames import FrameColumns
+from dl4jlegacy.datasets.tables.header import warn_of_unknown
+from dl4jlegacy.datasets.tables.numpy_files import NumpyFile, opened_numpy, texts_of
+from dl4jlegacy.datasets.tables.pandas_index import header_names
+from dl4jlegacy.datasets.tables.svmlight_files import svmlight_tables
+from dl4jlegacy.datasets.tables.table import Column, Table, column_name
+from dl4jlegacy.datasets.tables.table_files import is_arrow, is_csv, is_numpy, is_svmlight, opened_rows
+from dl4jlegacy.datasets.tables.text_rows import MISSING, Row, is_number, is_plain, why_ragged
+from dl4jlegacy.errors import CellError, DataError, counted, nearest
+
+__all__ = ["table_blocks"]
+
+_SHOWN = 50  # columns that an error may list
+_ROWS = 8192  # that are turned into columns at a time
+
+
+def _whole_rows(rows: Iterator[Row], name: str, header: Sequence[str]) -> Iterator[Row]:
+    """Yield the rows of a file; all must have as many cells as the first has columns.
+
+    Args:
+        rows: of the file, without its header.
+        name: the file's.
+        header: the names of its columns.
+
+    Raises:
+        DataError: names the line.
+    """
+    width = len(header)
+    for line, row in rows:
+        if len(row) != width:
+            why = why_ragged(row, width) or "; is a delimiter missing, or a text with one not in quotes?"
+            raise DataError(
+                f"{name}, line {line}: {counted(len(row), 'column')}, and the file has {width} ({', '.join(header[:9])}"
+                f"{' ...' if width > 9 else ''}){why}"
+            )
+        yield line, row
+
+
+def table_blocks(
+    file: BinaryIO | FrameColumns,
+    name: str,
+    columns: Sequence[Column],
+    *,
+    rows: int = _ROWS,
+    missing: Sequence[str] = MISSING,
+    gaps_of: Mapping[str, frozenset[str]] = MappingProxyType({}),
+    unread: Iterable[str] = (),
+    label: str = "",
+    told: bool = False,
+) -> Generator[Table, None, None]:
+    """Yield the rows of a file as tables with these columns, so many at a time.
+
+    Columns are found by their names, in any order, and others are left out, unless it is a CSV file whose first row has
+    none of the names: that has them all in their order, perhaps without the label, or without all that are unread.
+
+    Args:
+        file: open for reading; a CSV file and JSON lines may be a pipe. It is closed at the end. Or a data frame.
+        name: the file's, for messages.
+        columns: what is in it.
+        rows: of a table, the last of which may have fewer.
+        missing: cells that stand for no value, in small letters.
+        gaps_of: those of some columns of words, if they are others.
+        unread: columns that are left out, and may be missing.
+        label: one of them that is the label.
+        told: whether others that the file has are named in a warning.
+
+    Raises:
+        DataError: names file, line, column and value.
+    """
+    gaps = _Gaps(frozenset(missing), gaps_of)
+    kept = [column for column in columns if column.name not in set(unread)]
+    possible = _Possible(columns, [column for column in columns if column.name != label], kept, told)
+    is_empty = True
+    for table in _tables(file, name, possible, rows, gaps):
+        is_empty = False
+        yield table
+    if is_empty:
+        raise DataError(f"{name} holds no examples; expected one per line below the header")
+
+
+@dataclass(frozen=True, slots=True)
+class _Gaps:
+    """Cells that stand for no value, in small letters; of some columns other ones than of the rest."""
+
+    common: frozenset[str]
+    special: Mapping[str, frozenset[str]]
+
+    def of(self, column: Column) -> frozenset[str]:
+        return self.special.get(column.name, self.common)
+
+
+class _Possible(NamedTuple):
+    """What a file without a header may have: all columns, those without the label, those that are read.
+
+    ``told``: whether other columns, of a file with names, are named in a warning.
+    """
+
+    all: Sequence[Column]
+    unlabelled: Sequence[Column]
+    read: Sequence[Column]
+    told: bool
+
+
+def _tables(
+    file: BinaryIO | FrameColumns, name: str, possible: _Possible, rows: int, gaps: _Gaps
+) -> Generator[Table, None, None]:
+    """Yield the rows of a file by the way that fits its kind."""
+    if isinstance(file, FrameColumns):
+        yield from _numpy_tables(file, possible, rows, gaps)
+        return
+    if is_arrow(name):
+        with opened_arrow(file, name) as source:
+            yield from _arrow_tables(source, possible, rows, gaps)
+        return
+    if is_numpy(name):
+        with opened_numpy(file, name) as arrays:
+            yield from _numpy_tables(arrays, possible, rows, gaps)
+        return
+    if is_svmlight(name):
+        yield from _in_blocks(svmlight_tables(file, name, possible.all, possible.read, rows), rows)
+        return
+    if is_csv(name):
+        with opened_chunks(file, name, sorted(gaps.common)) as chunks:
+            if chunks is not None:
+                yield from _in_blocks(_chunk_tables(chunks, name, possible, gaps), rows)
+                return
+    with opened_rows(file, name) as found:
+        first = next(found.rows, None) if found.names is None else (1, found.names)
+        if first is None:
+            raise DataError(f"{name} holds no examples; expected one per line")
+        header = header_names(first[1], [column.name for column in possible.all])
+        if found.names is not None or {column.name for column in possible.all} & set(header):
+            places = _places_in_header(name, header, possible)
+            body = _whole_rows(found.rows, name, header)
+        else:
+            places = _places_in_order(name, first, possible)
+            body = _whole_rows(chain([first], found.rows), name, [column_name(i + 1) for i in range(len(header))])
+        while chunk := list(islice(body, rows)):
+            yield _table(name, chunk, possible.read, places, gaps)
+
+
+def _chunk_tables(source: CsvFile, name: str, possible: _Possible, gaps: _Gaps) -> Iterator[Table]:
+    """Yield the pieces of a CSV file as tables, read by pyarrow or, where that cannot, row by row."""
+    header = header_names(source.first[1], [column.name for column in possible.all])
+    columns, chunks = possible.read, source.chunks
+    if {column.name for column in possible.all} & set(header):
+        places, names = _places_in_header(name, header, possible), header
+    else:
+        places, names = _places_in_order(name, source.first, possible), [column_name(i + 1) for i in range(len(header))]
+        chunks = chain([source.head], chunks)
+    wanted = {places[column.name] - 1: column.type == "number" for column in columns}
+    for chunk in chunks:
+        found = chunk.columns(len(header), wanted, gaps.common)
+        table = None if found is None else _chunk_table(chunk, columns, places, found, gaps)
+        if table is not None:
+            yield table
+            continue
+        for some in _gathered(_whole_rows(chunk.rows(), name, names)):
+            try:
+                table = _table(name, some, columns, places, gaps)
+            except DataError:
+                for row in some:  # those before the wrong one come first, as they do in small blocks
+                    yield _table(name, [row], columns, places, gaps)
+                raise
+            yield table
+
+
+def _gathered(rows: Iterator[Row]) -> Iterator[list[Row]]:
+    """Yield rows in lists, those before an error too, before it is raised."""
+    some: list[Row] = []
+    wrong: DataError | None = None
+    while wrong is None:
+        try:
+            row = next(rows, None)
+        except DataError as error:
+            row, wrong = None, error
+        if row is not None:
+            some.append(row)
+        if some and (row is None or len(some) == _ROWS):
+            yield some
+            some = []
+        if row is None:
+            break
+    if wrong is not None:
+        raise wrong
+
+
+def _chunk_table(
+    chunk: CsvChunk,
+    columns: Sequence[Column],
+    places: Mapping[str, int],
+    found: Mapping[int, Any],
+    gaps: _Gaps,
+) -> Table | None:
+    """Return a piece as a table; None if a row of it may be empty, and none at all."""
+    values = {
+        column.name: cells if column.type == "number" else _coded_words(cells[0], cells[1], gaps.of(column))
+        for column in columns
+        for cells in (found[places[column.name] - 1],)
+    }
+    blank = [np.isnan(cells) if cells.dtype != object else cells == "" for cells in values.values()]
+    if not blank or np.logical_and.reduce(blank).any():
+        return None
+    lines = np.arange(chunk.first, chunk.first + len(blank[0]), dtype=np.int64)
+    return Table(chunk.name, values, lines, places)
+
+
+def _in_blocks(tables: Iterator[Table], rows: int) -> Iterator[Table]:
+    """Yield the rows of tables, so many at a time."""
+    pending: Table | None = None
+    for found in tables:
+        table = found if pending is None else Table.merge([pending, found])
+        whole = len(table) - len(table) % rows
+        for start in range(0, whole, rows):
+            yield table.between(start, start + rows)
+        pending = table.between(whole, len(table)) if whole < len(table) else None
+    if pending is not None:
+        yield pending
+
+
+def _arrow_tables(source: ArrowFile, possible: _Possible, rows: int, gaps: _Gaps) -> Iterator[Table]:
+    columns = possible.read
+    stored, places = _stored_names(source.name, source.names, possible)
+    read = {name: known for known, name in stored.items()}
+    numbers_missing = _numbers_in(gaps.common)
+    count = 0
+    for found_rows in source.batches(list(read), rows):
+        batch = found_rows.rename_columns([read[name] for name in found_rows.column_names])
+        if not count:
+            source.check_flat(batch, 1)
+        lines = np.arange(count + 1, count + 1 + len(batch), dtype=np.int64)
+        empty, found = Table(source.name, {}, lines, places, unit="row"), dict[str, Array]()
+        with np.errstate(all="ignore"):
+            for column in columns:
+                found[column.name] = _arrow_cells(source, batch, column, empty, gaps.of(column), numbers_missing)
+        count += len(batch)
+        yield empty.with_columns(found)
+
+
+def _stored_names(name: str, names: Sequence[str], possible: _Possible) -> tuple[dict[str, str], dict[str, int]]:
+    """Return what each column is called in a file with typed columns, and its number, from 1."""
+    header = header_names(names, [column.name for column in possible.all])
+    places = _places_in_header(name, header, possible)
+    return {column.name: names[places[column.name] - 1] for column in possible.read}, places
+
+
+def _numbers_in(missing: frozenset[str]) -> list[float]:
+    """Return the numbers, other than NaN, that stand for no value."""
+    return [value for text in missing if is_number(text) and not np.isnan(value := float(text))]
+
+
+def _numpy_tables(source: NumpyFile | FrameColumns, possible: _Possible, rows: int, gaps: _Gaps) -> Iterator[Table]:
+    columns = possible.read
+    stored, places = _stored_names(source.name, source.names, possible)
+    numbers_missing, count = _numbers_in(gaps.common), 0
+    for block in source.blocks(rows):
+        found, length = dict[str, Array](), len(next(iter(block.values())))
+        empty = Table(source.name, {}, np.arange(count + 1, count + 1 + length, dtype=np.int64), places, unit="row")
+        for column in columns:
+            values = block[stored[column.name]]
+            if column.type == "category":
+                words, codes = np.unique(values, return_inverse=True)
+                found[column.name] = _coded_words(codes, texts_of(words), gaps.of(column))
+            elif values.dtype.kind in "US":
+                found[column.name] = _numbers(texts_of(values), empty, column.name, gaps.common)
+            else:
+                with np.errstate(all="ignore"):
+                    values = np.ascontiguousarray(values, np.float64)
+                    found[column.name] = _checked(values, empty, column.name, numbers_missing)
+        count += length
+        yield empty.with_columns(found)
+
+
+def _arrow_cells(
+    source: ArrowFile,
+    batch: Any,
+    column: Column,
+    table: Table,
+    missing: frozenset[str],
+    numbers_missing: Sequence[float],
+) -> Array:
+    """Return the cells of a column, numbers or words; ``table`` says where they stand."""
+    if column.type == "category":
+        return _coded_words(*source.coded(batch, column.name), missing)
+    values = source.numbers(batch, column.name)
+    if values is None:
+        return _numbers(source.texts(batch, column.name), table, column.name, missing | {""})
+    return _checked(values, table, column.name, numbers_missing)
+
+
+def _coded_words(codes: Array, words: list[str], missing: frozenset[str]) -> Array:
+    kept = np.empty(len(words) + 1, object)
+    kept[:] = [*(word if word.lower() not in missing else "" for word in map(str.strip, words)), ""]
+    found: Array = kept[codes]
+    return found
+
+
+def _checked(values: Array, table: Table, column: str, missing: Sequence[float]) -> Array:
+    """Return numbers with gaps in the place of those that stand for none; raises for infinite ones."""
+    for value in missing:
+        values = np.where(values == value, np.nan, values)
+    if math.isfinite(values.sum()):  # nothing infinite can hide in a sum; much cheaper than asking each
+        return values
+    infinite = np.isinf(values)
+    if infinite.any():
+        row = int(infinite.argmax())
+        raise _no_number(table, row, column, repr(float(values[row])))
+    return values
+
+
+def _places_in_header(name: str, header: list[str], possible: _Possible) -> dict[str, int]:
+    """Return the number of each column that is read, from 1, by the header."""
+    columns, counts = possible.read, Counter(header)
+    for column in columns:
+        count = counts[column.name]
+        if count > 1:
+            raise DataError(f"{name}, line 1: column {column.name!r} is there {count} times; name each differently")
+        if not count:
+            raise DataError(f"{name} has no column {column.name!r}{nearest(column.name, header[:_SHOWN])}")
+    if possible.told:
+        known = {column.name for column in possible.all}
+        warn_of_unknown((column for column in header if column not in known), name)
+    places = {read: place for place, read in enumerate(header, 1)}
+    return {column.name: places[column.name] for column in columns}
+
+
+def _places_in_order(name: str, first: Row, possible: _Possible) -> dict[str, int]:
+    """Return the number of each column, from 1, of a file without a header; the first that fits is meant."""
+    line, row = first
+    for columns in (possible.all, possible.unlabelled, possible.read):
+        if len(row) == len(columns):
+            return {column.name: number for number, column in enumerate(columns, 1)}
+    names = [repr(column.name) for column in possible.all]
+    raise DataError(
+        f"{name}, line {line}: {counted(len(row), 'column')}, and no header with any of the names; expected "
+        f"{len(names)}: {', '.join(names[:20])}{' ...' if len(names) > 20 else ''}"
+    )
+
+
+def _table(name: str, chunk: list[Row], columns: Sequence[Column], places: Mapping[str, int], gaps: _Gaps) -> Table:
+    lines = np.array([line for line, _ in chunk], np.int64)
+    cells = list(zip(*(row for _, row in chunk), strict=True))
+    empty = Table(name, {}, lines, places)
+    found: dict[str, Array] = {}
+    for column in columns:
+        texts = cells[places[column.name] - 1]
+        if column.type == "number":
+            found[column.name] = _numbers(texts, empty, column.name, gaps.common)
+        else:
+            found[column.name] = _words(texts, gaps.of(column))
+    return empty.with_columns(found)
+
+
+def _numbers(texts: Sequence[str], table: Table, column: str, missing: frozenset[str]) -> Array:
+    try:
+        values = np.array(list(map(float, texts)), np.float64)
+        stands_for_none = missing.intersection(texts)  # a number such as -999, in the schema
+        if is_plain("".join(texts)) and not np.isinf(values).any() and not stands_for_none:
+            return values
+    except ValueError:
+        pass
+    return np.array([_number(text, table, row, column, missing) for row, text in enumerate(texts)], np.float64)
+
+
+def _number(text: str, table: Table, row: int, column: str, missing: frozenset[str]) -> float:
+    if text.strip().lower() in missing:
+        return np.nan
+    try:
+        value = float(text) if is_plain(text) else np.inf
+    except ValueError:
+        value = np.inf
+    if not np.isfinite(value):
+        raise _no_number(table, row, column, text)
+    return value
+
+
+def _no_number(table: Table, row: int, column: str, text: str) -> CellError:
+    return CellError(
+        f"{table.place(row, column)}: {text!r} is not a number; correct it, list it under 'missing' in a "
+        "schema, or say there that the column's type is category (dl4j data inspect writes one)"
+    )
+
+
+def _words(texts: Sequence[str], missing: frozenset[str]) -> Array:
+    words = np.empty(len(texts), object)
+    words[:] = [word if word.lower() not in missing else "" for word in map(str.strip, texts)]
+    return words

@@ -1,0 +1,266 @@
+"""The rows of CSV files and of JSON lines as texts, cell by cell, each with the number of its line."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import gzip
+import io
+import itertools
+import json
+import re
+import zlib
+from collections.abc import Generator, Iterator, Sequence
+from typing import BinaryIO, TextIO, cast
+
+import msgspec
+
+from dl4jlegacy.errors import DataError, counted, nearest
+from dl4jlegacy.system import files
+
+__all__ = [
+    "MISSING",
+    "Row",
+    "csv_rows",
+    "delimiter_of",
+    "is_excels",
+    "is_number",
+    "is_plain",
+    "json_rows",
+    "opened_bytes",
+    "rows_of",
+    "why_no_features",
+    "why_ragged",
+]
+
+MISSING = ("", "?", "n/a", "na", "nan", "none", "null")
+"""Cells that stand for no value, in small letters."""
+_DELIMITERS = ",;\t|"
+_JSON_LINES = "JSON is read from .jsonl files with one object a line; of an array: jq -c '.[]' FILE > NEW.jsonl"
+_JSON = re.compile(r'\s*(\[\s*)?\{\s*("|$)|\s*\[\s*$')
+"""How a first line begins that is JSON."""
+_LONGEST_LINE = 1 << 24
+"""Characters; what has no line breaks at all is no CSV file, and must not fill the memory."""
+_GZIP = b"\x1f\x8b"
+_SHOWN = 60  # characters of a value, or columns, that an error shows
+Row = tuple[int, list[str]]
+"""The number of a row, or of its line, from 1, and its cells."""
+
+
+@contextlib.contextmanager
+def opened_bytes(file: BinaryIO, name: str, *, close: bool = True) -> Iterator[io.BufferedReader]:
+    """Yield the contents of a file, unpacked if it begins as gzip does; the file is closed at the end, or not.
+
+    Raises:
+        DataError: it cannot be read, or is a damaged gzip file; also for what happens inside.
+    """
+    with files.errors_as(DataError, f"cannot read {name}"), contextlib.ExitStack() as opened:
+        if close:
+            opened.enter_context(file)
+        content = file if isinstance(file, io.BufferedReader) else io.BufferedReader(cast(io.RawIOBase, file))
+        try:
+            if content.peek(2)[:2] == _GZIP:
+                content = io.BufferedReader(cast(io.RawIOBase, opened.enter_context(gzip.GzipFile(fileobj=content))))
+            yield content
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise DataError(f"cannot read {name}: it is a damaged gzip file: {error}") from error
+
+
+@contextlib.contextmanager
+def opened_text(file: BinaryIO, name: str) -> Iterator[TextIO]:
+    """Yield the text of a file in UTF-8, unpacked; the file is closed at the end. Raises as ``opened_bytes``."""
+    with opened_bytes(file, name) as content, io.TextIOWrapper(content, "utf-8-sig", newline="") as text:
+        yield text
+
+
+def csv_rows(file: BinaryIO, name: str) -> Generator[Row, None, None]:
+    """Yield the rows of a CSV file that are not empty, each with the number of its (last) line, from 1.
+
+    The first line decides on the delimiter; what begins as gzip does is unpacked.
+
+    Args:
+        file: open for reading; it may be a pipe. It is closed at the end.
+        name: the file's, for messages.
+
+    Raises:
+        DataError: it cannot be read, or is no CSV file in UTF-8; names the line.
+    """
+    with opened_text(file, name) as text:
+        yield from rows_of(text, name)
+
+
+def delimiter_of(line: str) -> str:
+    """Return what is between the cells of a line: the one of the delimiters that it has most of."""
+    return max(_DELIMITERS, key=line.count)
+
+
+def is_excels(line: str) -> bool:
+    """Return whether the first line of a CSV file is ``sep=;``, by which Excel is told the delimiter."""
+    return re.fullmatch(r'"?sep=.?"?[\r\n]*', line, re.IGNORECASE) is not None
+
+
+def why_ragged(row: Sequence[str], width: int) -> str:
+    """Return what to do about a row that has not the ``width`` of the first one, as words behind an error."""
+    if row[0].lstrip().startswith("#"):
+        return "; comments are not passed over: delete the line"
+    if len(row) == width + 1 and not row[-1].strip():
+        return "; the line ends in a delimiter: delete that, in all lines"
+    return ""
+
+
+def why_no_features(row: Sequence[str]) -> str:
+    """Return what is wrong with a first row of too few cells, and what to do."""
+    said = f"only {counted(len(row), 'column')}; expected features and a label"
+    if row[0].lstrip().startswith("#"):
+        return f"{said}; comments are not passed over: delete the line"
+    return f"{said}; cells stand between commas, semicolons, tabs or |"
+
+
+def rows_of(file: TextIO, name: str, *, delimiter: str = "", before: int = 0) -> Iterator[Row]:
+    """Yield the rows of a text that are not empty, each with the number of its line.
+
+    Args:
+        file: the text.
+        name: the file's, for messages.
+        delimiter: between the cells; "": by the first line.
+        before: lines of the file that are not in the text.
+
+    Raises:
+        DataError: it is no CSV; names the line.
+    """
+    line = before
+    try:
+        lines = _lines(file, name, before=before)
+        head = next(lines, "")
+        if not before and _JSON.match(head):
+            raise DataError(f"{name}, line 1: {_shown(head.strip())} is JSON, and no row of a CSV file; {_JSON_LINES}")
+        if not before and is_excels(head):
+            delimiter, before, head = head.strip().strip('"')[4:], 1, next(lines, "")
+        reader = csv.reader(itertools.chain([head], lines), delimiter=delimiter or delimiter_of(head), strict=True)
+        for row in reader:
+            line = before + reader.line_num
+            if any(map(str.strip, row)):
+                yield line, row
+    except csv.Error as error:
+        raise DataError(f"{name} is not a CSV file in UTF-8: {error} (near line {line + 1})") from error
+
+
+def _lines(file: TextIO, name: str, kind: str = "a CSV file", *, before: int = 0) -> Iterator[str]:
+    """Yield the lines of a file; raises ``DataError`` for one that is no UTF-8, or so long that it may be no line."""
+    for number in itertools.count(before + 1):
+        try:
+            line = file.readline(_LONGEST_LINE + 1)
+        except UnicodeDecodeError as error:  # of what was read in advance, from this line on
+            wrong = number + error.object.count(b"\n", 0, error.start)
+            said = f"line {wrong} has {error.object[error.start : error.end]!r}, which is no text in UTF-8"
+            raise DataError(f"{name} is not {kind} in UTF-8: {said}; save it in this encoding") from error
+        if len(line) > _LONGEST_LINE:
+            raise DataError(f"{name}, line {number} has more than {counted(_LONGEST_LINE, 'character')}; is it {kind}?")
+        if not line:
+            return
+        yield line
+
+
+def is_plain(text: str) -> bool:
+    """Return whether numbers in ``text`` are written as everywhere; Python also reads ``1_000`` and other digits."""
+    return text.isascii() and "_" not in text
+
+
+def is_number(cell: str) -> bool:
+    """Return whether a cell is a number, NaN and infinity among them."""
+    if not is_plain(cell):
+        return False
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+# -- JSON lines --------------------------------------------------------------------------------------------------------
+
+
+def json_rows(file: BinaryIO, name: str) -> Generator[Row, None, None]:
+    """Yield the objects of a file of JSON lines as rows, the first of which (line 0) has the names of the columns.
+
+    The columns are those of the first object; the others must have them all, in any order. Lines that are empty are
+    left out; ``null`` is a cell without a value.
+
+    Args:
+        file: open for reading, gzipped or not. It is closed at the end.
+        name: the file's, for messages.
+
+    Raises:
+        DataError: names line, column and value.
+    """
+    names: list[str] | None = None
+    with opened_text(file, name) as text:
+        for number, line in enumerate(_lines(text, name, "a file of JSON lines"), 1):
+            if not line.strip():
+                continue
+            found = _json_object(line, f"{name}, line {number}")
+            if names is None:
+                names = list(found)
+                yield 0, names
+            yield number, _json_cells(found, names, f"{name}, line {number}")
+
+
+def _json_object(line: str, where: str) -> dict[str, object]:
+    try:
+        found = msgspec.json.decode(line)
+    except (msgspec.DecodeError, RecursionError) as error:
+        found = _with_constants(line)
+        if found is None:
+            remedy = f"; {_JSON_LINES}" if line.lstrip().startswith("[") else ""
+            raise DataError(f"{where}: {_shown(line.strip())} is not JSON: {error}{remedy}") from error
+    if not isinstance(found, dict):
+        raise DataError(f'{where}: {_shown(line.strip())} is no JSON object; each line is one, such as {{"age": 3}}')
+    return found
+
+
+def _with_constants(line: str) -> object:
+    """Return what is in a line that has NaN or Infinity, which Python writes and JSON does not know; None: it is bad.
+
+    NaN is a gap, as it is everywhere.
+    """
+    with contextlib.suppress(ValueError, RecursionError):
+        found = json.loads(
+            line, parse_constant=lambda name: None if name == "NaN" else float(name.replace("inity", ""))
+        )
+        if isinstance(found, dict):  # halves of characters, which Python reads, are no text
+            "".join(each for pair in found.items() for each in pair if isinstance(each, str)).encode()
+        return found
+    return None
+
+
+def _json_cells(found: dict[str, object], names: Sequence[str], where: str) -> list[str]:
+    if len(found) != len(names) or any(name not in found for name in names):
+        for name in names:
+            if name not in found:
+                raise DataError(
+                    f"{where}: column {name!r} is not there, which the first object has; write null for no value"
+                )
+        extra = next(name for name in found if name not in names)
+        raise DataError(
+            f"{where}: column {extra!r} ({_shown(found[extra])}) is not in the first object"
+            f"{nearest(extra, list(names[:_SHOWN]))}; all objects have the same columns, null for no value"
+        )
+    return [_json_cell(found[name], name, where) for name in names]
+
+
+def _json_cell(value: object, column: str, where: str) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    what = "a list" if isinstance(value, list) else "an object"
+    raise DataError(f"{where}, column {column!r}: {_shown(value)} is {what}; a cell is one number or text")
+
+
+def _shown(value: object) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} ..."

@@ -1,0 +1,478 @@
+"""TransformProcess: how the columns of a table become what a network learns from, as a frozen value that is JSON.
+
+It is fitted to the training rows, and goes with the run (in its ``Conf``) and with the model (in its file), so that an
+evaluation or a prediction does to other rows what was done to these. Follows DataVec's
+``org.datavec.api.transform.TransformProcess`` and ``Schema``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from dl4jlegacy.arrays.backend import Array
+from dl4jlegacy.datasets.dataset import DataSet, one_hot
+from dl4jlegacy.datasets.label_scale import LabelScale
+from dl4jlegacy.datasets.tables.data_frames import FrameColumns
+from dl4jlegacy.datasets.tables.label_cells import class_name, classes_of, label_gaps, numbers_in
+from dl4jlegacy.datasets.tables.table import Column, Table
+from dl4jlegacy.datasets.tables.table_blocks import table_blocks
+from dl4jlegacy.datasets.tables.text_rows import MISSING
+from dl4jlegacy.datasets.tables.transforms import (
+    CategoricalToOneHot,
+    Derive,
+    RemoveColumns,
+    Step,
+    is_numeric,
+    mean_and_std_of,
+)
+from dl4jlegacy.datasets.text.unseen_words import UnseenWords
+from dl4jlegacy.errors import ConfError, DataError, counted, nearest
+from dl4jlegacy.system import files
+from dl4jlegacy.system.decoding import described
+
+__all__ = ["TransformProcess", "TransformedTables", "no_answer"]
+
+logger = logging.getLogger(__name__)
+
+_ROWS = 8192
+
+
+class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The columns of a file, and the steps by which they become features.
+
+    Attributes:
+        columns: of the file, in their order; those that are not among them are left out.
+        label: the column to learn; ``""`` for none.
+        regression: the label is a number to predict; else it is a class, whatever stands in it.
+        labels: the columns to learn in the place of ``label``, an output for each: numbers to predict, or with
+            ``multi_label``, of any number of columns, 0 or 1 each, which do not exclude each other.
+        steps: done in this order; see ``datasets.transforms``.
+        missing: cells that stand for no value, in small letters; in a label that is a class only empty cells do, unless
+            they are given.
+        classes: of the label, in the order of the outputs; learned if empty.
+        label_mean, label_std: of the numbers to predict, which the network learns standardized; learned if 0.
+        label_means, label_stds: those of ``labels``; learned if empty.
+    """
+
+    columns: tuple[Column, ...]
+    label: str = ""
+    regression: bool = False
+    steps: tuple[Step, ...] = ()
+    missing: tuple[str, ...] = MISSING
+    classes: tuple[str, ...] = ()
+    label_mean: float = 0.0
+    label_std: float = 0.0
+    labels: tuple[str, ...] = ()
+    multi_label: bool = False
+    label_means: tuple[float, ...] = ()
+    label_stds: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        names = [column.name for column in self.columns]
+        if not names or len(set(names)) < len(names) or "" in names:
+            twice = sorted({name for name in names if names.count(name) > 1})
+            what = f"a column twice: {', '.join(twice)}" if twice else "no columns, or one without a name"
+            raise ConfError(f"the schema has {what}")
+        if self.label and self.label not in names:
+            raise ConfError(f"the schema's label {self.label!r} is none of its columns{nearest(self.label, names)}")
+        self._check_labels(names)
+        if not (math.isfinite(self.label_mean) and 0 <= self.label_std < math.inf):
+            raise ConfError(f"the schema's label_mean and label_std are {self.label_mean} and {self.label_std}")
+        self._check_steps()
+
+    def _check_labels(self, names: list[str]) -> None:
+        for name in self.labels:
+            if name not in names or self.labels.count(name) > 1:
+                known = nearest(name, names) if name not in names else "; it is there twice"
+                raise ConfError(f"the schema's labels have {name!r}, which is none of its columns{known}")
+        if (self.labels and self.label) or (self.multi_label and (self.regression or not self.labels)):
+            raise ConfError(
+                f"the schema has label {self.label!r}, labels {list(self.labels)}, regression {self.regression} and "
+                f"multi_label {self.multi_label}; give one label, or labels, which are numbers (regression), or 0 and "
+                "1 (multi_label)"
+            )
+        if self.labels and not self.multi_label and not self.regression:
+            raise ConfError("the schema has several labels, which are no classes; give regression, or multi_label")
+        if not all(map(math.isfinite, (*self.label_means, *self.label_stds))) or any(
+            len(given) not in (0, len(self.labels)) for given in (self.label_means, self.label_stds)
+        ):
+            raise ConfError(
+                f"the schema's label_means and label_stds are {self.label_means} and {self.label_stds}; give a number "
+                "for each of its labels"
+            )
+
+    def _check_steps(self) -> None:
+        known = {column.name for column in self.columns} - set(self.label_columns)
+        for step in self.steps:
+            tag = step.__struct_config__.tag
+            if isinstance(step, CategoricalToOneHot):
+                known |= set(step.made())
+            for name in step.columns:
+                if name in self.label_columns:
+                    raise ConfError(f"step {tag!r} of the schema names the label {name!r}; steps are for features")
+                if name not in known and "[" not in name:
+                    raise ConfError(
+                        f"step {tag!r} of the schema names column {name!r}, which is not there"
+                        f"{nearest(name, sorted(known))}"
+                    )
+            if isinstance(step, Derive):
+                known.add(step.name)
+            elif isinstance(step, RemoveColumns):
+                known -= set(step.columns)
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether nothing is left to learn from the training rows."""
+        if self.labels:
+            labelled = self.multi_label or bool(self.label_stds)
+        else:
+            labelled = not self.label or (self.label_std > 0 if self.regression else bool(self.classes))
+        return labelled and all(step.is_fitted for step in self.steps)
+
+    @property
+    def scales(self) -> bool:
+        """Whether some step scales numbers."""
+        return any(step.__struct_config__.tag in ("standardize", "min-max") for step in self.steps)
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """The names of the outputs: the classes, or the column to predict."""
+        return self.label_columns if self.regression or self.multi_label else self.classes
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The names of the columns that it makes, in their order; it is fitted."""
+        left_out = self._not_needed() | set(self.label_columns)
+        empty: dict[str, Array] = {
+            column.name: np.empty(0, np.float64 if column.type == "number" else object)
+            for column in self.columns
+            if column.name not in left_out
+        }
+        return tuple(self.apply(Table("the schema", empty, np.empty(0, np.int64), {})).columns)
+
+    @property
+    def label_columns(self) -> tuple[str, ...]:
+        """The columns to learn."""
+        return self.labels or ((self.label,) if self.label else ())
+
+    @property
+    def label_scale(self) -> LabelScale | None:
+        """Of the numbers that a network predicts; None if these are classes."""
+        if not self.regression:
+            return None
+        return LabelScale(self.label_means or (self.label_mean,), self.label_stds or (self.label_std,))
+
+    def to_json(self) -> str:
+        """Return it as JSON, to be read and edited."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=2).decode()
+
+    @staticmethod
+    def from_json(text: str | bytes) -> TransformProcess:
+        """Return what ``to_json`` wrote; raises ``ConfError``."""
+        try:
+            return msgspec.json.decode(text, type=described(TransformProcess))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+            raise ConfError(f"not a schema: {exc}") from exc
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def read(self, path: Path) -> Table:
+        """Return the rows of a table's file that have a label; raises ``DataError``, which names the cell."""
+        if not self.label_columns:
+            raise ConfError(f"the schema for {path} names no label; give --label COLUMN, or 'label' in the schema")
+        with files.errors_as(DataError, f"cannot read {path}"):
+            file = files.open_to_read(path)
+        return Table.merge(list(self.blocks(file, str(path), rows=_ROWS, labelled=True)))
+
+    def blocks(
+        self, file: BinaryIO | FrameColumns, name: str, *, rows: int, labelled: bool = False, told: bool = False
+    ) -> Iterator[Table]:
+        """Yield the rows of a table's file, so many at a time; args and errors as for ``table_blocks``.
+
+        With ``labelled`` those that have a label, set apart; else the label's column may be missing.
+        """
+        kind: Literal["number", "category"] = "number" if self.regression or self.multi_label else "category"
+        columns = [Column(c.name, kind) if c.name in self.label_columns else c for c in self.columns]
+        unread, label = self._not_needed(), ""
+        if not labelled:
+            unread, label = unread | set(self.label_columns), self.label
+        gaps = {self.label: label_gaps(self.missing)} if kind == "category" else {}
+        found = table_blocks(
+            file, name, columns, rows=rows, missing=self.missing, gaps_of=gaps, unread=unread, label=label, told=told
+        )
+        with contextlib.closing(found) as tables:
+            for table in tables:
+                yield self._with_labels(table) if labelled else table
+
+    def _not_needed(self) -> frozenset[str]:
+        """Return the columns that are removed before anything is done with them."""
+        removed: set[str] = set()
+        used: set[str] = set()
+        for step in self.steps:
+            if isinstance(step, RemoveColumns):
+                removed |= set(step.columns) - used
+            else:
+                used |= set(step.columns)
+        return frozenset(removed)
+
+    def _with_labels(self, table: Table) -> Table:
+        """Return the rows that have a label, set apart from the features."""
+        apart = table.labelled(self.labels or self.label)
+        labels = _labels_of(apart)
+        is_gap: Array = np.isnan(labels) if self.regression or self.multi_label else labels == ""
+        there: npt.NDArray[np.bool_] = np.atleast_1d(~is_gap.reshape(len(labels), -1).any(axis=1))
+        if there.all():
+            return apart
+        logger.warning(
+            "%s: %s without a value in the label %r left out; the first is %s %s",
+            table.name,
+            "1 row" if (~there).sum() == 1 else f"{(~there).sum():,} rows",
+            ", ".join(self.label_columns),
+            table.unit,
+            table.lines[int((~there).argmax())],
+        )
+        return apart.take(there)
+
+    # -- learning ------------------------------------------------------------------------------------------------------
+
+    def with_classes_learned(self, train: Table) -> TransformProcess:
+        """Return the process with the classes in a part to learn from that comes apart, where one row of a class does.
+
+        As it is if it knows them, or predicts numbers.
+        """
+        if self.regression or self.multi_label or self.classes:
+            return self
+        return self.with_classes(_labels_of(train).tolist())
+
+    def with_classes_of(self, tables: Sequence[Table]) -> TransformProcess:
+        """Return the process with the classes in all the tables; as it is if it knows them, or predicts numbers.
+
+        Raises:
+            DataError: a class occurs once, so that it can be trained on or evaluated, but not both.
+        """
+        if self.regression or self.multi_label or self.classes:
+            return self
+        counts: dict[str, int] = {}
+        for table in tables:
+            for label in map(class_name, _labels_of(table).tolist()):
+                counts[label] = counts.get(label, 0) + 1
+        for table in tables if 1 in counts.values() else ():
+            for row, label in enumerate(map(class_name, _labels_of(table).tolist())):
+                if counts[label] == 1:
+                    raise DataError(
+                        f"{table.place(row, self.label)}: label {label!r} occurs once, and a class needs two rows at "
+                        "least, one to learn from and one to be judged by: correct it, or leave the row out"
+                        f"{self._perhaps_numbers(counts)}"
+                    )
+        return self.with_classes(counts)
+
+    def with_classes(self, words: Iterable[str]) -> TransformProcess:
+        """Return the process with the classes that the label's words are, in their order."""
+        return msgspec.structs.replace(self, classes=classes_of(words))
+
+    @staticmethod
+    def _perhaps_numbers(counts: dict[str, int]) -> str:
+        return "; to predict numbers, give --regression" if numbers_in(counts) else ""
+
+    def fit(self, table: Table) -> TransformProcess:
+        """Return the process with what its steps learn from the training rows; those that know it keep it.
+
+        Raises:
+            DataError: a step does not fit the columns, or nothing can be learned.
+        """
+        fitted: list[Step] = []
+        for step in self.steps:
+            learned = step if step.is_fitted else step.fit(table)
+            if learned.columns:  # one for all columns of a type of which there are none has nothing to do
+                fitted.append(learned)
+                table = learned.apply(table)
+        return msgspec.structs.replace(self, steps=tuple(fitted)).with_scale_of(table)
+
+    def with_scale_of(self, table: Table) -> TransformProcess:
+        """Return the process with mean and deviation of the labels that it predicts; raises as ``fit``."""
+        mean, std = self.label_mean, self.label_std
+        if self.regression and not self.labels and not std:
+            labels = _labels_of(table)
+            mean, std = mean_and_std_of(labels)
+            _check_varies(table, self.label, labels)
+        if self.multi_label and (
+            same := [n for n, y in zip(self.labels, _labels_of(table).T, strict=True) if not np.ptp(y)]
+        ):
+            logger.warning("%s: labels that are the same in all training rows: %s", table.name, ", ".join(same))
+        fields = self._of_several_labels(table) if self.labels and self.regression and not self.label_stds else {}
+        return msgspec.structs.replace(self, label_mean=mean, label_std=std, **fields)
+
+    def _of_several_labels(self, table: Table) -> dict[str, tuple[float, ...]]:
+        """Return the means and deviations of the numbers to predict; raises ``DataError`` if one is always the same."""
+        labels = _labels_of(table)
+        for name, values in zip(self.labels, labels.T, strict=True):
+            _check_varies(table, name, values)
+        means, stds = zip(*map(mean_and_std_of, labels.T), strict=True)
+        return {"label_means": means, "label_stds": stds}
+
+    # -- applying ------------------------------------------------------------------------------------------------------
+
+    def apply(self, table: Table, *, new_rows: bool = False, unseen: UnseenWords | None = None) -> Table:
+        """Return the table after all steps: numbers only, without gaps.
+
+        Args:
+            table: with the columns of the process.
+            new_rows: they are to be predicted, and none is left out.
+            unseen: to which words are added that no step has learned.
+
+        Raises:
+            DataError: names the cell, or the column that holds words at the end.
+        """
+        for step in self.steps:
+            if step.on_new_rows or not new_rows:
+                if unseen is not None:
+                    step.count_unseen(table, unseen)
+                table = step.apply(table)
+        for name, values in table.columns.items():
+            if not is_numeric(values):
+                raise DataError(
+                    f"{table.name}: column {name!r} holds words, and no step of the schema makes numbers of them; add "
+                    "one-hot or index, or remove it"
+                )
+        if not table.columns:
+            raise DataError(f"{table.name}: no column is left to learn from, besides the label {self.label!r}")
+        return table
+
+    def features(self, table: Table, *, new_rows: bool = False) -> Array:
+        """Return the features, ``(rows, n_in)`` float32; args and errors as for ``apply``."""
+        return self.exact_features(table, new_rows=new_rows).astype(np.float32)
+
+    def exact_features(self, table: Table, *, new_rows: bool = False, unseen: UnseenWords | None = None) -> Array:
+        """Return the features, ``(rows, n_in)`` float64, finite in float32; args and errors as for ``apply``."""
+        return _matrix(self.apply(table, new_rows=new_rows, unseen=unseen))
+
+    def data_set(self, table: Table) -> DataSet:
+        """Return features and labels of a table that was ``read``; raises as ``apply``.
+
+        They are float32, or float64 as ``DataSet.rounded`` says.
+        """
+        return self._exact(table)[0].rounded()
+
+    def _exact(self, table: Table) -> tuple[DataSet, tuple[str, ...]]:
+        """Return what ``data_set`` does as float64, and the names of the columns."""
+        unseen = UnseenWords()
+        done = self.apply(table, unseen=unseen)
+        unseen.say(table.name)
+        if not len(done):
+            raise DataError(f"{table.name}: the schema's filters leave no row of {counted(len(table), 'row')}")
+        return DataSet(_matrix(done), self.targets(done)), tuple(done.columns)
+
+    def arrays(self, done: Table) -> tuple[Array, Array]:
+        """Return features ``(rows, n_in)`` and labels ``(rows, n_out)``, float32, of a table that was ``apply``-ed."""
+        return _matrix(done).astype(np.float32), self.targets(done)
+
+    def targets(self, table: Table) -> Array:
+        """Return the labels of a table that was ``read`` as a network learns them, ``(rows, n_out)`` float32."""
+        scale = self.label_scale
+        if scale is not None:
+            labels = _labels_of(table)
+            return scale.standardized(labels.reshape(len(labels), -1)).astype(np.float32)
+        if self.multi_label:
+            return self._checked_answers(table)
+        return one_hot(self.class_numbers(table), len(self.classes))
+
+    def _checked_answers(self, table: Table) -> Array:
+        """Return the labels, 0 or 1 each, ``(rows, labels)`` float32; raises ``DataError`` for another one."""
+        labels = _labels_of(table)
+        wrong = (labels != 0) & (labels != 1)
+        if wrong.any():
+            row, column = divmod(int(wrong.argmax()), labels.shape[1])
+            raise no_answer(table.place(row, self.labels[column]), f"{labels[row, column]:g}")
+        return labels.astype(np.float32)
+
+    def class_numbers(self, table: Table) -> npt.NDArray[np.intp]:
+        """Return the number of each row's class, ``(rows,)``; raises ``DataError`` for one that is not known."""
+        if self.regression or self.multi_label:
+            what = (
+                "a number to predict" if len(self.label_columns) == 1 and self.regression else "several, and no class"
+            )
+            raise DataError(
+                f"{table.name}: the label {', '.join(self.label_columns)!r} is {what}, so that there are no classes to "
+                "be shared out; leave --stratify out"
+            )
+        labels, number = _labels_of(table), {class_name(name): index for index, name in enumerate(self.classes)}
+        classes = np.array([number.get(class_name(label), -1) for label in labels.tolist()], np.intp)
+        if (classes < 0).any():
+            row = int((classes < 0).argmax())
+            raise DataError(
+                f"{table.place(row, self.label)}: label {labels[row]!r} is unknown; known: "
+                f"{', '.join(self.classes[:20])}"
+            )
+        return classes
+
+    def in_units(self, outputs: Array) -> Array:
+        """Return a network's outputs in the label's own units; as they are if it tells classes apart."""
+        return outputs if self.label_scale is None else self.label_scale.in_units(outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class TransformedTables:
+    """Tables made ready by a fitted process: the part to learn from, and the part held out.
+
+    Features are float64, or float32 where they are in files; ``columns`` are their names.
+    """
+
+    process: TransformProcess
+    train: DataSet
+    test: DataSet
+    columns: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(process: TransformProcess, train: Table, test: Table) -> TransformedTables:
+        """Return the tables made ready by the process, which is fitted to the first of them unless it is already."""
+        process = process.with_classes_of((train, test))
+        if not process.is_fitted:
+            process = process.fit(train)
+        learned, columns = process._exact(train)
+        return TransformedTables(process, learned, process._exact(test)[0], columns)
+
+
+def _labels_of(table: Table) -> Array:
+    if table.labels is None:
+        raise DataError(f"{table.name}: its rows have no labels; read it with TransformProcess.read")
+    return table.labels
+
+
+def _check_varies(table: Table, name: str, labels: Array) -> None:
+    if not np.ptp(labels):
+        raise DataError(
+            f"{table.name}: the label {name!r} is {labels[0]:g} in all of its "
+            f"{counted(len(labels), 'training row')}; there is nothing to learn"
+        )
+
+
+def _matrix(table: Table) -> Array:
+    """Return numbers without gaps as rows, float64; raises ``DataError``, which names the cell."""
+    x = np.stack(list(table.columns.values()), axis=1, dtype=np.float64)
+    with np.errstate(over="ignore"):
+        wrong = ~np.isfinite(x.astype(np.float32))
+    if wrong.any():
+        row, index = divmod(int(wrong.argmax()), x.shape[1])
+        name = list(table.columns)[index]
+        value = float(table.columns[name][row])
+        what = "has no value, and no step of the schema imputes it" if math.isnan(value) else f"is {value} in the end"
+        raise DataError(f"{table.place(row, name)}: the cell {what}")
+    return x
+
+
+def no_answer(place: str, found: str) -> DataError:
+    """Return the error for a label that is neither 0 nor 1, and is to be one of them; ``found`` stands there."""
+    return DataError(
+        f"{place}: the label is {found}, and one of several that do not exclude each other (multi-label) is 0 or 1; "
+        "correct it, or predict numbers: --regression"
+    )

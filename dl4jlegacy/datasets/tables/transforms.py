@@ -1,0 +1,500 @@
+"""The steps of a ``TransformProcess``: what is done to the columns of a table, one after the other.
+
+A step is a frozen struct. What it has to learn from the training data (means, words) are fields of it, empty until
+``fit`` returns a step that has them; one that was given them keeps them. Names follow DataVec's transforms
+(``org.datavec.api.transform``), which are fitted by hand there, from an ``AnalyzeLocal`` of the whole data.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+import msgspec
+import numpy as np
+
+from dl4jlegacy.arrays.backend import Array
+from dl4jlegacy.datasets.tables.column_scale import mean_and_std, width
+from dl4jlegacy.datasets.tables.table import Table
+from dl4jlegacy.datasets.text.unseen_words import UnseenWords
+from dl4jlegacy.errors import ConfError, DataError, counted, nearest
+from dl4jlegacy.kernels.elementary import log, log1p
+
+__all__ = [
+    "CategoricalToInteger",
+    "CategoricalToOneHot",
+    "Clip",
+    "Derive",
+    "Filter",
+    "Impute",
+    "MinMax",
+    "RemoveColumns",
+    "Standardize",
+    "Step",
+]
+
+_MOST_WORDS = 1000
+
+
+class _Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What all steps have in common. ``columns``: those that it is about; (): all of the fitting type."""
+
+    on_new_rows: ClassVar[bool] = True
+    """Whether it is done to rows that are to be predicted, too."""
+
+    columns: tuple[str, ...] = ()
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether it knows all that it needs."""
+        return bool(self.columns)
+
+    def named_in(self, table: Table) -> tuple[str, ...]:
+        """Return the columns of the table that it is about; raises ``DataError`` for one of another type."""
+        return self._named(table, numbers=None)
+
+    def fit(self, table: Table) -> Step:
+        """Return the step with what it learns from the training rows."""
+        raise NotImplementedError
+
+    def apply(self, table: Table) -> Table:
+        """Return the table after the step; raises ``DataError``, which names the cell."""
+        raise NotImplementedError
+
+    def count_unseen(self, table: Table, unseen: UnseenWords) -> None:
+        """Count the words that the step has not learned; raises like ``apply``."""
+
+    def _named(self, table: Table, *, numbers: bool | None) -> tuple[str, ...]:
+        """Return the columns that it is about; raises ``DataError`` for one that is not there, or of another type."""
+        if self.columns:
+            for column in self.columns:
+                values = _column(table, column, self)
+                if numbers is not None and is_numeric(values) is not numbers:
+                    holds, takes = ("words", "numbers") if numbers else ("numbers", "words")
+                    raise DataError(f"{table.name}: {_tag(self)} takes {takes}, and column {column!r} holds {holds}")
+            return self.columns
+        return tuple(name for name, values in table.columns.items() if numbers in (None, is_numeric(values)))
+
+
+def is_numeric(values: Array) -> bool:
+    """Return whether a column holds numbers, not words."""
+    return values.dtype != object
+
+
+def _tag(step: _Step) -> str:
+    return f"the step {step.__struct_config__.tag!r}"
+
+
+def _column(table: Table, name: str, step: _Step) -> Array:
+    if name not in table.columns:
+        known = list(table.columns)
+        raise DataError(f"{table.name}: {_tag(step)} names column {name!r}, which is not there{nearest(name, known)}")
+    return table.columns[name]
+
+
+def _changed(table: Table, names: Sequence[str], change: Callable[[int, Array], Array]) -> Table:
+    """Return the table with the named columns replaced, each by ``change(its index, its values)``."""
+    columns = dict(table.columns)
+    for index, name in enumerate(names):
+        columns[name] = change(index, columns[name])
+    return table.with_columns(columns)
+
+
+def _present(table: Table, column: str, step: _Step) -> Array:
+    """Return the numbers of a column without its gaps; raises ``DataError`` if there is none."""
+    values = table.columns[column]
+    there: Array = values[~np.isnan(values)]
+    if not len(there):
+        raise DataError(
+            f"{table.name}: column {column!r} has no value at all in {counted(len(values), 'training row')}, and "
+            f"{_tag(step)} learns from it; remove the column in the schema"
+        )
+    return there
+
+
+def _check_pairs(step: _Step, **lists: Sequence[object]) -> None:
+    for name, values in lists.items():
+        if values and len(values) != len(step.columns):
+            raise ConfError(
+                f"{_tag(step)} has {counted(len(step.columns), 'column')} and {counted(len(values), 'value')} in {name}"
+            )
+
+
+def _check_finite(step: _Step, **lists: Sequence[float]) -> None:
+    for name, values in lists.items():
+        if not all(map(math.isfinite, values)):
+            raise ConfError(f"{_tag(step)} has a number in {name} that is not finite")
+
+
+class Impute(_Step, frozen=True, tag_field="type", tag="impute"):
+    """Fills gaps: with the ``mean`` or the ``median`` of the column, its ``most-frequent`` value, or a ``constant``.
+
+    Attributes:
+        strategy: as above; ``mean`` and ``median`` only for numbers.
+        constant: the value, for that strategy.
+        values: what each column's gaps are filled with; learned if empty.
+    """
+
+    strategy: Literal["mean", "median", "most-frequent", "constant"] = "mean"
+    constant: float | str | None = None
+    values: tuple[float | str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_pairs(self, values=self.values)
+        if (self.strategy == "constant") is not (self.constant is not None):
+            raise ConfError(f"{_tag(self)} has strategy {self.strategy!r} and constant {self.constant!r}")
+
+    @property
+    def is_fitted(self) -> bool:
+        """See ``_Step``."""
+        return bool(self.columns) and len(self.values) == len(self.columns)
+
+    def named_in(self, table: Table) -> tuple[str, ...]:
+        """See ``_Step``."""
+        numbers = None
+        if not self.columns:
+            numbers = isinstance(self.constant, float | int) if self.strategy == "constant" else True
+        return self._named(table, numbers=numbers)
+
+    def fit(self, table: Table) -> Impute:
+        """See ``_Step``."""
+        names = self.named_in(table)
+        return msgspec.structs.replace(self, columns=names, values=tuple(self._value(table, name) for name in names))
+
+    def _value(self, table: Table, column: str) -> float | str:
+        values = table.columns[column]
+        if self.constant is not None:
+            if isinstance(self.constant, str) is is_numeric(values):
+                raise DataError(f"{table.name}: {_tag(self)} would put {self.constant!r} into column {column!r}")
+            return self.constant
+        if is_numeric(values):
+            there = _present(table, column, self)
+            if self.strategy == "most-frequent":
+                found, counts = np.unique(there, return_counts=True)
+                return float(found[counts.argmax()])
+            return float(np.median(there) if self.strategy == "median" else there.mean())
+        if self.strategy != "most-frequent":
+            raise DataError(
+                f"{table.name}: column {column!r} holds words, which have no {self.strategy}; impute most-frequent"
+            )
+        words, counts = np.unique(values[values != ""].astype(str), return_counts=True)
+        return str(words[counts.argmax()]) if len(words) else ""
+
+    def apply(self, table: Table) -> Table:
+        """See ``_Step``."""
+        self._named(table, numbers=None)
+
+        def filled(index: int, values: Array) -> Array:
+            gaps = np.isnan(values) if is_numeric(values) else values == ""
+            result: Array = np.where(gaps, self.values[index], values).astype(values.dtype)
+            return result
+
+        return _changed(table, self.columns, filled)
+
+
+class Standardize(_Step, frozen=True, tag_field="type", tag="standardize"):
+    """Numbers to mean 0 and standard deviation 1 over the training rows; a column that never varies becomes 0.
+
+    ``mean`` and ``std`` of each column are learned.
+    """
+
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_pairs(self, mean=self.mean, std=self.std)
+        _check_finite(self, mean=self.mean, std=self.std)
+        if not all(std > 0 for std in self.std):
+            raise ConfError(f"{_tag(self)} has a standard deviation that is not positive")
+
+    @property
+    def is_fitted(self) -> bool:
+        """See ``_Step``."""
+        return bool(self.columns) and len(self.mean) == len(self.std) == len(self.columns)
+
+    def named_in(self, table: Table) -> tuple[str, ...]:
+        """See ``_Step``."""
+        return self._named(table, numbers=True)
+
+    def fit(self, table: Table) -> Standardize:
+        """See ``_Step``."""
+        names = self.named_in(table)
+        moments = [mean_and_std_of(_present(table, name, self)) for name in names]
+        mean, std = (tuple(values) for values in zip(*moments, strict=True)) if moments else ((), ())
+        return msgspec.structs.replace(self, columns=names, mean=mean, std=std)
+
+    def apply(self, table: Table) -> Table:
+        """See ``_Step``."""
+        names = self._named(table, numbers=True)
+        return _changed(table, names, lambda i, values: (values - self.mean[i]) / self.std[i])
+
+
+def mean_and_std_of(values: Array) -> tuple[float, float]:
+    """Return mean and standard deviation of the numbers of a column; see ``mean_and_std``."""
+    mean, std = mean_and_std([values.reshape(-1, 1)])
+    return float(mean[0]), float(std[0])
+
+
+class MinMax(_Step, frozen=True, tag_field="type", tag="min-max"):
+    """Numbers to ``low .. high``, by the smallest and largest of the training rows, which are learned."""
+
+    low: float = 0.0
+    high: float = 1.0
+    minimum: tuple[float, ...] = ()
+    maximum: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_pairs(self, minimum=self.minimum, maximum=self.maximum)
+        _check_finite(self, minimum=self.minimum, maximum=self.maximum, range=(self.low, self.high))
+        if not self.low < self.high:
+            raise ConfError(f"{_tag(self)} has the range {self.low} to {self.high}; the first must be the smaller one")
+
+    @property
+    def is_fitted(self) -> bool:
+        """See ``_Step``."""
+        return bool(self.columns) and len(self.minimum) == len(self.maximum) == len(self.columns)
+
+    def named_in(self, table: Table) -> tuple[str, ...]:
+        """See ``_Step``."""
+        return self._named(table, numbers=True)
+
+    def fit(self, table: Table) -> MinMax:
+        """See ``_Step``."""
+        names = self.named_in(table)
+        there = [_present(table, name, self) for name in names]
+        minimum, maximum = tuple(float(x.min()) for x in there), tuple(float(x.max()) for x in there)
+        return msgspec.structs.replace(self, columns=names, minimum=minimum, maximum=maximum)
+
+    def apply(self, table: Table) -> Table:
+        """See ``_Step``."""
+
+        def scaled(index: int, values: Array) -> Array:
+            span = width(self.minimum[index], self.maximum[index])
+            result: Array = (values - self.minimum[index]) / span * (self.high - self.low) + self.low
+            return result
+
+        return _changed(table, self._named(table, numbers=True), scaled)
+
+
+class Clip(_Step, frozen=True, tag_field="type", tag="clip"):
+    """Numbers below ``low`` or above ``high`` become these; None: no bound. ``columns`` must be given."""
+
+    low: float | None = None
+    high: float | None = None
+
+    def __post_init__(self) -> None:
+        bounds = [bound for bound in (self.low, self.high) if bound is not None]
+        _check_finite(self, bounds=bounds)
+        if not self.columns or not bounds or (len(bounds) == 2 and bounds[0] > bounds[1]):
+            raise ConfError(f"{_tag(self)} needs columns, and low, high or both, of which low is the smaller one")
+
+    def fit(self, table: Table) -> Clip:
+        """See ``_Step``."""
+        self._named(table, numbers=True)
+        return self
+
+    def apply(self, table: Table) -> Table:
+        """See ``_Step``."""
+        names = self._named(table, numbers=True)
+        low, high = (-np.inf if self.low is None else self.low), (np.inf if self.high is None else self.high)
+        return _changed(table, names, lambda _, values: np.clip(values, low, high))
+
+
+class _OfCategories(_Step, frozen=True):
+    """What is done to words.
+
+    Attributes:
+        categories: the words of each column, in their order; learned if empty: all of the training rows, sorted.
+        unknown: what a word is answered with that is none of them, and a gap: ``"ignore"`` (zeros; the number behind
+            the last), or ``"error"``, which names the cell.
+    """
+
+    categories: tuple[tuple[str, ...], ...] = ()
+    unknown: Literal["ignore", "error"] = "ignore"
+
+    def __post_init__(self) -> None:
+        _check_pairs(self, categories=self.categories)
+        for words in self.categories:
+            if len(set(words)) < len(words) or not words:
+                raise ConfError(f"{_tag(self)} has a list of categories that is empty, or has one twice: {words[:9]}")
+
+    @property
+    def is_fitted(self) -> bool:
+        """See ``_Step``."""
+        return bool(self.columns) and len(self.categories) == len(self.columns)
+
+    def named_in(self, table: Table) -> tuple[str, ...]:
+        """See ``_Step``."""
+        return self._named(table, numbers=False)
+
+    def fit(self, table: Table) -> Step:
+        """See ``_Step``."""
+        names = self.named_in(table)
+        categories = tuple(self._learned(table, name) for name in names)
+        return msgspec.structs.replace(self, columns=names, categories=categories)  # type: ignore[return-value]
+
+    def _learned(self, table: Table, column: str) -> tuple[str, ...]:
+        words = tuple(sorted(set(table.columns[column].tolist()) - {""}))
+        if not words or len(words) > _MOST_WORDS:
+            raise DataError(
+                f"{table.name}: column {column!r} has {counted(len(words), 'different word')} in the training rows; "
+                f"{_tag(self)} takes 1 to {_MOST_WORDS}: remove the column in the schema"
+            )
+        return words
+
+    def count_unseen(self, table: Table, unseen: UnseenWords) -> None:
+        """See ``_Step``."""
+        for column, words in zip(self._named(table, numbers=False), self.categories, strict=False):
+            unseen.add(column, table.columns[column].tolist(), frozenset(words))
+
+    def _codes(self, table: Table, index: int) -> Array:
+        """Return the number of each row's word; for what is unknown the number behind the last."""
+        column, words = self.columns[index], self.categories[index]
+        number = {word: code for code, word in enumerate(words)}
+        codes = np.array([number.get(word, len(words)) for word in table.columns[column].tolist()], np.int64)
+        if self.unknown == "error" and (codes == len(words)).any():
+            row = int((codes == len(words)).argmax())
+            raise DataError(
+                f"{table.place(row, column)}: unknown category {table.columns[column][row]!r}; known: "
+                f"{', '.join(words[:20])}{' ...' if len(words) > 20 else ''}"
+            )
+        return codes
+
+
+class CategoricalToOneHot(_OfCategories, frozen=True, tag_field="type", tag="one-hot"):
+    """Words to a column of 0 and 1 for each, named ``column[word]``, in the place of the column."""
+
+    def made(self) -> tuple[str, ...]:
+        """Return the columns that it makes; none if it was not fitted."""
+        if not self.is_fitted:
+            return ()
+        pairs = zip(self.columns, self.categories, strict=True)
+        return tuple(f"{name}[{word}]" for name, words in pairs for word in words)
+
+    def apply(self, table: Table) -> Table:
+        """See ``_Step``."""
+        self._named(table, numbers=False)
+        columns: dict[str, Array] = {}
+        for name, values in table.columns.items():
+            if name not in self.columns:
+                columns[name] = values
+                continue
+            index = self.columns.index(name)
+            codes = self._codes(table, index)
+            for code, word in enumerate(self.categories[index]):
+                columns[f"{name}[{word}]"] = (codes == code).astype(np.float64)
+        return table.with_columns(columns)
+
+
+class CategoricalToInteger(_OfCategories, frozen=True, tag_field="type", tag="index"):
+    """Words to their numbers, from 0 in the order of the categories."""
+
+    def apply(self, table: Table) -> Table:
+        """See ``_Step``."""
+        names = self._named(table, numbers=False)
+        return _changed(table, names, lambda index, _: self._codes(table, index).astype(np.float64))
+
+
+class RemoveColumns(_Step, frozen=True, tag_field="type", tag="remove"):
+    """Leaves columns out, which the file then need not have."""
+
+    def __post_init__(self) -> None:
+        if not self.columns:
+            raise ConfError(f"{_tag(self)} names no columns")
+
+    def fit(self, table: Table) -> RemoveColumns:
+        """See ``_Step``."""
+        return self
+
+    def apply(self, table: Table) -> Table:
+        """See ``_Step``."""
+        return table.with_columns({name: x for name, x in table.columns.items() if name not in self.columns})
+
+
+def _compared(values: Array, condition: str, value: object) -> Array:
+    """Return which of the values a comparison holds for."""
+    comparisons: dict[str, Callable[[Array, Any], Array]] = {
+        "<": operator.lt,
+        "<=": operator.le,
+        ">": operator.gt,
+        ">=": operator.ge,
+        "==": operator.eq,
+        "!=": operator.ne,
+    }
+    return comparisons[condition](values, value).astype(bool)
+
+
+class Filter(_Step, frozen=True, tag_field="type", tag="filter"):
+    """Leaves rows out, of training and evaluation: those for which ``column condition value`` holds, such as age > 120.
+
+    A gap (``condition="missing"``) is one that has no value. Rows that are to be predicted all get an answer.
+    """
+
+    on_new_rows: ClassVar[bool] = False
+
+    condition: Literal["<", "<=", ">", ">=", "==", "!=", "missing"]
+    value: float | str | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.columns) != 1 or (self.condition == "missing") is (self.value is not None):
+            raise ConfError(f"{_tag(self)} needs one column, and a value for each condition but 'missing'")
+        if isinstance(self.value, str) and self.condition not in ("==", "!="):
+            raise ConfError(f"{_tag(self)} compares {self.value!r} by {self.condition!r}; words are == or !=")
+
+    def fit(self, table: Table) -> Filter:
+        """See ``_Step``."""
+        return self
+
+    def apply(self, table: Table) -> Table:
+        """See ``_Step``."""
+        values = _column(table, self.columns[0], self)
+        gaps = np.isnan(values) if is_numeric(values) else values == ""
+        if self.condition == "missing":
+            return table.take(~gaps)
+        self._named(table, numbers=not isinstance(self.value, str))
+        return table.take(gaps | ~_compared(values, self.condition, self.value))
+
+
+_PAIRS: Mapping[str, Callable[[Array, Array], Array]] = {
+    "add": np.add,
+    "subtract": np.subtract,
+    "multiply": np.multiply,
+    "divide": np.divide,
+}
+_SINGLES: Mapping[str, Callable[[Array], Array]] = {"log": log, "log1p": log1p, "sqrt": np.sqrt, "abs": np.abs}
+
+
+class Derive(_Step, frozen=True, tag_field="type", tag="derive"):
+    """A new column of numbers: an operation on two columns, or a function of one. A gap stays one.
+
+    Where there is no finite result (a division by 0, the logarithm of a negative number) there is a gap.
+    """
+
+    name: str
+    operation: Literal["add", "subtract", "multiply", "divide", "log", "log1p", "sqrt", "abs"]
+
+    def __post_init__(self) -> None:
+        needed = 2 if self.operation in _PAIRS else 1
+        if len(self.columns) != needed or not self.name:
+            raise ConfError(f"{_tag(self)} {self.operation!r} needs {counted(needed, 'column')}, and a name")
+
+    def fit(self, table: Table) -> Derive:
+        """See ``_Step``."""
+        self._named(table, numbers=True)
+        return self
+
+    def apply(self, table: Table) -> Table:
+        """See ``_Step``."""
+        values = [table.columns[name] for name in self._named(table, numbers=True)]
+        if self.name in table.columns:
+            raise DataError(f"{table.name}: {_tag(self)} names a column {self.name!r}, which is there already")
+        with np.errstate(all="ignore"):
+            found = _PAIRS[self.operation](*values) if len(values) == 2 else _SINGLES[self.operation](*values)
+        return table.with_columns({**table.columns, self.name: np.where(np.isfinite(found), found, np.nan)})
+
+
+Step = (
+    Impute | Standardize | MinMax | Clip | CategoricalToOneHot | CategoricalToInteger | RemoveColumns | Filter | Derive
+)

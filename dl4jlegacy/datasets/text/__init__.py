@@ -1,0 +1,1 @@
+"""Texts: characters to learn and words that classify."""

@@ -1,0 +1,153 @@
+"""How a text becomes examples: windows of characters, or of words of a vocabulary, labelled with what follows.
+
+Words come as their numbers, ``(windows, 1, words)``, for an ``EmbeddingLayer``: one-hot they would take a thousand
+times the memory. The vocabulary is that of the training part alone, so that what is held out tells how new texts do.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from dl4jlegacy.arrays.backend import Array
+from dl4jlegacy.datasets.dataset import DataSet
+from dl4jlegacy.datasets.text.characters import LENGTH, alphabet_of, character_windows, one_hot_text, one_hot_windows
+from dl4jlegacy.errors import ConfError, DataError, counted, nearest
+from dl4jlegacy.system.resources import check_memory
+
+__all__ = ["UNKNOWN", "WORDS", "TextReader"]
+
+UNKNOWN = "<unknown>"
+"""The entry of a vocabulary, number 0, for every word that is not in it; no text has such a word."""
+WORDS = 32
+"""Words of one example."""
+_VOCABULARY_SIZE = 1000  # words of a vocabulary of which nothing is said
+_KINDS = ("characters", "words")
+
+
+class TextReader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How texts become examples; the characters, or the words, that there are, are the names of the classes.
+
+    A word is a run of letters, digits and their marks, with apostrophes and hyphens inside (``don't``, ``well-known``);
+    every other character that is no space is a word of its own. Texts are composed first (Unicode's NFC).
+
+    Attributes:
+        tokens: what a text is a sequence of: ``characters`` or ``words``.
+        vocabulary_size: how many different words are told apart, the most frequent ones of the training part (of
+            equally frequent ones the first by the alphabet); all others are one, ``UNKNOWN``. 0: 1,000.
+        lower_case: whether words are taken in small letters; characters are taken as they are.
+    """
+
+    tokens: Literal["characters", "words"] = "characters"
+    vocabulary_size: int = 0
+    lower_case: bool = True
+
+    def __post_init__(self) -> None:
+        if self.tokens not in _KINDS:
+            raise ConfError(f"text.tokens is {self.tokens!r}{nearest(self.tokens, _KINDS)}")
+        if self.vocabulary_size < 0:
+            raise ConfError(f"text.vocabulary_size is {self.vocabulary_size}; give at least 1, or 0 for 1,000 words")
+        if self.vocabulary_size and not self.has_words:
+            raise ConfError(
+                f"text.vocabulary_size is {self.vocabulary_size}, and text.tokens are characters, which are all told "
+                "apart; leave it out, or take words"
+            )
+
+    @property
+    def has_words(self) -> bool:
+        """Whether a text is a sequence of words."""
+        return self.tokens == "words"
+
+    def words(self, text: str) -> list[str]:
+        """Return the words of a text, in their order."""
+        plain = unicodedata.normalize("NFC", text.removeprefix("\ufeff")).replace("\u2019", "'")
+        return _pattern().findall(plain.lower() if self.lower_case else plain)
+
+    def vocabulary(self, words: Sequence[str]) -> tuple[str, ...]:
+        """Return ``UNKNOWN`` and the most frequent ones of the words of a training part; raises ``DataError``."""
+        counts = Counter(words)
+        if len(counts) == 1:
+            raise DataError(
+                f"the text has only one word, {words[0]!r}, in all of the {counted(len(words), 'place')} that are "
+                "learned from; there is nothing to tell apart"
+            )
+        order = sorted(counts, key=lambda word: (-counts[word], word))
+        return (UNKNOWN, *order[: self.vocabulary_size or _VOCABULARY_SIZE])
+
+    def parts(
+        self, text: str, test_fraction: float, known: Sequence[str] | None = None
+    ) -> tuple[DataSet, DataSet, tuple[str, ...]]:
+        """Return training part, the end of the text, which is held out, and the names of the classes.
+
+        Args:
+            text: the whole.
+            test_fraction: the share of its end.
+            known: the characters or words, where they are known.
+
+        Raises:
+            DataError: the text is too short, has one word only, or a character that is not known. ConfError: the memory
+                does not suffice.
+        """
+        if not self.has_words:
+            letters = tuple(known) if known is not None else alphabet_of(text)
+            cut = round(len(text) * (1 - test_fraction))
+            train = character_windows(text[:cut], alphabet=letters, stride=LENGTH // 2)
+            return train, character_windows(text[cut:], alphabet=letters), letters
+        words = self.words(text)
+        cut = round(len(words) * (1 - test_fraction))
+        if min(cut, len(words) - cut) <= WORDS:
+            least = int((WORDS + 1) / min(test_fraction, 1 - test_fraction)) + 1
+            raise DataError(
+                f"the text has {counted(len(words), 'word')}, of which the last {len(words) - cut} are held out; a "
+                f"window of {WORDS} and the word that follows need more in both parts: give a text of at least {least}"
+            )
+        names = tuple(known) if known is not None else self.vocabulary(words[:cut])
+        train = _windows(_numbers(words[:cut], names), len(names), WORDS // 2)
+        return train, _windows(_numbers(words[cut:], names), len(names), WORDS), names
+
+    def features(self, text: str, names: Sequence[str]) -> Array:
+        """Return a text as a network takes it: ``(1, 1, words)`` or ``(1, characters, length)``.
+
+        Raises:
+            DataError: it has no word, or a character that is not among the ``names``.
+        """
+        if not self.has_words:
+            if not text:
+                raise DataError("the text has no character")
+            return np.ascontiguousarray(one_hot_text(text, names).T[None])
+        words = self.words(text)
+        if not words:
+            raise DataError(f"the text {text!r} has no word")
+        return _numbers(words, names).astype(np.float32)[None, None]
+
+
+@functools.cache
+def _pattern() -> re.Pattern[str]:
+    """Return what a word is; marks that are no letters, such as vowels of Devanagari, belong to the letter before."""
+    marks = [chr(code) for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code))[0] == "M"]
+    letters = rf"[\w{re.escape(''.join(marks))}]+"
+    return re.compile(rf"{letters}(?:['-]{letters})*|\S")
+
+
+def _numbers(words: Sequence[str], names: Sequence[str]) -> npt.NDArray[np.intp]:
+    places = {word: number for number, word in enumerate(names)}
+    unknown = places.get(UNKNOWN, 0)
+    return np.array([places.get(word, unknown) for word in words], np.intp)
+
+
+def _windows(numbers: npt.NDArray[np.intp], size: int, step: int) -> DataSet:
+    """Return the windows that begin every ``step`` words, with the words that follow one-hot."""
+    starts = np.arange(0, len(numbers) - WORDS, step)
+    what = f"labelling {counted(len(starts), 'window')} of {WORDS} words, {size} different ones (--vocabulary-size),"
+    check_memory(2 * 4 * len(starts) * WORDS * size, what)  # twice, while batches are made
+    places = starts[:, None] + np.arange(WORDS)[None, :]
+    return DataSet(numbers[places][:, None, :].astype(np.float32), one_hot_windows(numbers[places + 1], size))

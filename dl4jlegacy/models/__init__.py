@@ -1,0 +1,1 @@
+"""Trained models: predictions, generation, reconstruction, and a queue that batches requests."""

@@ -1,0 +1,534 @@
+"""Using a trained network, alone or with its normalizer and labels: evaluate it on examples that it has not seen.
+
+A network that learned to reconstruct its input has no accuracy; for it the loss is reported.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dl4jlegacy.arrays.backend import Array, to_host
+from dl4jlegacy.datasets import DataSet, DataSource, load
+from dl4jlegacy.datasets.batches import Batch, Data, epochs_of
+from dl4jlegacy.datasets.dataset import frame_names
+from dl4jlegacy.datasets.images.image_files import ImageRecordReader
+from dl4jlegacy.datasets.label_scale import LabelScale
+from dl4jlegacy.datasets.normalizers import Normalizer, as_read
+from dl4jlegacy.datasets.sequences.sequence_reader import SequenceRecordReader
+from dl4jlegacy.datasets.sources import table_files_of
+from dl4jlegacy.datasets.tables.data_frames import FrameColumns
+from dl4jlegacy.datasets.tables.header import Header, warn_of_unknown
+from dl4jlegacy.datasets.tables.pandas_index import header_names
+from dl4jlegacy.datasets.tables.svmlight_files import MOST_COLUMNS
+from dl4jlegacy.datasets.tables.table import Column, Table
+from dl4jlegacy.datasets.tables.table_files import column_names
+from dl4jlegacy.datasets.tables.text_rows import is_number
+from dl4jlegacy.datasets.tables.transform_process import TransformProcess
+from dl4jlegacy.datasets.text.texts import TextReader
+from dl4jlegacy.datasets.text.unseen_words import UnseenWords
+from dl4jlegacy.errors import DataError, ModelError, ShapeError, counted
+from dl4jlegacy.kernels.protocol import Kernels
+from dl4jlegacy.kernels.threads import one_thread
+from dl4jlegacy.nn import zoo
+from dl4jlegacy.nn.batch_evaluation import (
+    ROWS,
+    NetworkEvaluation,
+    evaluate_batches,
+    example_scores,
+    is_classified,
+    merge_evaluations,
+)
+from dl4jlegacy.nn.evaluation.classification import Evaluation
+from dl4jlegacy.nn.evaluation.regression import RegressionEvaluation
+from dl4jlegacy.nn.evaluation.states import AnyEvaluation
+from dl4jlegacy.nn.interchange.dl4j.serializer import restore_with_reading
+from dl4jlegacy.nn.interchange.modelimport.keras import KerasModelImport
+from dl4jlegacy.nn.interchange.modelimport.keras_file import is_keras
+from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
+from dl4jlegacy.nn.networks import Network, input_type_of
+from dl4jlegacy.storage import paths as storage
+
+__all__ = [
+    "ANSWERS_AT",
+    "SPLITS",
+    "NetworkEvaluation",
+    "TrainedModel",
+    "answers_in",
+    "evaluate_model",
+    "evaluate_network",
+    "evaluation_in_units",
+    "local_data",
+    "read_model",
+    "score_examples",
+    "source_for_model",
+    "with_features_as_labels",
+]
+
+SPLITS = ("test", "train", "all")
+"""The parts of a data set that a model can be evaluated on."""
+
+
+def with_features_as_labels(examples: DataSet) -> DataSet:
+    """Return the examples for a network that learns to reconstruct its input."""
+    return DataSet(examples.features, examples.features, examples.features_mask, examples.features_mask)
+
+
+def source_for_model(source: DataSource, model: str) -> DataSource:
+    """Return the data set with the labels that a zoo model learns: the features, if the model ``reconstructs``."""
+    if model not in zoo.ZOO or not zoo.ZOO[model].reconstructs:
+        return source
+    train, test = with_features_as_labels(source.train), with_features_as_labels(source.test)
+    return dataclasses.replace(source, train=train, test=test)
+
+
+def evaluate_network(
+    network: Network, examples: DataSet, label_names: tuple[str, ...], *, batch_size: int = ROWS
+) -> NetworkEvaluation:
+    """Return how well ``network`` does on ``examples``; it is no classification if labels equal features.
+
+    Args:
+        network: of either kind.
+        examples: at least one.
+        label_names: of the classes.
+        batch_size: examples at a time.
+
+    Raises:
+        NotFiniteError: a loss or an output is not finite; names the row.
+    """
+    batches, classifies = examples.batch_by(batch_size), is_classified(network.conf, examples)
+    with one_thread():  # as in workers: with more threads sums may be rounded otherwise
+        parts = list(evaluate_batches(network, batches, classifies=classifies, batch_size=batch_size))
+    return merge_evaluations(parts, label_names)
+
+
+def score_examples(network: Network, examples: DataSet) -> Iterator[Array]:
+    """Yield the loss of each example, ``ROWS`` at a time; see ``example_scores``. Raises as that does."""
+    for index, batch in enumerate(examples.batch_by(ROWS)):
+        with one_thread():
+            scores = example_scores(network, batch, first=index * ROWS)
+        yield scores
+
+
+def local_data(dataset: str, images: ImageRecordReader | None) -> str:
+    """Return the path of a data set on this machine, a copy of what is elsewhere; raises ``DataError``."""
+    if images is not None and images.column and storage.is_remote(dataset):
+        raise DataError(
+            f"{dataset} is not on this machine, and images that a table lists lie beside it: copy the folder of both "
+            "here, and name the table in it"
+        )
+    return storage.local(dataset)
+
+
+Evaluate = Callable[[Network, DataSet, tuple[str, ...]], NetworkEvaluation]
+"""``evaluate_network``, or what does the same with more hands."""
+
+
+def evaluate_model(
+    model: TrainedModel,
+    dataset: str,
+    data_dir: str = "",
+    *,
+    split: str = "test",
+    evaluate: Evaluate = evaluate_network,
+    then: Callable[[Network, DataSet], None] = lambda network, examples: None,
+) -> tuple[NetworkEvaluation, dict[str, Any]]:
+    """Evaluate a model on a part of a data set.
+
+    Args:
+        model: as ``load_model`` returns it.
+        dataset, data_dir: as ``datasets.load`` takes them, or in S3.
+        split: which part, one of ``SPLITS``.
+        evaluate: computes it.
+        then: is given the network and the examples afterwards, with the labels that it learns, scaled for it.
+
+    Returns:
+        the evaluation, and the report's JSON object.
+
+    Raises:
+        DataError: the data set cannot be read.
+        ShapeError: it does not fit the model.
+    """
+    network, place = model.network, local_data(dataset, model.images)
+    if model.transform is not None and model.images is None:
+        _warn_of_columns(table_files_of(place), model.transform)
+    source = load(
+        place,
+        data_dir=storage.local(data_dir) or None,
+        n_classes=network.n_out,
+        label_names=model.label_names or None,
+        transform=model.transform,
+        images=model.images,
+        stratify=model.stratified,
+        text=model.text,
+        sequences=model.sequences,
+        columns=model.network.n_in if model.is_sparse else 0,
+        header=model.header,
+        rounded=False,
+    )
+    parts = {"test": (source.test,), "train": (source.train,), "all": (source.train, source.test)}[split]
+    examples = model.as_read(DataSet.merge(parts) if len(parts) > 1 else parts[0])
+    model.check_width(examples.n_in, dataset)
+    if not network.conf.backprop or (network.n_out == examples.n_in != examples.n_out):
+        examples = with_features_as_labels(examples)
+    elif examples.n_out != network.n_out:
+        raise ShapeError(
+            f"model {model.name} has {counted(network.n_out, 'output')}, "
+            f"data set {dataset} {counted(examples.n_out, 'class', 'classes')}; "
+            "is it the right data set?"
+        )
+    examples = model.normalize(examples)
+    evaluation = model.in_units(evaluate(network, examples, source.label_names))
+    then(network, examples)
+    fields = {
+        "model": model.name,
+        "dataset": dataset,
+        "split": split,
+        "examples": examples.num_examples,
+        **evaluation.fields(full=True),
+    }
+    return evaluation, fields
+
+
+def _warn_of_columns(tables: Sequence[Path], schema: TransformProcess) -> None:
+    """Name the columns of tables that a schema does not know in a warning; it leaves them out.
+
+    Here, since tables that are large may not be read once more.
+    """
+    known = {column.name for column in schema.columns}
+    for path in tables:
+        names = column_names(path, known)
+        if not known.isdisjoint(names):
+            warn_of_unknown((name for name in names if name not in known), str(path))
+
+
+def evaluation_in_units(evaluation: NetworkEvaluation, source: DataSource) -> NetworkEvaluation:
+    """Return an evaluation in the units of the numbers that are predicted, which a network learns standardized."""
+    return _in_units(evaluation, source.label_scale, source.label_names)
+
+
+def _in_units(evaluation: NetworkEvaluation, scale: LabelScale | None, names: tuple[str, ...]) -> NetworkEvaluation:
+    return evaluation if scale is None else evaluation.in_units(scale.stds, scale.means, names)
+
+
+ANSWERS_AT = ("output", "last step", "each step")
+"""Where in a network's outputs its answers are: in each output as it is, at a sequence's last time step, or at each."""
+
+
+def answers_in(outputs: Array, place: str) -> Array:
+    """Return the answers in a network's outputs, ``(answers, n_out)``; ``place`` is one of ``ANSWERS_AT``."""
+    if outputs.ndim != 3 or place == "output":
+        return outputs
+    if place == "each step":
+        return np.ascontiguousarray(outputs.transpose(0, 2, 1)).reshape(-1, outputs.shape[1])
+    return np.ascontiguousarray(outputs[:, :, -1])
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedModel:
+    """A trained network with what belongs to it: ``load_model`` returns one.
+
+    Attributes:
+        network: a ``MultiLayerNetwork`` or ``ComputationGraph``. By itself it takes features that are scaled as in
+            training.
+        normalizer: what its training data were scaled with; None: they were not.
+        label_names: what its outputs stand for; () if nobody has said.
+        name: what messages call it, such as the path of its file.
+        transform: what made its examples of the columns of a table; None: nothing did.
+        images: what made its examples of image files; None: nothing did.
+        stratified: whether what was held out of its data has its share of every class.
+        text: what made its examples of a text, whose characters or words the ``label_names`` are; None: nothing did.
+        sequences: what made its examples of files of sequences; None: nothing did.
+        header: the columns of the table that it learned from, if these have names and no ``transform`` has read them.
+    """
+
+    network: Network
+    normalizer: Normalizer | None = None
+    label_names: tuple[str, ...] = ()
+    name: str = "the model"
+    transform: TransformProcess | None = None
+    images: ImageRecordReader | None = None
+    stratified: bool = False
+    text: TextReader | None = None
+    sequences: SequenceRecordReader | None = None
+    header: Header | None = None
+
+    def answer(self, features: Any) -> Array:
+        """Return an answer for each example: its outputs; of a model of texts those behind the last word, or character.
+
+        A model of sequences answers at each time step, ``(examples * time steps, n_out)``, unless it learned a class
+        for each whole one. Args and errors as for ``output``. ``(examples, n_out)``.
+        """
+        return answers_in(self.output(features), self.answers_at)
+
+    @property
+    def answers_at(self) -> str:
+        """Where in its outputs its answers are, one of ``ANSWERS_AT``."""
+        if self.sequences is not None and not self.sequences.is_of_whole:
+            return "each step"
+        return "output" if self.text is None and self.sequences is None else "last step"
+
+    def answers(self, features: Array) -> int:
+        """Return how many answers there are for examples."""
+        steps = 1 if self.sequences is None or self.sequences.is_of_whole else features.shape[2]
+        return len(features) * int(steps)
+
+    def output(self, features: Any) -> Array:
+        """Return the outputs, ``(examples, n_out)`` on the host, for features as the data came, before any scaling.
+
+        A classifier's are the probabilities of its classes. Of a data frame (pandas, Polars, Arrow), and of a
+        ``DataSet`` that was made of one, columns are found by their names, as those of a table are; it needs no label.
+        A model with a ``transform`` takes such columns, or arrays of the features that it makes
+        (``transform.features``), and answers in the units of the label.
+
+        Raises:
+            ShapeError: the model takes other features. NotFiniteError: an output is NaN or infinite; names its row.
+            DataError: a column is missing, or a cell of a data frame is no number; names it.
+        """
+        examples = self.examples_of(features)
+        return self.in_label_units(np.asarray(to_host(self.network.output(self.normalize(examples).features))))
+
+    @property
+    def label_scale(self) -> LabelScale | None:
+        """Of the numbers that it predicts, which ``label_names`` names; None if its outputs are others."""
+        described = self.transform if self.sequences is None else self.sequences
+        return None if described is None else described.label_scale
+
+    @property
+    def predicts_numbers(self) -> bool:
+        """Whether its outputs are numbers that it predicts; one without ``transform`` and ``sequences`` has classes."""
+        return self.label_scale is not None
+
+    @property
+    def is_multi_label(self) -> bool:
+        """Whether its outputs are those of labels that do not exclude each other: the probability of each."""
+        return self.transform is not None and self.transform.multi_label
+
+    def in_label_units(self, outputs: Array) -> Array:
+        """Return the network's outputs in the units of the numbers that it predicts."""
+        return outputs if self.label_scale is None else self.label_scale.in_units(outputs)
+
+    def in_units(self, evaluation: NetworkEvaluation) -> NetworkEvaluation:
+        """Return an evaluation of the network in the units of the numbers that it predicts."""
+        return _in_units(evaluation, self.label_scale, self.label_names)
+
+    def part_in_units(self, evaluation: AnyEvaluation) -> AnyEvaluation:
+        """Return an evaluation of some outputs likewise."""
+        if isinstance(evaluation, RegressionEvaluation) and self.label_scale is not None:
+            return evaluation.scaled(self.label_scale.stds, self.label_scale.means, self.label_names)
+        return evaluation
+
+    def predict(self, features: Any) -> Array:
+        """Return the number of the most probable class of each example, ``(examples,)``; errors as for ``output``.
+
+        ``label_names`` has the names of these numbers. Of a model of several labels that do not exclude each other, 0
+        or 1 for each of them, ``(examples, labels)``.
+        """
+        return self.classes_in(self.output(features))
+
+    def classes_in(self, outputs: Array) -> Array:
+        """Return what ``predict`` says of examples with these outputs."""
+        if self.is_multi_label:
+            return (outputs > 0.5).astype(np.intp)
+        classes: Array = outputs.argmax(axis=1)
+        return classes
+
+    def evaluate(self, examples: Data) -> Evaluation:
+        """Return the classification metrics on examples as they came, before any scaling; errors as for ``output``.
+
+        They are a data set, or batches, as ``network.evaluate`` takes them, or a data frame with a column of labels.
+        """
+        if frame_names(examples):
+            examples = self._labelled(examples)
+        names = self.label_names if len(self.label_names) == self.network.n_out else None
+        batches = (self._normalized(batch) for batch in epochs_of(examples))
+        found: Evaluation = self.network.evaluate(batches, label_names=names)
+        return found
+
+    def _normalized(self, batch: Batch) -> Batch:
+        if isinstance(batch, DataSet):
+            batch = self.examples_of(batch)
+        return batch if self.normalizer is None else self.normalizer.transform(batch)  # type: ignore[arg-type]
+
+    def examples_of(self, features: Any, what: str = "the given data") -> DataSet:
+        """Return features, a data frame or a data set as the examples that the network takes, before any scaling.
+
+        Errors as for ``output``; ``what`` they are, for messages.
+        """
+        schema = self._schema
+        names = () if schema is None or isinstance(features, DataSet) else self._names_in(frame_names(features))
+        if schema is not None and names:
+            found = self._of_columns(schema, names, features)
+        else:
+            found = self._in_order(features if isinstance(features, DataSet) else DataSet(features))
+        self.check_width(found.n_in, what)
+        return found
+
+    @property
+    def _schema(self) -> TransformProcess | None:
+        """The columns by whose names data frames are read; None: they have none."""
+        if any(kind is not None for kind in (self.images, self.text, self.sequences)):
+            return None
+        if self.transform is not None or self.header is None or "" in self.header.names:
+            return self.transform
+        columns = tuple(
+            Column(name, "category" if name == self.header.label else "number") for name in self.header.names
+        )
+        return TransformProcess(columns=columns, label=self.header.label, classes=self.label_names)
+
+    def _names_in(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Return a data frame's names; none if they are numbers, or the model's are, and these are not all there."""
+        known = self.feature_columns
+        if not known or set(header_names(names, known)) >= set(known):
+            return names
+        return () if any(map(is_number, names)) or all(map(is_number, known)) else names
+
+    def _in_order(self, examples: DataSet) -> DataSet:
+        """Return a data set whose columns have names as the model takes it; one without them is as it was."""
+        schema = self._schema
+        if schema is None or not (names := self._names_in(examples.columns)):
+            return examples
+        columns = dict(zip(names, examples.features.T, strict=True))
+        found = self._of_columns(schema, names, columns)
+        return DataSet(found.features, examples.labels, labels_mask=examples.labels_mask)
+
+    def _of_columns(self, schema: TransformProcess, names: tuple[str, ...], columns: Any) -> DataSet:
+        rows = _frame(schema, names, columns, set(self.feature_columns))
+        table = _table_of(schema, rows, labelled=False)
+        unseen = UnseenWords()
+        x = schema.exact_features(table, new_rows=True, unseen=unseen)
+        unseen.say(table.name)
+        if self.transform is None:  # as if the same columns had come as an array
+            return DataSet(x.astype(rows.dtype))
+        return self.as_read(DataSet(x))
+
+    def _labelled(self, frame: Any) -> DataSet:
+        """Return a data frame with a column of labels as examples; raises ``DataError`` if it has none."""
+        schema, names = self._schema, frame_names(frame)
+        if schema is None or not schema.label_columns:
+            raise DataError(
+                f"model {self.name} does not know the names of its columns, nor which is the label; give a DataSet of "
+                "features and labels"
+            )
+        rows = _frame(schema, names, frame, {column.name for column in schema.columns})
+        return self.as_read(schema.data_set(_table_of(schema, rows, labelled=True)))
+
+    def as_read(self, examples: DataSet) -> DataSet:
+        """Return examples that were read as float64 rounded as the training data were before these were scaled."""
+        return as_read(self.normalizer, examples)
+
+    def rows_as_read(self, rows: Array) -> Array:
+        """Return rows of features that were read as float64 as ``as_read`` does."""
+        found: Array = self.as_read(DataSet(rows)).features
+        return found
+
+    def normalize(self, examples: DataSet) -> DataSet:
+        """Return examples scaled as those that the network was trained on, and in the order that it takes them."""
+        examples = self._in_order(examples)
+        return examples if self.normalizer is None else self.normalizer.transform(examples)
+
+    def output_names(self, n_in: int) -> tuple[str, ...]:
+        """Return the names of the columns that are predicted, else ``class_names``, and raise as that does."""
+        if not (self.predicts_numbers or self.is_multi_label):
+            return self.class_names(n_in)
+        names, n_out = self.label_names, self.network.n_out
+        scales = n_out if self.label_scale is None else len(self.label_scale.stds)
+        if len(names) not in (0, n_out) or scales != n_out:
+            raise ModelError(
+                f"model file {self.name} is unusable: {counted(len(names), 'label name')}, {scales} with a scale, for "
+                f"{counted(n_out, 'output')}; save it again with one for each"
+            )
+        return names or tuple(map(str, range(n_out)))
+
+    def class_names(self, n_in: int) -> tuple[str, ...]:
+        """Return a name for each output: their numbers if they have none.
+
+        The names in the file of a network that rebuilds its ``n_in`` inputs are those of the data's classes, which its
+        outputs are not.
+
+        Raises:
+            ModelError: the names are not one for each output, and the network classifies.
+        """
+        names, n_out, last = self.label_names, self.network.n_out, self.network.layers[-1]
+        if names and len(set(names)) == len(names) == n_out:
+            return names
+        rebuilds = n_out == n_in and getattr(last, "activation", "") != "softmax"
+        if not names or not self.network.conf.backprop or rebuilds:
+            return tuple(map(str, range(n_out)))
+        raise ModelError(
+            f"model file {self.name} is unusable: {counted(len(names), 'label name')}, {len(set(names))} different, "
+            f"for {counted(n_out, 'output')}; save it again with one name for each"
+        )
+
+    @property
+    def feature_columns(self) -> tuple[str, ...]:
+        """The names of the columns of a table that it takes, in their order; none if these have no names."""
+        if self.transform is None:
+            return () if self.header is None else self.header.features
+        return tuple(c.name for c in self.transform.columns if c.name not in self.transform.label_columns)
+
+    @property
+    def label_columns(self) -> tuple[str, ...]:
+        """The names of the columns that it has learned; none if these have no names."""
+        if self.transform is not None:
+            return self.transform.label_columns
+        return (self.header.label,) if self.header is not None and self.header.label else ()
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether it has learned from sparse features, since no table has so many columns."""
+        return isinstance(self.network, MultiLayerNetwork) and self.network.n_in > MOST_COLUMNS
+
+    def check_width(self, n_in: int, what: str) -> None:
+        """Raise ``ShapeError`` unless examples of so many features fit; sparse ones may have fewer."""
+        if self.is_sparse and n_in <= self.network.n_in:
+            return
+        if not input_type_of(self.network).fits_columns(n_in):
+            raise ShapeError(
+                f"model {self.name} takes {counted(self.network.n_in, 'feature')}, {what} has {n_in}; is it the right "
+                "data set?"
+            )
+
+
+def _frame(schema: TransformProcess, names: tuple[str, ...], columns: Any, wanted: Collection[str]) -> FrameColumns:
+    """Return those of a data frame's columns that are wanted as the schema reads them."""
+    are_classes = not (schema.regression or schema.multi_label)
+    words = {column.name for column in schema.columns if column.type == "category"}
+    words |= set(schema.label_columns) if are_classes else set()
+    return FrameColumns.of("the data frame", names, columns, wanted, words)
+
+
+def _table_of(schema: TransformProcess, found: FrameColumns, *, labelled: bool) -> Table:
+    """Return columns in memory as the table that a schema reads; names those that it does not know in a warning."""
+    return Table.merge(list(schema.blocks(found, found.name, rows=ROWS, labelled=labelled, told=True)))
+
+
+def read_model(path: str, kernels: Kernels | None = None) -> TrainedModel:
+    """Return the model in a file, here or in S3, Keras's included; errors as for ``restore_model``."""
+    file = storage.local(path)
+    if is_keras(file):
+        imported = KerasModelImport.import_keras_model_and_weights(file, kernels=kernels)
+        return TrainedModel(imported, None, (), path)
+    if storage.is_onnx(file):
+        raise ModelError(
+            f"{path} is an ONNX file by its name; these are written, for other programs such as onnxruntime, and not "
+            "read: give the model, or the folder of checkpoints, that it was made of"
+        )
+    network, reading = restore_with_reading(file, kernels=kernels)
+    return TrainedModel(
+        network,
+        reading.normalizer,
+        reading.label_names,
+        path,
+        reading.transform,
+        reading.images,
+        reading.stratified,
+        reading.text,
+        reading.sequences,
+        reading.header,
+    )

@@ -1,0 +1,475 @@
+"""Predictions of a trained model for rows that come in blocks: in their order, a few blocks in memory at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import queue
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from dl4jlegacy.arrays.backend import Array, to_host
+from dl4jlegacy.datasets.images.image_folders import find_images
+from dl4jlegacy.datasets.images.image_kinds import begins_as_image, is_image, is_other_image
+from dl4jlegacy.datasets.images.image_tables import listed_files
+from dl4jlegacy.datasets.sequences.sequence_files import sequence_paths
+from dl4jlegacy.datasets.tables.csv_files import read_csv_blocks
+from dl4jlegacy.datasets.tables.sparse_files import sparse_features_of
+from dl4jlegacy.datasets.tables.svmlight_schema import features_only
+from dl4jlegacy.datasets.tables.table_files import is_svmlight, is_table
+from dl4jlegacy.datasets.tables.text_rows import opened_text
+from dl4jlegacy.datasets.tables.transform_process import TransformProcess
+from dl4jlegacy.datasets.text.texts import TextReader
+from dl4jlegacy.datasets.text.unseen_words import UnseenWords
+from dl4jlegacy.errors import DataError, NotFiniteError, OutputError
+from dl4jlegacy.kernels.threads import one_thread
+from dl4jlegacy.models.model import TrainedModel, local_data
+from dl4jlegacy.nn.batch_evaluation import ROWS
+from dl4jlegacy.nn.networks import build_network
+from dl4jlegacy.scaleout.workers.arithmetic import Compute, using_gpu
+from dl4jlegacy.storage import paths as storage
+from dl4jlegacy.system import files
+from dl4jlegacy.system.exits import exits_as_errors
+from dl4jlegacy.system.resources import check_threads
+from dl4jlegacy.system.service_threads import ServiceThread
+from dl4jlegacy.system.strict_json import to_json
+
+__all__ = [
+    "Form",
+    "Predict",
+    "PredictedRows",
+    "blocks_of",
+    "images_of",
+    "named_rows",
+    "predict_alone",
+    "predict_blocks",
+    "replicas",
+    "rows_in",
+    "sequences_of",
+    "texts_of",
+    "write_texts",
+]
+
+Predict = Callable[[Array], Array]
+"""Returns the outputs ``(rows, n_out)`` for the features ``(rows, n_in)`` of a block."""
+_YES = 0.5  # the probability above which a label is there, as for ``EvaluationBinary``
+_AHEAD = 2  # blocks for each worker that wait or are done before those in front of them
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PredictedRows:
+    """The predictions for a block.
+
+    Attributes:
+        first: the number of its first row, from 0.
+        n_in: the number of features of a row.
+        outputs: of the network, ``(rows, n_out)``; the probabilities of the classes, if it classifies.
+        classes: the most probable class of each row.
+    """
+
+    first: int
+    n_in: int
+    outputs: Array
+    classes: list[int]
+
+
+def replicas(model: TrainedModel, compute: Compute, count: int) -> list[Predict]:
+    """Return so many ways to use ``model`` at the same time, each with a network of its own, on its own device.
+
+    Raises:
+        ConfError: this machine cannot have so many threads, or networks.
+    """
+    check_threads(count, int(model.network.params.nbytes))
+    return [_replica(model, compute, index) for index in range(count)]
+
+
+def _replica(model: TrainedModel, compute: Compute, index: int) -> Predict:
+    kernels = compute.kernels(index)
+
+    def on_device() -> contextlib.AbstractContextManager[None]:
+        return using_gpu(kernels, compute.device(index)) if compute.on_gpu else contextlib.nullcontext()
+
+    with on_device():
+        network = build_network(model.network.conf, kernels)
+        network.set_params(to_host(model.network.params))
+    own = dataclasses.replace(model, network=network)
+
+    def predict(rows: Array) -> Array:
+        with on_device():
+            return own.answer(rows)
+
+    return predict
+
+
+def predict_blocks(
+    workers: Sequence[Predict], blocks: Iterable[Array], answers: Callable[[Array], int] = len
+) -> Generator[PredictedRows, None, None]:
+    """Yield the predictions for each block, in their order, as soon as they and those before them are there.
+
+    The numbers do not depend on how many ``workers`` there are. Of what goes wrong in a block the blocks before it are
+    yielded first. One worker computes on this thread; more have threads, and the blocks are read on another one.
+    ``answers`` returns how many predictions a block has.
+
+    Raises:
+        NotFiniteError: an output is NaN or infinite; names the row. And what ``blocks`` raise.
+    """
+    with one_thread():  # so that sums are rounded alike for any number of workers
+        if len(workers) == 1:
+            yield from predict_alone(workers[0], blocks, answers)
+        else:
+            yield from _predicted_by_threads(workers, blocks, answers)
+
+
+def predict_alone(
+    predict: Predict, blocks: Iterable[Array], answers: Callable[[Array], int] = len
+) -> Iterator[PredictedRows]:
+    """Yield what ``predict_blocks`` does with one worker, for who holds BLAS to one thread himself; raises as that."""
+    for first, rows in _numbered(blocks, answers):
+        yield _predicted(predict, first, rows)
+
+
+def images_of(model: TrainedModel, file: str) -> tuple[Path, ...]:
+    """Return the files that a model, which learned from images, is to be given: one, those in a folder or a table.
+
+    None if it did not, or ``file`` is no image, but standard input, or a table for a model of images in folders.
+
+    Raises:
+        DataError: the folder has no images, or cannot be read; or the table names one that is not there.
+    """
+    if model.images is None or (file == "-" and not model.images.column):
+        return ()
+    if file == "-":
+        raise DataError(
+            f"standard input has no folder in which its images would be looked for, which model {model.name} learned "
+            "from; give the table's file"
+        )
+    with files.errors_as(DataError, f"cannot read {file}"):
+        place = files.expand(storage.local(file))
+        if model.images.column and model.transform is not None and is_table(place.name) and files.is_file(place):
+            place = files.expand(local_data(file, model.images))
+            return tuple(listed_files(place, model.images, model.transform))
+        known = is_image(place.name) or is_other_image(place.name) or files.is_folder(place)
+        if not known and not begins_as_image(place):  # what ends otherwise, and is one
+            return ()
+    return tuple(find_images(place))
+
+
+def sequences_of(model: TrainedModel, file: str, *, told: bool = True) -> dict[Path, Array]:
+    """Return the sequences that a model, which learned from such files, is to be given: that file, or a folder's.
+
+    ``told``: columns that the model does not know are named in a warning.
+
+    Raises:
+        DataError: there is none, or one cannot be read or has other columns; names it.
+    """
+    if model.sequences is None:
+        return {}
+    if file == "-":
+        raise DataError(f"model {model.name} takes sequences in files, one each; give a file, or a folder of them")
+    with files.errors_as(DataError, f"cannot read {file}"):
+        place = files.expand(storage.local(file))
+        paths = sequence_paths(place) if files.is_folder(place) else [place]
+    return {path: model.rows_as_read(model.sequences.features(path, told=told)) for path in paths}
+
+
+def blocks_of(model: TrainedModel, file: str, images: Sequence[Path] = (), *, told: bool = True) -> Iterator[Array]:
+    """Yield the features in a table, or of images, ``ROWS`` rows at a time, for a model.
+
+    Args:
+        model: that they must fit.
+        file: here or in S3; ``-``: standard input.
+        images: the files in its place, as ``images_of`` returns them.
+        told: whether columns and words that the model does not know, and what is odd of images, are named in warnings.
+
+    Of a model of texts each line that is not empty is a block: what follows it is to be predicted.
+
+    Raises:
+        DataError: names file, line, column and value. ShapeError: the model takes other features.
+    """
+    if images and model.images is not None:
+        yield from model.images.blocks(images, rows=ROWS, told=told)
+        return
+    name = "standard input" if file == "-" else file
+    if model.text is not None:
+        yield from _lines(model, file, name, told=told)
+        return
+    for rows in _features_of(model, _opened(file, name), name, told=told):
+        model.check_width(rows.shape[1], name)
+        yield model.rows_as_read(rows)
+
+
+def rows_in(model: TrainedModel, file: str) -> tuple[Iterable[Array], tuple[str, ...]]:
+    """Return the blocks that a model is to answer, and the file of each answer, where each block has one of its own.
+
+    Args:
+        model: that they must fit.
+        file: a table, a text, an image, a sequence, or a folder of images or sequences; ``-``: standard input.
+
+    Errors as for ``images_of``, ``sequences_of`` and ``blocks_of``; some come when the blocks are read.
+    """
+    images, sequences = images_of(model, file), sequences_of(model, file)
+    of_each = [*images, *(path for path, rows in sequences.items() for _ in range(model.answers(rows)))]
+    blocks = sequences.values() if sequences else blocks_of(model, file, images)
+    return blocks, tuple(map(str, of_each))
+
+
+def _opened(file: str, name: str) -> BinaryIO:
+    with files.errors_as(DataError, f"cannot read {name}"):
+        # Its own file: a thread that still waits for standard input must not hold up the end of the process.
+        return os.fdopen(os.dup(0), "rb") if file == "-" else files.open_to_read(storage.local(file))
+
+
+def _lines(model: TrainedModel, file: str, name: str, *, told: bool) -> Iterator[Array]:
+    """Yield each line of a text that is not empty, for a model of texts; raises ``DataError``, which names the line."""
+    assert model.text is not None
+    number, is_empty, unseen, known = 0, True, UnseenWords(), frozenset(model.label_names)
+    with opened_text(_opened(file, name), name) as lines:
+        try:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    is_empty = False
+                    if model.text.has_words:
+                        unseen.add("", model.text.words(line), known)
+                    yield _line(model.text, line.rstrip("\r\n"), model.label_names, f"{name}, line {number}")
+        except UnicodeDecodeError as exc:
+            raise DataError(f"{name} is no text in UTF-8: {exc} (near line {number + 1})") from exc
+    if is_empty:
+        raise DataError(f"{name} holds no text; expected lines, of each of which what follows is to be predicted")
+    if told:
+        unseen.say(name)
+
+
+def _line(reader: TextReader, line: str, names: Sequence[str], where: str) -> Array:
+    try:
+        return reader.features(line, names)
+    except DataError as exc:
+        raise DataError(f"{where}: {exc}") from exc
+
+
+def _features_of(model: TrainedModel, file: BinaryIO, name: str, *, told: bool) -> Iterator[Array]:
+    transform = model.transform
+    if model.is_sparse and is_svmlight(name):
+        return sparse_features_of(file, name, model.network.n_in, rows=ROWS)
+    if transform is None and is_svmlight(name):
+        transform = features_only(model.network.n_in)
+    if transform is None:
+        return read_csv_blocks(file, name, rows=ROWS, header=model.header, told=told)
+    return _transformed(transform, file, name, told=told)
+
+
+def _transformed(transform: TransformProcess, file: BinaryIO, name: str, *, told: bool) -> Iterator[Array]:
+    """Yield the features of a table's blocks; say first which columns are not known, at its end which words."""
+    unseen = UnseenWords()
+    for table in transform.blocks(file, name, rows=ROWS, told=told):
+        yield transform.exact_features(table, new_rows=True, unseen=unseen)
+    if told:
+        unseen.say(name)
+
+
+def _predicted_by_threads(
+    workers: Sequence[Predict], blocks: Iterable[Array], answers: Callable[[Array], int]
+) -> Generator[PredictedRows, None, None]:
+    free: queue.SimpleQueue[Predict] = queue.SimpleQueue()
+    for worker in workers:
+        free.put(worker)
+    started: queue.Queue[Future[PredictedRows] | Exception | None] = queue.Queue(_AHEAD * len(workers))
+    is_wanted = threading.Event()
+    is_wanted.set()
+
+    def perform(first: int, rows: Array) -> PredictedRows:
+        worker = free.get_nowait()  # there are as many as threads
+        try:
+            return _predicted(worker, first, rows)
+        finally:
+            free.put(worker)
+
+    def read() -> None:
+        try:
+            with exits_as_errors():
+                for first, rows in _numbered(blocks, answers):
+                    if not is_wanted.is_set():
+                        return
+                    started.put(pool.submit(perform, first, rows))
+            started.put(None)
+        except Exception as exc:  # noqa: BLE001  # raised again where the results are read
+            started.put(exc)
+
+    with ThreadPoolExecutor(len(workers), thread_name_prefix="dl4j-predict") as pool:
+        # A daemon, since reading from a pipe may take for ever, and nobody may want it any more.
+        ServiceThread(target=read, name="dl4j-read").start()
+        try:
+            while (item := started.get()) is not None:
+                if isinstance(item, Exception):
+                    raise item
+                yield item.result()
+        finally:
+            is_wanted.clear()
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    started.get_nowait()
+
+
+def _numbered(blocks: Iterable[Array], answers: Callable[[Array], int]) -> Iterator[tuple[int, Array]]:
+    """Yield each block with the number of its first row."""
+    first = 0
+    for rows in blocks:
+        yield first, rows
+        first += answers(rows)
+
+
+def _predicted(predict: Predict, first: int, rows: Array) -> PredictedRows:
+    with named_rows(first):
+        outputs = predict(rows)
+    return PredictedRows(first, rows.shape[1], outputs, outputs.argmax(axis=1).tolist())
+
+
+@contextlib.contextmanager
+def named_rows(first: int, unit: str = "rows") -> Iterator[None]:
+    """Add to an error that names a row of a block where the block begins, counted in rows, or in blocks."""
+    try:
+        yield
+    except NotFiniteError as exc:
+        if not first:
+            raise
+        raise NotFiniteError(f"in the {unit} from {first} on (the first is 0), counted from there: {exc}") from exc
+
+
+# -- what is printed ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How predictions are written.
+
+    Attributes:
+        name: ``text``, a line for each row: the number of its class, and its name, or the number that is predicted;
+            ``jsonl``, a JSON object for each row; ``json``, one for all of them, which is in memory until the end.
+        with_outputs: in text, the outputs stand behind each class, after tabs.
+        files: that the rows were read from, one each, which then come first; none: they are rows of one file.
+    """
+
+    name: str = "text"
+    with_outputs: bool = False
+    files: tuple[str, ...] = ()
+
+    def line(self, row: int, *columns: str) -> str:
+        """Return the line of text of a row."""
+        return "\t".join([self.files[row], *columns] if self.files else columns)
+
+    def place(self, row: int) -> dict[str, Any]:
+        """Return the fields of a JSON object that say which row it is about."""
+        return {"row": row, "file": self.files[row]} if self.files else {"row": row}
+
+
+def texts_of(model: TrainedModel, predicted: Iterable[PredictedRows], form: Form) -> Iterator[str]:
+    """Yield the predictions as text, without the last line break of each: block by block, or all of them at once.
+
+    Raises:
+        ModelError: the model's names are not one for each class.
+    """
+    if form.name == "json":
+        yield to_json({**_as_object(model, list(predicted)), **({"files": form.files} if form.files else {})})
+        return
+    names: tuple[str, ...] = ()
+    for rows in predicted:
+        names = names or model.output_names(rows.n_in)
+        if model.is_multi_label:
+            yield _as_answers(rows, names, form)
+        elif model.predicts_numbers:
+            yield _as_numbers(model, rows, form)
+        elif form.name == "jsonl":
+            yield "\n".join(to_json(fields) for fields in _each_row(rows, names, form))
+        else:
+            yield _as_lines(rows, names, form)
+
+
+def write_texts(path: Path, texts: Iterable[str]) -> None:
+    """Write texts to a file, in one step at their end; raises ``OutputError``."""
+    with files.errors_as(OutputError, f"{path} cannot be written"), files.replacing(path) as file:
+        for text in texts:
+            file.write(f"{text}\n".encode())
+
+
+def _shown(name: str) -> str:
+    """Return the name of a class so that it stays in its line: characters of texts may be line breaks, or spaces."""
+    return name if name.isprintable() and name.strip() else repr(name)
+
+
+def _as_lines(rows: PredictedRows, names: Sequence[str], form: Form) -> str:
+    numbered = all(name == str(number) for number, name in enumerate(names))
+    words = [str(number) if numbered else f"{number} {_shown(name)}" for number, name in enumerate(names)]
+    lines = [form.line(rows.first + index, words[number]) for index, number in enumerate(rows.classes)]
+    if not form.with_outputs:
+        return "\n".join(lines)
+    columns = ["\t".join([f"{value:.6f}" for value in row]) for row in rows.outputs.tolist()]
+    return "\n".join([f"{line}\t{row}" for line, row in zip(lines, columns, strict=True)])
+
+
+def _each_row(rows: PredictedRows, names: Sequence[str], form: Form) -> Iterator[dict[str, Any]]:
+    for index, (number, row) in enumerate(zip(rows.classes, rows.outputs.tolist(), strict=True)):
+        probabilities = [round(value, 6) for value in row]
+        fields = {**form.place(rows.first + index), "class": number, "label_name": names[number]}
+        yield {**fields, "probabilities": probabilities}
+
+
+def _number(value: Any) -> float:
+    """Return an output as the shortest decimal number that is it in its own type, float32 or float64."""
+    return float(str(value))
+
+
+def _as_numbers(model: TrainedModel, rows: PredictedRows, form: Form) -> str:
+    """Return the numbers that a model predicts for some rows, a row a line, with tabs between several."""
+    values, columns = [[_number(value) for value in row] for row in rows.outputs], model.output_names(rows.n_in)
+    if form.name != "jsonl":
+        return "\n".join(form.line(rows.first + i, *map(repr, row)) for i, row in enumerate(values))
+    if len(columns) > 1:
+        named = (dict(zip(columns, row, strict=True)) for row in values)
+        return "\n".join(to_json({**form.place(rows.first + i), "values": row}) for i, row in enumerate(named))
+    column = columns[0]
+    return "\n".join(
+        to_json({**form.place(rows.first + i), "column": column, "value": x}) for i, [x] in enumerate(values)
+    )
+
+
+def _as_answers(rows: PredictedRows, names: Sequence[str], form: Form) -> str:
+    """Return the labels that are there in some rows, a row a line, with commas between them; ``-`` for none."""
+    lines = []
+    for index, row in enumerate(rows.outputs.tolist()):
+        found = [name for name, value in zip(names, row, strict=True) if value > _YES]
+        if form.name == "jsonl":
+            likely = {name: round(value, 6) for name, value in zip(names, row, strict=True)}
+            lines.append(to_json({**form.place(rows.first + index), "labels": found, "probabilities": likely}))
+            continue
+        values = [f"{value:.6f}" for value in row] if form.with_outputs else []
+        lines.append(form.line(rows.first + index, ",".join(found) or "-", *values))
+    return "\n".join(lines)
+
+
+def _as_object(model: TrainedModel, blocks: list[PredictedRows]) -> dict[str, Any]:
+    if model.predicts_numbers:
+        numbers = [[_number(value) for value in row] for rows in blocks for row in rows.outputs]
+        names, fields = model.output_names(blocks[0].n_in), {"model": model.name, "examples": len(numbers)}
+        if len(names) > 1:
+            return {**fields, "columns": list(names), "predictions": numbers}
+        return {**fields, "column": names[0], "predictions": [x for [x] in numbers]}
+    if model.is_multi_label:
+        outputs = [row for rows in blocks for row in rows.outputs.tolist()]
+        return {
+            "model": model.name,
+            "examples": len(outputs),
+            "label_names": list(model.output_names(blocks[0].n_in)),
+            "predictions": [[int(value > _YES) for value in row] for row in outputs],
+            "probabilities": [[round(value, 6) for value in row] for row in outputs],
+        }
+    return {
+        "model": model.name,
+        "examples": sum(len(rows.classes) for rows in blocks),
+        "label_names": list(model.class_names(blocks[0].n_in)),
+        "predictions": [number for rows in blocks for number in rows.classes],
+        "probabilities": [[round(value, 6) for value in row] for rows in blocks for row in rows.outputs.tolist()],
+    }

@@ -1,0 +1,1 @@
+"""Models of Deeplearning4j, Keras and ONNX, read and written."""

@@ -1,0 +1,225 @@
+"""How parameters and updater state lie in a model file, where that is not how they lie here.
+
+Five things differ, each by layer. In 1.0.0 a layer may have no bias; batch normalization keeps the logarithm of the
+standard deviation (``useLogStd``); one-dimensional convolution keeps weights as (kernel, in, out) instead of
+(out, in, kernel). In 0.9.1 frozen layers have updater state, and the running variance includes ``eps``. All else is the
+same vector on both sides.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from dl4jlegacy.arrays.backend import Array
+from dl4jlegacy.kernels.elementary import exp
+from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration
+from dl4jlegacy.nn.interchange.dl4j.names import number, tagged
+from dl4jlegacy.nn.layers.convolution import Convolution1DLayer
+from dl4jlegacy.nn.layers.layer import Layer
+from dl4jlegacy.nn.layers.normalization import BatchNormalization
+from dl4jlegacy.nn.multilayer_updater import MultiLayerUpdater, UpdaterBlock
+from dl4jlegacy.nn.parameters import ParamLayout, ParamSpan
+
+__all__ = [
+    "LayerLayout",
+    "count",
+    "layouts_of",
+    "params_from_ours",
+    "params_to_ours",
+    "state_count",
+    "state_from_ours",
+    "state_to_ours",
+    "written_layouts",
+]
+
+Tree = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerLayout:
+    """How the parameters of one layer lie in a file."""
+
+    has_bias: bool = True
+    is_log_std: bool = False
+    is_kernel_first: bool = False
+    has_frozen_state: bool = False
+    eps_in_var: float = 0.0
+
+    def has(self, span: ParamSpan) -> bool:
+        """Whether the file has this parameter."""
+        return span.name != "b" or self.has_bias
+
+
+def layouts_of(tree: Tree, conf: Any) -> tuple[LayerLayout, ...]:
+    """Return the layouts of all layers in a ``configuration.json``, in the order of their parameters.
+
+    Args:
+        tree: the file's, already found to be sound.
+        conf: what was read of it.
+    """
+    if isinstance(conf, ComputationGraphConfiguration):
+        names = [node.name for node in conf.nodes() if node.stage is not None]
+        found = [tagged(tree["vertices"][name], name)[1]["layerConf"] for name in names]
+    else:
+        found = tree["confs"]
+    return tuple(_layout(each["layer"]) for each in found)
+
+
+def written_layouts(layers: Sequence[Layer], version: str | None) -> tuple[LayerLayout, ...]:
+    """Return the layouts in which a file in the shape of ``version`` holds these layers; None: as they lie here."""
+    if version is None:
+        return (LayerLayout(),) * len(layers)
+    if version == "0.9.1":
+        return tuple(
+            LayerLayout(
+                has_frozen_state=layer.frozen,
+                eps_in_var=layer.eps if isinstance(layer, BatchNormalization) else 0.0,
+            )
+            for layer in layers
+        )
+    return tuple(LayerLayout(is_kernel_first=isinstance(layer, Convolution1DLayer)) for layer in layers)
+
+
+def _layout(node: Any) -> LayerLayout:
+    name, body = tagged(node, "layer")
+    has_frozen_state = name == "FrozenLayer" and "@class" not in body
+    if name == "FrozenLayer":
+        name, body = tagged(body["layer"], "layer")
+    is_old_normalization = name == "batchNormalization" and "@class" not in body
+    return LayerLayout(
+        eps_in_var=number(body, "eps", 1e-5, "layer") if is_old_normalization else 0.0,
+        has_bias=body.get("hasBias") is not False,
+        is_log_std=body.get("useLogStd") is True,
+        is_kernel_first=name == "Convolution1DLayer" and "@class" in body,
+        has_frozen_state=has_frozen_state,
+    )
+
+
+def count(layout: ParamLayout, found: Sequence[LayerLayout]) -> int:
+    """Return how many numbers the file's vector of parameters has."""
+    return sum(span.stop - span.start for span in layout.spans if found[span.layer].has(span))
+
+
+def params_to_ours(vector: Array, layout: ParamLayout, found: Sequence[LayerLayout]) -> Array:
+    """Return the file's parameters as they lie here; a bias that it does not have is zero."""
+    ours = np.zeros(layout.size, vector.dtype)
+    at = 0
+    for span in layout.spans:
+        here = found[span.layer]
+        if here.has(span):
+            size = span.stop - span.start
+            ours[span.start : span.stop] = _value_to_ours(vector[at : at + size], span, here)
+            at += size
+    return ours
+
+
+def params_from_ours(vector: Array, layout: ParamLayout, found: Sequence[LayerLayout]) -> Array:
+    """Return our parameters as they lie in a file that has everything we have."""
+    pieces = (_value_from_ours(vector[s.start : s.stop], s, found[s.layer]) for s in layout.spans)
+    return np.concatenate([vector[:0], *pieces])
+
+
+def state_count(layers: Sequence[Layer], layout: ParamLayout, found: Sequence[LayerLayout]) -> int:
+    """Return how many numbers the file's updater state has."""
+    return sum(span.stop - span.start for span, *_ in _rows(_file_blocks(layers, layout, found)))
+
+
+def state_to_ours(vector: Array, layers: Sequence[Layer], layout: ParamLayout, found: Sequence[LayerLayout]) -> Array:
+    """Return the file's updater state as it lies here; that of a bias that it does not have is a new one."""
+    pieces: dict[tuple[ParamSpan, int], Array] = {}
+    at = 0
+    for span, row, _ in _rows(_file_blocks(layers, layout, found)):
+        size = span.stop - span.start
+        pieces[span, row] = _to_ours(vector[at : at + size], span, found[span.layer])
+        at += size
+    ours = [
+        pieces.get((span, row), np.full(span.stop - span.start, begin, vector.dtype))
+        for span, row, begin in _rows(_our_blocks(layers, layout))
+    ]
+    return np.concatenate([vector[:0], *ours])
+
+
+def state_from_ours(vector: Array, layers: Sequence[Layer], layout: ParamLayout, found: Sequence[LayerLayout]) -> Array:
+    """Return our updater state as it lies in a file that has everything we have; frozen layers' is a new one."""
+    pieces: dict[tuple[ParamSpan, int], Array] = {}
+    at = 0
+    for span, row, _ in _rows(_our_blocks(layers, layout)):
+        size = span.stop - span.start
+        pieces[span, row] = _theirs(vector[at : at + size], span, found[span.layer])
+        at += size
+    theirs = [
+        pieces.get((span, row), np.full(span.stop - span.start, begin, vector.dtype))
+        for span, row, begin in _rows(_file_blocks(layers, layout, found))
+    ]
+    return np.concatenate([vector[:0], *theirs])
+
+
+def _file_blocks(
+    layers: Sequence[Layer], layout: ParamLayout, found: Sequence[LayerLayout]
+) -> Iterator[tuple[UpdaterBlock, list[ParamSpan]]]:
+    """Yield the file's blocks, each with its parameters."""
+    counted = [
+        msgspec.structs.replace(layer, frozen=False) if here.has_frozen_state else layer
+        for layer, here in zip(layers, found, strict=True)
+    ]
+    for block in MultiLayerUpdater(counted, layout).blocks:
+        # 0.9.1 gives frozen layers a learning rate of 0, so that they share no block with others
+        for _, spans in itertools.groupby(_spans(block, layout), lambda span: found[span.layer].has_frozen_state):
+            yield block, [span for span in spans if found[span.layer].has(span)]
+
+
+def _our_blocks(layers: Sequence[Layer], layout: ParamLayout) -> Iterator[tuple[UpdaterBlock, list[ParamSpan]]]:
+    for block in MultiLayerUpdater(layers, layout).blocks:
+        yield block, _spans(block, layout)
+
+
+def _spans(block: UpdaterBlock, layout: ParamLayout) -> list[ParamSpan]:
+    return [span for span in layout.spans if block.start <= span.start < block.stop]
+
+
+def _rows(blocks: Iterable[tuple[UpdaterBlock, list[ParamSpan]]]) -> Iterator[tuple[ParamSpan, int, float]]:
+    """Yield the parameters in the order in which their state lies: with the number of the vector, m before v, and what
+    a new state has there.
+    """
+    for block, spans in blocks:
+        for row in range(block.rows):
+            for span in spans:
+                yield span, row, block.updater.begins_at
+
+
+def _value_to_ours(part: Array, span: ParamSpan, here: LayerLayout) -> Array:
+    if span.name != "var" or not span.is_state:
+        return _to_ours(part, span, here)
+    if here.is_log_std:
+        variance: Array = exp(2 * 2.302585092994046 * part.astype(np.float64)).astype(part.dtype)
+        return variance
+    return np.maximum(part - part.dtype.type(here.eps_in_var), 0) if here.eps_in_var else part
+
+
+def _value_from_ours(part: Array, span: ParamSpan, here: LayerLayout) -> Array:
+    if span.name == "var" and span.is_state and here.eps_in_var:
+        variance: Array = part + part.dtype.type(here.eps_in_var)
+        return variance
+    return _theirs(part, span, here)
+
+
+def _to_ours(part: Array, span: ParamSpan, here: LayerLayout) -> Array:
+    if not (here.is_kernel_first and span.name == "W"):
+        return part
+    n_out, n_in, kernel, _ = span.shape
+    ours: Array = part.reshape(kernel, n_in, n_out).transpose(2, 1, 0).ravel()
+    return ours
+
+
+def _theirs(part: Array, span: ParamSpan, here: LayerLayout) -> Array:
+    if not (here.is_kernel_first and span.name == "W"):
+        return part
+    n_out, n_in, kernel, _ = span.shape
+    theirs: Array = part.reshape(n_out, n_in, kernel).transpose(2, 1, 0).ravel()
+    return theirs

@@ -1,0 +1,549 @@
+"""Model files: a network in the zip that Deeplearning4j's ``ModelSerializer`` writes and reads.
+
+Entries: ``configuration.json`` (DL4J 0.9.1's shape, which every later version reads too), ``coefficients.bin`` and
+``updaterState.bin`` (ND4J arrays), ``normalizer.bin``; besides, ``dl4jlegacy.json``, which DL4J does not look at, with
+the configuration and the normalizer exactly as they are here. A file without that entry is a foreign one and is
+restored from ``configuration.json`` alone.
+
+A file whose name ends in ``.safetensors`` has the same in one safetensors file, see ``safetensors_file``.
+Writing is atomic: a reader sees the old file or the new one, never a half. The same network gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import lzma
+import os
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from dl4jlegacy.arrays.backend import Array, to_host
+from dl4jlegacy.datasets.images.image_files import ImageRecordReader
+from dl4jlegacy.datasets.normalizers import ImagePreProcessingScaler, Normalizer, normalizer_from_json
+from dl4jlegacy.datasets.reading import Reading
+from dl4jlegacy.datasets.sequences.sequence_reader import SequenceRecordReader
+from dl4jlegacy.datasets.tables.header import Header
+from dl4jlegacy.datasets.tables.transform_process import TransformProcess
+from dl4jlegacy.datasets.text.texts import TextReader
+from dl4jlegacy.errors import ConfError, DataError, ModelError
+from dl4jlegacy.kernels.protocol import Kernels
+from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration, MultiLayerConfiguration
+from dl4jlegacy.nn.conf.text import decode_json
+from dl4jlegacy.nn.foreign import foreign_file
+from dl4jlegacy.nn.graph.computation_graph import ComputationGraph
+from dl4jlegacy.nn.input_type import AnyInputType
+from dl4jlegacy.nn.interchange.dl4j import layout, nd4j
+from dl4jlegacy.nn.interchange.dl4j.graph import graph_from_dl4j, graph_to_dl4j
+from dl4jlegacy.nn.interchange.dl4j.json import to_dl4j
+from dl4jlegacy.nn.interchange.dl4j.normalizer_file import read_normalizer, write_normalizer
+from dl4jlegacy.nn.interchange.dl4j.reader import biases_of_their_own, from_dl4j
+from dl4jlegacy.nn.interchange.dl4j.safetensors_file import OWN as _OWN
+from dl4jlegacy.nn.interchange.dl4j.safetensors_file import SUFFIX, SafetensorsFile, is_safetensors, write_safetensors
+from dl4jlegacy.nn.interchange.dl4j.versions import VERSIONS, Version, answers_otherwise, differences, suiting, why_not
+from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
+from dl4jlegacy.nn.parameters import ParamLayout
+from dl4jlegacy.system import files
+from dl4jlegacy.system.strict_json import to_json
+
+__all__ = [
+    "restore_computation_graph",
+    "restore_label_names",
+    "restore_model",
+    "restore_multi_layer_network",
+    "restore_normalizer",
+    "restore_with_reading",
+    "write_model",
+]
+
+logger = logging.getLogger(__name__)
+
+_CONFIGURATION: Final = "configuration.json"
+_COEFFICIENTS: Final = "coefficients.bin"
+_UPDATER_STATE: Final = "updaterState.bin"
+_NORMALIZER: Final = "normalizer.bin"
+_PLAIN_FORMAT: Final = 1
+_OWN_FORMAT: Final = 2
+_BEGUN_FORMAT: Final = 3
+"""Since 2 the vectors may lie as Deeplearning4j has them; where they lie as here, files still say 1. 3: it has a state
+of AdaGrad or RmsProp that began as ND4J's; before, it began with zeros, and epsilon was added within the root."""
+
+_KERAS: Final = {"config.json", "metadata.json"}
+_OF_KERAS: Final = "; `dl4j export FILE --out model.zip` or KerasModelImport makes a model of it"
+_HDF5: Final = b"\x89HDF\r\n\x1a\n"
+_MAX_JSON_BYTES: Final = 16 << 20
+_MAX_ENTRIES: Final = 256
+_BOMB_BYTES: Final = 256 << 20
+_BOMB_RATIO: Final = 100
+_READING_ERRORS: Final = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    ValueError,
+    OverflowError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    OSError,
+)
+
+_Archive = zipfile.ZipFile | SafetensorsFile
+
+
+def write_model(
+    network: MultiLayerNetwork | ComputationGraph,
+    path: str | os.PathLike[str],
+    *,
+    save_updater: bool = True,
+    normalizer: Normalizer | None = None,
+    label_names: Sequence[str] = (),
+    transform: TransformProcess | None = None,
+    images: ImageRecordReader | None = None,
+    stratified: bool = False,
+    text: TextReader | None = None,
+    sequences: SequenceRecordReader | None = None,
+    header: Header | None = None,
+    dl4j_version: Version | None = None,
+) -> None:
+    """Save ``network`` to ``path``, replacing what is there in one step.
+
+    Args:
+        network: its configuration, parameters and (if ``save_updater``) updater state are saved.
+        path: the zip to write, or the safetensors file if it ends in ``.safetensors``; its folder must exist.
+        save_updater: without it training can continue only with a fresh updater.
+        normalizer, label_names, transform, images, stratified, text, sequences, header: how its data are read, see
+            ``Reading``, which ``restore_with_reading`` returns.
+        dl4j_version: the version of Deeplearning4j that is to read the file, "0.9.1" or "1.0.0" (1.0.0-M2.1), which is
+            then held to what the file says. None: for this package above all, in the shape of 0.9.1 where both versions
+            read that alike, otherwise of 1.0.0.
+
+    Raises:
+        ModelError: the file cannot be written, or ``dl4j_version`` cannot hold the network, or would answer otherwise.
+    """
+    is_zip = Path(path).suffix != SUFFIX
+    if dl4j_version is not None and not is_zip:
+        raise ModelError(f"Deeplearning4j {dl4j_version} reads no safetensors files; give {path} the ending .zip")
+    version = _addressed(network.conf, dl4j_version)
+    if dl4j_version == "0.9.1" and isinstance(normalizer, ImagePreProcessingScaler):
+        raise ModelError("Deeplearning4j 0.9.1 cannot read an ImagePreProcessingScaler with a model; 1.0.0 can")
+    own = _own_entry(
+        network,
+        normalizer,
+        has_updater=save_updater,
+        label_names=list(label_names) or None,
+        transform=None if transform is None else json.loads(transform.to_json()),
+        images=None if images is None else msgspec.to_builtins(images),
+        stratified=stratified or None,
+        text=None if text is None else msgspec.to_builtins(text),
+        sequences=None if sequences is None else msgspec.to_builtins(sequences),
+        header=None if header is None else msgspec.to_builtins(header),
+    )
+    if not is_zip:
+        write_safetensors(network, Path(path), own, save_updater=save_updater)
+        return
+    if isinstance(network, ComputationGraph):
+        tree = graph_to_dl4j(network.conf, iteration=network.iteration, version=version)
+    else:
+        tree = to_dl4j(network.conf, iteration=network.iteration, version=version)
+    layouts = layout.written_layouts(network.layers, version)
+    if any(each != layout.LayerLayout() for each in layouts):
+        own |= {"format": max(own["format"], _OWN_FORMAT), "dl4j_version": version}
+    params = layout.params_from_ours(to_host(network.params), network.layout, layouts)
+    state = layout.state_from_ours(to_host(network.updater_state), network.layers, network.layout, layouts)
+    entries = {
+        _CONFIGURATION: to_json(tree, indent=2).encode(),
+        _COEFFICIENTS: _vector_bytes(params),
+        _OWN: to_json(own, sort_keys=True, indent=2).encode(),
+    }
+    if save_updater and state.size:
+        entries[_UPDATER_STATE] = _vector_bytes(state)
+    if normalizer is not None:
+        entries[_NORMALIZER] = write_normalizer(normalizer)
+    _write_entries(Path(path), entries)
+
+
+def restore_model(
+    path: str | os.PathLike[str],
+    *,
+    load_updater: bool = True,
+    kernels: Kernels | None = None,
+    input_types: Sequence[AnyInputType] = (),
+) -> MultiLayerNetwork | ComputationGraph:
+    """Return the network of either kind saved at ``path`` by this package or by Deeplearning4j (0.9 to 1.0.0).
+
+    It takes features that are scaled as in training; ``dl4jlegacy.load_model`` returns it with the normalizer and the
+    label names, and scales them itself.
+
+    Args:
+        path: the zip, or the safetensors file.
+        load_updater: also restore the updater's state, if the file has it; otherwise it begins anew.
+        kernels: the network's; they decide where it lives.
+        input_types: what a network of Deeplearning4j takes, one for each input, where its file does not say it.
+
+    Raises:
+        ModelError: missing, truncated, corrupt, foreign, or a network that this package does not have.
+    """
+    with _opened(path) as archive:
+        return _network(archive, load_updater=load_updater, kernels=kernels, input_types=input_types)
+
+
+def _network(
+    archive: _Archive, *, load_updater: bool, kernels: Kernels | None, input_types: Sequence[AnyInputType]
+) -> MultiLayerNetwork | ComputationGraph:
+    conf, layouts = _configuration(archive, input_types)
+    if isinstance(archive, SafetensorsFile):
+        network = _built(conf, kernels)
+        params: Array = archive.params(network.param_table, network.layout.spans, network.layout.size)
+    else:
+        params = _read_vector(archive, _COEFFICIENTS, layout.count(ParamLayout.of(conf.resolved()), layouts))
+        if _OWN not in archive.namelist() and params.dtype == np.float64:  # 0.x keeps its type nowhere else
+            conf = conf.replace(conf=conf.conf.replace(dtype="float64"))
+        network = _built(conf, kernels)
+    network.iteration = _iteration(archive)
+    params = _cast(params, network.params.dtype, _COEFFICIENTS)
+    network.set_params(layout.params_to_ours(params, network.layout, layouts))
+    if load_updater:
+        _read_updater(archive, network, layouts)
+    return network
+
+
+def _built(conf: Any, kernels: Kernels | None) -> MultiLayerNetwork | ComputationGraph:
+    is_graph = isinstance(conf, ComputationGraphConfiguration)
+    return ComputationGraph(conf, kernels=kernels) if is_graph else MultiLayerNetwork(conf, kernels=kernels)
+
+
+def _read_updater(
+    archive: _Archive, network: MultiLayerNetwork | ComputationGraph, layouts: tuple[layout.LayerLayout, ...]
+) -> None:
+    """Restore the updater's state if the file has it."""
+    size = layout.state_count(network.layers, network.layout, layouts)
+    if isinstance(archive, SafetensorsFile):
+        state = archive.updater_state(size) if archive.has_updater else None
+    else:
+        is_there = _UPDATER_STATE in archive.namelist()
+        if is_there and size and _OWN not in archive.namelist():
+            _check_biases(_json(archive, _CONFIGURATION))
+        state = _read_vector(archive, _UPDATER_STATE, size) if is_there else None
+    if state is not None:
+        state = _cast(state, network.params.dtype, _UPDATER_STATE)
+        network.set_updater_state(layout.state_to_ours(state, network.layers, network.layout, layouts))
+        if network.updater.beginnings and _OWN in archive.namelist() and _own(archive)["format"] < _BEGUN_FORMAT:
+            network.updater.begin_within(network.updater_state)
+            logger.warning(
+                "the file is of a version whose AdaGrad and RmsProp began their state with zeros, and added epsilon "
+                "within the root: its state is raised to Deeplearning4j's; with a large epsilon further steps are long"
+            )
+
+
+def _check_biases(tree: object) -> None:
+    """Raise ``ModelError`` if the updater's state lies otherwise in a file of Deeplearning4j's than here."""
+    if found := biases_of_their_own(tree):
+        raise ModelError(
+            f"{found}, so that the updater's state lies otherwise in the file than here: load_updater=False reads the "
+            "network without it (restore_model), as dl4j evaluate, dl4j predict and load_model do"
+        )
+
+
+def restore_multi_layer_network(
+    path: str | os.PathLike[str],
+    *,
+    load_updater: bool = True,
+    kernels: Kernels | None = None,
+    input_types: Sequence[AnyInputType] = (),
+) -> MultiLayerNetwork:
+    """Return the ``MultiLayerNetwork`` saved at ``path``; arguments and errors as ``restore_model``."""
+    network = restore_model(path, load_updater=load_updater, kernels=kernels, input_types=input_types)
+    if not isinstance(network, MultiLayerNetwork):
+        raise ModelError(f"model file {path} holds a ComputationGraph; read it with restore_computation_graph")
+    return network
+
+
+def restore_computation_graph(
+    path: str | os.PathLike[str],
+    *,
+    load_updater: bool = True,
+    kernels: Kernels | None = None,
+    input_types: Sequence[AnyInputType] = (),
+) -> ComputationGraph:
+    """Return the ``ComputationGraph`` saved at ``path``; arguments and errors as ``restore_model``."""
+    network = restore_model(path, load_updater=load_updater, kernels=kernels, input_types=input_types)
+    if not isinstance(network, ComputationGraph):
+        raise ModelError(f"model file {path} holds a MultiLayerNetwork; read it with restore_multi_layer_network")
+    return network
+
+
+def restore_normalizer(path: str | os.PathLike[str]) -> Normalizer | None:
+    """Return the normalizer saved with the model at ``path``, or None if it has none.
+
+    Raises:
+        ModelError: the file or the normalizer in it cannot be read.
+    """
+    with _opened(path) as archive:
+        return _normalizer(archive)
+
+
+def restore_label_names(path: str | os.PathLike[str]) -> tuple[str, ...]:
+    """Return the label names of the outputs of the model at ``path``; empty if the file has none.
+
+    Raises:
+        ModelError: the file cannot be read.
+    """
+    with _opened(path) as archive:
+        return _label_names(archive)
+
+
+def restore_with_reading(
+    path: str | os.PathLike[str], *, kernels: Kernels | None = None
+) -> tuple[MultiLayerNetwork | ComputationGraph, Reading]:
+    """Return the network at ``path``, its updater anew, and how its data are read; errors as ``restore_model``.
+
+    The file is opened once: one that is replaced meanwhile gives all of the old or all of the new.
+    """
+    with _opened(path) as archive:
+        network = _network(archive, load_updater=False, kernels=kernels, input_types=())
+        return network, _reading(archive)
+
+
+def _reading(archive: _Archive) -> Reading:
+    own = _own(archive) if _OWN in archive.namelist() else {}
+
+    def read(name: str, kind: Any) -> Any:
+        saved = own.get(name)
+        return None if saved is None else decode_json(to_json(saved), kind)
+
+    saved = own.get("transform")
+    transform = None if saved is None else TransformProcess.from_json(to_json(saved))
+    if transform is not None and not transform.is_fitted:
+        raise ModelError(f"entry {_OWN} has a transform that was not fitted to any data")
+    return Reading(
+        normalizer=_normalizer(archive),
+        label_names=_label_names(archive),
+        transform=transform,
+        images=read("images", ImageRecordReader),
+        stratified=own.get("stratified") is True,
+        text=read("text", TextReader),
+        sequences=read("sequences", SequenceRecordReader),
+        header=read("header", Header),
+    )
+
+
+def _normalizer(archive: _Archive) -> Normalizer | None:
+    if _OWN in archive.namelist():
+        saved = _own(archive).get("normalizer")
+        if saved is not None:
+            return normalizer_from_json(to_json(saved))
+    if isinstance(archive, zipfile.ZipFile) and _NORMALIZER in archive.namelist():
+        return read_normalizer(_read(archive, _NORMALIZER, _MAX_JSON_BYTES))
+    return None
+
+
+def _label_names(archive: _Archive) -> tuple[str, ...]:
+    names = _own(archive).get("label_names", []) if _OWN in archive.namelist() else []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ModelError(f"entry {_OWN} has label names that are no list of names")
+    return tuple(names)
+
+
+# -- writing ---------------------------------------------------------------------------------------------------------
+
+
+def _own_entry(
+    network: MultiLayerNetwork | ComputationGraph, normalizer: Normalizer | None, *, has_updater: bool, **more: Any
+) -> dict[str, Any]:
+    """Return what this package alone looks at: the configuration and what belongs to it exactly as they are here."""
+    format_ = _BEGUN_FORMAT if has_updater and network.updater.beginnings else _PLAIN_FORMAT
+    own: dict[str, Any] = {"format": format_, "configuration": json.loads(network.conf.to_json())}
+    own["iteration"] = network.iteration
+    if normalizer is not None:
+        own["normalizer"] = json.loads(normalizer.to_json())
+    return own | {name: value for name, value in more.items() if value is not None}
+
+
+def _addressed(conf: Any, version: Version | None) -> Version:
+    """Return the version whose shape is written; hold one that was named to what it can do."""
+    if version is None:
+        return suiting(conf)
+    if version not in VERSIONS:
+        raise ModelError(f"dl4j_version is {version!r}; known are {' and '.join(VERSIONS)}")
+    if reasons := why_not(conf, version):
+        other = next((each for each in VERSIONS if not why_not(conf, each)), None)
+        instead = (
+            f"{other} can" if other else "no version can: leave dl4j_version out, for a file of this package alone"
+        )
+        raise ModelError(f"Deeplearning4j {version} cannot take this network: {'; '.join(reasons[:3])} ({instead})")
+    for reason in differences(conf, version):
+        logger.warning("Deeplearning4j %s differs: %s", version, reason)
+    return version
+
+
+def _vector_bytes(vector: Array) -> bytes:
+    """DL4J keeps its flat vectors as rows ``(1, n)``."""
+    return nd4j.write(to_host(vector).reshape(1, -1))
+
+
+def _write_entries(path: Path, entries: dict[str, bytes]) -> None:
+    with (
+        files.errors_as(ModelError, f"model file {path} cannot be written", "choose a writable place"),
+        files.replacing(path) as file,
+        zipfile.ZipFile(file, "w") as archive,
+    ):
+        for name, data in entries.items():
+            archive.writestr(_entry(name), data)
+
+
+def _entry(name: str) -> zipfile.ZipInfo:
+    """A zip entry without the time of day, so that equal models are equal files.
+
+    Arrays are stored as they are: deflating weights takes most of the time of a save and spares 7 % of the bytes.
+    """
+    info = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
+    info.compress_type = zipfile.ZIP_STORED if name.endswith(".bin") else zipfile.ZIP_DEFLATED
+    info.external_attr = 0o644 << 16
+    return info
+
+
+# -- reading ---------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _opened(path: str | os.PathLike[str]) -> Iterator[_Archive]:
+    """Open a model file; every way in which a file can be bad becomes a ``ModelError`` that names the file."""
+    try:
+        with contextlib.ExitStack() as stack:
+            place = files.expand(path)
+            file = stack.enter_context(files.open_to_read(place))
+            begin = file.read(len(_HDF5) + 1)
+            if foreign := foreign_file(place):
+                raise ModelError(foreign)
+            if is_safetensors(begin):
+                yield stack.enter_context(SafetensorsFile.opened(place))
+                return
+            if begin.startswith(_HDF5):
+                raise ModelError(f"it is an HDF5 file, such as Keras writes{_OF_KERAS}")
+            archive = stack.enter_context(zipfile.ZipFile(file))
+            _check_entries(archive, os.fstat(file.fileno()).st_size)
+            yield archive
+    except FileNotFoundError as exc:
+        raise ModelError(f"model file {path} does not exist") from exc
+    except zipfile.BadZipFile as exc:
+        raise ModelError(
+            f"model file {path} is truncated, corrupt or no model at all ({exc}); save it again or use an older copy"
+        ) from exc
+    except (ModelError, ConfError, DataError) as exc:
+        raise ModelError(f"model file {path} is unusable: {exc}") from exc
+    except _READING_ERRORS as exc:
+        raise ModelError(
+            f"model file {path} cannot be read ({type(exc).__name__}: {exc}); save it again or use an older copy"
+        ) from exc
+
+
+def _check_entries(archive: zipfile.ZipFile, file_bytes: int) -> None:
+    entries = archive.infolist()
+    names = [entry.filename for entry in entries]
+    if len(entries) > _MAX_ENTRIES or len(set(names)) != len(names):
+        raise ModelError(f"it has {len(entries)} entries, {len(set(names))} different; a model file has a handful")
+    for entry in entries:
+        if entry.filename.startswith(("/", "\\")) or ".." in Path(entry.filename.replace("\\", "/")).parts:
+            raise ModelError(f"entry {entry.filename!r} points outside the file; refusing a file made to attack")
+    total = sum(entry.file_size for entry in entries)
+    if total > max(_BOMB_BYTES, _BOMB_RATIO * file_bytes):
+        raise ModelError(f"{file_bytes} bytes would unpack to {total}; refusing what looks like a zip bomb")
+    if set(names) >= _KERAS:
+        raise ModelError(f"it is a file of Keras{_OF_KERAS}")
+    if _CONFIGURATION not in names and _OWN not in names:
+        raise ModelError(f"entry {_CONFIGURATION} is missing, so it is no Deeplearning4j model; entries: {names[:8]}")
+
+
+def _configuration(
+    archive: _Archive, input_types: Sequence[AnyInputType]
+) -> tuple[Any, tuple[layout.LayerLayout, ...]]:
+    """Return the configuration of whichever kind of network the file holds, and how its parameters lie there."""
+    if _OWN in archive.namelist():
+        own = _own(archive)
+        tree = own["configuration"]
+        is_graph = isinstance(tree, dict) and "vertices" in tree
+        kind: Any = ComputationGraphConfiguration if is_graph else MultiLayerConfiguration
+        conf = kind.from_json(to_json(tree))
+        return conf, layout.written_layouts(conf.resolved(), own.get("dl4j_version"))
+    tree = _json(archive, _CONFIGURATION)
+    conf = graph_from_dl4j(tree, input_types) if "vertices" in tree else from_dl4j(tree, input_types)
+    version: Version = "1.0.0" if "dataType" in tree else "0.9.1"
+    if reasons := answers_otherwise(conf):
+        raise ModelError("; ".join(reasons))
+    for reason in differences(conf, version):
+        logger.warning("Deeplearning4j %s differs: %s", version, reason)
+    return conf, layout.layouts_of(tree, conf)
+
+
+def _iteration(archive: _Archive) -> int:
+    """The number of updates done when the model was saved; Adam and schedules continue from there."""
+    is_own = _OWN in archive.namelist()
+    value = _own(archive).get("iteration") if is_own else _json(archive, _CONFIGURATION).get("iterationCount")
+    return value if isinstance(value, int) and value >= 0 else 0
+
+
+def _own(archive: _Archive) -> dict[str, Any]:
+    own = _json(archive, _OWN)
+    if own.get("format") not in (_PLAIN_FORMAT, _OWN_FORMAT, _BEGUN_FORMAT) or "configuration" not in own:
+        raise ModelError(
+            f"entry {_OWN} has format {own.get('format')!r}, this version reads {_BEGUN_FORMAT}; upgrade dl4jlegacy"
+        )
+    return own
+
+
+def _json(archive: _Archive, name: str) -> dict[str, Any]:
+    try:
+        tree = json.loads(_read(archive, name, _MAX_JSON_BYTES))
+    except (ValueError, RecursionError) as exc:
+        raise ModelError(f"entry {name} is not JSON: {exc}") from exc
+    if not isinstance(tree, dict):
+        raise ModelError(f"entry {name} holds a JSON {type(tree).__name__} instead of an object")
+    return tree
+
+
+def _read(archive: _Archive, name: str, limit: int) -> bytes:
+    with archive.open(name) as entry:
+        data = entry.read(limit + 1)
+    if len(data) > limit:
+        raise ModelError(f"entry {name} is larger than {limit} bytes")
+    return data
+
+
+def _read_vector(archive: zipfile.ZipFile, name: str, expected: int) -> Array:
+    """Read a flat vector of ``expected`` elements; reading on to the end makes zipfile check the entry's checksum."""
+    if name not in archive.namelist():
+        raise ModelError(f"entry {name} is missing; the file was not written completely")
+    with archive.open(name) as entry:
+        vector = nd4j.read(entry, max_nbytes=8 * expected)
+        if entry.read(1):
+            raise ModelError(f"entry {name} goes on after its array")
+    if vector.size != expected or vector.dtype.kind != "f":
+        raise ModelError(
+            f"entry {name} holds {vector.size} {vector.dtype} numbers, the configuration in the file needs {expected}"
+        )
+    if not np.isfinite(vector).all():
+        raise ModelError(f"entry {name} holds NaN or infinity: the model had diverged when it was saved")
+    return vector.reshape(-1)
+
+
+def _cast(vector: Array, dtype: Any, name: str) -> Array:
+    """Return the numbers of entry ``name`` in the network's precision."""
+    with np.errstate(over="ignore"):
+        cast: Array = vector.astype(dtype, copy=False)
+    wrong = int(vector.size - np.isfinite(cast).sum())
+    if wrong:
+        largest = float(np.abs(vector).max())
+        raise ModelError(f"entry {name} holds {wrong} numbers that {dtype} cannot hold, up to {largest:g} in size")
+    return cast

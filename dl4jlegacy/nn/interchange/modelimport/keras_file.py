@@ -1,0 +1,273 @@
+"""Files of Keras: the network's description and its weights, out of HDF5 (``.h5``) and ``.keras``.
+
+A ``.keras`` file is a zip of ``config.json``, ``metadata.json`` and ``model.weights.h5``; an ``.h5`` file has the
+description in the attribute ``model_config`` and the weights below ``model_weights``. Nothing of a file is run, and no
+link in it is followed to another file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import mmap
+import os
+import re
+import struct
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Final
+
+import numpy as np
+
+from dl4jlegacy.arrays.backend import Array
+from dl4jlegacy.errors import Dl4jError, ModelError
+from dl4jlegacy.system import files
+
+__all__ = ["KerasFile", "is_keras", "opened", "read_array"]
+
+_HDF5: Final = b"\x89HDF\r\n\x1a\n"
+_HEAP: Final = b"GCOL\x01\0\0\0"
+_OBJECT: Final = struct.Struct("<H6xQ")
+_CONFIG: Final = "config.json"
+_METADATA: Final = "metadata.json"
+_WEIGHTS: Final = "model.weights.h5"
+_MAX_JSON_BYTES: Final = 16 << 20
+_MAX_BYTES: Final = 4 << 30
+_PARTS: Final = ("vars", "cell/vars", "layer/vars", "forward_layer/cell/vars", "backward_layer/cell/vars")
+"""Where a layer's arrays lie below its group in ``.keras`` files, in the order of the layer's weights."""
+
+
+def is_keras(path: str | os.PathLike[str]) -> bool:
+    """Return whether a file is one of Keras, by what is in it; False for one that cannot be read."""
+    with contextlib.suppress(OSError, ModelError), files.open_to_read(files.expand(path)) as file:
+        if file.read(len(_HDF5)) == _HDF5:
+            return True
+        with files.damage_as(ModelError, str(path)), zipfile.ZipFile(file) as archive:
+            return {_CONFIG, _METADATA} <= set(archive.namelist())
+    return False
+
+
+def import_h5py() -> ModuleType:
+    """Return the library ``h5py``; raise ``ModelError`` with what to type if it is not there."""
+    try:
+        import h5py
+    except ImportError as exc:
+        raise ModelError("files of Keras need the library h5py: install it with ./install keras") from exc
+    found: ModuleType = h5py
+    return found
+
+
+@dataclass(frozen=True)
+class KerasFile:
+    """An open file.
+
+    Attributes:
+        config: the description of the model: ``class_name`` and ``config``.
+        training: loss and optimizer as the file names them, empty if the model was not compiled.
+        version: of the Keras that wrote it, "" if it does not say.
+    """
+
+    config: Mapping[str, Any]
+    training: Mapping[str, Any]
+    version: str
+    _arrays: _Arrays
+
+    def weights(self, layer: str, kind: str) -> list[Any]:
+        """Return the arrays of a layer, unread, in the order of its ``weights``: by its name and the class it is of."""
+        return self._arrays.of(layer, kind)
+
+
+@contextlib.contextmanager
+def opened(path: str | os.PathLike[str]) -> Iterator[KerasFile]:
+    """Open a file; every way in which it can be bad becomes a ``ModelError`` that names it."""
+    h5py = import_h5py()
+    try:
+        with contextlib.ExitStack() as stack:
+            file = stack.enter_context(files.open_to_read(files.expand(path)))
+            begin = file.read(len(_HDF5))
+            file.seek(0)
+            if begin == _HDF5:
+                with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                    _check_heaps(content)
+                yield _of_hdf5(stack.enter_context(h5py.File(file, "r")))
+            else:
+                yield _of_zip(h5py, stack, stack.enter_context(zipfile.ZipFile(file)))
+    except FileNotFoundError as exc:
+        raise ModelError(f"model file {path} does not exist") from exc
+    except zipfile.BadZipFile as exc:
+        raise ModelError(f"{path} is no file of Keras, neither HDF5 nor a .keras zip ({exc})") from exc
+    except Dl4jError as exc:
+        raise ModelError(f"file of Keras {path} is unusable: {exc}") from exc
+    except Exception as exc:  # h5py and zipfile raise whatever they like for damaged files
+        raise ModelError(f"file of Keras {path} cannot be read ({type(exc).__name__}: {exc}); save it again") from exc
+
+
+def _of_hdf5(file: Any) -> KerasFile:
+    said = file.attrs.get("model_config")
+    if said is None:
+        raise ModelError("it has no attribute model_config: weights alone say no network; save the whole model")
+    training = file.attrs.get("training_config")
+    trained = {} if training is None else _json("training_config", training)
+    arrays = _HdfArrays(_group(file, "model_weights"))
+    version = file.attrs.get("keras_version", "")
+    return KerasFile(_json("model_config", said), trained, _text(version), arrays)
+
+
+def _of_zip(h5py: ModuleType, stack: contextlib.ExitStack, archive: zipfile.ZipFile) -> KerasFile:
+    names = set(archive.namelist())
+    if missing := sorted({_CONFIG, _METADATA, _WEIGHTS} - names):
+        raise ModelError(f"entry {missing[0]} is missing, so it is no .keras file; entries: {sorted(names)[:8]}")
+    config = _json(_CONFIG, _entry(archive, _CONFIG, _MAX_JSON_BYTES))
+    metadata = _json(_METADATA, _entry(archive, _METADATA, _MAX_JSON_BYTES))
+    weights = _entry(archive, _WEIGHTS, _MAX_BYTES)
+    _check_heaps(weights)
+    file = stack.enter_context(h5py.File(io.BytesIO(weights), "r"))
+    training = config.get("compile_config") or {}
+    return KerasFile(config, training, _text(metadata.get("keras_version", "")), _ZipArrays(file))
+
+
+def _check_heaps(content: bytes | mmap.mmap) -> None:
+    """Raise ``ModelError`` if going through a global heap of an HDF5 file would never end: HDF5 does not check that.
+
+    A heap ("GCOL"; HDF5 File Format Specification, III.E) is a row of objects, each of a header of 16 bytes and its
+    data. Object 0 is free space, whose size includes the header: one of size 0 is followed by itself.
+    """
+    at = content.find(_HEAP)
+    while at >= 0:
+        place, end = at + 16, at + int.from_bytes(content[at + 8 : at + 16], "little")
+        while place + 16 <= min(end, len(content)):
+            number, nbytes = _OBJECT.unpack_from(content, place)
+            if (not number and nbytes < 16) or nbytes > end - place:
+                raise ModelError(f"its heap at byte {at} has an object of {nbytes} bytes at byte {place}: damaged")
+            place += 16 + -(-nbytes // 8) * 8 if number else nbytes
+        at = content.find(_HEAP, at + 1)
+
+
+def _entry(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
+    with archive.open(name) as entry:
+        data = entry.read(limit + 1)
+    if len(data) > limit:
+        raise ModelError(f"entry {name} is larger than {limit} bytes")
+    return data
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _json(name: str, text: Any) -> dict[str, Any]:
+    try:
+        tree = json.loads(text)
+    except (ValueError, RecursionError) as exc:
+        raise ModelError(f"{name} is not JSON: {exc}") from exc
+    if not isinstance(tree, dict):
+        raise ModelError(f"{name} holds a JSON {type(tree).__name__} instead of an object")
+    return tree
+
+
+# -- arrays ----------------------------------------------------------------------------------------------------------
+
+
+def _member(group: Any, name: str) -> Any:
+    """Return a member of a group that lies in this very file, None if there is none."""
+    found = group
+    for part in name.split("/"):
+        if not hasattr(found, "keys") or part not in found:
+            return None
+        link = type(found.get(part, getlink=True)).__name__
+        if link != "HardLink":
+            raise ModelError(f"{found.name}/{part} is a {link}; nothing but what is in the file itself is read")
+        found = found[part]
+    return found
+
+
+def _group(file: Any, name: str) -> Any:
+    found = _member(file, name)
+    if found is None:
+        raise ModelError(f"group {name} is missing")
+    return found
+
+
+class _Arrays:
+    """The arrays of layers."""
+
+    def of(self, layer: str, kind: str) -> list[Any]:
+        """Return those of a layer."""
+        raise NotImplementedError
+
+
+class _HdfArrays(_Arrays):
+    """Below ``model_weights``: a group for each layer, whose attribute ``weight_names`` has them in order."""
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+
+    def of(self, layer: str, kind: str) -> list[Any]:
+        group = _member(self._group, layer)
+        if group is None:
+            return []
+        return [_checked(_member(group, _text(name)), f"{layer}/{_text(name)}") for name in group.attrs["weight_names"]]
+
+
+class _ZipArrays(_Arrays):
+    """Below ``layers``: a group for each layer, called as its class, with a number from the second on."""
+
+    def __init__(self, file: Any) -> None:
+        layers = _member(file, "layers")
+        if layers is None:
+            layers = _group(file, "_layer_checkpoint_dependencies")
+        self._by_name: dict[str, Any] = {}
+        self._by_place: dict[str, Any] = {}
+        self._seen: dict[str, int] = {}
+        for place in layers:
+            group = _member(layers, place)
+            own = _member(group, "vars")
+            name = None if own is None else own.attrs.get("name")
+            if name is not None:
+                self._by_name[_text(name)] = group
+            self._by_place[place] = group
+
+    def of(self, layer: str, kind: str) -> list[Any]:
+        snake = _snake(kind)
+        number = self._seen.get(snake, 0)
+        self._seen[snake] = number + 1
+        group = self._by_name.get(layer)
+        if group is None:
+            group = self._by_place.get(f"{snake}_{number}" if number else snake)
+        found = []
+        for part in _PARTS:
+            values = None if group is None else _member(group, part)
+            numbers = [] if values is None else sorted(values, key=int)
+            found += [_checked(_member(values, number), f"{layer}/{part}/{number}") for number in numbers]
+        return found
+
+
+def _snake(kind: str) -> str:
+    """Return a class's name as Keras writes it in files: ``MaxPooling2D`` is ``max_pooling2d``."""
+    name = re.sub(r"\W+", "", kind)
+    name = re.sub("(.)([A-Z][a-z]+)", r"\1_\2", name)
+    return re.sub("([a-z])([A-Z])", r"\1_\2", name).lower()
+
+
+def _checked(dataset: Any, name: str) -> Any:
+    """Return a data set of numbers in this very file; raises ``ModelError``."""
+    if dataset is None or not hasattr(dataset, "shape"):
+        raise ModelError(f"array {name} is missing")
+    if dataset.external or dataset.is_virtual:
+        raise ModelError(f"array {name} lies in another file; nothing but what is in the file itself is read")
+    return dataset
+
+
+def read_array(dataset: Any, shape: Sequence[int], what: str) -> Array:
+    """Return an array of floating-point numbers of a shape that is known; raises ``ModelError``."""
+    if tuple(dataset.shape) != tuple(shape):
+        raise ModelError(f"{what} has shape {tuple(dataset.shape)}, its layer needs {tuple(shape)}")
+    if dataset.dtype.kind != "f":
+        raise ModelError(f"{what} holds {dataset.dtype}; weights are floating-point numbers")
+    array: Array = np.asarray(dataset[()], np.float64)
+    if not np.isfinite(array).all():
+        raise ModelError(f"{what} holds NaN or infinity: the model had diverged when it was saved")
+    return array

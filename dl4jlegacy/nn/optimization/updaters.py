@@ -1,0 +1,312 @@
+"""Updaters: how a gradient becomes a step; frozen structs that call the fused kernels on a flat block.
+
+``apply`` works in place on one ``UpdaterBlock``: ``params``, ``gradient`` of n elements and ``state`` of
+``state_size(n)``, laid out as DL4J does it, one whole vector after the other (``[m | v]``); a new one has the number
+``begins_at`` everywhere. Formulas and defaults are those of ``org.nd4j.linalg.learning.config`` (1.0.0), the beginning
+of a state that of both versions; ``iteration`` counts from 0.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import msgspec
+
+from dl4jlegacy.arrays.backend import Array
+from dl4jlegacy.errors import ConfError, ShapeError, nearest
+from dl4jlegacy.kernels.protocol import Kernels
+from dl4jlegacy.nn.arguments import Described, spelled
+from dl4jlegacy.nn.optimization.schedules import Changes, Schedule, check_changes, value_at
+
+__all__ = [
+    "UPDATERS",
+    "AMSGrad",
+    "AdaBelief",
+    "AdaDelta",
+    "AdaGrad",
+    "AdaMax",
+    "Adam",
+    "Nadam",
+    "Nesterovs",
+    "NoOp",
+    "RmsProp",
+    "Sgd",
+    "Updater",
+    "check_idle",
+    "create_updater",
+    "resolve_updater",
+    "with_learning_rate",
+]
+
+
+class _Updater(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    tag_field="type",
+    tag=True,
+    forbid_unknown_fields=True,
+    metaclass=Described,
+):
+    positional: ClassVar[tuple[str, ...]] = ()
+    vectors: ClassVar[int] = 0  # state vectors as long as the parameters
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if isinstance(value, float) and not (value >= 0 and math.isfinite(value)):
+                raise ConfError(f"{type(self).__name__}: {name} is {value}; it must be a finite number, not negative")
+            if name in _DECAYS and value >= 1:
+                raise ConfError(f"{type(self).__name__}: {name} is {value}; it must lie in 0..1, without 1")
+
+    @property
+    def begins_at(self) -> float:
+        """What every element of a new state is."""
+        return 0.0
+
+    def state_size(self, n: int) -> int:
+        """Return how many elements of state ``n`` parameters need."""
+        return self.vectors * n
+
+    def apply(self, params: Array, gradient: Array, state: Array, iteration: int, kernels: Kernels) -> bool:
+        """Subtract the step for ``gradient`` from ``params`` and advance ``state``; all flat, in place.
+
+        Return whether all parameters are finite then; on a GPU True, since to look would wait for it.
+
+        Raises:
+            ShapeError: the sizes do not fit.
+        """
+        n = params.size
+        if gradient.size != n or state.size != self.state_size(n):
+            raise ShapeError(
+                f"{type(self).__name__}: {n} parameters need {n} gradients and {self.state_size(n)} elements of state, "
+                f"got {gradient.size} and {state.size}"
+            )
+        parts = [state[k * n : (k + 1) * n] for k in range(self.vectors)]
+        return self._apply(params, gradient, parts, iteration, kernels)
+
+    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> bool:
+        raise NotImplementedError
+
+
+_DECAYS = frozenset({"beta1", "beta2", "rho", "decay"})
+
+
+class _Rated(_Updater, frozen=True, kw_only=True):
+    positional: ClassVar[tuple[str, ...]] = ("learning_rate",)
+    learning_rate: float = 1e-3
+    schedule: Schedule | None = None
+
+    def rate(self, iteration: int) -> float:
+        """Return the learning rate at ``iteration``."""
+        return self.learning_rate if self.schedule is None else self.schedule.value(self.learning_rate, iteration)
+
+
+class Sgd(_Rated, frozen=True, kw_only=True):
+    """``up = lr g``."""
+
+    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> bool:
+        return kernels.sgd(params, gradient, self.rate(iteration))
+
+
+class Nesterovs(_Rated, frozen=True, kw_only=True):
+    """Momentum that looks ahead (Nesterov 1983, as Sutskever et al. 2013); ``v' = mu v - lr g``.
+
+    ``momentum_after`` maps an iteration to the momentum from there on.
+    """
+
+    positional: ClassVar[tuple[str, ...]] = ("learning_rate", "momentum")
+    vectors: ClassVar[int] = 1
+    learning_rate: float = 0.1
+    momentum: float = 0.9
+    momentum_after: Changes = {}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_changes("Nesterovs.momentum_after", self.momentum_after)
+
+    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> bool:
+        (v,) = parts
+        momentum = value_at(self.momentum_after, self.momentum, iteration)
+        return kernels.nesterovs(params, gradient, v, self.rate(iteration), momentum)
+
+
+class AdaGrad(_Rated, frozen=True, kw_only=True):
+    """Duchi et al. 2011: ``h += g^2; up = lr g / (sqrt(h) + epsilon)``; as ND4J, h begins at 1e-6, for any epsilon."""
+
+    vectors: ClassVar[int] = 1
+    learning_rate: float = 0.1
+    epsilon: float = 1e-6
+
+    @property
+    def begins_at(self) -> float:
+        """See above."""
+        return 1e-6
+
+    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> bool:
+        (h,) = parts
+        return kernels.adagrad(params, gradient, h, self.rate(iteration), self.epsilon)
+
+
+class RmsProp(_Rated, frozen=True, kw_only=True):
+    """Tieleman and Hinton 2012: AdaGrad with a decaying mean of ``g^2``, which begins at epsilon, as ND4J's."""
+
+    vectors: ClassVar[int] = 1
+    learning_rate: float = 0.1
+    decay: float = 0.95
+    epsilon: float = 1e-8
+
+    @property
+    def begins_at(self) -> float:
+        """See above."""
+        return self.epsilon
+
+    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> bool:
+        (c,) = parts
+        return kernels.rmsprop(params, gradient, c, self.rate(iteration), self.decay, self.epsilon)
+
+
+class _Moments(_Rated, frozen=True, kw_only=True):
+    """What Adam and its relatives have in common: two decay rates and the kernel's argument order."""
+
+    vectors: ClassVar[int] = 2
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+
+    def _constants(self, iteration: int) -> tuple[float, float, float, float, int]:
+        return self.rate(iteration), self.beta1, self.beta2, self.epsilon, iteration
+
+
+class Adam(_Moments, frozen=True, kw_only=True):
+    """Kingma and Ba 2014; state ``[m | v]``."""
+
+    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> bool:
+        m, v = parts
+        return kernels.adam(params, gradient, m, v, *self._constants(iteration))
+
+
+class AdaMax(_Moments, frozen=True, kw_only=True):
+    """Kingma and Ba 2014, section 7.1: the infinity norm in place of v; state ``[m | u]``.
+
+    ``epsilon`` has no part in its steps, as in DL4J, whose files have it (``check_idle``).
+    """
+
+    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> bool:
+        m, u = parts
+        return kernels.adamax(params, gradient, m, u, *self._constants(iteration))
+
+
+class Nadam(_Moments, frozen=True, kw_only=True):
+    """Dozat 2016: Adam with Nesterov's look-ahead; as DL4J, v is not corrected for its bias; state ``[m | v]``."""
+
+    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> bool:
+        m, v = parts
+        return kernels.nadam(params, gradient, m, v, *self._constants(iteration))
+
+
+class AMSGrad(_Moments, frozen=True, kw_only=True):
+    """Reddi et al. 2018: Adam whose v never falls; state ``[m | v | v_hat]``."""
+
+    vectors: ClassVar[int] = 3
+
+    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> bool:
+        m, v, v_hat = parts
+        return kernels.amsgrad(params, gradient, m, v, v_hat, *self._constants(iteration))
+
+
+class AdaBelief(_Moments, frozen=True, kw_only=True):
+    """Zhuang et al. 2020: Adam with the variance of g around m in place of v; state ``[m | s]``."""
+
+    epsilon: float = 1e-14
+
+    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> bool:
+        m, s = parts
+        return kernels.adabelief(params, gradient, m, s, *self._constants(iteration))
+
+
+class AdaDelta(_Updater, frozen=True, kw_only=True):
+    """Zeiler 2012; there is no learning rate; state ``[msg | msdx]``."""
+
+    vectors: ClassVar[int] = 2
+    rho: float = 0.95
+    epsilon: float = 1e-6
+
+    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> bool:
+        msg, msdx = parts
+        return kernels.adadelta(params, gradient, msg, msdx, self.rho, self.epsilon)
+
+
+class NoOp(_Updater, frozen=True, kw_only=True):
+    """``up = g``: for gradient checks, and for gradients that are steps already."""
+
+    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> bool:
+        return kernels.noop(params, gradient)
+
+
+Updater = Sgd | Nesterovs | AdaGrad | RmsProp | Adam | AdaMax | AdaDelta | Nadam | AMSGrad | AdaBelief | NoOp
+
+UPDATERS: dict[str, type[Updater]] = {
+    "adabelief": AdaBelief,
+    "adadelta": AdaDelta,
+    "adagrad": AdaGrad,
+    "adam": Adam,
+    "adamax": AdaMax,
+    "amsgrad": AMSGrad,
+    "nadam": Nadam,
+    "nesterovs": Nesterovs,
+    "none": NoOp,
+    "rmsprop": RmsProp,
+    "sgd": Sgd,
+}
+"""What ``--updater`` and the builder's ``updater("...")`` may name (DL4J's enum ``Updater`` in lower case)."""
+
+
+def create_updater(name: str, learning_rate: float | None = None) -> Updater:
+    """Return the updater called ``name`` with its defaults, and ``learning_rate`` if it has one.
+
+    Raises:
+        ConfError: there is none of that name (the message gives the nearest), or the rate is negative.
+    """
+    found = spelled(name, UPDATERS, "updater")
+    if found is None:
+        raise ConfError(f"unknown updater {name!r}{nearest(name.lower(), tuple(UPDATERS))}")
+    updater = UPDATERS[found]()
+    return updater if isinstance(updater, AdaDelta | NoOp) else with_learning_rate(updater, learning_rate)
+
+
+def resolve_updater(struct: Any, title: str) -> None:
+    """Replace the name of an updater, or its class, in the field ``updater`` of a frozen struct by one with defaults.
+
+    Raises:
+        ConfError: there is none of that name, or it is no updater.
+    """
+    given = struct.updater
+    if given is None or isinstance(given, _Updater):
+        return
+    if isinstance(given, type) and issubclass(given, _Updater):
+        updater: Any = given()
+    elif isinstance(given, str):
+        updater = create_updater(given)
+    else:
+        raise ConfError(f"{title}: updater is {given!r}; give an updater, such as Adam(learning_rate=0.001)")
+    msgspec.structs.force_setattr(struct, "updater", updater)
+
+
+def check_idle(updater: Updater) -> None:
+    """Raise ``ConfError`` if an updater that somebody has chosen has a setting that changes none of its steps."""
+    if isinstance(updater, AdaMax) and updater.epsilon != AdaMax().epsilon:
+        raise ConfError(f"AdaMax: epsilon is {updater.epsilon}, and has no part in its steps; leave it out")
+
+
+def with_learning_rate(updater: Updater, learning_rate: float | None) -> Updater:
+    """Return ``updater`` with another base rate; with None as it is. Raises ``ConfError`` if it has none."""
+    if learning_rate is None:
+        return updater
+    if isinstance(updater, AdaDelta | NoOp):
+        raise ConfError(
+            f"the learning rate is {learning_rate}, and {type(updater).__name__} has none; leave it out, or take an "
+            "updater that has one"
+        )
+    return msgspec.structs.replace(updater, learning_rate=float(learning_rate))

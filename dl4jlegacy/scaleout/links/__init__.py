@@ -1,0 +1,1 @@
+"""Direct connections between the processes of a run."""

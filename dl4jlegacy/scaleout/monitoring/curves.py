@@ -1,0 +1,138 @@
+"""The curves of a run, from its history: training score, validation, learning rate, over examples, rounds or time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate, pairwise
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from dl4jlegacy.scaleout.persistence.history import HistoryEntry
+from dl4jlegacy.scaleout.plan import PRETRAIN
+
+__all__ = ["LINEAR", "MEASURES", "OVER", "Column", "Curve", "Over", "RunCurves", "columns_of", "curves_of"]
+
+Over = Literal["examples", "rounds", "seconds"]
+OVER: tuple[Over, ...] = ("examples", "rounds", "seconds")
+"""What a curve may be drawn over: examples trained on, rounds, or seconds in which a process led the run."""
+
+_MOST = 1e300
+"""What is beyond is no figure of a training, and has no place on an axis of such numbers."""
+_Measure = Callable[[HistoryEntry], float | None]
+
+
+def _figure(name: str) -> _Measure:
+    def measure(entry: HistoryEntry) -> float | None:
+        found: float | None = None if entry.validation is None else getattr(entry.validation, name)
+        return found
+
+    return measure
+
+
+def _score(entry: HistoryEntry, *, pretrains: bool) -> float | None:
+    return entry.score if entry.validation is None and is_pretraining(entry.phase) is pretrains else None
+
+
+def is_pretraining(phase: str) -> bool:
+    """Return whether a version's phase is one in which a layer is pretrained: its score is another measure then."""
+    return phase.partition(" ")[0] == PRETRAIN
+
+
+MEASURES: dict[str, _Measure] = {
+    "pretraining score": lambda entry: _score(entry, pretrains=True),
+    "training score": lambda entry: _score(entry, pretrains=False),
+    "validation loss": _figure("loss"),
+    "validation accuracy": _figure("accuracy"),
+    "validation r2": _figure("r2"),
+    "learning rate": lambda entry: entry.learning_rate,
+}
+"""What there may be a curve of; a run has those of which its history has figures."""
+LINEAR = ("validation accuracy", "validation r2")
+"""Those that are never drawn by their logarithms: shares."""
+
+
+class Curve(msgspec.Struct, frozen=True):
+    """Points of one measure, in the order of the run's versions: ``xs`` do not fall, and ``ys`` are as many."""
+
+    xs: tuple[float, ...]
+    ys: tuple[float, ...]
+
+    def fields(self) -> dict[str, Any]:
+        """Return where it begins and ends, and between which values it lies, for people and JSON."""
+        return {
+            "points": len(self.ys),
+            "first": self.ys[0],
+            "last": self.ys[-1],
+            "least": min(self.ys),
+            "most": max(self.ys),
+        }
+
+
+class RunCurves(msgspec.Struct, frozen=True, kw_only=True):
+    """The curves of one run, by their names in ``MEASURES``; its ``versions`` had ``examples``, in ``seconds``.
+
+    ``phases`` are where each phase after the first one began, and what it is called.
+    """
+
+    name: str
+    versions: int
+    examples: int
+    seconds: float
+    curves: dict[str, Curve]
+    phases: tuple[tuple[float, str], ...] = ()
+
+
+def curves_of(name: str, history: Sequence[HistoryEntry], over: Over = "examples") -> RunCurves:
+    """Return the curves of a run whose history is not empty; ``name`` is what it is called beside others."""
+    seconds = list(accumulate(entry.seconds for entry in history))
+    places = {
+        "examples": [float(entry.examples) for entry in history],
+        "rounds": [float(entry.round) for entry in history],
+        "seconds": seconds,
+    }[over]
+    curves = {}
+    for measure, of in MEASURES.items():
+        points = [(x, y) for x, entry in zip(places, history, strict=True) if (y := of(entry)) is not None]
+        points = [(x, y) for x, y in points if abs(x) <= _MOST and abs(y) <= _MOST]
+        if points:
+            curves[measure] = Curve(tuple(x for x, _ in points), tuple(y for _, y in points))
+    last = history[-1]
+    return RunCurves(
+        name=name,
+        versions=len(history),
+        examples=last.examples,
+        seconds=seconds[-1],
+        curves=curves,
+        phases=_phases(history, places),
+    )
+
+
+def _phases(history: Sequence[HistoryEntry], places: Sequence[float]) -> tuple[tuple[float, str], ...]:
+    """Return where each phase after the first one began, at the end of the last version before it."""
+    pairs = zip(pairwise(history), places, strict=False)
+    return tuple((place, new.phase) for (old, new), place in pairs if new.phase and old.phase not in ("", new.phase))
+
+
+class Column(NamedTuple):
+    """Neighbouring points of a curve: their mean place and value, and between which values they lie."""
+
+    x: float
+    y: float
+    least: float
+    most: float
+
+
+def columns_of(points: Iterable[tuple[float, float]], low: float, high: float, most: int) -> list[Column]:
+    """Return a curve of however many points as at most ``most`` columns, equally wide between ``low`` and ``high``."""
+    gathered: dict[int, list[tuple[float, float]]] = {}
+    width = (high - low) / most or 1.0
+    for x, y in points:
+        gathered.setdefault(min(most - 1, int((x - low) / width)), []).append((x, y))
+    return [_column(group) for _, group in sorted(gathered.items())]
+
+
+def _column(points: Sequence[tuple[float, float]]) -> Column:
+    ys = [y for _, y in points]
+    return Column(math.fsum(x for x, _ in points) / len(points), math.fsum(ys) / len(ys), min(ys), max(ys))

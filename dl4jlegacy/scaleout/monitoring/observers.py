@@ -1,0 +1,230 @@
+"""What a program of one's own gets to see of its run, in the master's process: new versions, and those to be saved.
+
+Legacy: ``IterationListener`` and ``ModelSaver``; an error in either ended the actor that called it, and with it the
+run.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from dl4jlegacy.nn.listeners import TrainingListener
+from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.monitoring.outcome import Outcome
+from dl4jlegacy.scaleout.monitoring.run_state import RunState
+from dl4jlegacy.scaleout.persistence.history import HistoryEntry
+from dl4jlegacy.scaleout.persistence.journal import JournalEntry
+from dl4jlegacy.scaleout.phases import EventStats
+from dl4jlegacy.scaleout.plan import Plan
+from dl4jlegacy.scaleout.protocol import NewModel
+from dl4jlegacy.scaleout.protocol.watch import ReissueReason
+from dl4jlegacy.scaleout.state.job import Result
+from dl4jlegacy.scaleout.state.records import Failure, Head, WorkerRecord
+from dl4jlegacy.scaleout.state.store import Buffer
+from dl4jlegacy.scaleout.tracker import StateTracker
+from dl4jlegacy.system.exits import error_text, exits_as_errors
+
+__all__ = ["ModelSaver", "ObservedRun", "Observers", "RunObserver", "RunObservers"]
+
+logger = logging.getLogger(__name__)
+
+
+class ModelSaver(Protocol):
+    """Saves models in a way of one's own, beside the checkpoints."""
+
+    def save(self, head: Head, model: Result) -> None:
+        """Save version ``head.version`` of the run's model, whose arrays are read-only views.
+
+        Called on a thread of its own, in the order of the versions: with every ``Conf.checkpoint_every``-th, or the
+        next one if it was still busy, and with the last. A run that another process takes over may save a version
+        again. An error is a warning, and the run goes on.
+        """
+        ...
+
+
+class Observers:
+    """Calls listeners and saver of a run; what one of them raises is told once, and the run goes on.
+
+    Args:
+        outcome: where to tell.
+        listeners: told of every new version, on the master's thread, which waits for them. How many examples the first
+            version of a run that goes on has had is unknown, and told as 0.
+        saver: gets the versions to be saved; None: nobody does.
+        network_of: makes the trained network of a model, for the listeners; jobs that are no network's have the model.
+    """
+
+    def __init__(
+        self,
+        outcome: Outcome,
+        listeners: Sequence[TrainingListener],
+        saver: ModelSaver | None,
+        network_of: Callable[[Result], Any],
+    ) -> None:
+        self._outcome, self._listeners, self._saver, self._network_of = outcome, listeners, saver, network_of
+        self._last: Head | None = None
+        self._kept = 0
+        self._failed: set[str] = set()
+
+    def on_version(self, event: NewModel) -> None:
+        """Tell the listeners of a new version, once: the last one comes a second time, when the run is done.
+
+        A validation is none of training. A round may leave the model as it is and be told of all the same.
+        """
+        head = event.head
+        last, self._last = self._last, head
+        is_known = last is not None and head.version <= last.version
+        if not self._listeners or is_known or event.figures is not None:
+            return
+        began = 0 if last is None and head.version == 1 else head.examples if last is None else last.examples
+        network, examples = self._network_of(Result.decode(event.frame)), head.examples - began
+        score = float("nan") if head.score is None else head.score
+        for listener in self._listeners:
+            self._guarded(
+                listener, lambda told: told.iteration_done(network, head.version - 1, score, examples=examples)
+            )
+
+    def keep(self, head: Head, frame: Buffer) -> None:
+        """Give the saver a version, once."""
+        if self._saver is not None and head.version > self._kept:
+            self._kept = head.version
+            self._guarded(self._saver, lambda saver: saver.save(head, Result.decode(frame)))
+
+    def _guarded(self, part: Any, call: Callable[[Any], None]) -> None:
+        try:
+            with exits_as_errors():
+                call(part)
+        except Exception as exc:
+            name = str(getattr(part, "name", "")) or type(part).__name__  # who passes on to others has their name
+            if name not in self._failed:
+                self._failed.add(name)
+                logger.warning("%s failed, and the run goes on without what it does", name, exc_info=True)
+                self._outcome.warn(f"{name} failed, and the run went on: {error_text(exc)}")
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedRun:
+    """What a ``RunObserver`` may look at while a run is under way, from any of its threads.
+
+    Attributes:
+        conf, plan: the run's.
+        process: the name of this process, which no other has.
+        tracker: the run's.
+        workers: returns the workers that are known, without waiting for the tracker; none in a worker's process.
+        is_master: whether this process leads the run; if not, it only works for it.
+        state: returns the state of the run, without waiting for anything; of use to a master only.
+    """
+
+    conf: Conf
+    plan: Plan
+    process: str
+    tracker: StateTracker
+    workers: Callable[[], Sequence[WorkerRecord]] = tuple
+    is_master: bool = True
+    state: Callable[[], RunState] = RunState
+
+
+class RunObserver:
+    """Follows a run from beside it, in the process of its master or of its workers; this one does nothing.
+
+    None of its methods may wait for anything, as the run would wait with it. What one of them raises, but for
+    ``begin``, is a warning, told once, and the run goes on. One observer may follow several runs, one after the other.
+    """
+
+    wants_phases: ClassVar[bool] = False
+    """Whether ``phases`` is to be called, which makes the process record them."""
+
+    def begin(self, run: ObservedRun) -> None:
+        """A run is about to begin here; what this raises ends it."""
+
+    def new_version(self, version: HistoryEntry, event: NewModel) -> None:
+        """There is a new version of the model, each once; on the master's thread, when the next jobs are issued."""
+
+    def phases(self, events: Sequence[EventStats]) -> None:
+        """These phases of this process have ended; twice a second, on a thread of its own."""
+
+    def job_failed(self, slot: tuple[int, int], failure: Failure) -> None:
+        """The job of a (round, slot) failed in this process; on the worker's thread."""
+
+    def job_reissued(self, reason: ReissueReason) -> None:
+        """A job was given to another worker, and why; on the master's thread."""
+
+    def checkpoint_failed(self, message: str) -> None:
+        """A checkpoint could not be written; on the thread that writes them."""
+
+    def happened(self, entries: Sequence[JournalEntry]) -> None:
+        """These are new in the run's journal; on the thread of a master's monitor, as it reads them."""
+
+    def end(self) -> None:
+        """The run is over here, or this process leaves it: write what is left, and leave no thread behind."""
+
+
+class RunObservers(RunObserver):
+    """Tells several observers; what one of them raises is told once, and the run goes on.
+
+    Args:
+        observers: whom to tell, in this order.
+        warn: where to tell what they raise, for people.
+    """
+
+    def __init__(self, observers: Sequence[RunObserver], warn: Callable[[str], None]) -> None:
+        self._observers, self._warn = tuple(observers), warn
+        self._begun: list[RunObserver] = []
+        self._failed: set[str] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._observers)
+
+    def follow_phases(self) -> bool:
+        """Return whether any of them wants to know of phases."""
+        return any(observer.wants_phases for observer in self._observers)
+
+    def begin(self, run: ObservedRun) -> None:
+        """See ``RunObserver``."""
+        for observer in self._observers:
+            self._begun.append(observer)
+            with exits_as_errors():
+                observer.begin(run)
+
+    def new_version(self, version: HistoryEntry, event: NewModel) -> None:
+        """See ``RunObserver``."""
+        self._tell(lambda observer: observer.new_version(version, event))
+
+    def phases(self, events: Sequence[EventStats]) -> None:
+        """See ``RunObserver``."""
+        self._tell(lambda observer: observer.phases(events) if observer.wants_phases else None)
+
+    def job_failed(self, slot: tuple[int, int], failure: Failure) -> None:
+        """See ``RunObserver``."""
+        self._tell(lambda observer: observer.job_failed(slot, failure))
+
+    def job_reissued(self, reason: ReissueReason) -> None:
+        """See ``RunObserver``."""
+        self._tell(lambda observer: observer.job_reissued(reason))
+
+    def checkpoint_failed(self, message: str) -> None:
+        """See ``RunObserver``."""
+        self._tell(lambda observer: observer.checkpoint_failed(message))
+
+    def happened(self, entries: Sequence[JournalEntry]) -> None:
+        """See ``RunObserver``."""
+        self._tell(lambda observer: observer.happened(entries))
+
+    def end(self) -> None:
+        """See ``RunObserver``; once, and only those that have begun."""
+        self._tell(lambda observer: observer.end())
+        self._begun.clear()
+
+    def _tell(self, call: Callable[[RunObserver], None]) -> None:
+        for observer in self._begun:
+            try:
+                with exits_as_errors():
+                    call(observer)
+            except Exception as exc:
+                name = type(observer).__name__
+                if name not in self._failed:
+                    self._failed.add(name)
+                    logger.warning("%s failed, and the run goes on without what it does", name, exc_info=True)
+                    self._warn(f"{name} failed, and the run went on: {error_text(exc)}")

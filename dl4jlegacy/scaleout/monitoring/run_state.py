@@ -1,0 +1,286 @@
+"""The state of a run: one function of what is known of it, which every view uses, so that all of them say the same.
+
+=========  ==========================================================================================================
+running    it goes on, with all that it has
+degraded   it goes on, but something is missing: a worker is gone or stuck, checkpoints cannot be written
+waiting    nothing is computed, and it goes on by itself: when there are enough workers, or a standby takes over
+stalled    nothing is computed until somebody does something: it has no master, or its tracker does not answer
+ended      it is done, or it failed, or somebody has stopped it
+=========  ==========================================================================================================
+
+A slow worker is no trouble of the run: others do its jobs as well, and the run goes on at their speed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from dl4jlegacy.errors import counted
+from dl4jlegacy.scaleout.links.liveness.failure_detector import process_of
+from dl4jlegacy.scaleout.state.records import Head, WorkerRecord
+from dl4jlegacy.scaleout.tracker import StateTracker
+from dl4jlegacy.system.clock import RUNNING, Clock
+
+__all__ = [
+    "AWAY_SECONDS",
+    "GOES_ON",
+    "GONE",
+    "LEADER",
+    "NO_ANSWER",
+    "RUNNING_STATE",
+    "STATES",
+    "TROUBLES",
+    "RunFacts",
+    "RunState",
+    "StateLog",
+    "StateName",
+    "ending_of",
+    "facts_of",
+    "gone_workers",
+    "run_state",
+    "short_name",
+    "shown_workers",
+    "state_in_process",
+    "troubles_of",
+    "who_leads",
+]
+
+StateName = Literal["running", "degraded", "waiting", "stalled", "ended"]
+STATES: tuple[StateName, ...] = get_args(StateName)
+GOES_ON = ("running", "degraded")
+"""The states in which a run computes."""
+GONE, TROUBLES = "gone", "troubles"
+"""Globals of the run: processes that are gone and why; what of its storage cannot be written now, and why."""
+LEADER = "leader"
+"""Global of the run: the process that leads it, and so has taken it over if there was another one before."""
+AWAY_SECONDS = 3.0
+"""So long a tracker may be silent: a member that dies is replaced sooner."""
+NO_ANSWER = "its tracker does not answer, and all its processes wait for that"
+_NAMED = 3
+"""So many workers are named."""
+_HOW = {
+    "closed": "its connection broke: it was killed, or has died",
+    "silent": "silent: it is frozen, or cut off",
+    "heartbeat": "no sign of life",
+    "left": "it has left",
+}
+_MOST_TEXT = 300
+
+
+class RunState(msgspec.Struct, frozen=True):
+    """The state of a run, and in words why it is that; "": nothing is to be said."""
+
+    state: StateName = "running"
+    reason: str = ""
+
+    def text(self) -> str:
+        """Return both as one line."""
+        between = " " if self.reason.startswith("for ") else ": "
+        return f"{self.state}{between}{self.reason}" if self.reason else self.state
+
+    def fields(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return {"state": self.state, "reason": self.reason}
+
+
+RUNNING_STATE = RunState()
+
+
+class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a run.
+
+    Attributes:
+        status: of its head; "": it has none, as it has not begun.
+        ending: how a run that is over has ended, in words.
+        is_over: whether it is known to be over, whatever its head says: it is not registered any more.
+        has_master: whether a process leads it; True, too, if that is unknown.
+        standbys: so many processes wait to take it over.
+        workers: those that are registered.
+        gone: the processes that are known to be gone, and why.
+        needed: with fewer workers than this nothing is computed.
+        troubles: what of its storage cannot be used, and why.
+        unanswered: why its servers cannot be asked; "": they answer.
+        silence: why nobody seems to compute it, of a run that nothing else is known of; "": it may be under way.
+    """
+
+    status: str = ""
+    ending: str = ""
+    is_over: bool = False
+    has_master: bool = True
+    standbys: int = 0
+    workers: tuple[WorkerRecord, ...] = ()
+    gone: Mapping[str, str] = {}
+    needed: int = 0
+    troubles: Mapping[str, str] = {}
+    unanswered: str = ""
+    silence: str = ""
+
+
+def run_state(facts: RunFacts) -> RunState:
+    """Return the state that a run is in; what stops it comes before what only hinders it."""
+    if facts.is_over or facts.status not in ("", "running"):
+        return RunState("ended", _ending(facts))
+    if facts.unanswered:
+        return RunState("stalled", facts.unanswered)
+    if not facts.has_master:
+        return (
+            RunState("waiting", "for a standby to take over: it has no master")
+            if facts.standbys
+            else RunState("stalled", "it has no master, and no standby that takes over")
+        )
+    if facts.silence:
+        return RunState("stalled", facts.silence)
+    gone = gone_workers(facts.workers, facts.gone)
+    present = sum(process_of(worker.id) not in facts.gone for worker in facts.workers)
+    if present < facts.needed:
+        return RunState("waiting", f"for workers: {present} of {facts.needed}{_and_gone(gone, len(facts.workers))}")
+    if not facts.status:
+        return RunState("waiting", "for its first jobs")
+    reasons = [*_hindrances(facts, gone)]
+    return RunState("degraded", "; ".join(reasons)[:_MOST_TEXT]) if reasons else RunState("running")
+
+
+def state_in_process(tracker: StateTracker, troubles: Mapping[str, str]) -> RunState:
+    """Return the state of a run whose workers are threads of its own process, where nobody can be missing."""
+    head = tracker.head()
+    status, ending = ("", "") if head is None else (head.status, ending_of(head))
+    return run_state(RunFacts(status=status, ending=ending, workers=tuple(tracker.workers()), troubles=troubles))
+
+
+def facts_of(tracker: StateTracker, needed: int) -> RunFacts:
+    """Return what a tracker says of its run; ``needed`` is its ``Conf.min_workers``. Raises as the tracker does."""
+    head, gone = tracker.head(), tracker.get(GONE)
+    return RunFacts(
+        status="" if head is None else head.status,
+        ending=ending_of(head),
+        workers=tuple(tracker.workers()),
+        gone={str(one): str(why) for one, why in gone.items()} if isinstance(gone, dict) else {},
+        needed=needed,
+        troubles=troubles_of(tracker.get(TROUBLES)),
+    )
+
+
+def who_leads(
+    leader: Any, elected: Mapping[str, Any] | None, standbys: Sequence[Mapping[str, Any]]
+) -> tuple[Mapping[str, Any] | None, tuple[Mapping[str, Any], ...]]:
+    """Return the master and the standbys of a run, of the candidates that Zookeeper has.
+
+    Who was elected after another is a standby still until the global ``LEADER`` says that he leads the run.
+    """
+    if elected is None or leader is None or elected.get("process", leader) == leader:
+        return elected, tuple(standbys)
+    return None, (elected, *standbys)
+
+
+def shown_workers(workers: Iterable[WorkerRecord], *, is_here: bool) -> tuple[tuple[str, str], ...]:
+    """Return (name, state and job) of each: its number if all are threads of this process, else its short name."""
+    return tuple(
+        (one.id.rpartition("-")[2] if is_here else short_name(one.id), f"{one.state} {one.job}".strip())
+        for one in workers
+    )
+
+
+def _ending(facts: RunFacts) -> str:
+    if facts.status in ("", "running"):
+        return facts.ending or "it is not registered any more"
+    return facts.status + (f": {facts.ending}" if facts.ending else "")
+
+
+def ending_of(head: Head | None) -> str:
+    """Return why a run has ended before its plan, in words; "": it has not, or nothing is known of that."""
+    if head is None:
+        return ""
+    return head.failure.message if head.failure is not None and head.status == "failed" else head.stopped_by
+
+
+def _hindrances(facts: RunFacts, gone: Mapping[str, str]) -> Iterable[str]:
+    if gone:
+        yield _told(gone, len(facts.workers), "gone")
+    stuck = {worker.id: "" for worker in facts.workers if worker.state == "stuck" and worker.id not in gone}
+    if stuck:
+        yield _told(stuck, len(facts.workers), "stuck")
+    for what, why in sorted(facts.troubles.items()):
+        yield f"{what} cannot be written: {why}"
+
+
+def gone_workers(workers: Iterable[WorkerRecord], gone: Mapping[str, str]) -> dict[str, str]:
+    """Return the workers whose processes are gone, and why; one that has left in an orderly way is not missed."""
+    return {one.id: gone[process_of(one.id)] for one in workers if gone.get(process_of(one.id), "left") != "left"}
+
+
+def _and_gone(gone: Mapping[str, str], all_: int) -> str:
+    return f"; {_told(gone, all_, 'gone')}" if gone else ""
+
+
+def _told(workers: Mapping[str, str], all_: int, what: str) -> str:
+    named = [f"{short_name(id)}{f' ({_HOW.get(how, how)})' if how else ''}" for id, how in sorted(workers.items())]
+    others = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
+    of = counted(all_, "worker")
+    return f"{len(workers)} of {of} {'is' if len(workers) == 1 else 'are'} {what}: {', '.join(named[:_NAMED])}{others}"
+
+
+def short_name(worker: str) -> str:
+    """Return a worker's name as short as its machine's other workers leave it: its process and its number."""
+    return "-".join(worker.split("-")[-2:])
+
+
+def troubles_of(found: Any) -> dict[str, str]:
+    """Return what the global ``TROUBLES`` says, as far as it is what it should be."""
+    return {str(what): str(why) for what, why in found.items()} if isinstance(found, dict) else {}
+
+
+class StateLog:
+    """Notes how the state of a run changes, from when it has begun to run. Thread-safe.
+
+    Args:
+        clock: of running time.
+    """
+
+    def __init__(self, clock: Clock = RUNNING) -> None:
+        self._clock, self._lock = clock, threading.Lock()
+        self._now, self._since = RunState("waiting"), clock.now()
+        self._has_run, self._counted = False, self._now.state
+        self._seconds: dict[StateName, float] = {}
+        self._new: deque[tuple[StateName, RunState]] = deque(maxlen=100)
+        self.on_change: Callable[[StateName, RunState], None] = lambda before, state: None
+        """Told of each change, with the state before, on the thread that noted it: it must only enqueue."""
+
+    def note(self, state: RunState) -> RunState:
+        """Take down the state that a run is in now, and return it."""
+        with self._lock:
+            before, self._now = self._now, state
+            if before.state == state.state:
+                return state
+            self._count()
+            is_told = self._has_run and state.state != "ended"  # other entries tell of how it begins and ends
+            self._has_run = self._has_run or state.state in GOES_ON
+            if is_told:
+                self._new.append((before.state, state))
+        if is_told:
+            self.on_change(before.state, state)
+        return state
+
+    def take(self) -> list[tuple[StateName, RunState]]:
+        """Return the changes since the last call: the states before, and those after."""
+        with self._lock:
+            new = list(self._new)
+            self._new.clear()
+            return new
+
+    def seconds(self) -> dict[str, float]:
+        """Return for how long the run has been in each state."""
+        with self._lock:
+            self._count()
+            return {state: round(self._seconds[state], 3) for state in STATES if self._seconds.get(state)}
+
+    def _count(self) -> None:
+        """Add the time since the last look to that of the state before; under the lock."""
+        now, since = self._clock.now(), self._since
+        self._since = now
+        self._seconds[self._counted] = self._seconds.get(self._counted, 0.0) + now - since
+        self._counted = self._now.state

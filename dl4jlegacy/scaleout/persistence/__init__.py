@@ -1,0 +1,1 @@
+"""What a run saves in its folder: checkpoints, history, journal and lines."""

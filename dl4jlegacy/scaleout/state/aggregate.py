@@ -1,0 +1,517 @@
+"""Job aggregators: how updates become the next model version. Arithmetic only, always in slot order.
+
+An aggregation takes updates one at a time or in groups, as they arrive, so the caller never needs more than one of
+them in memory. The resulting bits do not depend on the grouping.
+
+Legacy: ``JobAggregator`` and ``INDArrayAggregator``, whose mean was unweighted, aliased the first worker's array and
+was never reset. Here every aggregation starts from the model it is given and returns a new frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from dl4jlegacy.arrays import wire
+from dl4jlegacy.arrays.backend import Array
+from dl4jlegacy.errors import ContractError, JobError, WireError
+from dl4jlegacy.kernels.protocol import Kernels
+from dl4jlegacy.nn.batch_evaluation import BatchEvaluation, join_evaluations, merge_evaluations
+from dl4jlegacy.nn.evaluation.states import packed, unpacked
+from dl4jlegacy.scaleout.state.job import Result
+from dl4jlegacy.scaleout.state.own_parts import check_callable, in_words, name_of, told
+from dl4jlegacy.scaleout.state.records import Figures
+from dl4jlegacy.scaleout.state.store import Buffer
+from dl4jlegacy.scaleout.updater_beginning import begin_state
+
+__all__ = [
+    "RATES",
+    "Aggregation",
+    "CollectedEvaluations",
+    "CollectingAggregator",
+    "DeltaAggregator",
+    "FollowingAggregator",
+    "GroupAggregator",
+    "InPlaceAggregator",
+    "JobAggregator",
+    "MeanScore",
+    "ParameterAveragingAggregator",
+    "UpdateSum",
+    "ValidationAggregation",
+    "aggregate",
+    "aggregation_tree",
+    "check_update",
+    "evaluation_in",
+    "frame_like",
+    "result_of",
+]
+
+PARAMS, STATE = "params", "updater_state"
+
+
+class Aggregation(Protocol):
+    """The next model version while it is being made. Used by one thread."""
+
+    def add(self, updates: Sequence[Buffer]) -> None:
+        """Fold the next updates, in slot order; they may be released afterwards."""
+        ...
+
+    def finish(self, *, ends_phase: bool) -> tuple[Buffer, float | None]:
+        """Return the next model's frame and score, the mean score of the updates weighted by examples.
+
+        ``ends_phase`` means that the next job belongs to another phase, whose updater state is a new one (that of a
+        network's model is then replaced after this, if an aggregator of somebody's own leaves it). A frame that is the
+        very model with which the aggregation began is not written again, nor read by who has it.
+        """
+        ...
+
+
+class JobAggregator(Protocol):
+    """Makes the next model from the current one and some updates."""
+
+    def begin(self, model: Buffer, *, version: int, examples: Sequence[int]) -> Aggregation:
+        """Start an aggregation onto ``model`` with number ``version``. Runs on the master's thread.
+
+        ``examples`` has the number of examples of each update that will be added, in the same order.
+        """
+        ...
+
+
+@runtime_checkable
+class GroupAggregator(JobAggregator, Protocol):
+    """One that can also fold some of a round's updates into one that stands for them, to be folded with others."""
+
+    def begin_group(self, *, examples: Sequence[int]) -> Aggregation:
+        """Start to fold some updates, of so many examples each; what it makes is an update, and no model."""
+        ...
+
+
+@runtime_checkable
+class FollowingAggregator(JobAggregator, Protocol):
+    """One that can go through the rounds of a log at once, without the versions between them."""
+
+    def follow(self, model: Buffer, rounds: Iterable[tuple[Sequence[int], Sequence[Buffer]]]) -> Buffer:
+        """Return what would come of one aggregation after another; of each its ``examples`` and its updates.
+
+        ``model`` stays as it is.
+        """
+        ...
+
+
+@runtime_checkable
+class InPlaceAggregator(FollowingAggregator, Protocol):
+    """One that needs no second model for that, nor to make the next model of another one's frame."""
+
+    def follow_in_place(self, model: Buffer, rounds: Iterable[tuple[Sequence[int], Sequence[Buffer]]]) -> None:
+        """Do what ``follow`` does to the frame of a model, which belongs to the caller alone.
+
+        If it raises, what is in the frame is no model any more.
+        """
+        ...
+
+    def begin_in_place(self, model: Buffer, *, version: int, examples: Sequence[int]) -> Aggregation:
+        """Start an aggregation as ``begin`` does, in the model's own frame, which belongs to the caller alone."""
+        ...
+
+
+def aggregation_tree(count: int, depth: int) -> list[list[range]]:
+    """Return, level by level, which results of the level before are folded together; of the first, which updates.
+
+    The last level has one range. No range is longer than the smallest ``width`` with ``width ** depth >= count``.
+
+    Source: Spark's ``treeAggregate``; legacy: ``ParameterAveragingTrainingMaster.aggregationDepth``.
+    """
+    width = next(width for width in range(1, count + 1) if width**depth >= count)
+    levels, left = [], count
+    while left > width:
+        groups = -(-left // width)
+        levels.append([range(left * index // groups, left * (index + 1) // groups) for index in range(groups)])
+        left = groups
+    return [*levels, [range(left)]]
+
+
+def check_update(update: Buffer, model: Buffer, shares: str, *, is_of_network: bool = True) -> None:
+    """Raise ``WireError`` if an update cannot be folded into a model, as far as what they have in common says.
+
+    Args:
+        update, model: their frames.
+        shares: what updates have, as ``WorkRouter.shares`` says it; "": they are evaluations of a validation.
+        is_of_network: whether a network's updates are folded; an aggregator of one's own may fold other things into its
+            model, too.
+    """
+    found, wanted = Result.decode(update), Result.decode(model).arrays
+    if not shares:
+        return
+    if is_of_network and PARAMS in wanted and shares not in found.arrays:
+        raise WireError(f"it has the arrays {sorted(found.arrays)}, and no {shares}")
+    for name, array in found.arrays.items():
+        like = wanted.get(PARAMS if name == "delta" else name)
+        if like is not None and (array.shape, array.dtype) != (like.shape, like.dtype):
+            raise WireError(f"its {name} has the form {_form(array)}, and that of the model {_form(like)}")
+    values = found.values
+    if "delta" in found.arrays and type(values.get("version")) is not int:
+        raise WireError(f"it says that it began with version {values.get('version')!r}; that must be a whole number")
+    if values.get("score") is not None and not (
+        isinstance(values["score"], int | float) and type(values.get("examples")) is int
+    ):
+        raise WireError(f"it has the score {values['score']!r} of {values.get('examples')!r} examples")
+
+
+def _form(array: Array) -> str:
+    return f"{array.dtype} {list(array.shape)}"
+
+
+def aggregate(
+    aggregator: JobAggregator, model: Buffer, updates: Sequence[Buffer], *, version: int, ends_phase: bool
+) -> tuple[Buffer, float | None]:
+    """Return the next model's frame and score from all updates at once, weighted by their own example counts."""
+    examples = [int(Result.decode(update).values.get("examples", 1)) for update in updates]
+    begun = aggregator.begin(model, version=version, examples=examples)
+    if updates:
+        begun.add(updates)
+    return begun.finish(ends_phase=ends_phase)
+
+
+class MeanScore:
+    """The mean score of updates, weighted by examples; None if no update has a score."""
+
+    def __init__(self) -> None:
+        self._sum, self._examples = 0.0, 0
+
+    def add(self, values: Any) -> None:
+        """Add what an update says."""
+        if values.get("score") is not None:
+            self._sum += values["score"] * values["examples"]
+            self._examples += values["examples"]
+
+    @property
+    def examples(self) -> int:
+        """How many examples the mean is of."""
+        return self._examples
+
+    def mean(self) -> float | None:
+        """Return the mean score of an example; None if no update has one."""
+        return self._sum / self._examples if self._examples else None
+
+
+class ParameterAveragingAggregator:
+    """The mean of the workers' parameters, and of their updater states, weighted by examples.
+
+    ``weighted=False`` gives the plain mean of the original. Source: Su and Chen 2015 (arXiv 1507.01239); DL4J's
+    ``ParameterAveragingTrainingMaster``. With ``pool``, large vectors use all cores; the bits are the same.
+    """
+
+    def __init__(self, kernels: Kernels, *, weighted: bool = True, pool: Executor | None = None) -> None:
+        self._kernels, self._weighted, self._pool = kernels, weighted, pool
+
+    def begin(self, model: Buffer, *, version: int, examples: Sequence[int]) -> Aggregation:
+        """See ``JobAggregator``."""
+        total = sum(examples) if self._weighted else len(examples)
+        weights = [float(count if self._weighted else 1) / total for count in examples]
+        return _Average(self._kernels, self._pool, model, weights)
+
+    def begin_group(self, *, examples: Sequence[int]) -> Aggregation:
+        """See ``GroupAggregator``."""
+        total = sum(examples)
+        return _GroupMean(self._kernels, self._pool, [count / total for count in examples])
+
+
+class _Mean:
+    """The weighted mean of updates; product and sum are rounded separately, so that it can be split between any two."""
+
+    def __init__(self, kernels: Kernels, pool: Executor | None, weights: Sequence[float]) -> None:
+        self._kernels, self._pool, self._weights = kernels, pool, weights
+        self._means: dict[str, Array] = {}
+        self._added, self._score = 0, MeanScore()
+
+    def _begun(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """Return what the means of the first update's arrays are written to, of those that have one."""
+        return {name: np.empty_like(array) for name, array in arrays.items()}
+
+    def add(self, updates: Sequence[Buffer]) -> None:
+        """See ``Aggregation``."""
+        results = [Result.decode(frame) for frame in updates]
+        weights = self._weights[self._added : self._added + len(results)]
+        if self._added == 0:
+            self._means = self._begun(results[0].arrays)
+        for name, out in self._means.items():
+            vectors = [result.arrays[name] for result in results]
+            if self._added:
+                self._kernels.weighted_sum([out, *vectors], [1.0, *weights], out, self._pool)
+            else:
+                self._kernels.weighted_sum(vectors, weights, out, self._pool)
+        for result in results:
+            self._score.add(result.values)
+        self._added += len(results)
+
+    def _check_all(self) -> None:
+        if self._added != len(self._weights):
+            raise JobError(f"{self._added} updates were folded where {len(self._weights)} were announced")
+
+
+class _Average(_Mean):
+    """The mean as the next model. An ``Aggregation``."""
+
+    def __init__(self, kernels: Kernels, pool: Executor | None, model: Buffer, weights: Sequence[float]) -> None:
+        super().__init__(kernels, pool, weights)
+        self._before = Result.decode(model)
+        self._frame, self._arrays = frame_like(self._before.values, self._before.arrays)
+
+    def _begun(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        return {name: out for name, out in self._arrays.items() if name in arrays}
+
+    def finish(self, *, ends_phase: bool) -> tuple[Buffer, float | None]:
+        """See ``Aggregation``."""
+        self._check_all()
+        for name, out in self._arrays.items():
+            if name == STATE and ends_phase:
+                begin_state(self._before.values, out)
+            elif name not in self._means:
+                out[:] = self._before.arrays[name]
+        return self._frame, self._score.mean()
+
+
+class _GroupMean(_Mean):
+    """The mean as an update of all their examples. An ``Aggregation``."""
+
+    def finish(self, *, ends_phase: bool) -> tuple[Buffer, float | None]:
+        """Return the update and its score; the phase makes no difference."""
+        self._check_all()
+        values = {"examples": self._score.examples, "score": self._score.mean()}
+        return Result(values, self._means).encode(), self._score.mean()
+
+
+RATES = ("staleness", "constant")
+"""By what an update is multiplied before it is added: by one divided by its staleness, or by one."""
+
+
+class DeltaAggregator:
+    """Adds the updates' deltas, each multiplied by its rate. For asynchronous strategies.
+
+    Source: Zhang, Gupta, Lian, Liu 2015 (arXiv 1511.05950): alpha(tau) = alpha / tau for tau > 0. The staleness of an
+    update is the number of versions between the one it started from and the current one. The updater state moves
+    towards the worker's by the same factor, so it always stays within the range of the workers' states.
+
+    Args:
+        rate: one of ``RATES``.
+        together: whether the mean of the deltas is added, instead of one after another, of which each is staler by one
+            than the one before it.
+    """
+
+    def __init__(self, kernels: Kernels, *, rate: str = "staleness", together: bool = False) -> None:
+        self._kernels, self._rate, self._together = kernels, rate, together
+
+    def begin(self, model: Buffer, *, version: int, examples: Sequence[int]) -> Aggregation:
+        """See ``JobAggregator``."""
+        kind = _MeanDelta if self._together else _Deltas
+        return kind(self._kernels, model, version, rate=self._rate, count=len(examples))
+
+
+class _Deltas:
+    """The model with the deltas that have been added so far."""
+
+    def __init__(self, kernels: Kernels, model: Buffer, version: int, *, rate: str, count: int) -> None:
+        self._kernels, self._version, self._rate, self._count = kernels, version, rate, count
+        current = Result.decode(model)
+        self._frame, self._arrays = frame_like(current.values, current.arrays)
+        for name, out in self._arrays.items():
+            out[:] = current.arrays[name]
+        self._values, self._added, self._score = current.values, 0, MeanScore()
+
+    def add(self, updates: Sequence[Buffer]) -> None:
+        """See ``Aggregation``."""
+        for frame in updates:
+            result = Result.decode(frame)
+            self._fold(result, self._version - int(result.values["version"]))
+            self._score.add(result.values)
+            self._added += 1
+
+    def _fold(self, result: Result, staleness: int) -> None:
+        """Add one update."""
+        factor = self._factor(staleness + self._added)
+        self._kernels.axpy(self._arrays[PARAMS], result.arrays["delta"], factor)
+        if STATE in result.arrays and STATE in self._arrays:
+            state = self._arrays[STATE]
+            self._kernels.weighted_sum([state, result.arrays[STATE]], [1 - factor, factor], state)
+
+    def _factor(self, staleness: int) -> float:
+        return 1.0 / max(1, staleness) if self._rate == "staleness" else 1.0
+
+    def finish(self, *, ends_phase: bool) -> tuple[Buffer, float | None]:
+        """See ``Aggregation``."""
+        if ends_phase and STATE in self._arrays:
+            begin_state(self._values, self._arrays[STATE])
+        return self._frame, self._score.mean()
+
+
+class _MeanDelta(_Deltas):
+    """The model with the mean of the deltas, of which some have been added so far."""
+
+    def __init__(self, kernels: Kernels, model: Buffer, version: int, *, rate: str, count: int) -> None:
+        super().__init__(kernels, model, version, rate=rate, count=count)
+        state = self._arrays.get(STATE)
+        self._states = None if state is None else np.zeros_like(state)
+        self._weights = 0.0
+
+    def _fold(self, result: Result, staleness: int) -> None:
+        """Add one update."""
+        weight = self._factor(staleness) / self._count
+        self._kernels.axpy(self._arrays[PARAMS], result.arrays["delta"], weight)
+        if STATE in result.arrays and self._states is not None:
+            self._kernels.axpy(self._states, result.arrays[STATE], weight)
+            self._weights += weight
+
+    def finish(self, *, ends_phase: bool) -> tuple[Buffer, float | None]:
+        """See ``Aggregation``."""
+        if self._states is not None:
+            state = self._arrays[STATE]
+            self._kernels.weighted_sum([state, self._states], [1 - self._weights, 1.0], state)
+        return super().finish(ends_phase=ends_phase)
+
+
+class UpdateSum:
+    """The model to whose parameters some updates have been added, in slot order. An ``Aggregation``.
+
+    The rest of the model stays as it is.
+
+    Args:
+        model: the version that they are added to.
+        add: adds what an update says to the parameters, in place.
+    """
+
+    def __init__(self, model: Buffer, add: Callable[[Array, Result], None]) -> None:
+        current = Result.decode(model)
+        self._frame, self._arrays = frame_like(current.values, current.arrays)
+        for name, out in self._arrays.items():
+            out[:] = current.arrays[name]
+        self._add, self._score = add, MeanScore()
+
+    def add(self, updates: Sequence[Buffer]) -> None:
+        """See ``Aggregation``."""
+        for frame in updates:
+            result = Result.decode(frame)
+            self._add(self._arrays[PARAMS], result)
+            self._score.add(result.values)
+
+    def add_by(self, add: Callable[[Array, Result], None]) -> None:
+        """From now on, add updates in this way: those of another round."""
+        self._add = add
+
+    def finish(self, *, ends_phase: bool) -> tuple[Buffer, float | None]:
+        """See ``Aggregation``."""
+        return self._frame, self._score.mean()
+
+
+class CollectingAggregator:
+    """Folds JSON values with a function of the caller's: ``fold(total, value) -> total``. For jobs without a network.
+
+    The total of the whole run is the model, whose first value is ``first_model``'s.
+
+    Raises:
+        ContractError: ``fold`` takes no two arguments; and while a run folds, it raises, or returns no new total.
+    """
+
+    def __init__(self, fold: Callable[[Any, Any], Any]) -> None:
+        check_callable(fold, "CollectingAggregator's fold", "fold(total, value)", None, None)
+        self._fold = fold
+
+    def begin(self, model: Buffer, *, version: int, examples: Sequence[int]) -> Aggregation:
+        """See ``JobAggregator``."""
+        return _Collection(self._fold, Result.decode(model).values["value"])
+
+
+class _Collection:
+    """The total so far."""
+
+    def __init__(self, fold: Callable[[Any, Any], Any], total: Any) -> None:
+        self._fold, self._total, self._score = fold, total, MeanScore()
+        self.what = f"{name_of(fold)}, CollectingAggregator's fold,"
+        """What a message says has returned the total."""
+
+    def add(self, updates: Sequence[Buffer]) -> None:
+        """See ``Aggregation``; raises ``ContractError`` if the fold does, or returns nothing."""
+        for frame in updates:
+            values = Result.decode(frame).values
+            if "value" not in values:
+                raise ContractError(
+                    f"a job's result has the values {sorted(values)}, and CollectingAggregator folds 'value': let the "
+                    'performer return Result({"value": ...})'
+                )
+            with told(self.what):
+                self._total = self._fold(self._total, values["value"])
+            if self._total is None:
+                raise ContractError(f"{self.what} returned None; it must return the new total")
+            self._score.add(values)
+
+    def finish(self, *, ends_phase: bool) -> tuple[Buffer, float | None]:
+        """See ``Aggregation``; raises ``ContractError`` if the total is no JSON value."""
+        try:
+            return Result({"value": self._total}).encode(), self._score.mean()
+        except WireError as exc:
+            raise ContractError(
+                f"{self.what} returned {in_words(self._total, exc)}; it must return a JSON value"
+            ) from exc
+
+
+class CollectedEvaluations:
+    """The evaluations in updates so far. Part of an ``Aggregation``."""
+
+    def __init__(self) -> None:
+        self.parts: list[BatchEvaluation] = []
+
+    def add(self, updates: Sequence[Buffer]) -> None:
+        """See ``Aggregation``."""
+        self.parts += [evaluation_in(Result.decode(frame)) for frame in updates]
+
+
+class ValidationAggregation(CollectedEvaluations):
+    """Merges the evaluations of a validation round; the model stays as it is.
+
+    Args:
+        label_scales: as for ``Validation``.
+    """
+
+    def __init__(self, label_scales: tuple[float, ...] = ()) -> None:
+        super().__init__()
+        self._label_scales = label_scales
+
+    def finish(self, *, ends_phase: bool) -> tuple[Buffer, float | None]:
+        """Not to be called: there is no new model."""
+        raise JobError("a validation round makes no model")
+
+    def figures(self) -> Figures:
+        """Return what all updates together say."""
+        merged = merge_evaluations(self.parts)
+        if self._label_scales:
+            merged = merged.in_units(self._label_scales, 0.0, ())
+        return Figures(loss=merged.loss, examples=sum(part.examples for part in self.parts), **merged.metrics())
+
+
+def evaluation_in(result: Result) -> BatchEvaluation:
+    """Return the evaluation in the result of a validation job; raises ``WireError`` if there is none."""
+    values, evaluations = result.values, {}
+    try:
+        for name, description in values["evaluations"].items():
+            own = f"{name}."
+            arrays = {key.removeprefix(own): array for key, array in result.arrays.items() if key.startswith(own)}
+            evaluations[name] = unpacked(description, arrays)
+        return BatchEvaluation(tuple(result.arrays["losses"].tolist()), int(values["examples"]), evaluations)
+    except (KeyError, AttributeError, TypeError, ValueError) as exc:
+        raise WireError(f"the result of an evaluation lacks what it should have: {exc!r}") from exc
+
+
+def result_of(parts: Sequence[BatchEvaluation]) -> Result:
+    """Return the result of a validation job from the evaluations of its batches, in their order."""
+    whole = join_evaluations(parts)
+    each = {name: packed(evaluations) for name, evaluations in whole.evaluations.items()}
+    values = {"examples": whole.examples, "evaluations": {name: said for name, (said, _) in each.items()}}
+    arrays = {f"{name}.{key}": array for name, (_, own) in each.items() for key, array in own.items()}
+    return Result(values, {"losses": np.array(whole.losses, np.float64), **arrays})
+
+
+def frame_like(values: Mapping[str, Any], arrays: Mapping[str, Array]) -> tuple[Buffer, dict[str, Array]]:
+    """Return a new frame with ``values`` and with arrays of these names, types and shapes, which are not filled."""
+    return wire.allocate(values, {name: (np.dtype(array.dtype).str, array.shape) for name, array in arrays.items()})

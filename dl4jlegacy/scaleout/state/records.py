@@ -1,0 +1,519 @@
+"""The records that a run keeps in its store: their fields, keys and bytes.
+
+The *head* is the one record that holds everything that must be consistent. All other records are immutable or can be
+derived again from the plan. Keys are relative to the run's prefix.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from dl4jlegacy.errors import WireError
+from dl4jlegacy.scaleout.plan import Plan
+from dl4jlegacy.scaleout.state.store import Buffer
+from dl4jlegacy.system.decoding import described
+
+__all__ = [
+    "HEAD",
+    "MODEL_LOST",
+    "POISON",
+    "WENT_BACK",
+    "Best",
+    "Crash",
+    "Failure",
+    "Figures",
+    "FoldRecord",
+    "Folded",
+    "Head",
+    "JobRecord",
+    "Keys",
+    "LogEntry",
+    "Manifest",
+    "Scores",
+    "SlotState",
+    "Snapshot",
+    "Status",
+    "WorkerRecord",
+    "account",
+    "advance",
+    "batches_set_aside",
+    "covered",
+    "decode_record",
+    "encode_record",
+    "fold_number",
+    "keyspace",
+]
+
+HEAD = "head"
+MODEL_LOST = "DL4J-MODEL-LOST"
+"""Code of a ``Failure`` that is not the job's own: the worker could not read the model."""
+POISON = "DL4J-POISON"
+"""Code of the ``Failure`` of a job that kills its workers."""
+
+WENT_BACK = (
+    "the head of run %s went back from version %d to %d: members of the grid that were cut off from the others hold an "
+    "older state of the run, or it was restored from a checkpoint; %s"
+)
+"""What a process logs that reads an older head than it has read before: run, both versions, and what it does."""
+
+Status = Literal["running", "done", "failed", "stopped"]
+R = TypeVar("R", bound=msgspec.Struct)
+
+_NUMBER = "(?:0|[1-9][0-9]{0,17})"
+_KEY = re.compile(
+    rf"head|job/(?P<job>{_NUMBER})/{_NUMBER}|fold/(?P<fold>{_NUMBER})/{_NUMBER}|(?:data/(?P<data>{_NUMBER})/{_NUMBER}|"
+    rf"update/(?P<update>{_NUMBER})/{_NUMBER}/.+|model/(?P<model>{_NUMBER})/.+|"
+    rf"state/(?P<state>{_NUMBER})/{_NUMBER}/.+|snapshot/(?P<snapshot>{_NUMBER})/.+|"
+    rf"entry/(?P<entry>{_NUMBER})/.+)/{_NUMBER}|"
+    r"(?:worker|counter|global|stats)/.+|log/[0-9]{20}/.+"
+)
+
+
+class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where a frame is stored: ``chunks`` values under ``key/0 ...``, ``nbytes`` in total; ``digest`` if required.
+
+    A frame that is stored in slices (``scaleout.slices``) has no chunks of its own, but ``parts``, of ``nbytes``
+    together; then ``key`` only names it. So it does if the frame is small and goes with the manifest, as ``frame``.
+    """
+
+    key: str
+    chunks: int
+    nbytes: int
+    digest: str = ""
+    parts: tuple[Manifest, ...] = ()
+    frame: bytes = b""
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Why a job failed: the error's code and message, the worker and its traceback. A ``fatal`` one is not retried.
+
+    Halves of characters in the texts, such as those of a file's name that is no UTF-8, stand there as escapes: no
+    record can have them as they are.
+    """
+
+    code: str
+    message: str
+    worker: str
+    traceback: str = ""
+    fatal: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("message", "traceback"):
+            text = getattr(self, name)
+            if isinstance(text, str) and not text.isascii():
+                msgspec.structs.force_setattr(self, name, text.encode(errors="backslashreplace").decode())
+
+
+class Crash(msgspec.Struct, frozen=True):
+    """That a process died while it computed a job: which one and where, how that is known, after how many seconds.
+
+    The seconds are the master's, from when it saw that the job was begun; 0: it did not see that.
+    """
+
+    process: str
+    host: str
+    how: str
+    seconds: float = 0.0
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a validation has found, of ``examples``: see ``NetworkEvaluation.metrics``.
+
+    Those of classes are None where nothing is classified, and those of numbers where none is predicted.
+    """
+
+    loss: float
+    examples: int
+    accuracy: float | None = None
+    f1: float | None = None
+    precision: float | None = None
+    recall: float | None = None
+    matthews_correlation: float | None = None
+    mse: float | None = None
+    rmse: float | None = None
+    mae: float | None = None
+    r2: float | None = None
+    pc: float | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """Return what there is, for people and JSON; ``accuracy`` and ``f1`` always, as reports have them."""
+        fields: dict[str, Any] = {"accuracy": None, "f1": None} | msgspec.to_builtins(self)
+        return fields
+
+
+class Best(msgspec.Struct, frozen=True):
+    """The best model of a run so far: where it is stored, which version it is, and its score.
+
+    ``round`` is the one that scored it, ``epoch`` the one, of all phases and from 0, that it was trained in last.
+    """
+
+    model: Manifest
+    version: int
+    round: int
+    epoch: int
+    score: float
+    figures: Figures | None = None
+
+    def is_same(self, other: Best | None) -> bool:
+        """Return whether this is the same model, wherever it is stored."""
+        return other is not None and msgspec.structs.replace(other, model=self.model) == self
+
+
+class Scores(msgspec.Struct, frozen=True, kw_only=True):
+    """The last score of a run, of which round, and how many in a row were no improvement on ``reference``."""
+
+    score: float
+    round: int
+    reference: float
+    without_improvement: int = 0
+    figures: Figures | None = None
+
+
+class SlotState(msgspec.Struct, frozen=True):
+    """Where the state is that a slot's last job has left: the number of that job, its round, and the frame."""
+
+    number: int
+    round: int
+    state: Manifest
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """The states of the slots that belong to a model version, by slot; a slot that is missing begins anew."""
+
+    states: dict[int, SlotState] = {}
+
+
+class Folded(msgspec.Struct, frozen=True, kw_only=True):
+    """A job of a ``LogEntry``: its number, its worker, the key and frame of its update, its data if it had them.
+
+    ``saved`` is the state that it has left, if it was one to be saved. ``digest`` stands for the update where that is
+    not in the entry itself.
+    """
+
+    number: int
+    worker: str
+    key: str
+    update: bytes
+    data: Manifest | None = None
+    saved: Manifest | None = None
+    digest: str = ""
+
+
+class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """What leads from one model version to the next: the updates that are folded, in their order.
+
+    ``version`` is the one that it leads to, and ``before`` the ``Head.identity`` that it leads from. ``previous`` are
+    entries before this one, newest first, back to the model that is stored as a whole, ``PREVIOUS`` at most.
+    ``messages`` is where the updates are for those who do not have them at hand; None: they are in the entry.
+    """
+
+    version: int
+    before: str
+    folded: tuple[Folded, ...]
+    previous: tuple[Manifest, ...] = ()
+    messages: Manifest | None = None
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a run. It changes only by compare-and-set, each head computed from the one before.
+
+    ``round`` is the first round with a slot that is not folded. ``folded`` has the numbers of the folded slots as
+    sorted, merged, half-open ranges. ``batches`` and ``examples`` are counted slot by slot, independently of
+    ``folded``, so that both can be compared with the plan at the end. ``score`` is that of the training.
+    """
+
+    run: str
+    version: int
+    round: int
+    model: Manifest
+    folded: tuple[tuple[int, int], ...] = ()
+    batches: int = 0
+    examples: int = 0
+    updates_dropped: int = 0
+    score: float | None = None
+    status: Status = "running"
+    failure: Failure | None = None
+    set_aside: tuple[str, ...] = ()
+    """Workers that get no more jobs, because they failed where others did not."""
+    jobs_set_aside: tuple[tuple[int, int], ...] = ()
+    """Slots that are folded without an update, because their jobs kill their workers; as ``folded``."""
+    best: Best | None = None
+    scores: Scores | None = None
+    seconds: float = 0.0
+    """For how long masters have led the run, each by its own clock."""
+    stopped_by: str = ""
+    """The condition that ended the run before its plan, for people; "": none."""
+    snapshot: Manifest | None = None
+    """The ``Snapshot`` that belongs to the version of ``model``; None if no slot has a state there."""
+    replay_round: int = 0
+    """The first round whose jobs left a state that the snapshot names, or may have to be done again."""
+    entry: Manifest | None = None
+    """The ``LogEntry`` that leads to this version; None if it is known by its model alone."""
+    keeps: int = 0
+    """The round at whose end the model and the states of all slots are stored next, if slots have any."""
+    logged: int = 0
+    """By how many versions this one is ahead of ``model``, which is stored as a whole: so many entries lead to it."""
+    recent: int = 1
+    """So many versions before this one are kept, since a worker may be about to read them."""
+
+    @property
+    def identity(self) -> str:
+        """What this version is: a key, which nobody writes twice, so equal identities mean equal bits."""
+        return self.model.key if self.entry is None else self.entry.key
+
+
+class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a slot. Each lease has a higher fencing ``token``; ``model`` is the key of the job's model.
+
+    ``progress`` is the number of batches that the worker had done of the job when it last extended its lease;
+    ``failures`` are those of all attempts so far, without a traceback but for the last one.
+
+    No time of day is in it, since the clocks of two machines are never compared. ``extended`` counts how often the
+    lease was extended, so that its record changes as long as somebody works on the job. Of a job that is done,
+    ``seconds`` is how long it took, by the clock of its worker, and ``version`` that of the model it began with.
+    ``saved`` is the state that it has left in its slot, which counts only together with the update. ``begins`` is the
+    key of the state that it began with, if that was saved; "": with none.
+
+    ``home`` is the worker that has the state of the slot in memory; others leave it the job for ``reserved`` seconds.
+    ``behind`` is how many earlier jobs of the slot the worker that holds the lease has to do again first.
+
+    ``begun`` are the workers that have begun to compute the job and have not said how that ended, whoever holds the
+    lease by now; quick jobs that nobody has had before go without. ``crashes`` are those of their processes that are
+    known to have died of it, or at it. A job that is done has neither.
+    """
+
+    state: Literal["ready", "leased", "done", "failed"]
+    model: str
+    token: int = 0
+    worker: str = ""
+    extended: int = 0
+    progress: int = 0
+    seconds: float = 0.0
+    version: int = 0
+    failures: tuple[Failure, ...] = ()
+    data: Manifest | None = None
+    update: Manifest | None = None
+    failure: Failure | None = None
+    saved: Manifest | None = None
+    home: str = ""
+    reserved: float = 0.0
+    behind: int = 0
+    begins: str = ""
+    begun: tuple[str, ...] = ()
+    crashes: tuple[Crash, ...] = ()
+
+
+class FoldRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a fold job: some updates of a round, or one slice of them, to be folded into one frame.
+
+    It is a pure function of ``model``, which is the ``Head.identity`` that the round began with, and of ``updates``,
+    in slot order, and what they count for (``examples``). A record that differs in these is of another history.
+    ``place`` is that of the slice. Of the jobs of a slice the last one ``makes_model``; others make the mean of a
+    group, which is an update like any other.
+
+    Of a job that is done, ``made`` is what it has made, ``score`` the mean score of the updates, and ``seconds`` how
+    long it took by the clock of its worker. ``bad`` are the places in ``updates`` of what the worker of a failed one
+    could not read, or fold. The rest is as in ``JobRecord``.
+    """
+
+    state: Literal["ready", "leased", "done", "failed"] = "ready"
+    model: str
+    updates: tuple[Manifest, ...]
+    examples: tuple[int, ...]
+    place: int
+    makes_model: bool
+    token: int = 0
+    worker: str = ""
+    extended: int = 0
+    seconds: float = 0.0
+    made: Manifest | None = None
+    score: float | None = None
+    failures: tuple[Failure, ...] = ()
+    failure: Failure | None = None
+    bad: tuple[int, ...] = ()
+
+    def is_same_job(self, other: FoldRecord) -> bool:
+        """Return whether both are to be folded from the same, so that they come to the same."""
+        mine = (self.model, self.updates, self.examples, self.place, self.makes_model)
+        return mine == (other.model, other.updates, other.examples, other.place, other.makes_model)
+
+
+class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker reports with every heartbeat; ``device`` is its GPU, if any, and the memory in use there.
+
+    ``beat`` is the time of day, in seconds since 1970 by the clock of its machine: for people to read. Others see only
+    whether it changes, and measure with their own clock for how long it does not.
+    """
+
+    id: str
+    host: str
+    pid: int
+    state: str = "idle"
+    job: str = ""
+    jobs_done: int = 0
+    beat: float = 0.0
+    kernels: str = ""
+    device: str = ""
+    versions: dict[str, str] = {}
+
+
+class Keys:
+    """The keys of a run's records, and which of them are no longer needed."""
+
+    @staticmethod
+    def job(round_: int, slot: int) -> str:
+        """Key of a slot's ``JobRecord``."""
+        return f"job/{round_}/{slot}"
+
+    @staticmethod
+    def fold(version: int, index: int) -> str:
+        """Key of the ``FoldRecord`` of a job for the model version that is to be made."""
+        return f"fold/{version}/{index}"
+
+    @staticmethod
+    def data(round_: int, slot: int) -> str:
+        """Key of a slot's data, if jobs carry their data; depends on the plan alone."""
+        return f"data/{round_}/{slot}"
+
+    @staticmethod
+    def update(round_: int, slot: int, writer: str) -> str:
+        """Key of a worker's update; ``writer`` contains a count, so that no key is written twice."""
+        return f"update/{round_}/{slot}/{writer}"
+
+    @staticmethod
+    def state(round_: int, slot: int, writer: str) -> str:
+        """Key of the state that a slot's job has left; ``writer`` as for ``update``."""
+        return f"state/{round_}/{slot}/{writer}"
+
+    @staticmethod
+    def snapshot(version: int, writer: str) -> str:
+        """Key of the ``Snapshot`` of a model version; ``writer`` as for ``model``."""
+        return f"snapshot/{version}/{writer}"
+
+    @staticmethod
+    def entry(version: int, writer: str) -> str:
+        """Key of the ``LogEntry`` that leads to a version; ``writer`` as for ``model``."""
+        return f"entry/{version}/{writer}"
+
+    @staticmethod
+    def model(version: int, writer: str) -> str:
+        """Key of a model version; ``writer`` separates the chunks of two masters."""
+        return f"model/{version}/{writer}"
+
+    @staticmethod
+    def worker(worker: str) -> str:
+        """Key of a ``WorkerRecord``."""
+        return f"worker/{worker}"
+
+    @staticmethod
+    def is_of_run(key: str) -> bool:
+        """Return whether a run has keys of this form; any other key is foreign. Names no longer than 1,000."""
+        return len(key) <= 1000 and key.isprintable() and _KEY.fullmatch(key) is not None
+
+    @staticmethod
+    def is_useless(key: str, head: Head) -> bool:
+        """Return whether a key is no longer needed: jobs of rounds before the last, models before ``Head.recent``.
+
+        States are needed as long as a snapshot may name them, data as long as their job may be done again, entries as
+        long as their versions are ahead of the stored model, and the best model to the end. False for foreign keys,
+        which say nothing.
+        """
+        match = _KEY.fullmatch(key) if len(key) <= 1000 else None
+        if match is None or match.lastgroup is None:
+            return False
+        number = int(match[match.lastgroup])
+        if match.lastgroup in ("model", "snapshot"):
+            frames = (head.model, head.snapshot, None if head.best is None else head.best.model)
+            needed = [part for frame in frames if frame is not None for part in (frame, *frame.parts)]
+            return number < head.version - head.recent and not any(key.startswith(f"{frame.key}/") for frame in needed)
+        if match.lastgroup == "fold":
+            return number <= head.version
+        if match.lastgroup == "entry":
+            return number < head.version - max(1, head.logged)
+        replays = (match.lastgroup == "state" and head.snapshot is not None) or (
+            match.lastgroup == "data" and head.logged > 0
+        )
+        if replays:
+            return number < min(head.round - 1, head.replay_round)
+        return number < head.round - 1
+
+
+def keyspace(run: str, incarnation: str) -> str:
+    """Return the name under which one incarnation of a run keeps its records; part of every signature."""
+    return f"{run}.{incarnation}" if incarnation else run
+
+
+def encode_record(record: msgspec.Struct) -> bytes:
+    """Return a record's bytes; equal records have equal bytes, so compare-and-set works on them."""
+    return msgspec.msgpack.encode(record)
+
+
+def decode_record(raw: Buffer, kind: type[R]) -> R:
+    """Return the record in ``raw``; raises ``WireError`` if it is not a ``kind``."""
+    try:
+        return msgspec.msgpack.decode(raw, type=described(kind))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise WireError(f"a {kind.__name__} record of {len(raw)} bytes cannot be read: {exc}") from exc
+
+
+def fold_number(folded: tuple[tuple[int, int], ...], number: int) -> tuple[tuple[int, int], ...]:
+    """Return ``folded`` with ``number`` added, sorted and merged; unchanged if it already contains it."""
+    if covered(folded, number):
+        return folded
+    merged: list[tuple[int, int]] = []
+    for first, last in sorted([*folded, (number, number + 1)]):
+        if merged and merged[-1][1] == first:
+            merged[-1] = (merged[-1][0], last)
+        else:
+            merged.append((first, last))
+    return tuple(merged)
+
+
+def covered(folded: tuple[tuple[int, int], ...], number: int) -> bool:
+    """Return whether a slot's number has been folded."""
+    return any(first <= number < last for first, last in folded)
+
+
+def advance(head: Head, plan: Plan, numbers: Iterable[int], **changes: Any) -> Head:
+    """Return the head after ``numbers`` were folded, with the counts that the plan has for them.
+
+    Jobs that are set aside count for nothing, and keep no round open: not before their round, so that one in which
+    nothing else is left ends its phase like any other, whenever it became known.
+    """
+    folded, batches, examples, numbers = head.folded, head.batches, head.examples, list(numbers)
+    latest = max([head.round, *(plan.at(number)[0] for number in numbers)])
+    for aside in (n for first, last in head.jobs_set_aside for n in range(first, last)):
+        folded = fold_number(folded, aside) if plan.at(aside)[0] <= latest else folded
+    for number in numbers:
+        folded = fold_number(folded, number)
+        batches += plan.batches_of(number)
+        examples += plan.examples_of(number)
+    first = folded[0][1] if folded and folded[0][0] == 0 else 0
+    round_ = plan.at(first)[0] if first < plan.total_slots else plan.total_rounds
+    return msgspec.structs.replace(
+        head, version=head.version + 1, round=round_, folded=folded, batches=batches, examples=examples, **changes
+    )
+
+
+def account(head: Head, plan: Plan) -> tuple[int, int]:
+    """Return (batches lost, batches duplicated) of a finished run by comparing the head with the plan.
+
+    What a run that was stopped early had not come to is not lost: only the rounds before its last must be complete. Nor
+    are the batches of jobs that were set aside (``batches_set_aside``).
+    """
+    counted = head.batches + batches_set_aside(head, plan)
+    distinct = sum(plan.batches_of(n) for first, last in head.folded for n in range(first, last))
+    if not head.stopped_by:
+        return plan.total_batches - distinct, counted - distinct
+    end = plan.number(head.round, 0)
+    lost = sum(plan.batches_of(n) for n in range(end) if not covered(head.folded, n))
+    return lost, counted - distinct
+
+
+def batches_set_aside(head: Head, plan: Plan) -> int:
+    """Return how many batches are not in the model because their jobs kill their workers."""
+    return sum(plan.batches_of(n) for first, last in head.jobs_set_aside for n in range(first, last))

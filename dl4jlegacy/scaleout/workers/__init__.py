@@ -1,0 +1,1 @@
+"""What a worker does with a job: prefetch its batches, compute, measure."""

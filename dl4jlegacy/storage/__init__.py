@@ -1,0 +1,1 @@
+"""Files and folders on this machine, in S3 and on the Web."""

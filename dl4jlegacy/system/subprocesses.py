@@ -1,0 +1,44 @@
+"""Commands of this machine that are run to their end, with deadlines that count only time in which this process ran."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from dl4jlegacy.system.clock import Deadline
+
+__all__ = ["run_command"]
+
+
+def run_command(
+    command: Sequence[str | Path], seconds: float, *, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command that is given no input; return its exit status and what it wrote.
+
+    Whoever stops this process, with Ctrl-Z or by suspending the machine, stops the command as well: it gets the rest of
+    its time afterwards, unlike with ``subprocess.run``.
+
+    Args:
+        command: the program and its arguments.
+        seconds: deadline.
+        cwd: the folder in which it runs; None: the present one.
+
+    Raises:
+        TimeoutError: it was not done in time, and has been killed.
+        OSError: it cannot be run.
+    """
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, cwd=cwd) as process:
+        deadline = Deadline(seconds)
+        try:
+            while True:
+                try:
+                    out, err = process.communicate(timeout=deadline.slice())
+                    return subprocess.CompletedProcess(command, process.returncode, out, err)
+                except subprocess.TimeoutExpired:
+                    if deadline.passed():
+                        raise TimeoutError(f"{command[0]} was not done after {seconds:g} s") from None
+        except BaseException:
+            process.kill()
+            raise

@@ -1,0 +1,360 @@
+"""The data that a run's ``Conf`` names, loaded, scaled or transformed: the same for whoever goes on with the run."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from dl4jlegacy.datasets import DataSet, DataSource, load
+from dl4jlegacy.datasets.images.image_files import ImageRecordReader
+from dl4jlegacy.datasets.images.image_tables import image_schema
+from dl4jlegacy.datasets.leaks import scaled_labels, telling_columns, warn_of_telling
+from dl4jlegacy.datasets.normalizers import Normalizer, NormalizerMinMaxScaler, as_read
+from dl4jlegacy.datasets.precision import warn_of_equal
+from dl4jlegacy.datasets.sequences.sequence_reader import SequenceRecordReader
+from dl4jlegacy.datasets.sources import svmlight_files_of, table_files_of
+from dl4jlegacy.datasets.tables.inspection import GUESSED_ROWS, Inspection, check_one_kind, guess_schema, inspect_csv
+from dl4jlegacy.datasets.tables.label_cells import listed_gaps
+from dl4jlegacy.datasets.tables.pandas_index import warn_of_index
+from dl4jlegacy.datasets.tables.stored_tables import is_large
+from dl4jlegacy.datasets.tables.svmlight_files import TooWideError
+from dl4jlegacy.datasets.tables.svmlight_schema import svmlight_schema
+from dl4jlegacy.datasets.tables.table import find_columns
+from dl4jlegacy.datasets.tables.table_files import index_columns
+from dl4jlegacy.datasets.tables.text_rows import MISSING
+from dl4jlegacy.datasets.tables.transform_process import TransformProcess
+from dl4jlegacy.datasets.tables.transforms import CategoricalToOneHot, RemoveColumns
+from dl4jlegacy.datasets.text.texts import TextReader
+from dl4jlegacy.errors import CellError, ConfError, DataError, counted
+from dl4jlegacy.models.model import local_data
+from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.storage import paths as storage
+
+__all__ = ["Data", "data_of", "first_examples", "load_data", "new_data"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """A data set made ready: by ``normalizer`` its features are between 0 and 1; None: as they, or a schema, came."""
+
+    source: DataSource
+    normalizer: Normalizer | None
+
+
+def load_data(
+    name: str,
+    data_dir: str = "",
+    *,
+    scale: bool = True,
+    transform: TransformProcess | None = None,
+    images: ImageRecordReader | None = None,
+    stratify: bool = False,
+    text: TextReader | None = None,
+    sequences: SequenceRecordReader | None = None,
+    keep_index: bool = False,
+) -> Data:
+    """Return the data set of that name; raises ``DataError``.
+
+    With ``scale`` features that go beyond 0 to 1 are scaled to it, each by its smallest and largest training value. A
+    ``transform`` makes them of the columns of tables, and scales them or not; ``images`` of images in folders;
+    ``stratify`` holds out a share of every class; ``text`` and ``sequences`` say how these are read, ``keep_index``
+    that pandas' index is a column like others. A schema without steps of SVMLight files, as they get when nothing is
+    said, leaves the scaling to ``scale``.
+    """
+    place = storage.local(data_dir) or None
+    found = load(
+        local_data(name, images),
+        data_dir=place,
+        transform=transform,
+        images=images,
+        stratify=stratify,
+        text=text,
+        sequences=sequences,
+        keep_index=keep_index,
+        rounded=False,
+    )
+    source = dataclasses.replace(found, name=name)
+    if source.train.is_sparse:
+        return Data(source, None)
+    if source.text is not None or not scale or not _is_scaled(source, transform):
+        warn_of_equal(source.train.features, f"data set {name}", source.columns, source.train.features_mask)
+        return Data(_in_float32(source, source.train, source.test), None)
+    normalizer = NormalizerMinMaxScaler().fit(source.train.rounded())
+    train, test = (normalizer.transform(as_read(normalizer, part)) for part in (source.train, source.test))
+    return Data(_in_float32(source, train, test), normalizer)
+
+
+def _is_scaled(source: DataSource, transform: TransformProcess | None) -> bool:
+    """Return whether features are to be scaled to 0 to 1: no schema has made them, and some lie beyond that."""
+    if transform is not None and (transform.steps or not _is_sparse(source.name, transform)):
+        return False
+    x = source.train.features
+    low, high = np.float32(x.min()), np.float32(x.max())
+    return bool(low < 0.0 or high > 1.0)
+
+
+def _in_float32(source: DataSource, *parts: DataSet) -> DataSource:
+    """Return the source with these parts for training and testing, as float32."""
+    none = np.zeros(source.train.n_in, bool)
+    train, test = (part.rounded(none) for part in parts)
+    return dataclasses.replace(source, train=train, test=test)
+
+
+def data_of(conf: Conf, data_dir: str = "") -> Data:
+    """Return the data that a Conf names, with MNIST's files in ``data_dir`` if it is given; raises ``DataError``."""
+    place = data_dir or conf.data_dir
+    return load_data(
+        conf.dataset,
+        place,
+        scale=conf.scale_features,
+        transform=conf.transform,
+        images=conf.images,
+        stratify=conf.stratify,
+        text=conf.text,
+        sequences=conf.sequences,
+        keep_index=conf.keep_index,
+    )
+
+
+def new_data(
+    conf: Conf,
+    *,
+    label: str = "",
+    regression: bool = False,
+    multi_label: bool = False,
+    missing: Sequence[str] | None = None,
+    inspected: Inspection | None = None,
+) -> tuple[Conf, Data]:
+    """Return the data of a new run, and its Conf with the schema that is fitted to them, or how its images are read.
+
+    Without a schema in the Conf one is guessed for tables if a label is given or something to predict, if they are
+    large, or if their columns are not all numbers.
+
+    Args:
+        conf: names the data.
+        label: the column to learn, by name or number; "": that of the schema; the last one. Several have commas
+            between them, and are numbers to predict, or ``multi_label``.
+        regression: it is a number to predict.
+        multi_label: the labels are 0 or 1 each, and do not exclude each other.
+        missing: the words that stand for no value, besides empty cells, in features and labels; None: those of the
+            schema, or the usual ones.
+        inspected: what is in the first table with this label, if somebody has looked at all of it.
+
+    Raises:
+        DataError: the data cannot be read, or do not fit the schema. ConfError: the schema does not fit itself, or
+            lists other words.
+    """
+    check_one_kind(regression=regression, multi_label=multi_label)
+    _check_has_gaps(conf, missing)
+    named = conf.dataset
+    conf = conf.replace(dataset=local_data(named, conf.images))  # what is elsewhere is fetched once
+    if conf.sequences is not None:
+        return _new_sequences(conf, named, label, regression=regression, multi_label=multi_label)
+    if conf.transform is not None:
+        chosen = _with_label(conf.transform, label, regression=regression, multi_label=multi_label)
+        conf = conf.replace(transform=_with_missing(chosen, missing))
+    elif conf.images is not None and conf.images.column:
+        listed = _of_images(conf, conf.images.column, label, regression=regression, multi_label=multi_label)
+        conf = conf.replace(transform=None if listed is None else _with_missing(listed, missing))
+    elif label or regression or multi_label or missing is not None or _is_large(conf):
+        gaps = MISSING if missing is None else listed_gaps(missing)
+        try:
+            guessed = _guessed(conf, label, gaps, inspected, regression=regression, multi_label=multi_label)
+            conf = conf.replace(transform=guessed)
+        except TooWideError:
+            if label or regression or multi_label:
+                raise
+    try:
+        data = data_of(conf)
+    except CellError:
+        if conf.transform is not None:
+            raise
+        found = _inspected(conf, "", MISSING, inspected)
+        if not any(column.missing or column.type == "category" for column in found.columns):
+            raise
+        warn_of_index(found.index, found.name)
+        conf = conf.replace(transform=guess_schema(found, scale=conf.scale_features))
+        data = data_of(conf)
+    transform = data.source.transform
+    if transform is not None:
+        removed = [name for step in transform.steps if isinstance(step, RemoveColumns) for name in step.columns]
+        if removed:
+            logger.warning("columns that are not learned from: %s (see dl4j data inspect)", ", ".join(removed))
+    if conf.images is not None and data.source.images is None:
+        raise DataError(
+            f"data set {named!r} has no folders of images, which --image-size, --image-channels, --image-fit and "
+            "--image-background (images in a Conf) are for; leave them out, or name the column of a table that lists "
+            "images: --images"
+        )
+    if conf.text is not None and data.source.text is None:
+        raise DataError(
+            f"data set {named!r} is no text, which --tokens and --vocabulary-size (text in a Conf) are for; leave them "
+            "out, or give sonnets or a .txt file"
+        )
+    _warn_of_telling(data.source, named)
+    source = dataclasses.replace(data.source, name=named)
+    return conf.replace(dataset=named, transform=transform, images=source.images), Data(source, data.normalizer)
+
+
+def _warn_of_telling(source: DataSource, named: str) -> None:
+    """Name the columns of a table that tell the label by themselves in a warning."""
+    train = source.train
+    if train.is_sparse or train.features.ndim != 2 or source.text is not None or source.images is not None:
+        return
+    if source.label_scale is not None:
+        found = scaled_labels(train.features, train.labels)
+    elif source.transform is not None and source.transform.multi_label:
+        return
+    else:
+        words = _columns_of_words(source)
+        found = telling_columns(train.features, train.labels.argmax(axis=1), list(words.values()))
+        names = {group[0]: name for name, group in words.items()}
+        warn_of_telling(found, [names.get(c, name) for c, name in enumerate(source.columns)], f"data set {named}")
+        return
+    warn_of_telling(found, source.columns, f"data set {named}")
+
+
+def _columns_of_words(source: DataSource) -> dict[str, list[int]]:
+    """Return the places of the features that a schema has made of each column of words, one for each word."""
+    place = {name: number for number, name in enumerate(source.columns)}
+    found: dict[str, list[int]] = {}
+    for step in () if source.transform is None else source.transform.steps:
+        if isinstance(step, CategoricalToOneHot):
+            for column, words in zip(step.columns, step.categories, strict=True):
+                made = [f"{column}[{word}]" for word in words]
+                found[column] = [place[name] for name in made if name in place]
+    return {column: places for column, places in found.items() if places}
+
+
+def _new_sequences(conf: Conf, named: str, label: str, *, regression: bool, multi_label: bool) -> tuple[Conf, Data]:
+    """Return sequences of files, and the Conf with how they are read; errors as for ``new_data``."""
+    assert conf.sequences is not None
+    others = ("transform", "images", "text")
+    if multi_label or any(getattr(conf, name) is not None for name in others):
+        raise ConfError(
+            "sequences (--sequences) of files have a class, or numbers to predict, at each time step, or once each: "
+            "leave --multi-label, --schema, --images and --tokens out"
+        )
+    reader = conf.sequences
+    if label:
+        reader = msgspec.structs.replace(reader, label=label, labels=())
+    if regression:
+        reader = msgspec.structs.replace(reader, regression=True)
+    conf = conf.replace(sequences=reader)
+    data = data_of(conf)
+    source = dataclasses.replace(data.source, name=named)
+    return conf.replace(dataset=named, sequences=source.sequences), Data(source, data.normalizer)
+
+
+def _is_large(conf: Conf) -> bool:
+    """Return whether the data are a table that is not held in memory; raises ``DataError`` if there are none."""
+    return conf.images is None and is_large(table_files_of(conf.dataset))
+
+
+def _is_sparse(name: str, transform: TransformProcess) -> bool:
+    """Return whether the data are SVMLight files that are held in memory."""
+    found = svmlight_files_of(storage.local(name))
+    return bool(found) and not is_large(found, len(transform.columns))
+
+
+def _of_images(conf: Conf, column: str, label: str, *, regression: bool, multi_label: bool) -> TransformProcess | None:
+    """Return the schema of a table that lists images; None if there is no table, which ``load`` says."""
+    found = table_files_of(conf.dataset)
+    if not found:
+        return None
+    return image_schema(found[0], column, label=label, regression=regression, multi_label=multi_label)
+
+
+def _check_has_gaps(conf: Conf, missing: Sequence[str] | None) -> None:
+    """Raise ``ConfError`` if words are said to stand for no value in data that have no such cells."""
+    if missing is None:
+        return
+    if conf.sequences is not None or svmlight_files_of(conf.dataset):
+        what = "sequences have" if conf.sequences is not None else "SVMLight files have"
+        raise ConfError(f"{what} no cells that stand for no value; leave --missing out")
+
+
+def _with_missing(transform: TransformProcess, missing: Sequence[str] | None) -> TransformProcess:
+    """Return a schema with the words that stand for no value; raises ``ConfError`` if it lists others itself."""
+    if missing is None:
+        return transform
+    listed = listed_gaps(missing)
+    if transform.missing != MISSING and set(listed_gaps(transform.missing)) != set(listed):
+        raise ConfError(
+            f"the schema lists {', '.join(map(repr, transform.missing))} as missing, and --missing "
+            f"{', '.join(map(repr, missing))}; leave one of them out"
+        )
+    return msgspec.structs.replace(transform, missing=listed)
+
+
+def _guessed(
+    conf: Conf,
+    label: str,
+    missing: Sequence[str],
+    inspected: Inspection | None,
+    *,
+    regression: bool,
+    multi_label: bool,
+) -> TransformProcess:
+    """Return the schema that fits the tables; raises ``DataError``."""
+    found = svmlight_files_of(conf.dataset)
+    if found and conf.images is None:
+        return svmlight_schema(
+            found, label=label, regression=regression, multi_label=multi_label, scale=conf.scale_features
+        )
+    first = _inspected(conf, label, missing, inspected)
+    warn_of_index(first.index, first.name)
+    return guess_schema(first, label=label, regression=regression, multi_label=multi_label, scale=conf.scale_features)
+
+
+def _inspected(conf: Conf, label: str, missing: Sequence[str], inspected: Inspection | None) -> Inspection:
+    """Return what is in the first table of the data set; raises ``DataError`` if there is none."""
+    if inspected is not None and inspected.rows <= GUESSED_ROWS and inspected.has_own_names:
+        return inspected
+    found = table_files_of(conf.dataset)
+    if not found:
+        raise DataError(
+            f"data set {conf.dataset!r} has no columns to choose from: --label, --regression, --missing and --schema "
+            "are for tables, and it is none"
+        )
+    index = () if conf.keep_index else index_columns(found)
+    return inspect_csv(found[0], label, rows=GUESSED_ROWS, index=index, missing=missing)
+
+
+def _with_label(transform: TransformProcess, label: str, *, regression: bool, multi_label: bool) -> TransformProcess:
+    """Return a schema with the label, or labels, that somebody has chosen instead."""
+    names = [column.name for column in transform.columns]
+    chosen = find_columns(label, names, "the schema") if label else transform.label_columns
+    several = multi_label or (transform.multi_label and not regression)
+    real = not several and (regression or transform.regression or len(chosen) > 1)
+    if (chosen, real, several) == (transform.label_columns, transform.regression, transform.multi_label):
+        return transform
+    is_one = len(chosen) == 1 and not several
+    return msgspec.structs.replace(
+        transform,
+        label=chosen[0] if is_one else "",
+        labels=() if is_one else chosen,
+        regression=real,
+        multi_label=several,
+        classes=(),
+        label_mean=0.0,
+        label_std=0.0,
+        label_means=(),
+        label_stds=(),
+    )
+
+
+def first_examples(data: Data, count: int) -> Data:
+    """Return the data with only the first ``count`` training examples."""
+    if count < 1:
+        raise ConfError(f"{counted(count, 'example')} cannot be trained on; give at least 1")
+    source = data.source
+    train = source.train.rows(0, min(count, source.train.num_examples))
+    return Data(dataclasses.replace(source, train=train), data.normalizer)

@@ -1,0 +1,197 @@
+"""An evaluation as a run: its jobs are ranges of examples, version 0 of its model is the network, version 1 the result.
+
+Workers are threads of this process (``evaluate_with_workers``) or processes of a cluster (``cluster.evaluation``). The
+sums and counts are those of ``evaluate_network``, bit for bit, whatever their number and whichever of them dies.
+
+Legacy: DL4J's ``IEvaluateFlatMapFunction`` and ``IEvaluationReduceFunction`` for Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dl4jlegacy.datasets import DataSet
+from dl4jlegacy.datasets.batches import Batch
+from dl4jlegacy.errors import ConfError
+from dl4jlegacy.kernels.protocol import Kernels
+from dl4jlegacy.nn.batch_evaluation import (
+    BatchEvaluation,
+    NetworkEvaluation,
+    evaluate_batches,
+    is_classified,
+    merge_evaluations,
+)
+from dl4jlegacy.nn.evaluation.states import AnyEvaluation, check_evaluations, described
+from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
+from dl4jlegacy.nn.networks import Network
+from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.monitoring.monitor import ClusterMonitor
+from dl4jlegacy.scaleout.monitoring.outcome import RunStatus
+from dl4jlegacy.scaleout.plan import Phase, Plan, SlotPlan
+from dl4jlegacy.scaleout.state.aggregate import CollectedEvaluations, evaluation_in, result_of
+from dl4jlegacy.scaleout.state.job import Job, Result
+from dl4jlegacy.scaleout.state.store import Buffer
+from dl4jlegacy.scaleout.tracker import StateTracker
+from dl4jlegacy.scaleout.workers.plugins import register_performer
+from dl4jlegacy.training.passes import Batches, ExampleBatches, Examples, InferencePerformer, InferenceRun
+from dl4jlegacy.training.run import Run, whole_of
+
+__all__ = ["EVALUATE", "EvaluationPerformer", "EvaluationRun", "evaluate_with_workers"]
+
+EVALUATE = "dl4jlegacy.evaluate"
+"""The name of the performer, which every worker has."""
+_MOST_JOBS = 256
+
+
+@register_performer(EVALUATE)
+class EvaluationPerformer(InferencePerformer):
+    """Evaluates the network on the batches of a job."""
+
+    def __init__(self, conf: Conf, kernels: Kernels) -> None:
+        super().__init__(conf, kernels)
+        self._classifies = bool(conf.performer_args["classifies"])
+        self._batch_size = int(conf.performer_args["batch_size"])
+        self._besides = conf.performer_args["evaluations"]
+
+    def perform(self, job: Job) -> Result | None:
+        """See ``WorkerPerformer``; returns the loss of each batch, and the counts of all."""
+        parts: list[BatchEvaluation] = []
+        found = evaluate_batches(
+            self.network,
+            job.work,
+            classifies=self._classifies,
+            first=job.slot.first,
+            batch_size=self._batch_size,
+            besides=self._besides,
+        )
+        for part in found:
+            parts.append(part)
+            self.progress += 1
+            if not job.is_wanted():
+                return None
+        return result_of(parts)
+
+
+class _Aggregator:
+    """Puts the evaluations together, in the order of the examples. A ``JobAggregator``."""
+
+    def begin(self, model: Buffer, *, version: int, examples: Sequence[int]) -> _Whole:
+        """See ``JobAggregator``."""
+        return _Whole()
+
+
+class _Whole(CollectedEvaluations):
+    """The evaluation of all examples as the next model. An ``Aggregation``."""
+
+    def finish(self, *, ends_phase: bool) -> tuple[Buffer, float | None]:
+        """See ``Aggregation``; the score is the mean loss of an example."""
+        return result_of(self.parts).encode(), merge_evaluations(self.parts).loss
+
+
+class _Jobs:
+    """A job for each range of consecutive batches, all in one round. A ``JobIterator``."""
+
+    def __init__(self, batches: Batches, normalize: Callable[[DataSet], DataSet]) -> None:
+        self._batches, self._normalize = batches, normalize
+        in_job = -(-batches.batches // _MOST_JOBS)
+        self.plan = Plan(
+            phases=(Phase(kind="evaluate"),),
+            batches=batches.batches,
+            examples=batches.examples,
+            batch_size=batches.batch_size,
+            jobs_per_round=-(-batches.batches // in_job),
+            averaging_frequency=in_job,
+        )
+
+    def work(self, slot: SlotPlan) -> list[Batch]:
+        """Return the batches of a slot, scaled for the network."""
+        batches = (self._batches.batch(index) for index in range(slot.first, slot.last))
+        return [self._normalize(batch) if isinstance(batch, DataSet) else batch for batch in batches]
+
+
+class EvaluationRun(InferenceRun):
+    """The evaluation of a network on examples, as a run.
+
+    Args:
+        network: a trained one of either kind.
+        examples: scaled as those that it was trained on; at least one. Of an iterator, its first epoch.
+        label_names: of the classes.
+        evaluations: further ones, to which the run adds the same outputs once it has come to its end.
+        normalize: scales a batch, if the examples are not scaled yet.
+
+    Raises:
+        ConfError, ShapeError: an evaluation cannot be shared out, or does not fit the network; see
+            ``check_evaluations``; or the batches are of another kind than it takes. DataError: a batch is none.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        examples: Examples,
+        label_names: tuple[str, ...],
+        *,
+        evaluations: Sequence[AnyEvaluation] = (),
+        normalize: Callable[[DataSet], DataSet] = lambda batch: batch,
+    ) -> None:
+        self._label_names, self._evaluations = label_names, evaluations
+        jobs = _Jobs(ExampleBatches(examples), normalize)
+        [first] = jobs.work(SlotPlan(0, 0, 0, 0, 0, 1, 0, 0))
+        next(network.batches(first))
+        whole = examples if isinstance(examples, Batch) else whole_of(examples)
+        whole = normalize(whole) if isinstance(whole, DataSet) else whole
+        if evaluations:
+            _check(network, first.rows(0, 1), evaluations)
+        super().__init__(
+            network,
+            performer=EVALUATE,
+            jobs=jobs,
+            aggregator=_Aggregator(),
+            classifies=is_classified(network.conf, whole),
+            batch_size=jobs.plan.batch_size,
+            evaluations=[described(evaluation) for evaluation in evaluations],
+        )
+
+    def perform(
+        self,
+        run: Run,
+        *,
+        tracker: StateTracker | None = None,
+        monitor: ClusterMonitor | None = None,
+        tick: Callable[[RunStatus], None] | None = None,
+        in_units: Callable[[AnyEvaluation], AnyEvaluation] = lambda part: part,
+    ) -> NetworkEvaluation:
+        """Lead the run to its end and return what it has found; args and errors as for ``lead``.
+
+        ``in_units`` returns what an evaluation of some outputs says of them in other units.
+        """
+        found = evaluation_in(self.lead(run, tracker=tracker, monitor=monitor, tick=tick).model)
+        for number, evaluation in enumerate(self._evaluations):
+            whole: Any = evaluation
+            for part in found.evaluations[str(number)]:
+                whole.merge(in_units(part))
+        return merge_evaluations([found], self._label_names)
+
+
+def _check(network: Network, example: Batch, evaluations: Sequence[Any]) -> None:
+    """Raise unless the evaluations fit what a network says of an example."""
+    if isinstance(network, MultiLayerNetwork) and not network.conf.backprop:
+        raise ConfError("the network was only pretrained: it has no outputs to evaluate, and only a loss")
+    check_evaluations(evaluations, network.scored_output(example)[1])
+
+
+def evaluate_with_workers(
+    network: Network,
+    examples: Examples,
+    label_names: tuple[str, ...],
+    *,
+    workers: int,
+    device: str = "",
+    evaluations: Sequence[AnyEvaluation] = (),
+) -> NetworkEvaluation:
+    """Return what ``evaluate_network`` does, from so many threads, each with a network of its own on the ``device``.
+
+    ``evaluations`` and errors as for ``EvaluationRun``.
+    """
+    run = EvaluationRun(network, examples, label_names, evaluations=evaluations)
+    return run.perform(run.resolve(Conf(device=device, workers=workers), workers=workers))

@@ -1,0 +1,591 @@
+"""A training from its data set's name to its report: load, prepare, train, evaluate, save. Below both command lines.
+
+They bring a ``Conf``; from here on a run started by ``dl4j train``, by ``actor-network-runner`` or by a script is the
+same.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from dl4jlegacy.arrays.backend import Array
+from dl4jlegacy.datasets import AugmentedDataSetIterator, DataSet, ListDataSetIterator, load
+from dl4jlegacy.datasets.images.image_files import ImageRecordReader
+from dl4jlegacy.datasets.normalizers import as_read
+from dl4jlegacy.datasets.sources import NAMES
+from dl4jlegacy.datasets.tables.stored_tables import not_kept
+from dl4jlegacy.datasets.tables.table_files import is_pattern
+from dl4jlegacy.datasets.validation import ValidatedData
+from dl4jlegacy.errors import CheckpointError, ConfError, DataError, ModelError, ShapeError, TrackerLostError, counted
+from dl4jlegacy.kernels.protocol import Kernels
+from dl4jlegacy.models.model import (
+    NetworkEvaluation,
+    evaluate_network,
+    evaluation_in_units,
+    local_data,
+    source_for_model,
+    with_features_as_labels,
+)
+from dl4jlegacy.nn import zoo
+from dl4jlegacy.nn.batch_evaluation import answers_each
+from dl4jlegacy.nn.class_weights import output_layer
+from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration, MultiLayerConfiguration
+from dl4jlegacy.nn.conf.text import decode_json
+from dl4jlegacy.nn.input_type import InputTypeConvolutional, InputTypeConvolutionalFlat
+from dl4jlegacy.nn.interchange.dl4j.serializer import write_model
+from dl4jlegacy.nn.interchange.dl4j.versions import Version
+from dl4jlegacy.nn.networks import Network, NetworkConfiguration
+from dl4jlegacy.nn.optimization.updaters import check_idle, create_updater, with_learning_rate
+from dl4jlegacy.scaleout import saved_run
+from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.monitoring.monitor import ClusterMonitor
+from dl4jlegacy.scaleout.monitoring.observers import RunObserver
+from dl4jlegacy.scaleout.monitoring.outcome import RunStatus, TrainingResult
+from dl4jlegacy.scaleout.state.job import Result
+from dl4jlegacy.scaleout.state.records import Head, batches_set_aside
+from dl4jlegacy.scaleout.tracker import StateTracker
+from dl4jlegacy.scaleout.workers.arithmetic import host_kernels, resolve_compute
+from dl4jlegacy.scaleout.workers.perform import trained_network
+from dl4jlegacy.storage import paths as storage
+from dl4jlegacy.system import files
+from dl4jlegacy.training.data import Data, data_of, new_data
+from dl4jlegacy.training.execution import RunExecution
+from dl4jlegacy.training.run import Run, resolve
+
+__all__ = [
+    "Checkpoint",
+    "Report",
+    "batches",
+    "check_classes",
+    "few_updates",
+    "model_writer",
+    "params_sha256",
+    "prepare",
+    "read_checkpoint",
+    "read_run",
+    "refusal",
+    "train",
+    "training_data",
+    "with_absolute_paths",
+    "with_network",
+]
+
+_IMAGE_SIZES = {"digits": 8, "mnist": 28}  # pixels of a row, and rows, of the data sets that are images by name
+USUAL_JOBS = 4
+"""Jobs of a round that the models' default numbers of epochs allow for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a finished run has to say: the contract's JSON object, and the evaluation for people.
+
+    ``trained_on`` and ``held_out`` are the numbers of examples in the two parts of the data set; ``misplaced`` is the
+    error of a model that could not be saved where it was wanted, and says where it is.
+    """
+
+    fields: dict[str, Any]
+    evaluation: NetworkEvaluation
+    warnings: tuple[str, ...]
+    trained_on: int
+    held_out: int
+    misplaced: ModelError | None = None
+
+
+def prepare(
+    conf: Conf,
+    given: frozenset[str],
+    *,
+    learning_rate: float | None = None,
+    updater: str | None = None,
+    examples_per_update: int | None = None,
+    label: str = "",
+    regression: bool = False,
+    multi_label: bool = False,
+    missing: Sequence[str] | None = None,
+    local_workers: int | None = None,
+    on_cluster: bool = False,
+) -> tuple[Run, Data]:
+    """Load the data set and choose the network that a Conf names, and resolve it; return the new run and its data.
+
+    Args:
+        conf: as somebody wrote it, in flags, environment and file.
+        given: the names of the Conf's fields that somebody has set; the others get the defaults of the zoo's model, and
+            ``workers`` the number of GPUs.
+        learning_rate, updater: replace those of the network.
+        examples_per_update: examples behind one update of the model: the batches get a share of them for each job.
+        label, regression, multi_label, missing: as for ``new_data``.
+        local_workers, on_cluster: as for ``run.resolve``.
+
+    Raises:
+        ConfError, DeviceError, DataError: something of it is unknown, not available, or does not fit the rest.
+    """
+    conf, compute = resolve_compute(with_absolute_paths(conf), local=local_workers != 0)
+    if compute.on_gpu and "workers" not in given:
+        conf, given = conf.replace(workers=len(compute.devices)), given | {"workers"}
+    conf, data = new_data(conf, label=label, regression=regression, multi_label=multi_label, missing=missing)
+    conf = with_network(conf, data, given, learning_rate=learning_rate, updater=updater)
+    if examples_per_update is not None:
+        conf = with_examples_per_update(conf, examples_per_update)
+    run = resolve(conf, training_data(conf, data), compute=compute, local_workers=local_workers, on_cluster=on_cluster)
+    return run, data
+
+
+def with_examples_per_update(conf: Conf, examples: int) -> Conf:
+    """Return ``conf`` with the batch size for which about so many examples are behind every update of the model.
+
+    Raises:
+        ConfError: there would be batches without examples.
+    """
+    batches = (conf.jobs_per_round or conf.workers) * conf.averaging_frequency
+    if examples < batches:
+        jobs = counted(conf.jobs_per_round or conf.workers, "job")
+        raise ConfError(
+            f"{counted(examples, 'example')} cannot be shared out to the {counted(batches, 'batch', 'batches')} of an "
+            f"update ({jobs} of {conf.averaging_frequency}); give at least {batches}"
+        )
+    return conf.replace(batch_size=examples // batches)
+
+
+def few_updates(run: Run) -> str:
+    """Return a warning that many jobs a round mean few updates of the model; "" for as many as the defaults allow for.
+
+    The jobs of a round train side by side and make one update together: with k of them an epoch has a k-th of the
+    updates, and the model is trained less unless something makes up for that.
+    """
+    conf, plan = run.conf, run.plan
+    if conf.router != "iterative-reduce" or conf.jobs_per_round <= USUAL_JOBS:
+        return ""
+    batch = conf.batch_size * conf.averaging_frequency
+    usual = plan.total_rounds * conf.jobs_per_round // USUAL_JOBS
+    epochs = -(-conf.epochs * conf.jobs_per_round // USUAL_JOBS)
+    jobs, examples = counted(conf.jobs_per_round, "job"), counted(conf.jobs_per_round * batch, "example")
+    return (
+        f"{jobs} a round average {examples} to one update of the model: {plan.total_rounds:,} updates in "
+        f"{counted(conf.epochs, 'epoch')}, where {counted(USUAL_JOBS, 'job')} make about {usual:,}; for as many give "
+        f"--epochs {epochs}, or smaller batches with --examples-per-update {USUAL_JOBS * batch}"
+    )
+
+
+def with_network(
+    conf: Conf, data: Data, given: frozenset[str], *, learning_rate: float | None = None, updater: str | None = None
+) -> Conf:
+    """Return ``conf`` with the network for a new run on ``data``, and the model's defaults for what is not ``given``.
+
+    Args and errors as for ``prepare``.
+    """
+    train = source_for_model(data.source, conf.model).train
+    network: NetworkConfiguration | None = conf.network_conf
+    if network is None:
+        model = zoo.select_for(conf.model, _kind(data))
+        defaults = {k: v for k, v in model.defaults(train.num_examples).items() if k not in given}
+        conf = conf.replace(model=model.name, multi_layer_clazz=model.clazz, **defaults)
+        train = source_for_model(data.source, model.name).train
+        built = _built(model, train, conf.seed, data.source.images)
+        network = built
+        if _is_regression(data):
+            network = zoo.for_regression(model, built)
+        elif _is_multi_label(data):
+            network = zoo.for_multi_label(model, built)
+    elif _is_regression(data):
+        _check_predicts_numbers(network)
+    elif _is_multi_label(data):
+        _check_multi_label(network)
+    if updater is not None or learning_rate is not None:
+        base = create_updater(updater) if updater else network.conf.updater
+        chosen = with_learning_rate(base, learning_rate)
+        network = msgspec.structs.replace(network, conf=msgspec.structs.replace(network.conf, updater=chosen))
+    check_idle(network.conf.updater)
+    if (
+        network.backprop
+        and train.labels is data.source.train.labels
+        and not (_is_regression(data) or _is_multi_label(data))
+    ):
+        check_classes(data)
+    network = network.with_sizes(train.n_in if data.source.sequences is None else train.features.shape[1], train.n_out)
+    network.validate()
+    field = "computation_graph_conf" if isinstance(network, ComputationGraphConfiguration) else "multi_layer_conf"
+    # The fingerprint is that of another run's data, if the Conf was taken from one.
+    return conf.replace(**{field: network}, dataset=conf.dataset or data.source.name, data_fingerprint="")
+
+
+def _kind(data: Data) -> str:
+    """Return what the data are, as ``zoo.select_for`` takes it."""
+    if data.source.sequences is not None:
+        return "sequences"
+    return "" if data.source.text is None else data.source.text.tokens
+
+
+def _is_regression(data: Data) -> bool:
+    return data.source.label_scale is not None
+
+
+def _is_multi_label(data: Data) -> bool:
+    return data.source.transform is not None and data.source.transform.multi_label
+
+
+def _check_multi_label(network: NetworkConfiguration) -> None:
+    """Raise ``ConfError`` if the network that somebody gave does not say yes or no for each label."""
+    if not answers_each(network):
+        raise ConfError(
+            "the labels do not exclude each other (multi-label), and the network's last layer tells classes apart, or "
+            "predicts numbers; give it activation 'sigmoid' and loss 'xent'"
+        )
+
+
+def _built(model: zoo.ZooModel, train: DataSet, seed: int, images: ImageRecordReader | None) -> MultiLayerConfiguration:
+    """Return a network of the zoo, which is told only how many values an image has; raises ``ShapeError``."""
+    if images is None:
+        n_in = train.features.shape[1] if model.of == "sequences" else train.n_in
+        return model.build(n_in, train.n_out, seed=seed)
+    size = f"{images.height}x{images.width}"
+    try:
+        network = model.build(train.n_in, train.n_out, seed=seed)
+    except ShapeError as exc:
+        raise ShapeError(f"{exc} (the images are {size}: --image-size makes others of them)") from exc
+    taken = getattr(network, "input_type", None)
+    if isinstance(taken, InputTypeConvolutionalFlat) and (taken.height, taken.width) != (images.height, images.width):
+        raise ShapeError(
+            f"model {model.name} takes square images, and these are {size}; give --image-size {images.width}, or a "
+            "configuration file with the right input_type"
+        )
+    return network
+
+
+def _check_predicts_numbers(network: NetworkConfiguration) -> None:
+    """Raise ``ConfError`` if the network that somebody gave tells classes apart, and the data have a number."""
+    activation = getattr(network.layers[-1], "activation", "") if hasattr(network, "layers") else ""
+    if activation in ("softmax", "sigmoid"):
+        raise ConfError(
+            f"the network's last layer has activation {activation!r}, which has no output beyond 0 to 1, and the label "
+            "is a number to predict, standardized; give it activation 'identity' and loss 'mse'"
+        )
+
+
+def refusal(
+    name: str, *, keep_index: bool = False, images: ImageRecordReader | None = None, **kind: Any
+) -> DataError | None:
+    """Return the error with which a new run would refuse a data set; None if it would learn from it.
+
+    The data are read as for such a run, and nothing is kept of them. ``keep_index`` and ``images`` are as in a Conf,
+    ``kind`` as for ``new_data``, which raises ``ConfError`` for these alone.
+    """
+    conf = Conf(dataset=name, keep_index=keep_index, images=images)
+    try:
+        with not_kept():
+            _, data = new_data(conf, **kind)
+            if not (_is_regression(data) or _is_multi_label(data)):
+                check_classes(data)
+    except DataError as error:
+        return error
+    return None
+
+
+def check_classes(data: Data) -> None:
+    """Raise ``DataError`` if all training examples are of one class, so that there is nothing to tell apart."""
+    labels, names = data.source.train.labels, data.source.label_names
+    if labels.ndim != 2 or labels.shape[1] != len(names):
+        return
+    there = np.flatnonzero(labels.any(axis=0))
+    if len(there) == 1:
+        raise DataError(
+            f"data set {data.source.name} has only one class, {names[there[0]]!r}, in all of its "
+            f"{counted(len(labels), 'training example')}; a network needs at least two to tell apart. Is its label "
+            "column the last one, or called label in the header?"
+        )
+
+
+def batches(conf: Conf, data: Data) -> ListDataSetIterator:
+    """Return the training examples in the run's batches."""
+    train, names = source_for_model(data.source, conf.model).train, data.source.label_names
+    names = names if len(names) == train.n_out else ()
+    if conf.augment is None:
+        return ListDataSetIterator(train, conf.batch_size, seed=conf.seed, label_names=names)
+    if train.labels is not data.source.train.labels:
+        raise ConfError(f"Conf.augment is given, and model {conf.model} learns the images themselves; leave it out")
+    shape = _image_shape(conf, data)
+    return AugmentedDataSetIterator(train, conf.batch_size, conf.augment, shape, seed=conf.seed, label_names=names)
+
+
+def _image_shape(conf: Conf, data: Data) -> tuple[int, int, int]:
+    """Return channels, height and width of the images of a data set; raises ``ConfError`` if they are none."""
+    read, taken = data.source.images, getattr(conf.multi_layer_conf, "input_type", None)
+    if read is not None:
+        return read.channels, read.height, read.width
+    if isinstance(taken, InputTypeConvolutionalFlat | InputTypeConvolutional):
+        return taken.channels, taken.height, taken.width
+    if conf.dataset in _IMAGE_SIZES:
+        return 1, _IMAGE_SIZES[conf.dataset], _IMAGE_SIZES[conf.dataset]
+    raise ConfError(
+        f"Conf.augment is for images, and data set {conf.dataset!r} has none that are known: it is no folder of them, "
+        "and the network has no convolutional input_type, which would say their height, width and channels"
+    )
+
+
+def training_data(conf: Conf, data: Data) -> ListDataSetIterator | ValidatedData:
+    """Return the training examples in the run's batches, and the data set to validate on, if the Conf names one.
+
+    Raises:
+        DataError: that cannot be read, or has other columns or classes.
+    """
+    training, name = batches(conf, data), "" if conf.validation is None else conf.validation.dataset
+    if not name:
+        return training
+    source = load(
+        local_data(name, data.source.images),
+        data_dir=storage.local(conf.data_dir) or None,
+        n_classes=len(data.source.label_names) or None,
+        label_names=data.source.label_names or None,
+        transform=data.source.transform,
+        images=data.source.images,
+        text=data.source.text,
+        sequences=data.source.sequences,
+        rounded=False,
+    )
+    whole = as_read(data.normalizer, DataSet.merge((source.train, source.test)))
+    whole = whole if data.normalizer is None else data.normalizer.transform(whole)
+    model = zoo.ZOO.get(conf.model)
+    return ValidatedData(training, with_features_as_labels(whole) if model and model.reconstructs else whole)
+
+
+def _exists(path: str) -> bool:
+    """Return whether a data set is a path: of what is there, or a pattern for several files."""
+    with files.errors_as(DataError, f"data set {path!r} cannot be read"):
+        return is_pattern(path) or files.kind_of(files.expand(path)) is not None
+
+
+def with_absolute_paths(conf: Conf) -> Conf:
+    """Return ``conf`` with its data named so that ``resume`` finds them from any folder; digits by default."""
+    dataset = conf.dataset or "digits"
+    if dataset not in NAMES and not storage.is_remote(dataset) and _exists(dataset):
+        dataset = storage.absolute(dataset)
+    folder = conf.checkpoint_dir
+    checkpoint_dir = storage.absolute(folder)
+    if conf.validation is not None:
+        named = conf.validation.dataset
+        if named and named not in NAMES and not storage.is_remote(named) and _exists(named):
+            conf = conf.replace(validation=msgspec.structs.replace(conf.validation, dataset=storage.absolute(named)))
+    return conf.replace(dataset=dataset, data_dir=storage.absolute(conf.data_dir), checkpoint_dir=checkpoint_dir)
+
+
+def train(
+    run: Run,
+    data: Data,
+    *,
+    out: str = "",
+    tick: Callable[[RunStatus], None] | None = None,
+    progress: bool = True,
+    tracker: StateTracker | None = None,
+    monitor: ClusterMonitor | None = None,
+    observers: Sequence[RunObserver] = (),
+) -> Report:
+    """Train a run to its end, evaluate the network on the held-out part of the data, save it; return the report.
+
+    Of a run that was scored on its way, it is the best model that is evaluated and saved.
+
+    Args:
+        run: as ``prepare`` or ``run.resolve`` returned it.
+        data: the data that it was resolved with.
+        out: the file to save the model to, here or in S3; "": none.
+        tick, progress: as for ``RunExecution.train``.
+        tracker, monitor, observers: as for ``RunExecution``.
+
+    Raises:
+        ModelError: ``out`` could not be written already before the training.
+        TrackerLostError: the tracker did not answer for long; the message says where the model is kept as it was.
+        Dl4jError: what else ``RunExecution.train`` raises.
+    """
+    test, label_names = source_for_model(data.source, run.conf.model).test, data.source.label_names
+    output = storage.open_model_output(out) if out else None
+    training = training_data(run.conf, data)
+    with RunExecution(training, tracker=tracker, monitor=monitor, observers=observers) as execution:
+        try:
+            execution.setup(run)
+        except TrackerLostError as exc:
+            raise TrackerLostError(f"{exc}. It had not begun") from exc
+        try:
+            result = execution.train(tick, progress=progress)
+        except TrackerLostError as exc:
+            raise TrackerLostError(f"{exc}{_keep_unfinished(execution.unfinished(), data)}") from exc
+        network, summary = execution.network(result, best=result.best is not None), execution.summary(result)
+    path, misplaced = "", None
+    if output is not None:
+        path, misplaced = output.save_or_keep(model_writer(network, data))  # before the evaluation, which may fail
+    transform = data.source.transform
+    evaluation = evaluation_in_units(evaluate_network(network, test, label_names), data.source)
+    fields = _fields(result, network, evaluation, path or None)
+    if summary is not None:
+        fields["cluster"] = summary.fields()
+    if transform is not None:
+        fields["label"] = transform.label or list(transform.labels)
+    if data.source.images is not None:
+        fields["images"] = msgspec.to_builtins(data.source.images)
+    if data.source.sequences is not None:
+        fields["sequences"] = msgspec.to_builtins(data.source.sequences)
+    if run.conf.text is not None:
+        fields["text"] = {**msgspec.to_builtins(run.conf.text), "classes": len(label_names)}
+    if run.conf.augment is not None:
+        fields["augment"] = msgspec.to_builtins(run.conf.augment)
+    if run.conf.stratify:
+        fields["stratified"] = data.source.stratified
+    if run.conf.class_weights is not None and run.conf.network_conf is not None:
+        weights = output_layer(run.conf.network_conf).loss_weights or ()
+        fields["class_weights"] = dict(zip(label_names, weights, strict=True))
+    return Report(
+        {**fields, "scaled_features": data.normalizer is not None},
+        evaluation,
+        result.warnings,
+        trained_on=run.plan.examples,
+        held_out=test.num_examples,
+        misplaced=misplaced,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What a run had come to: its Conf, its head, its network, and the data that the Conf names."""
+
+    conf: Conf
+    head: Head
+    network: Network
+    data: Data
+
+
+def read_checkpoint(
+    folder: str, version: int | None = None, kernels: Kernels | None = None, *, best: bool = False
+) -> Checkpoint:
+    """Return a checkpoint of a run, which may go on meanwhile.
+
+    Args:
+        folder: of the checkpoints, here or in S3.
+        version: of the model; None: that of the newest good checkpoint.
+        kernels: the network's; None: those of the run, on the CPU.
+        best: the network is the best one so far, of a run that is scored.
+
+    Raises:
+        CheckpointError: the folder holds no run, or no usable checkpoint, or not this one; or the run is not scored.
+        DataError: the data that the run's Conf names are not there.
+    """
+    content = saved_run.find_conf(folder)
+    if content is None:
+        raise CheckpointError(f"{folder} holds no run: it has no conf.json; give what --checkpoint-dir was")
+    conf, checkpoints = read_run(folder, content), saved_run.open_checkpoints(folder)
+    found = checkpoints.newest() if version is None else checkpoints.load(version)
+    if found is None:
+        raise CheckpointError(f"the run in {folder} has kept no checkpoint yet; its first one comes after a while")
+    frame = found[1]
+    if best:
+        of_best = None if found[0].best is None else checkpoints.best_model(found[0].best)
+        if of_best is None:
+            raise CheckpointError(
+                f"the run in {folder} has kept no best model: it is not scored, or not yet; --validation and "
+                "--patience have a run scored"
+            )
+        frame = of_best
+    data = data_of(conf)
+    network = trained_network(conf, Result.decode(frame), kernels or host_kernels(conf.kernels))
+    return Checkpoint(conf, found[0], network, data)
+
+
+def _keep_unfinished(network: Network | None, data: Data) -> str:
+    """Write the model of a run that was given up to a file of its own; return where that is, to end a message with."""
+    if network is None:
+        return ""
+    kept = storage.keep(model_writer(network, data))
+    return f"; the model of then is in {kept}" if kept else ""
+
+
+def model_writer(network: Network, data: Data, dl4j_version: Version | None = None) -> Callable[[Path], None]:
+    """Return what writes the network to a file as ``write_model``, with the scaling and the names of its data."""
+    source = data.source
+    return functools.partial(
+        write_model,
+        network,
+        normalizer=data.normalizer,
+        label_names=source.label_names,
+        transform=source.transform,
+        images=source.images,
+        stratified=source.stratified,
+        text=source.text,
+        sequences=source.sequences,
+        header=source.header,
+        dl4j_version=dl4j_version,
+    )
+
+
+def _fields(
+    result: TrainingResult, network: Network, evaluation: NetworkEvaluation, path: str | None
+) -> dict[str, Any]:
+    conf, head = result.conf, result.head
+    return {
+        "run": head.run,
+        "model": conf.model,
+        "dataset": conf.dataset,
+        "router": conf.router,
+        "workers": conf.workers,
+        "jobs_per_round": conf.jobs_per_round,
+        "averaging_frequency": conf.averaging_frequency,
+        "batch_size": conf.batch_size,
+        "epochs": conf.epochs,
+        "rounds": head.round,
+        "examples": head.examples,
+        "batches": head.batches,
+        "batches_lost": result.batches_lost,
+        "batches_duplicated": result.batches_duplicated,
+        "batches_set_aside": batches_set_aside(head, result.plan),
+        "updates_dropped": head.updates_dropped,
+        "seconds": round(result.seconds, 3),
+        "examples_per_second": round(result.examples_per_second, 1),
+        "score": head.score,
+        **evaluation.fields(),
+        "params_sha256": params_sha256(network.params),
+        "model_path": path,
+        "kernels": conf.kernels,
+        "device": ",".join(device.label for device in result.devices),
+        "devices": [device.fields() for device in result.devices],
+        "precision": conf.precision,
+        "mixed_devices": conf.mixed_devices,
+        "seed": conf.seed,
+        **_scored(result, network),
+    }
+
+
+def _scored(result: TrainingResult, network: Network) -> dict[str, Any]:
+    """Return what the report says of a run that was scored: its best model, which ``network`` is, and why it ended."""
+    conf, best = result.conf, result.best
+    if conf.validation is None and conf.early_stopping is None:
+        return {}
+    said = None
+    if best is not None:
+        where = {"round": best.round, "epoch": best.epoch, "version": best.version}
+        said = {**where, "metric": conf.scoring.metric, "score": best.score}
+        said["params_sha256"] = params_sha256(network.params)
+        said["figures"] = None if best.figures is None else best.figures.fields()
+    validation = None if result.validation is None else result.validation.fields()
+    return {"best": said, "validation": validation, "stopped_by": result.stopped_by or None}
+
+
+def params_sha256(params: Array) -> str:
+    """Return the SHA-256 of a flat parameter vector as little-endian float32."""
+    return hashlib.sha256(np.ascontiguousarray(params, dtype="<f4").data).hexdigest()
+
+
+def read_run(folder: str, content: bytes) -> Conf:
+    """Return the Conf of the run in a folder, whose ``conf.json`` has this content; raises ``CheckpointError``."""
+    where = f"{folder.rstrip('/')}/conf.json"
+    try:
+        conf = decode_json(content, Conf)
+    except ConfError as exc:
+        raise CheckpointError(f"the run in {folder} cannot go on: {where}: {exc}") from exc
+    if conf.network_conf is None or not conf.dataset:
+        raise CheckpointError(
+            f"{where} is no run's: it names no network or no data set; give what --checkpoint-dir was"
+        )
+    return conf

@@ -1,0 +1,240 @@
+"""Where a run is, as one line of text, and that line on a terminal while a script trains.
+
+The command line has a display of its own (``cli.progress``), made of the same pieces.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import textwrap
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, Self, TextIO
+
+from dl4jlegacy.errors import counted
+from dl4jlegacy.kernels.compilation import kernels_being_compiled
+from dl4jlegacy.scaleout.monitoring.outcome import RunStatus
+
+__all__ = ["ProgressLine", "Speed", "compiling", "duration", "phase", "reading", "score", "shown", "status_line"]
+
+_TROUBLE_WIDTH = 160
+_WINDOW_SECONDS = 10.0
+_NOTEBOOK_SECONDS = 1.0  # between two lines
+_COLUMNS = 80  # of a terminal that does not say how many it has
+_ERASE = "\r\x1b[K"
+
+
+class ProgressLine:
+    """Shows a run's status in one line of a terminal when ticked, and takes the line away at the end.
+
+    Used from one thread, as a context manager. A terminal that can no longer be written to is left alone.
+    """
+
+    def __init__(self, terminal: TextIO) -> None:
+        self._terminal = terminal
+        self._speed = Speed()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._show("")
+
+    def tick(self, status: RunStatus) -> None:
+        """Show a new status in the place of the one before."""
+        if status.head is not None:
+            self._speed.add(status.seconds, status.head.examples)
+        self.show(status_line(status, self._speed.now))
+
+    def show(self, line: str) -> None:
+        """Show a line in the place of the one before, as far as it fits."""
+        self._show(line[: self._columns() - 1])
+
+    def _columns(self) -> int:
+        try:
+            return os.get_terminal_size(self._terminal.fileno()).columns or _COLUMNS
+        except (OSError, ValueError):
+            return _COLUMNS
+
+    def _show(self, line: str) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._terminal.write(_ERASE + line)
+            self._terminal.flush()
+
+
+@contextlib.contextmanager
+def reading() -> Iterator[Callable[[int, int], None]]:
+    """Yield what to call with the batches and bytes read so far; shows them on stderr, if somebody can see it."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield lambda batches, nbytes: None
+        return
+    with ProgressLine(sys.stderr) as line:
+        yield lambda batches, nbytes: line.show(f"reading data: {batches:,} batches, {nbytes / 1e6:,.0f} MB")
+
+
+@contextlib.contextmanager
+def shown(tick: Callable[[RunStatus], None] | None, progress: bool) -> Iterator[Callable[[RunStatus], None] | None]:
+    """Yield what to call with the status of a run: ``tick``, else what shows it on stderr.
+
+    A terminal has one line, which goes on, and so has the cell of a notebook; any other stderr, such as a log's, a line
+    for each wait for workers.
+    """
+    if tick is not None or not progress or sys.stderr is None:
+        yield tick
+        return
+    if not sys.stderr.isatty():
+        notebook = _notebook()
+        if notebook is None:
+            yield _WaitingLines(sys.stderr).tick
+            return
+        with _NotebookLine(notebook) as cell:
+            yield cell.tick
+        return
+    with ProgressLine(sys.stderr) as line:
+        yield line.tick
+
+
+def _notebook() -> Any:
+    """Return IPython's module of displays if this process is a notebook's kernel; None: it is none."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return sys.modules.get("IPython.display") if getattr(shell, "kernel", None) is not None else None
+
+
+class _NotebookLine:
+    """Shows a run's status in one line below the cell of a notebook, about once a second, and at last how it ended.
+
+    Used from one thread, as a context manager. What stands there in the end is saved with the notebook.
+    """
+
+    def __init__(self, displays: Any) -> None:
+        self._displays, self._speed = displays, Speed()
+        self._id, self._is_shown = f"dl4j-{uuid.uuid4().hex}", False
+        self._next = 0.0
+        self._last: RunStatus | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._last is not None:
+            self._show(_ended(self._last, "" if kind is None else kind.__name__))
+
+    def tick(self, status: RunStatus) -> None:
+        """Show a new status in the place of the one before."""
+        self._last = status
+        if status.head is not None:
+            self._speed.add(status.seconds, status.head.examples)
+        if status.seconds < self._next and status.waiting is None:
+            return
+        self._next = status.seconds + _NOTEBOOK_SECONDS
+        self._show(status_line(status, self._speed.now))
+
+    def _show(self, line: str) -> None:
+        show = self._displays.update_display if self._is_shown else self._displays.display
+        show({"text/plain": line}, raw=True, display_id=self._id)
+        self._is_shown = True
+
+
+class _WaitingLines:
+    """Says once that a run waits for workers, and again when it does so anew."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self._is_waiting = stream, False
+
+    def tick(self, status: RunStatus) -> None:
+        """Say what is new in a status."""
+        begins = status.waiting is not None and not self._is_waiting
+        self._is_waiting = status.waiting is not None
+        if begins and status.waiting is not None:
+            with contextlib.suppress(OSError, ValueError):
+                print(status.waiting.text(), file=self._stream, flush=True)
+
+
+class Speed:
+    """Examples per second over the last few seconds: phases differ, and compiling kernels does not count."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def add(self, seconds: float, examples: int) -> None:
+        """Take down how many examples the run had counted after so many seconds."""
+        if self._seen and (seconds < self._seen[-1][0] or examples < self._seen[-1][1]):
+            self._seen.clear()  # of another run, or one that went back
+        if not self._seen or seconds > self._seen[-1][0]:
+            self._seen.append((seconds, examples))
+        while len(self._seen) > 2 and self._seen[1][0] <= seconds - _WINDOW_SECONDS:
+            self._seen.popleft()
+
+    @property
+    def now(self) -> float:
+        """The speed; 0 while it is not known."""
+        if len(self._seen) < 2:
+            return 0.0
+        (start, before), (end, after) = self._seen[0], self._seen[-1]
+        return (after - before) / (end - start)
+
+
+def status_line(status: RunStatus, speed: float, worker_command: str = "") -> str:
+    """Return where a run is, in one line; ``speed`` in examples per second, ``worker_command`` starts a worker."""
+    plan, head = status.plan, status.head
+    if status.waiting is not None:
+        return status.waiting.text() + (f"; start one with: {worker_command}" if worker_command else "")
+    if head is None:
+        return f"starting ({status.seconds:.0f} s){compiling()}"
+    state = textwrap.shorten(status.state.text(), _TROUBLE_WIDTH, placeholder=" ...")  # each line has it
+    troubled = f"{state}; " if status.state.state in ("degraded", "stalled") else ""
+    working = sum(state.startswith("working") for _, state in status.workers)
+    left = duration((plan.total_examples - head.examples) / speed) if speed > 0 else "?"
+    return (
+        f"{troubled}{phase(status)}, round {head.round}/{plan.total_rounds}, {counted(head.examples, 'example')}, "
+        f"{speed:,.0f}/s, score {score(status)}, ETA {left}, {working}/{counted(len(status.workers), 'worker')} busy"
+        f"{compiling()}"
+    )
+
+
+def _ended(status: RunStatus, error: str) -> str:
+    """Return how a run has ended that was last seen like this, in one line; ``error``: the kind of its error."""
+    head = status.head
+    if head is None:
+        return f"ended by {error}, before it began" if error else "ended"
+    where = f"round {head.round}/{status.plan.total_rounds}, {counted(head.examples, 'example')}, score {score(status)}"
+    if error or head.status == "failed":
+        return f"ended by {error or 'an error'}; last seen in {where}"
+    if head.status != "done":
+        return f"ended; last seen in {where}"
+    return f"done in {duration(status.seconds)}: {where}" + (f"; {head.stopped_by}" if head.stopped_by else "")
+
+
+def compiling() -> str:
+    """Return a note while this process compiles kernels, which happens at their first use on a machine."""
+    names = kernels_being_compiled()
+    return f", compiling {', '.join(sorted(set(names)))} (once)" if names else ""
+
+
+def phase(status: RunStatus) -> str:
+    """Return the phase of a run, with its layer while that is pretrained."""
+    plan, head = status.plan, status.head
+    if head is None:
+        return "start"
+    now = plan.work_of(min(head.round, plan.total_rounds - 1))
+    return f"{now.kind} {now.layer}" if now.layer >= 0 else now.kind
+
+
+def score(status: RunStatus) -> str:
+    """Return the score of a run's model, "-" before there is one."""
+    return "-" if status.head is None or status.head.score is None else f"{status.head.score:.4f}"
+
+
+def duration(seconds: float) -> str:
+    """Return a number of seconds as minutes and seconds, ``2:05``, or with the hours before them."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,67 @@
+"""``load_model``: a trained network from wherever it was saved, with what belongs to it."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from dl4jlegacy.errors import ModelError
+from dl4jlegacy.kernels.protocol import Kernels
+from dl4jlegacy.models.model import TrainedModel, read_model
+from dl4jlegacy.nn.foreign import foreign_file
+from dl4jlegacy.storage import paths as storage
+from dl4jlegacy.system import files
+from dl4jlegacy.training.prepare import Checkpoint, read_checkpoint
+
+__all__ = ["kept_model", "load_model"]
+
+_CHECKPOINT = re.compile(r"(?:(.*)/)?(?:checkpoint-(\d{8})\.json|model-(\d{8})\.safetensors)")
+
+
+def load_model(path: str | os.PathLike[str], *, kernels: Kernels | None = None) -> TrainedModel:
+    """Return a trained network with its normalizer and its label names.
+
+    ::
+
+        model = load_model("flowers.zip")
+        print([model.label_names[number] for number in model.predict([[5.1, 3.5, 1.4, 0.2]])])
+
+    Args:
+        path: a model file, written by this package or by Deeplearning4j; a folder of a run's checkpoints, of which the
+            newest good one counts; or one checkpoint in it (``checkpoint-<version>.json``). Here or in S3.
+        kernels: the network's; they decide where it lives; None: those of the CPU.
+
+    Raises:
+        ModelError: the file is missing, damaged, or no model.
+        CheckpointError: the folder has no usable checkpoint, or not this one.
+        DataError: the data are not there by which a run with checkpoints was scaled and its classes named.
+    """
+    place = os.fspath(path)
+    named = _CHECKPOINT.fullmatch(place)
+    if named is not None:
+        folder, version = named[1] or ("/" if place.startswith("/") else "."), int(named[2] or named[3])
+    else:
+        folder, version = storage.local(place), None
+        with files.errors_as(ModelError, f"model file {place} cannot be read"):
+            if not files.is_folder(files.expand(folder)):
+                return read_model(place, kernels)
+        if foreign := foreign_file(folder):
+            raise ModelError(f"{place} is no run's folder: {foreign}")
+    return kept_model(read_checkpoint(folder, version, kernels), place)
+
+
+def kept_model(kept: Checkpoint, name: str) -> TrainedModel:
+    """Return the trained network of a checkpoint that was read; ``name`` is what messages call it."""
+    source = kept.data.source
+    return TrainedModel(
+        kept.network,
+        kept.data.normalizer,
+        source.label_names,
+        name,
+        source.transform,
+        source.images,
+        source.stratified,
+        source.text,
+        source.sequences,
+        source.header,
+    )
