@@ -36,15 +36,15 @@ NEEDS = {
 }
 """What they bring besides."""
 PURPOSES = {
-    "aws": ("dl4jlegacy/aws",),
+    "aws": ("dl4jlegacy/aws", "dl4jlegacy/storage/s3"),
     "bench": ("benchmarks",),
     "docs": ("tools/documentation",),
     "gpu": ("dl4jlegacy/kernels/cuda",),
     "gpu13": ("dl4jlegacy/kernels/cuda",),
     "images": ("dl4jlegacy/datasets/images/image_modes.py",),
-    "keras": ("dl4jlegacy/nn/modelimport",),
+    "keras": ("dl4jlegacy/nn/interchange/modelimport",),
     "metrics": ("dl4jlegacy/observing/prometheus.py",),
-    "onnx": ("dl4jlegacy/nn/onnx",),
+    "onnx": ("dl4jlegacy/nn/interchange/onnx",),
     "otel": ("dl4jlegacy/observing/opentelemetry.py",),
     "serve": ("dl4jlegacy/serving", "dl4jlegacy/observing/serving.py"),
     "services": ("dl4jlegacy/services",),

@@ -35,8 +35,8 @@ DRAWS = {
 OWN = {"draws", "elementary"}  # modules here whose functions have such names
 ALLOWED: dict[str, tuple[str, str]] = {  # by module: what it calls, and why no bit of it reaches a parameter
     "datasets.leaks": ("@ linalg", "a warning about columns"),
-    "devices": ("** matmul", "whole powers; a settings' name, and a product that tries a GPU out"),
-    "generation": ("exp log", "texts that a trained network goes on with"),
+    "arrays.devices": ("** matmul", "whole powers; a settings' name, and a product that tries a GPU out"),
+    "models.generation": ("exp log", "texts that a trained network goes on with"),
     "kernels.arithmetic": (
         "** @ cos dot erf exp expm1 log log1p sin tanh",
         "compares the bits of machines, so that a run of NumPy's kernels refuses one that has others",
@@ -49,11 +49,11 @@ ALLOWED: dict[str, tuple[str, str]] = {  # by module: what it calls, and why no 
     "kernels.numpy.tiles": ("matmul", "likewise"),
     "nn.evaluation.classification": ("log10", "the width of a printed table"),
     "nn.layers.rbm": ("@", "the free energy, which is told and not trained with"),
-    "scaleout.aggregate": ("**", "whole powers: the width of a tree"),
-    "scaleout.codec": ("log log1p log2", "the size of a message, which is estimated"),
-    "scaleout.curves_svg": ("** log log10", "a picture"),
+    "scaleout.state.aggregate": ("**", "whole powers: the width of a tree"),
+    "scaleout.state.codec": ("log log1p log2", "the size of a message, which is estimated"),
+    "scaleout.monitoring.curves_svg": ("** log log10", "a picture"),
     "scaleout.protocol.poison": ("exp lgamma", "how often workers die of a job"),
-    "scaleout.stats_page": ("exp log", "a picture"),
+    "scaleout.monitoring.stats_page": ("exp log", "a picture"),
     "scaleout.zookeeper.election": ("**", "how long a process waits"),
     "sklearn.estimators": ("log", "the logarithms of probabilities, which are answers"),
     "testing.aggregators": ("standard_normal", "data of a check of somebody's aggregator"),

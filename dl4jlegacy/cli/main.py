@@ -47,7 +47,7 @@ FAMILIES = {
     "aws": "aws",
     "bench": "bench",
 }
-"""The commands, in the order in which one comes to use them, each with the module of ``cli/`` that has it."""
+"""The commands, in the order in which one comes to use them, each with the module of ``cli/commands/`` that has it."""
 
 _COMPLETIONS = {"--install-completion", "--show-completion"}
 
@@ -74,7 +74,7 @@ def declared(commands: Iterable[str] = FAMILIES) -> typer.Typer:
     )
     app.callback(invoke_without_command=True)(_root)
     for family in dict.fromkeys(FAMILIES[name] for name in commands):
-        import_module(f"dl4jlegacy.cli.{family}").add_commands(app)
+        import_module(f"dl4jlegacy.cli.commands.{family}").add_commands(app)
     return app
 
 

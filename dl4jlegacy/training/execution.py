@@ -284,7 +284,8 @@ class RunExecution:
         )
         if done.batches_lost or done.batches_duplicated:
             raise TrainingError(
-                f"run {head.run}: {done.batches_lost} batches lost, {done.batches_duplicated} duplicated; this is a bug"
+                f"run {head.run}: {counted(done.batches_lost, 'batch', 'batches')} lost, {done.batches_duplicated} "
+                "duplicated; this is a bug"
             )
         return done
 

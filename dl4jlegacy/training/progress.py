@@ -75,7 +75,9 @@ def reading() -> Iterator[Callable[[int, int], None]]:
         yield lambda batches, nbytes: None
         return
     with ProgressLine(sys.stderr) as line:
-        yield lambda batches, nbytes: line.show(f"reading data: {batches:,} batches, {nbytes / 1e6:,.0f} MB")
+        yield lambda batches, nbytes: line.show(
+            f"reading data: {counted(batches, 'batch', 'batches')}, {nbytes / 1e6:,.0f} MB"
+        )
 
 
 @contextlib.contextmanager
