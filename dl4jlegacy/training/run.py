@@ -397,14 +397,15 @@ def _check_continues(head: Head, plan: Plan) -> None:
     """Raise ``CheckpointError`` if a plan ends before a head, or has other examples in the slots that are folded."""
     if head.round > plan.total_rounds:
         raise CheckpointError(
-            f"run {head.run} has finished {counted(head.round, 'round')}, and {counted(plan.total_epochs, 'epoch')}, as "
-            f"the Conf has now, are {plan.total_rounds}: a run cannot be resumed with fewer epochs than it has trained; give "
-            "more (Conf.epochs), or take the model as it is"
+            f"run {head.run} has finished {counted(head.round, 'round')}, and {counted(plan.total_epochs, 'epoch')}, "
+            f"as the Conf has now, are {plan.total_rounds}: a run cannot be resumed with fewer epochs than it has "
+            "trained; give more (Conf.epochs), or take the model as it is"
         )
     numbers = [number for first, last in head.folded for number in range(first, min(last, plan.total_slots))]
     expected = sum(map(plan.batches_of, numbers)), sum(map(plan.examples_of, numbers))
     if (head.batches, head.examples) != expected:
         raise CheckpointError(
             f"run {head.run} has trained on {counted(head.examples, 'example')} in "
-            f"{counted(head.batches, 'batch', 'batches')}; with the data as they are now that would have been {expected[1]} in {expected[0]}: give it the data that it began with"
+            f"{counted(head.batches, 'batch', 'batches')}; with the data as they are now that would have been "
+            f"{expected[1]} in {expected[0]}: give it the data that it began with"
         )
