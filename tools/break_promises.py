@@ -1,6 +1,6 @@
 """Shows that each promise has a test that fails when the promise is broken, by breaking each of them once.
 
-    python -m tools.break_promises [NAME ...] [--control] [--list] [--page]
+    python -m tools.break_promises [NAME ...] [--control] [--list]
 
 The checkout is copied into a temporary folder. There each promise in ``tools/promises.yaml`` is broken in turn by
 replacing one piece of text, its tests are run, and the text is put back. Every test must fail. Exits with status 1 if
@@ -26,7 +26,7 @@ from typing import Literal
 
 from tools.promises import PROMISES, Promise
 
-__all__ = ["Outcome", "broken", "is_long", "main", "page_rows", "run_test"]
+__all__ = ["Outcome", "broken", "is_long", "main", "run_test"]
 
 REPOSITORY = Path(__file__).parent.parent
 NOT_COPIED = (".git", ".venv", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", "build", "dist")
@@ -123,15 +123,6 @@ def _suites(path: Path) -> dict[str, bool]:
     return suites
 
 
-def page_rows(promises: Sequence[Promise]) -> list[str]:
-    """Return the rows of the tables in ``docs/promises.md``."""
-    return [f"| {p.text} | {'<br>'.join(_shown(test) for test in p.tests)} | {p.how} |" for p in promises]
-
-
-def _shown(test: str) -> str:
-    return f"`{test.removeprefix('tests/')}`{' (long)' if is_long(test) else ''}"
-
-
 def _check(folder: Path, promise: Promise, control: bool) -> bool:
     """Break one promise, print a line for each of its tests; return whether every one noticed."""
     noticed = True
@@ -156,13 +147,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="only these promises")
     parser.add_argument("--control", action="store_true", help="run each test unbroken too; it must pass")
     parser.add_argument("--list", action="store_true", help="print the names of all promises")
-    parser.add_argument("--page", action="store_true", help="print the tables of docs/promises.md")
     options = parser.parse_args(arguments)
     every = [promise for group in PROMISES.values() for promise in group]
-    if options.list or options.page:
+    if options.list:
         for title, group in PROMISES.items():
             print(f"\n## {title}\n")
-            print("\n".join(page_rows(group) if options.page else [promise.name for promise in group]))
+            print("\n".join(promise.name for promise in group))
         return 0
     unknown = set(options.names) - {promise.name for promise in every}
     if unknown:

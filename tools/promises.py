@@ -1,6 +1,6 @@
 """What this project promises, the tests that hold it to that, and one way to break each promise.
 
-The list is ``promises.yaml``; ``tools/break_promises.py`` uses it, and ``docs/promises.md`` shows it.
+The list is ``promises.yaml``; ``tools/break_promises.py`` uses it, and the site's page of promises shows it.
 """
 
 from __future__ import annotations

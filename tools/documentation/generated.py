@@ -9,6 +9,9 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from tools.break_promises import is_long
+from tools.promises import PROMISES
+
 __all__ = ["PARTS", "filled"]
 
 _PLACE = re.compile(r"<!-- generated: (\S+) -->")
@@ -100,4 +103,23 @@ def _group(title: str, package: str, names: Iterable[str]) -> str:
     return f"## {title}\n\n" + "".join(f"::: {package}.{name}\n\n" for name in names)
 
 
-PARTS: dict[str, Callable[[Path], str]] = {"commands": _commands, "package": _package, "networks": _networks}
+def _promises(_root: Path) -> str:
+    """Return a table of the promises of each group."""
+    head = "| promise | tests | how it was broken |\n| --- | --- | --- |\n"
+    return "\n".join(
+        f"### {title}\n\n{head}"
+        + "".join(f"| {each.text} | {'<br>'.join(map(_test, each.tests))} | {each.how} |\n" for each in group)
+        for title, group in PROMISES.items()
+    )
+
+
+def _test(test: str) -> str:
+    return f"`{test.removeprefix('tests/')}`{' (long)' if is_long(test) else ''}"
+
+
+PARTS: dict[str, Callable[[Path], str]] = {
+    "commands": _commands,
+    "package": _package,
+    "networks": _networks,
+    "promises": _promises,
+}

@@ -14,6 +14,7 @@ import pytest
 from tests.support import REPOSITORY
 from tools.documentation import checkout, generated
 from tools.documentation.griffe_extension import as_markdown, fields
+from tools.promises import PROMISES
 
 SVG = "{http://www.w3.org/2000/svg}"
 CONFIGURATION = f"""
@@ -81,6 +82,14 @@ def test_summaries_of_commands_are_whole() -> None:
     assert f"* [`worker`](#dl4j-worker): {worker}\n" in text
     assert "* [`data inspect`](#dl4j-data-inspect): " in text and "### dl4j data inspect\n" in text
     assert "...\n" not in text.partition("**Commands**")[2].partition("##")[0]
+
+
+def test_the_page_of_promises_has_all_of_them() -> None:
+    page = (REPOSITORY / "docs" / "promises.md").read_text(encoding="utf-8")
+    rows = set(generated.filled(page, REPOSITORY).splitlines())
+    for promise in (each for group in PROMISES.values() for each in group):
+        [row] = [row for row in rows if row.startswith(f"| {promise.text} | ")]
+        assert row.endswith(f" | {promise.how} |") and all(test.partition("/")[2] in row for test in promise.tests)
 
 
 def test_colons_before_a_block_of_code_are_markdown_s() -> None:
