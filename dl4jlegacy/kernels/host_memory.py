@@ -2,7 +2,7 @@
 
 A step of training goes through megabytes of parameters, gradients and packed panels. On pages of 4 KiB a processor
 looks up more addresses than it can remember, which a virtual machine makes twice as dear: a step takes up to 6 %
-longer (``docs/performance.md``). Linux has pages of 2 MiB for memory that asks for them ("transparent huge pages");
+longer (``docs/performance-cpu.md``). Linux has pages of 2 MiB for memory that asks for them ("transparent huge pages");
 NumPy asks for arrays of 4 MiB and more only.
 """
 
