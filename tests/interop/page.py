@@ -1,4 +1,4 @@
-"""The table of docs/interchange.md: ``python -m tests.interop.page`` writes it from a run of both libraries."""
+"""The table of docs/dl4j-compatibility.md: ``python -m tests.interop.page`` writes it from a run of both libraries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.interop import matrix
 from tests.interop.matrix import Result
 from tests.interop.real_dl4j import VERSIONS, running
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "interchange.md"
+PAGE = Path(__file__).parent.parent.parent / "docs" / "dl4j-compatibility.md"
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 
 

@@ -47,7 +47,7 @@ def draw(number: int, version: str) -> Theirs:
         around.append(("miniBatch", False))
     if not is_old and rng.random() < 0.3:
         around += [("l2", 0.01)] if rng.random() < 0.5 else [("gradientNormalization", "ClipL2PerLayer")]
-    exceptions = ("Convolution1D", "recurrent.Bidirectional")  # with masks, see docs/interchange.md
+    exceptions = ("Convolution1D", "recurrent.Bidirectional")  # with masks, see docs/dl4j-files.md
     is_maskable = not any(each["class"].startswith(exceptions) for each in layers)
     mask = family == "sequences" and rng.random() < 0.4 and is_maskable
     network = stack(*layers, end, kind=kind, around=around)

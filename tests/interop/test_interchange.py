@@ -1,6 +1,6 @@
 """Model files of the real Deeplearning4j, both ways: it runs here, in a Java of its own, over every layer and function.
 
-``python -m tests.interop.page`` writes the table of docs/interchange.md from the same run.
+``python -m tests.interop.page`` writes the table of docs/dl4j-compatibility.md from the same run.
 """
 
 from __future__ import annotations
