@@ -221,7 +221,7 @@ class ClusterResources:
                 raise ConfError(
                     f"this account has no policy {arn}, which bounds what instances may do; let an administrator make "
                     f"it once: aws iam create-policy --policy-name {BOUNDARY} --policy-document "
-                    "file://docs/aws-iam-boundary.json (docs/aws.md)"
+                    "file://docs/aws-iam-boundary.json (docs/aws-permissions.md)"
                 )
 
     def _create_if_absent(self, create: Callable[[], Any]) -> None:

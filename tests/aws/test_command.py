@@ -350,7 +350,8 @@ def test_without_boto3_the_extra_is_named(tmp_path: Path, repository: Path) -> N
 
 
 def test_the_documentation_names_commands_and_flags_that_there_are(dl4j, repository: Path) -> None:
-    text = "\n".join((repository / page).read_text(encoding="utf-8") for page in ("README.md", "docs/aws.md"))
+    pages = [repository / "README.md", *(repository / "docs").glob("aws*.md")]
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
     found = re.findall(r"\bdl4j aws (\w+)((?: [^\n`|]*)?)", text)
     assert {name for name, _ in found} == {"up", "join", "status", "scale", "ssh", "logs", "down", "reap", "price"}
     for name, rest in found:

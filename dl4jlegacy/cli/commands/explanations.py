@@ -74,7 +74,7 @@ EXPLANATIONS = (
         "The cloud provider cannot be reached, or refused what it was asked.",
         (
             ("credentials are missing or have expired", "aws sts get-caller-identity says whose they are"),
-            ("a right is missing", "docs/aws.md has the policy with all that are needed"),
+            ("a right is missing", "docs/aws-permissions.md has the policy with all that are needed"),
             ("a quota is used up", "the message names it; ask for more, or choose another instance type or region"),
         ),
     ),
