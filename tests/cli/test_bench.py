@@ -104,7 +104,8 @@ except KeyboardInterrupt:
 DRIVER = """
 import sys
 from pathlib import Path
-from dl4jlegacy.cli import bench, main
+from dl4jlegacy.cli import main
+from dl4jlegacy.cli.commands import bench
 bench._FOLDER = Path(sys.argv[1])
 main.main(["bench", "cpu", "kernels_cpu", "nn_cpu"])
 """

@@ -41,7 +41,7 @@ JOBS = 12
 HELD = """
 import threading
 from pathlib import Path
-from dl4jlegacy import evaluation_run, prediction_run
+from dl4jlegacy.training import evaluation_run, prediction_run
 for performer in (evaluation_run.EvaluationPerformer, prediction_run.PredictionPerformer):
     def perform(self, job, perform=performer.perform):
         Path({gate!r} + "-held").touch()
@@ -204,7 +204,7 @@ PIPE_NBYTES = 1 << 16
 TALKS = """
 import logging
 import msgspec
-from dl4jlegacy import prediction_run
+from dl4jlegacy.training import prediction_run
 def perform(self, job, perform=prediction_run.PredictionPerformer.perform):
     for _ in range(2):
         logging.getLogger("dl4jlegacy.talks").warning("TALKS %s %s", job.slot, "x" * 3000)

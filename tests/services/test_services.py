@@ -445,7 +445,7 @@ def test_free_ports_that_belong_together_are_all_free_and_nobody_elses() -> None
 COMMAND = """
 import sys
 from dl4jlegacy.system.console import run_guarded
-from dl4jlegacy.cli import cluster
+from dl4jlegacy.cli.commands import cluster
 from dl4jlegacy.cli.main import declared
 services = declared(["services"])
 sys.exit(run_guarded(lambda: services(args=["services", *sys.argv[1:]], standalone_mode=False), as_json=True))
