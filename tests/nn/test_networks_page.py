@@ -1,4 +1,4 @@
-"""docs/networks.md has every layer, vertex, updater, schedule, distribution and name, with their defaults."""
+"""docs/network-reference.md has every layer, vertex, updater, schedule, distribution and name, with their defaults."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dl4jlegacy.nn.optimization.weights import WEIGHT_INITS, Distribution
 from dl4jlegacy.nn.vertices.shape import Vertex
 from tests.support import REPOSITORY
 
-PAGE = (REPOSITORY / "docs" / "networks.md").read_text(encoding="utf-8")
+PAGE = (REPOSITORY / "docs" / "network-reference.md").read_text(encoding="utf-8")
 ROWS = [line.strip() for line in PAGE.splitlines() if line.strip().startswith("| `")]
 SHARED = FeedForwardLayer.__struct_fields__
 
