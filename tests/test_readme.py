@@ -73,9 +73,9 @@ CODE = {
 }
 LEARNED = {
     "README.md": [("Accuracy", 0.95)],
-    "docs/metrics.md": [("Accuracy", 0.9)],
     "docs/data-in-python.md": [("Accuracy", 0.93), ("R2", 0.98)],
     "docs/images.md": [("Accuracy", 1.0)],
+    "docs/tensorboard.md": [("Accuracy", 0.9)],
     "docs/migrating-from-dl4j.md": [("Accuracy", 0.9)],
     "docs/networks.md": [("Accuracy", 0.9)],
     "docs/scikit-learn.md": [("Accuracy", 0.95), ("Accuracy", 0.93), ("R2", 0.35)],

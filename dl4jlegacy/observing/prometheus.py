@@ -3,7 +3,7 @@
 They are in a registry of their own, so that a program that has metrics itself is not mixed up with them. What a label
 may be is fixed beforehand, whatever a run, or a stranger in its grid, comes up with: no figure is kept for each worker.
 
-``METRICS`` says what there is; ``docs/metrics.md`` has it as a table, and a test compares both with what is served.
+``METRICS`` says what there is; ``docs/prometheus.md`` has it as a table, and a test compares both with what is served.
 """
 
 from __future__ import annotations

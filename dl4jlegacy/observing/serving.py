@@ -1,6 +1,6 @@
 """The figures of served models for Prometheus, in a registry of their own.
 
-``SERVING_METRICS`` says what there is; ``docs/metrics.md`` has it as a table, and a test compares both with what is
+``SERVING_METRICS`` says what there is; ``docs/prometheus.md`` has it as a table, and a test compares both with what is
 served. Labels are the names of models, which are fixed when the server begins, and the few words that are listed here.
 """
 

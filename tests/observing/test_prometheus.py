@@ -86,7 +86,7 @@ def begun(
 
 def page() -> list[tuple[str, str, str, str]]:
     """The rows of the page's table: name, kind, labels, and whose it is."""
-    text = (REPOSITORY / "docs" / "metrics.md").read_text(encoding="utf-8")
+    text = (REPOSITORY / "docs" / "prometheus.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(dl4j_\w+)` \| (\w+) \| ([^|]*) \| (\w+) \| ([^|]+) \|$", text, flags=re.MULTILINE)
     assert all(text for *_, text in rows)
     return [(name, kind, labels.replace("`", "").replace(" ", ""), of) for name, kind, labels, of, _ in rows]

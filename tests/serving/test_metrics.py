@@ -23,7 +23,7 @@ Values = dict[str, dict[tuple[str, ...], float]]
 
 def page() -> list[tuple[str, str, str, str]]:
     """The rows of the page's table: name, kind, labels, and what it is."""
-    text = (REPOSITORY / "docs" / "metrics.md").read_text(encoding="utf-8")
+    text = (REPOSITORY / "docs" / "prometheus.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(dl4j_serve_\w+)` \| (\w+) \| ([^|]*) \| ([^|]+) \|$", text, flags=re.MULTILINE)
     return [(name, kind, labels.replace("`", "").replace(" ", ""), what) for name, kind, labels, what in rows]
 
