@@ -1,4 +1,4 @@
-"""``docs/migrating-from-dl4j.md`` is true line by line: what its tables name is where they say it is."""
+"""``docs/migrating-from-dl4j.md`` and ``docs/dl4j-names.md``: the names in their tables are where they say."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from dl4jlegacy.errors import UsageError
 from dl4jlegacy.scaleout.tracker import StateTracker
 from tests.support import REPOSITORY
 
-PAGE = (REPOSITORY / "docs" / "migrating-from-dl4j.md").read_text(encoding="utf-8")
+PAGE = "".join(
+    (REPOSITORY / "docs" / name).read_text(encoding="utf-8") for name in ("migrating-from-dl4j.md", "dl4j-names.md")
+)
 NAME = re.compile(r"(?P<name>[A-Z]\w*[a-z]\w*|[A-Z]{3}|[a-z]+(?:_[a-z]+)+)(?P<attribute>\.[a-z_]+)?(?=$|\()")
 
 

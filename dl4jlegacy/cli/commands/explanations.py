@@ -189,7 +189,7 @@ EXPLANATIONS = (
         "A model file is missing, damaged, of another program, or cannot be written.",
         (
             ("the path is wrong", "give a .zip that dl4j train --out wrote, or a folder of checkpoints"),
-            ("it comes from Deeplearning4j", "docs/migrating-from-dl4j.md says which files can be read"),
+            ("it comes from Deeplearning4j", "docs/dl4j-compatibility.md says which files can be read"),
             ("there is no room for it", "the run is kept; make room and dl4j resume RUN writes it again"),
         ),
     ),
