@@ -66,6 +66,18 @@ def test_the_command_line_knows_every_flag_in_the_readme() -> None:
             assert flag in flags, f"dl4j {name} has no {flag}"
 
 
+CLUSTER_PAGES = (
+    "cluster",
+    "cluster-inference",
+    "cluster-programs",
+    "when-something-fails",
+    "lost-machine",
+    "resume",
+    "servers",
+    "several-machines",
+    "start-problems",
+    "watch-a-run",
+)
 CODE = {
     page: "\n".join(code)  # of one page in order, as its reader types it
     for page, path in PAGES.items()
@@ -108,19 +120,22 @@ def test_python_on_the_pages_runs_and_learns(name: str, tmp_path: Path) -> None:
     assert PREDICTED.get(name, "") in done.stdout
 
 
-def test_the_cluster_page_names_the_ports_and_the_patience_that_the_code_has() -> None:
-    page = PAGES["docs/cluster.md"].read_text("utf-8")
+def test_the_cluster_pages_name_the_ports_and_the_patience_that_the_code_has() -> None:
+    page = {name: PAGES[f"docs/{name}.md"].read_text("utf-8") for name in CLUSTER_PAGES}
     conf = Conf()
-    [cut_off] = re.findall(r"^\| a worker is cut off from everything \|.*$", page, flags=re.MULTILINE)
+    failures = page["when-something-fails"]
+    [cut_off] = re.findall(r"^\| a worker is cut off from everything \|.*$", failures, flags=re.MULTILINE)
     assert (
         f"back within `--tracker-wait` ({conf.tracker_wait_seconds:g} s)" in cut_off
         and f"exit code {TrackerError.exit_status}" in cut_off
     )
-    for text in (README, page):
+    for text in (README, page["cluster"]):
         assert f"Hazelcast on 127.0.0.1:{HAZELCAST_PORT}, Zookeeper on 127.0.0.1:{ZOOKEEPER_PORT}" in text
+    for text in (README, *page.values()):
         assert not re.search(r"(?<!=)HOST:PORT", text), "a recipe that cannot be pasted"
-        addresses = set(re.findall(r"(?:hazelcast://|--zookeeper |--master )\S+:(\d+)", text))
-        assert addresses == {str(HAZELCAST_PORT), str(ZOOKEEPER_PORT)}
-    recipe = page.partition("### Three machines")[2].partition("### ")[0]
+    everywhere = "".join((README, *page.values()))
+    addresses = set(re.findall(r"(?:hazelcast://|--zookeeper |--master )\S+:(\d+)", everywhere))
+    assert addresses == {str(HAZELCAST_PORT), str(ZOOKEEPER_PORT)}
+    recipe = page["several-machines"]
     for line in ("Endpoint = ", "dl4j services up --host", "dl4j master ", "dl4j worker --zookeeper 10.7.0.1:2181"):
         assert line in recipe

@@ -107,7 +107,7 @@ def test_a_worker_whose_blas_sums_in_another_order_is_refused_and_the_answer_is_
     cluster.wait_for_round(1)
     refused = cluster.worker(env={"OPENBLAS_CORETYPE": OTHER_CORE})
     error(refused, 9, "DL4J-VERSION", "run alike cannot be computed on here: BLAS is ", f"{OTHER_CORE} here")
-    assert "--mixed-devices" in refused.err() and "docs/cluster.md" in refused.err()
+    assert "--mixed-devices" in refused.err() and "docs/mixed-cpus.md" in refused.err()
     cluster.let_go()
     assert master.wait() == 0 == worker.wait(), master.err() + worker.err()
     alone = cluster.start("train", *FEW, "--epochs", "10", "--format", "json", env=numpy)

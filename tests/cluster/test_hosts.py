@@ -31,8 +31,9 @@ LED = f"--tracker {TRACKER} --zookeeper {ZOOKEEPER} --format json"
 
 
 def recipe(first: str) -> list[str]:
-    """Return the commands of the block of the cluster's page that begins so."""
-    [found] = [commands(block) for block in blocks("docs/cluster.md") if block.text.startswith(first)]
+    """Return the commands of the block that begins so, of the pages on several machines and on a lost one."""
+    pages = ("docs/several-machines.md", "docs/lost-machine.md")
+    [found] = [commands(block) for page in pages for block in blocks(page) if block.text.startswith(first)]
     return found
 
 

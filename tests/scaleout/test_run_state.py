@@ -260,10 +260,9 @@ def wait_for_entry(tracker: StateTracker, event: str) -> Any:
 
 
 def test_the_page_says_which_state_each_fault_is() -> None:
-    page = (REPOSITORY / "docs" / "cluster.md").read_text(encoding="utf-8")
-    rows = dict(
-        re.findall(r"^\| ([^|]+) \| `(\w+)` \|", page.partition("\n## What state a run is in\n")[2], re.MULTILINE)
-    )
+    page = (REPOSITORY / "docs" / "status.md").read_text(encoding="utf-8")
+    table = page.partition("\n## Which fault leads to which state\n")[2]
+    rows = dict(re.findall(r"^\| ([^|]+) \| `(\w+)` \|", table, re.MULTILINE))
     assert {name: rows.get(name) for name in FAULTS if name != "nothing"} == {
         name: fault.state for name, fault in FAULTS.items() if name != "nothing"
     }

@@ -32,7 +32,7 @@ EXPLANATIONS = (
         "machine without any.",
         (
             ("DL4J_SECRET_FILE names another file here than there", "copy the file of the master's machine, mode 600"),
-            ("there is no secret yet", "make one, as docs/cluster.md shows, on one machine, and copy it to all others"),
+            ("there is no secret yet", "make one on one machine, as docs/several-machines.md shows, and copy it"),
             (
                 "the grid was filled by somebody else",
                 "use a cluster name of your own (--cluster-name), or remove what lies there: dl4j runs --clean",
@@ -289,7 +289,7 @@ EXPLANATIONS = (
         (
             ("the servers do not run", "dl4j services up starts both on this machine; dl4j services status shows them"),
             ("the address is another one", "give --tracker and --zookeeper as dl4j services up has printed them"),
-            ("a firewall is between", "docs/cluster.md lists the ports"),
+            ("a firewall is between", "docs/ports.md lists the ports"),
             ("there is no such run, or its master is gone", "dl4j runs lists what there is; dl4j resume RUN goes on"),
         ),
     ),

@@ -52,8 +52,8 @@ ARITHMETIC = "arithmetic"
 """Global of the run: what the processes that train it compute with (``Compute.arithmetic``)."""
 _ALIKE = {
     GPU_KERNELS: "DL4J_CUDNN=0 leaves cuDNN out",
-    "numpy": "on x86, OPENBLAS_CORETYPE and NPY_DISABLE_CPU_FEATURES make unlike ones alike, see docs/cluster.md",
-    "numba": "install the same dl4jlegacy, NumPy and Numba everywhere, see docs/cluster.md",
+    "numpy": "on x86, OPENBLAS_CORETYPE and NPY_DISABLE_CPU_FEATURES make unlike ones alike, see docs/mixed-cpus.md",
+    "numba": "install the same dl4jlegacy, NumPy and Numba everywhere, see docs/mixed-cpus.md",
 }
 MIXED = (
     "mixed_devices: devices of several kinds may have trained this model; they round differently, so that another run "
