@@ -205,7 +205,7 @@ def be_master(where: dict[str, Any]) -> None:
     from dl4jlegacy.training.run import resolve
 
     task = Task(**where["task"])
-    ready = run_data.load_data(task.dataset) if task.dataset else run_data.Data(invented(task), None)
+    ready = run_data.load_data(task.dataset) if task.dataset else invented(task)
     issued: dict[str, float] = {}
     replace, add = HazelcastStore.replace_if_same, HazelcastStore.put_many_if_absent
 
@@ -301,13 +301,14 @@ def invented(task: Task) -> Any:
     """One round's worth of data: each epoch is a round."""
     import numpy as np
 
-    from dl4jlegacy.datasets import DataSet, DataSource
+    from dl4jlegacy.datasets import DataSet, DataSource, Reading
 
     rng = np.random.default_rng(1)
     x = rng.random((task.batch * task.batches * task.slots, task.n_in), dtype=np.float32)
     parts = np.linspace(0, task.n_in, task.n_out + 1)[1:-1]
     train = DataSet.of_classes(x, np.digitize(x.sum(axis=1), parts, right=True), task.n_out)
-    return DataSource("invented", train, train.rows(0, task.batch), tuple(map(str, range(task.n_out))))
+    reading = Reading(label_names=tuple(map(str, range(task.n_out))))
+    return DataSource("invented", train, train.rows(0, task.batch), reading)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from dl4jlegacy import (
     write_model,
 )
 from dl4jlegacy.arrays.seeding import Stream
+from dl4jlegacy.datasets import Reading
 from dl4jlegacy.datasets.text.characters import LENGTH
 from dl4jlegacy.datasets.text.texts import UNKNOWN, TextReader
 from dl4jlegacy.errors import ConfError, DataError, ModelError
@@ -52,14 +53,14 @@ def output_layer() -> RnnOutputLayer:
 def characters() -> TrainedModel:
     """An LSTM under random parameters: what it says depends on all that came before."""
     network = network_of(LSTM(n_out=9), LSTM(n_out=6), output_layer())
-    return TrainedModel(network, label_names=ALPHABET, text=TextReader())
+    return TrainedModel(network, Reading(label_names=ALPHABET, text=TextReader()))
 
 
 @pytest.fixture
 def words() -> TrainedModel:
     network = MultiLayerNetwork(word_lstm(32, len(WORDS), hidden=(8,)))
     network.set_params(np.random.default_rng(7).normal(0, 1, network.num_params).astype(np.float32))
-    return TrainedModel(network, label_names=WORDS, text=TextReader(tokens="words"))
+    return TrainedModel(network, Reading(label_names=WORDS, text=TextReader(tokens="words")))
 
 
 def drawn_from_whole_outputs(model: TrainedModel, text: str, length: int, temperature: float, seed: int) -> str:
@@ -102,7 +103,7 @@ def test_pieces_come_one_by_one_and_the_rest_is_not_computed(
 
 def test_a_network_that_carries_no_state_on_is_given_the_last_characters() -> None:
     network = network_of(Convolution1DLayer(n_out=5, kernel_size=3, convolution_mode="same"), output_layer())
-    model = TrainedModel(network, label_names=ALPHABET, text=TextReader())
+    model = TrainedModel(network, Reading(label_names=ALPHABET, text=TextReader()))
     text = "abc" * 30
     found = text + "".join(generate_text(model, text, length=30, seed=4))
     for position in range(30):
@@ -118,13 +119,13 @@ def test_a_graph_goes_on_too() -> None:
     builder.add_layer("memory", LSTM(n_out=6), "text").add_layer("next", output_layer(), "memory")
     graph = ComputationGraph(builder.set_outputs("next").build())
     graph.set_params(np.random.default_rng(2).normal(0, 1, graph.num_params).astype(np.float32))
-    check_formula(TrainedModel(graph, label_names=ALPHABET, text=TextReader()))
+    check_formula(TrainedModel(graph, Reading(label_names=ALPHABET, text=TextReader())))
 
 
 def test_a_network_with_one_answer_for_all_characters_goes_on_too() -> None:
     last = OutputLayer(n_out=len(ALPHABET), activation="softmax")
     network = network_of(LastTimeStep(layer=LSTM(n_out=6)), last)
-    check_formula(TrainedModel(network, label_names=ALPHABET, text=TextReader()))
+    check_formula(TrainedModel(network, Reading(label_names=ALPHABET, text=TextReader())))
 
 
 def check_formula(model: TrainedModel) -> None:
@@ -170,9 +171,9 @@ def test_what_it_cannot_go_on_with_is_refused_before_anything_is_drawn(character
     with pytest.raises(ConfError, match="length is 0"):
         generate_text(characters, "a", length=0)
     with pytest.raises(ModelError, match="the model is no model of texts"):
-        generate_text(TrainedModel(characters.network, label_names=ALPHABET), "a")
+        generate_text(TrainedModel(characters.network, Reading(label_names=ALPHABET)), "a")
     with pytest.raises(ModelError, match="6 characters, 6 different, for 7 outputs"):
-        generate_text(TrainedModel(characters.network, label_names=ALPHABET[1:], text=TextReader()), "a")
+        generate_text(TrainedModel(characters.network, Reading(label_names=ALPHABET[1:], text=TextReader())), "a")
 
 
 def test_a_word_model_takes_any_text_with_a_word_in_it(words: TrainedModel) -> None:
@@ -182,7 +183,7 @@ def test_a_word_model_takes_any_text_with_a_word_in_it(words: TrainedModel) -> N
 
 
 def test_a_file_of_the_model_says_the_same(characters: TrainedModel, tmp_path: Path) -> None:
-    write_model(characters.network, tmp_path / "m.zip", label_names=ALPHABET, text=TextReader())
+    write_model(characters.network, tmp_path / "m.zip", label_names=ALPHABET, reading=Reading(text=TextReader()))
     loaded = load_model(tmp_path / "m.zip")
     assert list(generate_text(loaded, "ab", length=30)) == list(generate_text(characters, "ab", length=30))
 
@@ -190,5 +191,5 @@ def test_a_file_of_the_model_says_the_same(characters: TrainedModel, tmp_path: P
 def test_a_dense_network_is_no_reason_to_fail() -> None:
     """What comes depends on the last character alone then."""
     network = network_of(DenseLayer(n_out=5), output_layer())
-    model = TrainedModel(network, label_names=ALPHABET, text=TextReader())
+    model = TrainedModel(network, Reading(label_names=ALPHABET, text=TextReader()))
     assert list(generate_text(model, "aab", length=20)) == list(generate_text(model, "cb", length=20))

@@ -22,6 +22,7 @@ from dl4jlegacy.datasets import (
     MultiDataSet,
     NormalizerMinMaxScaler,
     NormalizerStandardize,
+    Reading,
 )
 from dl4jlegacy.errors import ConfError, DataError, ShapeError
 from dl4jlegacy.models.model import TrainedModel
@@ -320,7 +321,7 @@ def test_what_takes_data_sets_only_names_the_multi_data_set(what: str) -> None:
 
 
 def test_a_saved_model_evaluates_batches_of_either_kind() -> None:
-    plain, graph = TrainedModel(of(stack()), FITTED), TrainedModel(of(two_of_each()))
+    plain, graph = TrainedModel(of(stack()), Reading(normalizer=FITTED)), TrainedModel(of(two_of_each()))
     several = graph.network.evaluate(SEVERAL).confusion.tolist()
     scaled = plain.network.evaluate(FITTED.transform(SINGLE)).confusion.tolist()
     for form, make in FORMS.items():

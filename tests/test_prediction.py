@@ -234,7 +234,7 @@ def test_memory_does_not_grow_with_the_rows(folder, tmp_path, workers):
 def test_the_model_of_python_does_all_that_the_commands_do(folder, tmp_path):
     """Its normalizer is used, its names are there; by itself the network would say something else."""
     model = load_model(str(folder / "m.zip"))
-    assert (type(model.normalizer), model.label_names) == (NormalizerMinMaxScaler, NAMES)
+    assert (type(model.reading.normalizer), model.label_names) == (NormalizerMinMaxScaler, NAMES)
     rows = np.loadtxt(folder / "rows.csv", delimiter=",", dtype=np.float32)[:200]
     classes = model.predict(rows)
     assert (classes != model.network.predict(rows)).any()
@@ -244,5 +244,5 @@ def test_the_model_of_python_does_all_that_the_commands_do(folder, tmp_path):
     assert (evaluation.accuracy(), evaluation.label_names) == (1.0, NAMES)
     write_model(model.network, tmp_path / "bare.zip")
     bare = load_model(tmp_path / "bare.zip")
-    assert (bare.normalizer, bare.label_names) == (None, ())
-    assert (bare.predict(model.normalizer.transform(DataSet(rows)).features) == classes).all()
+    assert (bare.reading.normalizer, bare.label_names) == (None, ())
+    assert (bare.predict(model.reading.normalizer.transform(DataSet(rows)).features) == classes).all()

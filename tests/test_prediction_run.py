@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dl4jlegacy.datasets import DataSet, NormalizerStandardize
+from dl4jlegacy.datasets import DataSet, NormalizerStandardize, Reading
 from dl4jlegacy.datasets.sequences.sequence_reader import SequenceRecordReader
 from dl4jlegacy.datasets.text.texts import UNKNOWN, TextReader
 from dl4jlegacy.errors import DataError, JobError, NotFiniteError, ShapeError
@@ -120,20 +120,24 @@ def lines_in(file: Path, words: Sequence[str], between: str) -> str:
 
 def characters(folder: Path) -> tuple[TrainedModel, str]:
     names = tuple("abc ")
-    return TrainedModel(recurrent(4, 4), None, names, text=TextReader()), lines_in(folder / "f.txt", names, "")
+    return TrainedModel(recurrent(4, 4), Reading(label_names=names, text=TextReader())), lines_in(
+        folder / "f.txt", names, ""
+    )
 
 
 def words(folder: Path) -> tuple[TrainedModel, str]:
     names = (UNKNOWN, *(f"word{number}" for number in range(19)))
     network = zoo.select("word-lstm").build(1, 20, seed=1)
-    model = TrainedModel(build_network(network), None, names, text=TextReader(tokens="words"))
+    model = TrainedModel(build_network(network), Reading(label_names=names, text=TextReader(tokens="words")))
     return model, lines_in(folder / "f.txt", [*names[1:], "zebra"], " ")
 
 
 def sequences(folder: Path, align: str) -> tuple[TrainedModel, str]:
     scaled = NormalizerStandardize().fit(DataSet(np.random.default_rng(5).normal(3, 2, (9, 2, 4))))
     reader = SequenceRecordReader(align=align, skip_lines=1, columns=2)
-    return TrainedModel(recurrent(2, 3), scaled, ("x", "y", "z"), sequences=reader), steps_in(folder / "steps")
+    return TrainedModel(
+        recurrent(2, 3), Reading(normalizer=scaled, label_names=("x", "y", "z"), sequences=reader)
+    ), steps_in(folder / "steps")
 
 
 def numbers(folder: Path, align: str) -> tuple[TrainedModel, str]:
@@ -141,7 +145,7 @@ def numbers(folder: Path, align: str) -> tuple[TrainedModel, str]:
     used, place = sequences(folder, align)
     scale: dict[str, Any] = {"label_means": (30.0, 1.7e12, 0.0), "label_stds": (5.0, 2.0, 0.1)}
     reader = SequenceRecordReader(align=align, skip_lines=1, columns=2, regression=True, **scale)
-    return dataclasses.replace(used, sequences=reader), place
+    return dataclasses.replace(used, reading=used.reading.replace(sequences=reader)), place
 
 
 def sparse(folder: Path) -> tuple[TrainedModel, str]:
@@ -149,7 +153,7 @@ def sparse(folder: Path) -> tuple[TrainedModel, str]:
     (folder / "f.svm").write_text("\n".join(rows))
     layers = (DenseLayer(n_in=120_000, n_out=2, activation="tanh"), OutputLayer(n_out=3, activation="softmax"))
     conf = MultiLayerConfiguration(conf=NeuralNetConfiguration(seed=1), layers=layers)
-    return TrainedModel(build_network(conf), None, ("a", "b", "c")), str(folder / "f.svm")
+    return TrainedModel(build_network(conf), Reading(label_names=("a", "b", "c"))), str(folder / "f.svm")
 
 
 FILES = {

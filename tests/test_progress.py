@@ -27,7 +27,6 @@ from dl4jlegacy.scaleout.monitoring.outcome import RunStatus
 from dl4jlegacy.scaleout.persistence.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.plan import Phase, Plan
 from dl4jlegacy.scaleout.state.records import Head, Manifest
-from dl4jlegacy.training import data as run_data
 from dl4jlegacy.training import prepare as training
 from dl4jlegacy.training.progress import ProgressLine, Speed, shown
 from dl4jlegacy.training.run import resolve
@@ -113,7 +112,7 @@ def test_a_training_from_its_data_to_its_report_shows_the_line_once_or_not_at_al
     arguments: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
-    given = run_data.Data(DataSource("mine", data(), data(), ()), None)
+    given = DataSource("mine", data(), data())
     training.train(resolve(CONF, training.batches(CONF, given)), given, **arguments)  # type: ignore[arg-type]
     assert ("\r\x1b[K" in terminal.getvalue()) == (not arguments)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from dl4jlegacy import (
     TrainedModel,
 )
 from dl4jlegacy.arrays.seeding import Stream
-from dl4jlegacy.datasets import load
+from dl4jlegacy.datasets import Reading, load
 from dl4jlegacy.datasets.images.image_files import png_of
 from dl4jlegacy.datasets.images.image_grid import image_grid, pixels_of
 from dl4jlegacy.errors import ConfError, DataError, OutputError, ShapeError
@@ -41,9 +42,9 @@ from dl4jlegacy.nn.conf.network import MultiLayerConfiguration as Configuration
 from dl4jlegacy.nn.zoo import mlp, vae
 
 
-def model_of(n_in: int, **fields: object) -> TrainedModel:
+def model_of(n_in: int, **fields: Any) -> TrainedModel:
     network = MultiLayerNetwork(vae(n_in, n_in, hidden=(5, 3)))
-    return TrainedModel(network, name="vae.zip", **fields)
+    return TrainedModel(network, Reading(**fields), "vae.zip")
 
 
 def test_examples_are_given_back_in_their_own_units_and_the_error_is_that_of_all_of_them() -> None:

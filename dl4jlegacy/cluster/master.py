@@ -18,16 +18,17 @@ from dl4jlegacy.cluster.leadership import (
     leading_new_run,
 )
 from dl4jlegacy.cluster.standby import leading_after_master
+from dl4jlegacy.datasets import DataSource
 from dl4jlegacy.errors import ConfError, ModelError
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.training.data import Data, data_of
+from dl4jlegacy.training.data import data_of
 from dl4jlegacy.training.prepare import Report, train, training_data
 from dl4jlegacy.training.run import Run
 
 __all__ = ["resume_from_checkpoints", "resume_run", "run_master", "stand_by"]
 
 
-def run_master(run: Run, data: Data, address: ClusterAddress, options: MasterOptions | None = None) -> Report:
+def run_master(run: Run, data: DataSource, address: ClusterAddress, options: MasterOptions | None = None) -> Report:
     """Be the master of a new run to its end; return the report.
 
     Args:
@@ -80,7 +81,7 @@ def resume_from_checkpoints(
         return _train(led, data, options)
 
 
-def _load(conf: Conf) -> Data:
+def _load(conf: Conf) -> DataSource:
     """Return the data that a run's Conf names; raises ``ConfError`` if only its program has them."""
     if not conf.dataset:
         raise ConfError(
@@ -90,7 +91,7 @@ def _load(conf: Conf) -> Data:
     return data_of(conf)
 
 
-def _train(led: LedRun, data: Data, options: MasterOptions) -> Report:
+def _train(led: LedRun, data: DataSource, options: MasterOptions) -> Report:
     """Train the run that this process leads; one whose model is not where it was wanted stays in the grid."""
     report = train(
         led.run,

@@ -17,6 +17,7 @@ from dl4jlegacy.datasets.normalizers import (
     NormalizerStandardize,
     normalizer_from_json,
 )
+from dl4jlegacy.datasets.reading import Reading
 from dl4jlegacy.datasets.sequences.sequence_files import CsvSequenceDataSetIterator
 from dl4jlegacy.datasets.sources import NAMES, DataSource, load
 from dl4jlegacy.datasets.tables.csv_files import CsvDataSetIterator, read_csv
@@ -50,6 +51,7 @@ __all__ = [
     "Normalizer",
     "NormalizerMinMaxScaler",
     "NormalizerStandardize",
+    "Reading",
     "SplitTestAndTrain",
     "TransformProcess",
     "character_windows",

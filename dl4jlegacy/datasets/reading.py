@@ -1,39 +1,129 @@
-"""How a model's data are read: what made its examples, and makes examples of the data that it is shown later."""
+"""``Reading``: how files become examples, as one value that a data set, a trained model and its file hold."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
 
 from dl4jlegacy.datasets.images.image_files import ImageRecordReader
+from dl4jlegacy.datasets.label_scale import LabelScale
 from dl4jlegacy.datasets.normalizers import Normalizer
 from dl4jlegacy.datasets.sequences.sequence_reader import SequenceRecordReader
 from dl4jlegacy.datasets.tables.header import Header
+from dl4jlegacy.datasets.tables.table import Column
 from dl4jlegacy.datasets.tables.transform_process import TransformProcess
 from dl4jlegacy.datasets.text.texts import TextReader
+from dl4jlegacy.errors import ConfError
+from dl4jlegacy.system.decoding import described
+from dl4jlegacy.system.strict_json import to_json
 
-__all__ = ["Reading"]
+__all__ = ["UNREAD", "Reading"]
+
+_READERS: dict[str, Any] = {
+    "images": ImageRecordReader,
+    "text": TextReader,
+    "sequences": SequenceRecordReader,
+    "header": Header,
+}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Reading:
-    """The data's part of a model file; each of its values is None or empty if the model has none.
+    """How data are read. Each value is None, or empty, where the data need none.
 
     Attributes:
-        normalizer: scales features (and labels) as in training.
-        label_names: the names of the outputs; of a text its characters or words.
-        transform: made the examples of a table's columns, fitted to the training part.
-        images: made the examples of image files.
-        stratified: whether the held-out part had its share of every class.
-        text: made the examples of a text.
-        sequences: made the examples of files of sequences.
-        header: the names of a table's columns that no ``transform`` has read.
+        transform: makes examples of the columns of a table; fitted to the training part once that was read.
+        images: reads image files.
+        text: reads a text.
+        sequences: reads files of sequences.
+        header: the columns of a table that no ``transform`` has read.
+        stratified: whether the held-out part gets its share of every class.
+        label_names: of the outputs, in order; of a text its characters or words.
+        normalizer: scales features (and labels).
     """
 
-    normalizer: Normalizer | None = None
-    label_names: tuple[str, ...] = ()
     transform: TransformProcess | None = None
     images: ImageRecordReader | None = None
-    stratified: bool = False
     text: TextReader | None = None
     sequences: SequenceRecordReader | None = None
     header: Header | None = None
+    stratified: bool = False
+    label_names: tuple[str, ...] = ()
+    normalizer: Normalizer | None = None
+
+    def replace(self, **changes: Any) -> Reading:
+        """Return it with other values."""
+        return dataclasses.replace(self, **changes)
+
+    def fields(self) -> dict[str, Any]:
+        """Return it as JSON values, for a model file; without the normalizer, which has a form of its own there."""
+        found = {name: getattr(self, name) for name in _READERS}
+        return {
+            **{name: None if value is None else msgspec.to_builtins(value) for name, value in found.items()},
+            "transform": None if self.transform is None else json.loads(self.transform.to_json()),
+            "stratified": self.stratified or None,
+            "label_names": list(self.label_names) or None,
+        }
+
+    @staticmethod
+    def of_fields(fields: Mapping[str, Any], label_names: tuple[str, ...], normalizer: Normalizer | None) -> Reading:
+        """Return what ``fields`` returned; raises ``ConfError`` if that is not so."""
+        readers: dict[str, Any] = {}
+        for name, kind in _READERS.items():
+            try:
+                readers[name] = msgspec.convert(fields.get(name), type=described(kind | None))
+            except msgspec.ValidationError as exc:
+                raise ConfError(f"{name}: {exc}") from exc
+        transform = fields.get("transform")
+        return Reading(
+            transform=None if transform is None else TransformProcess.from_json(to_json(transform)),
+            stratified=fields.get("stratified") is True,
+            label_names=label_names,
+            normalizer=normalizer,
+            **readers,
+        )
+
+    @property
+    def label_scale(self) -> LabelScale | None:
+        """Of the numbers to predict, which ``label_names`` names; None if labels are not such numbers."""
+        described = self.transform if self.sequences is None else self.sequences
+        return None if described is None else described.label_scale
+
+    @property
+    def is_multi_label(self) -> bool:
+        """Whether there are labels that do not exclude each other."""
+        return self.transform is not None and self.transform.multi_label
+
+    @property
+    def schema(self) -> TransformProcess | None:
+        """The columns by whose names data frames are read; None: they have no names."""
+        if any(kind is not None for kind in (self.images, self.text, self.sequences)):
+            return None
+        if self.transform is not None or self.header is None or "" in self.header.names:
+            return self.transform
+        columns = tuple(
+            Column(name, "category" if name == self.header.label else "number") for name in self.header.names
+        )
+        return TransformProcess(columns=columns, label=self.header.label, classes=self.label_names)
+
+    @property
+    def feature_columns(self) -> tuple[str, ...]:
+        """The names of the columns of features of a table, in order; none if these have no names."""
+        if self.transform is None:
+            return () if self.header is None else self.header.features
+        return tuple(c.name for c in self.transform.columns if c.name not in self.transform.label_columns)
+
+    @property
+    def label_columns(self) -> tuple[str, ...]:
+        """The names of the columns of labels; none if these have no names."""
+        if self.transform is not None:
+            return self.transform.label_columns
+        return (self.header.label,) if self.header is not None and self.header.label else ()
+
+
+UNREAD = Reading()
+"""Of data that were not read yet, or came as arrays."""

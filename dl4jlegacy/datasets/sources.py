@@ -11,18 +11,18 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dl4jlegacy.datasets.bundled import DIGITS_NAMES, IRIS_NAMES, read_digits, read_iris
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.images.image_files import ImageRecordReader, read_parts
 from dl4jlegacy.datasets.images.image_folders import holds_images
 from dl4jlegacy.datasets.images.image_tables import image_schema, read_listed
-from dl4jlegacy.datasets.label_scale import LabelScale
 from dl4jlegacy.datasets.mnist import find_idx_files, read_idx_dataset, read_mnist
-from dl4jlegacy.datasets.sequences.sequence_reader import SequenceRecordReader, read_sequence_parts
+from dl4jlegacy.datasets.reading import UNREAD, Reading
+from dl4jlegacy.datasets.sequences.sequence_reader import read_sequence_parts
 from dl4jlegacy.datasets.splitting import Split, class_numbers, stratified
 from dl4jlegacy.datasets.tables.csv_files import read_csv_files
-from dl4jlegacy.datasets.tables.header import Header
 from dl4jlegacy.datasets.tables.pandas_index import warn_of_index
 from dl4jlegacy.datasets.tables.sparse_files import read_svmlight_files
 from dl4jlegacy.datasets.tables.stored_tables import is_large, stored_tables
@@ -60,33 +60,24 @@ class DataSource:
         name: the name or path it was loaded by.
         train: the examples to learn from.
         test: the examples held out.
-        label_names: one name per outcome.
-        transform: what made the examples of the columns of a table, fitted to the training part; None: nothing did.
-        images: what made the examples of image files, and makes examples of this size of others; None: nothing did.
-        stratified: whether both parts were given the same shares of the classes.
-        text: what made the examples of a text, whose characters or words ``label_names`` are; None: it is no text.
-        sequences: what made sequences of files; None: nothing did.
+        reading: how they were read, fitted to the training part.
         columns: the names of the columns of features, where they have names.
-        header: of a table that no schema has read: the names of its columns; None: it has none.
     """
 
     name: str
     train: DataSet
     test: DataSet
-    label_names: tuple[str, ...]
-    transform: TransformProcess | None = None
-    images: ImageRecordReader | None = None
-    stratified: bool = False
-    text: TextReader | None = None
-    sequences: SequenceRecordReader | None = None
+    reading: Reading = UNREAD
     columns: tuple[str, ...] = ()
-    header: Header | None = None
 
     @property
-    def label_scale(self) -> LabelScale | None:
-        """Of the numbers to predict, which ``label_names`` names; None if labels are no numbers of a schema's."""
-        described = self.transform if self.sequences is None else self.sequences
-        return None if described is None else described.label_scale
+    def label_names(self) -> tuple[str, ...]:
+        """One name for each outcome."""
+        return self.reading.label_names
+
+    def with_reading(self, **changes: Any) -> DataSource:
+        """Return it with other values in its reading."""
+        return dataclasses.replace(self, reading=self.reading.replace(**changes))
 
     def rounded(self) -> DataSource:
         """Return it with both parts as ``DataSet.rounded`` returns them, by the columns of the training part."""
@@ -100,15 +91,9 @@ def load(
     data_dir: str | Path | None = None,
     test_fraction: float = 0.2,
     seed: int = SPLIT_SEED,
+    reading: Reading = UNREAD,
     n_classes: int | None = None,
-    label_names: Sequence[str] | None = None,
-    transform: TransformProcess | None = None,
-    images: ImageRecordReader | None = None,
-    stratify: bool = False,
-    text: TextReader | None = None,
-    sequences: SequenceRecordReader | None = None,
     columns: int = 0,
-    header: Header | None = None,
     keep_index: bool = False,
     rounded: bool = True,
 ) -> DataSource:
@@ -124,20 +109,17 @@ def load(
         data_dir: where MNIST is looked for and stored.
         test_fraction: the share held out where the data set does not come in two parts.
         seed: of the shuffling before that split.
+        reading: how it is read, as a trained model has it, or as far as it is known:
+            ``label_names`` are the classes of tables and images in order, of which files may not hold all, and the
+            characters or words of texts; a ``transform`` is fitted to the training part unless it is already, and
+            without one the columns of tables are numbers and a class (SVMLight files get a schema without steps);
+            without ``images`` those in folders keep their size, which must be the same for all, and with a ``column``
+            they are those that tables list, whose labels ``transform`` names (None: the column that is called label,
+            class or target, or the last one); ``sequences`` are the CSV files in a folder, which else are parts of one
+            table; by a ``header`` columns are found that have names. The ``normalizer`` is not used.
         n_classes: the range of class numbers in tables and IDX files, when the files alone do not tell.
-        label_names: the classes of tables and images in order, where they are known: a file, or folder, may not hold
-            all of them; the characters or words of texts.
-        transform: what is to be made of the columns of tables, which is fitted to the training part unless it is
-            already; None: their columns are numbers and a class (SVMLight files get a schema without steps).
-        images: how images in folders are read; None: in their own size, which must be the same for all. With a
-            ``column`` they are those that tables list, whose labels ``transform`` says (None: the column that is called
-            label, class or target, or the last one).
-        stratify: a part that is held out, by ``test_fraction``, gets its share of every class.
-        text: how texts are read; None: by characters.
-        sequences: how CSV files in a folder are read, each as a sequence; None: they are parts of one table.
         columns: SVMLight files have so many, and are read as sparse features; 0: they are only if they have more than a
             table may have.
-        header: of a model that learned from a table without a schema: columns with names are found by these.
         keep_index: pandas' index in a table that no schema or header describes is a column like others; else it is left
             out.
         rounded: features are float32, or float64 if a column of the training part lies so far from 0 that float32
@@ -145,78 +127,63 @@ def load(
             model says.
 
     Raises:
-        DataError: unknown, missing or damaged; the message names what was searched for and where. With ``stratify``:
-            labels are no classes, or one of these has a single example, unless they are known already.
+        DataError: unknown, missing or damaged; the message names what was searched for and where. Or it is to be
+            ``stratified``, and labels are no classes, or one of these has a single example and is not known already.
     """
-    name, split = str(name_or_path), Split(test_fraction, seed, stratify, allows_lone=label_names is not None)
-    found = _load(
-        name,
-        split,
-        data_dir=data_dir,
-        n_classes=n_classes,
-        label_names=label_names,
-        transform=transform,
-        images=images,
-        text=text,
-        sequences=sequences,
-        columns=columns,
-        header=header,
-        index=() if keep_index else None,
-    )
+    known = bool(reading.label_names)
+    name, split = str(name_or_path), Split(test_fraction, seed, reading.stratified, allows_lone=known)
+    index = () if keep_index else None
+    found = _load(name, split, reading, data_dir=data_dir, n_classes=n_classes, columns=columns, index=index)
     return found.rounded() if rounded else found
 
 
 def _load(
     name: str,
     split: Split,
+    given: Reading,
     *,
     data_dir: str | Path | None,
     n_classes: int | None,
-    label_names: Sequence[str] | None,
-    transform: TransformProcess | None,
-    images: ImageRecordReader | None,
-    text: TextReader | None,
-    sequences: SequenceRecordReader | None,
     columns: int,
-    header: Header | None,
     index: Sequence[str] | None,
 ) -> DataSource:
     """Return the data set, with features of tables and sequences as float64."""
-    if sequences is not None:
-        return _load_sequences(name, sequences, label_names, split)
-    if images is not None and images.column:
-        return _load_listed(name, transform, images, split)
-    if transform is not None:
-        return _load_tables(name, transform, split)
+    if given.sequences is not None:
+        return _load_sequences(name, given, split)
+    if given.images is not None and given.images.column:
+        return _load_listed(name, given.transform, given.images, split)
+    if given.transform is not None:
+        return _load_tables(name, given.transform, split)
     if name == "mnist":
-        names = tuple(str(digit) for digit in range(10))
-        return DataSource(name, read_mnist("train", data_dir=data_dir), read_mnist("t10k", data_dir=data_dir), names)
+        reading = Reading(label_names=tuple(str(digit) for digit in range(10)))
+        return DataSource(name, read_mnist("train", data_dir=data_dir), read_mnist("t10k", data_dir=data_dir), reading)
     if name == "digits":
         return _split(name, read_digits(), DIGITS_NAMES, split)
     if name == "iris":
         return _split(name, read_iris(), IRIS_NAMES, split)
     if name == "sonnets":
-        return _text(name, read_sonnets(), split, label_names, text)
+        return _text(name, read_sonnets(), split, given)
     path, kind = _path_of(name)
     if kind is not None and (found := svmlight_files_of(name)):
+        names = given.label_names or None
         try:
-            known = svmlight_schema(found, n_classes=n_classes, label_names=label_names) if not columns else None
+            known = svmlight_schema(found, n_classes=n_classes, label_names=names) if not columns else None
         except TooWideError:
             known = None
         if known is None:
-            return _load_sparse(name, found, split, columns, label_names)
+            return _load_sparse(name, found, split, columns, names)
         return _load_tables(name, known, split)
     if kind == "file" and path.suffix.lower() == ".txt":
-        return _text(name, read_text(path), split, label_names, text)
-    if kind == "folder" and is_of_images(path, images):
-        train, test, names, reader = read_parts(path, images, label_names, split)
-        return DataSource(name, train, test, names, images=reader, stratified=split.stratify)
+        return _text(name, read_text(path), split, given)
+    if kind == "folder" and is_of_images(path, given.images):
+        train, test, found_names, images = read_parts(path, given.images, given.label_names or None, split)
+        return DataSource(name, train, test, Reading(label_names=found_names, images=images, stratified=split.stratify))
     if kind == "pattern":
-        return _load_parts(name, tables_like(name), split, n_classes, label_names, header, index)
+        return _load_parts(name, tables_like(name), split, n_classes, given, index)
     if kind == "folder":
-        return _load_folder(name, path, split, n_classes=n_classes, known=label_names, header=header, index=index)
+        return _load_folder(name, path, split, n_classes, given, index)
     if kind is not None:
-        return _load_parts(name, [path], split, n_classes, label_names, header, index)
+        return _load_parts(name, [path], split, n_classes, given, index)
     raise _unknown(name, path)
 
 
@@ -293,10 +260,7 @@ def _load_tables(name: str, transform: TransformProcess, split: Split) -> DataSo
     parted = [_stem(path) for path in found] == ["train", "test"]
     if is_large(found, len(transform.columns)):
         ready = stored_tables(transform, found, split, parted=parted)
-        names, columns = ready.process.label_names, ready.process.feature_names
-        return DataSource(
-            name, ready.train, ready.test, names, ready.process, stratified=split.stratify, columns=columns
-        )
+        return _of_process(name, ready.train, ready.test, ready.process, split, ready.process.feature_names)
     tables = [transform.read(path) for path in found]
     if parted:
         train, test = tables
@@ -310,9 +274,22 @@ def _load_tables(name: str, transform: TransformProcess, split: Split) -> DataSo
             order = split.parts(len(whole))
         train, test = whole.take(order[0]), whole.take(order[1])
     ready = TransformedTables.of(transform, train, test)
-    names = ready.process.label_names
-    columns = ready.columns
-    return DataSource(name, ready.train, ready.test, names, ready.process, stratified=split.stratify, columns=columns)
+    return _of_process(name, ready.train, ready.test, ready.process, split, ready.columns)
+
+
+def _of_process(
+    name: str,
+    train: DataSet,
+    test: DataSet,
+    process: TransformProcess,
+    split: Split,
+    columns: tuple[str, ...] = (),
+    images: ImageRecordReader | None = None,
+) -> DataSource:
+    """Return what a schema has made ready."""
+    names = process.label_names
+    reading = Reading(transform=process, images=images, label_names=names, stratified=split.stratify)
+    return DataSource(name, train, test, reading, columns)
 
 
 def _load_sparse(
@@ -322,7 +299,7 @@ def _load_sparse(
     ordered = _in_order(list(found))
     datasets, names = read_svmlight_files(ordered, columns=columns, label_names=known or ())
     if [_stem(path) for path in ordered] == ["train", "test"]:
-        return DataSource(name, datasets[0], datasets[1], names)
+        return DataSource(name, datasets[0], datasets[1], Reading(label_names=names))
     return _split(name, DataSet.merge(datasets), names, split)
 
 
@@ -336,15 +313,16 @@ def is_of_images(path: Path, images: ImageRecordReader | None = None) -> bool:
     return (images is not None or not (find_idx_files(path) or _tables_in(path))) and holds_images(path)
 
 
-def _load_sequences(name: str, reader: SequenceRecordReader, known: Sequence[str] | None, split: Split) -> DataSource:
+def _load_sequences(name: str, given: Reading, split: Split) -> DataSource:
     path, kind = _path_of(name)
     if kind != "folder":
         raise DataError(
             f"data set {name!r} is no folder, and sequences (--sequences, sequences in a Conf) are files in one, a "
             "sequence each; leave it out, or name their folder"
         )
-    train, test, names, settled = read_sequence_parts(path, reader, known, split)
-    return DataSource(name, train, test, names, sequences=settled)
+    assert given.sequences is not None
+    train, test, names, settled = read_sequence_parts(path, given.sequences, given.label_names or None, split)
+    return DataSource(name, train, test, Reading(label_names=names, sequences=settled))
 
 
 def _load_listed(name: str, transform: TransformProcess | None, images: ImageRecordReader, split: Split) -> DataSource:
@@ -353,7 +331,8 @@ def _load_listed(name: str, transform: TransformProcess | None, images: ImageRec
     path, kind = _path_of(name)
     if not found and kind == "folder" and transform is not None and transform.classes and holds_images(path):
         train, test, names, _ = read_parts(path, images, transform.classes, split)
-        return DataSource(name, train, test, names, transform, images, split.stratify)
+        reading = Reading(label_names=names, transform=transform, images=images, stratified=split.stratify)
+        return DataSource(name, train, test, reading)
     if not found:
         raise DataError(
             f"data set {name!r} is no table, and {images.column!r} (--images, images.column in a Conf) is the column "
@@ -362,16 +341,16 @@ def _load_listed(name: str, transform: TransformProcess | None, images: ImageRec
     process = image_schema(found[0], images.column) if transform is None else transform
     parted = [_stem(file) for file in found] == ["train", "test"]
     train, test, process, reader = read_listed(found, images, process, split, parted=parted)
-    return DataSource(name, train, test, process.label_names, process, reader, split.stratify)
+    return _of_process(name, train, test, process, split, images=reader)
 
 
-def _text(name: str, text: str, split: Split, known: Sequence[str] | None, reader: TextReader | None) -> DataSource:
+def _text(name: str, text: str, split: Split, given: Reading) -> DataSource:
     """Return windows of a text; its end is held out, so that no part of it is in both parts."""
     if split.stratify:
         raise DataError(f"data set {name!r} is a text, whose end is held out, whatever it holds; leave --stratify out")
-    reader = reader or TextReader()
-    train, test, names = reader.parts(text, split.test_fraction, known)
-    return DataSource(name, train, test, names, text=reader)
+    reader = given.text or TextReader()
+    train, test, names = reader.parts(text, split.test_fraction, given.label_names or None)
+    return DataSource(name, train, test, Reading(label_names=names, text=reader))
 
 
 def _looks_like_path(name: str) -> bool:
@@ -381,20 +360,14 @@ def _looks_like_path(name: str) -> bool:
 def _split(name: str, dataset: DataSet, label_names: tuple[str, ...], split: Split) -> DataSource:
     if not split.stratify:
         train, test = dataset.split_test_and_train(1 - split.test_fraction, split.seed)
-        return DataSource(name, train, test, label_names)
+        return DataSource(name, train, test, Reading(label_names=label_names))
     learned, held_out = split.parts_of(class_numbers(dataset.labels), label_names, f"data set {name!r}")
-    return DataSource(name, dataset.take(learned), dataset.take(held_out), label_names, stratified=True)
+    reading = Reading(label_names=label_names, stratified=True)
+    return DataSource(name, dataset.take(learned), dataset.take(held_out), reading)
 
 
 def _load_folder(
-    name: str,
-    path: Path,
-    split: Split,
-    *,
-    n_classes: int | None,
-    known: Sequence[str] | None,
-    header: Header | None,
-    index: Sequence[str] | None,
+    name: str, path: Path, split: Split, n_classes: int | None, given: Reading, index: Sequence[str] | None
 ) -> DataSource:
     """Return what ``path`` holds: IDX files first, then tables."""
     if find_idx_files(path):
@@ -402,7 +375,7 @@ def _load_folder(
         test = read_idx_dataset(path, "t10k", train.n_out)  # a class that was never learned is an error
         if test.n_in != train.n_in:
             raise DataError(f"{path}: training images have {counted(train.n_in, 'pixel')}, test images {test.n_in}")
-        return DataSource(name, train, test, tuple(str(number) for number in range(train.n_out)))
+        return DataSource(name, train, test, Reading(label_names=tuple(map(str, range(train.n_out)))))
     tables = _tables_in(path)
     if tables:
         if holds_images(path):
@@ -412,7 +385,7 @@ def _load_folder(
                 path,
                 tables[0].name,
             )
-        return _load_parts(name, tables, split, n_classes, known, header, index)
+        return _load_parts(name, tables, split, n_classes, given, index)
     with files.errors_as(DataError, f"cannot read folder {path}"):
         found = files.names_in(path)
     raise DataError(
@@ -427,12 +400,11 @@ def _load_parts(
     tables: list[Path],
     split: Split,
     n_classes: int | None,
-    known: Sequence[str] | None,
-    header: Header | None,
+    given: Reading,
     index: Sequence[str] | None,
 ) -> DataSource:
     """Return tables of numbers and a class: one to learn from and one held out, by their names, or parts of one."""
-    found = _in_order(tables)
+    found, header, known = _in_order(tables), given.header, given.label_names or None
     if [_stem(path) for path in found] == ["train", "test"]:
         index = index_columns(found) if index is None and header is None else index
         learned = read_csv_files(found[:1], n_classes=n_classes, label_names=known, header=header, index=index)
@@ -441,8 +413,8 @@ def _load_parts(
         test = read_csv_files(found[1:], label_names=names, header=learned.header, index=index).parts[0]
         if test.n_in != train.n_in:
             raise DataError(f"{found[0]} has {counted(train.n_in, 'feature')}, {found[1]} has {test.n_in}")
-        return DataSource(name, train, test, names, columns=learned.columns, header=learned.header)
+        return DataSource(name, train, test, Reading(label_names=names, header=learned.header), learned.columns)
     is_new = n_classes is None and known is None
     whole = read_csv_files(found, n_classes=n_classes, label_names=known, is_split=is_new, header=header, index=index)
     parted = _split(name, DataSet.merge(whole.parts), whole.label_names, split)
-    return dataclasses.replace(parted, columns=whole.columns, header=whole.header)
+    return dataclasses.replace(parted, columns=whole.columns).with_reading(header=whole.header)

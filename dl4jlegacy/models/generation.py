@@ -114,19 +114,19 @@ def draw_class(probabilities: Array, temperature: float, uniform: float) -> int:
 
 def _reader_of(model: TrainedModel) -> TextReader:
     """Return how texts become the model's examples; raises ``ModelError`` if it is no model of texts."""
-    if model.text is None:
+    if model.reading.text is None:
         raise ModelError(
             f"model {model.name} is no model of texts, and has none to go on with; train one: dl4j train FILE.txt "
             "--out model.zip (char-lstm, or with --tokens words word-lstm)"
         )
     names, n_out = model.label_names, model.network.n_out
     if not len(set(names)) == len(names) == n_out or set(names) <= {UNKNOWN}:
-        what = "word" if model.text.has_words else "character"
+        what = "word" if model.reading.text.has_words else "character"
         raise ModelError(
             f"model file {model.name} is unusable: {counted(len(names), what)}, {len(set(names))} different, for "
             f"{counted(n_out, 'output')}; save it again with one for each"
         )
-    return model.text
+    return model.reading.text
 
 
 def _say_unknown(words: Sequence[str], names: Sequence[str]) -> None:

@@ -19,18 +19,17 @@ from dl4jlegacy.datasets.batches import Batch, Data, epochs_of
 from dl4jlegacy.datasets.dataset import frame_names
 from dl4jlegacy.datasets.images.image_files import ImageRecordReader
 from dl4jlegacy.datasets.label_scale import LabelScale
-from dl4jlegacy.datasets.normalizers import Normalizer, as_read
-from dl4jlegacy.datasets.sequences.sequence_reader import SequenceRecordReader
+from dl4jlegacy.datasets.normalizers import as_read
+from dl4jlegacy.datasets.reading import UNREAD, Reading
 from dl4jlegacy.datasets.sources import table_files_of
 from dl4jlegacy.datasets.tables.data_frames import FrameColumns
-from dl4jlegacy.datasets.tables.header import Header, warn_of_unknown
+from dl4jlegacy.datasets.tables.header import warn_of_unknown
 from dl4jlegacy.datasets.tables.pandas_index import header_names
 from dl4jlegacy.datasets.tables.svmlight_files import MOST_COLUMNS
-from dl4jlegacy.datasets.tables.table import Column, Table
+from dl4jlegacy.datasets.tables.table import Table
 from dl4jlegacy.datasets.tables.table_files import column_names
 from dl4jlegacy.datasets.tables.text_rows import is_number
 from dl4jlegacy.datasets.tables.transform_process import TransformProcess
-from dl4jlegacy.datasets.text.texts import TextReader
 from dl4jlegacy.datasets.text.unseen_words import UnseenWords
 from dl4jlegacy.errors import DataError, ModelError, ShapeError, counted
 from dl4jlegacy.kernels.protocol import Kernels
@@ -154,21 +153,15 @@ def evaluate_model(
         DataError: the data set cannot be read.
         ShapeError: it does not fit the model.
     """
-    network, place = model.network, local_data(dataset, model.images)
-    if model.transform is not None and model.images is None:
-        _warn_of_columns(table_files_of(place), model.transform)
+    network, place = model.network, local_data(dataset, model.reading.images)
+    if model.reading.transform is not None and model.reading.images is None:
+        _warn_of_columns(table_files_of(place), model.reading.transform)
     source = load(
         place,
         data_dir=storage.local(data_dir) or None,
+        reading=model.reading,
         n_classes=network.n_out,
-        label_names=model.label_names or None,
-        transform=model.transform,
-        images=model.images,
-        stratify=model.stratified,
-        text=model.text,
-        sequences=model.sequences,
         columns=model.network.n_in if model.is_sparse else 0,
-        header=model.header,
         rounded=False,
     )
     parts = {"test": (source.test,), "train": (source.train,), "all": (source.train, source.test)}[split]
@@ -209,7 +202,7 @@ def _warn_of_columns(tables: Sequence[Path], schema: TransformProcess) -> None:
 
 def evaluation_in_units(evaluation: NetworkEvaluation, source: DataSource) -> NetworkEvaluation:
     """Return an evaluation in the units of the numbers that are predicted, which a network learns standardized."""
-    return _in_units(evaluation, source.label_scale, source.label_names)
+    return _in_units(evaluation, source.reading.label_scale, source.label_names)
 
 
 def _in_units(evaluation: NetworkEvaluation, scale: LabelScale | None, names: tuple[str, ...]) -> NetworkEvaluation:
@@ -236,27 +229,18 @@ class TrainedModel:
     Attributes:
         network: a ``MultiLayerNetwork`` or ``ComputationGraph``. By itself it takes features that are scaled as in
             training.
-        normalizer: what its training data were scaled with; None: they were not.
-        label_names: what its outputs stand for; () if nobody has said.
-        name: what messages call it, such as the path of its file.
-        transform: what made its examples of the columns of a table; None: nothing did.
-        images: what made its examples of image files; None: nothing did.
-        stratified: whether what was held out of its data has its share of every class.
-        text: what made its examples of a text, whose characters or words the ``label_names`` are; None: nothing did.
-        sequences: what made its examples of files of sequences; None: nothing did.
-        header: the columns of the table that it learned from, if these have names and no ``transform`` has read them.
+        reading: how its data were read, scaled and named.
+        name: messages call it so, for instance by the path of its file.
     """
 
     network: Network
-    normalizer: Normalizer | None = None
-    label_names: tuple[str, ...] = ()
+    reading: Reading = UNREAD
     name: str = "the model"
-    transform: TransformProcess | None = None
-    images: ImageRecordReader | None = None
-    stratified: bool = False
-    text: TextReader | None = None
-    sequences: SequenceRecordReader | None = None
-    header: Header | None = None
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """The names of its outputs; () if they have none."""
+        return self.reading.label_names
 
     def answer(self, features: Any) -> Array:
         """Return an answer for each example: its outputs; of a model of texts those behind the last word, or character.
@@ -269,13 +253,13 @@ class TrainedModel:
     @property
     def answers_at(self) -> str:
         """Where in its outputs its answers are, one of ``ANSWERS_AT``."""
-        if self.sequences is not None and not self.sequences.is_of_whole:
+        if self.reading.sequences is not None and not self.reading.sequences.is_of_whole:
             return "each step"
-        return "output" if self.text is None and self.sequences is None else "last step"
+        return "output" if self.reading.text is None and self.reading.sequences is None else "last step"
 
     def answers(self, features: Array) -> int:
         """Return how many answers there are for examples."""
-        steps = 1 if self.sequences is None or self.sequences.is_of_whole else features.shape[2]
+        steps = 1 if self.reading.sequences is None or self.reading.sequences.is_of_whole else features.shape[2]
         return len(features) * int(steps)
 
     def output(self, features: Any) -> Array:
@@ -294,33 +278,22 @@ class TrainedModel:
         return self.in_label_units(np.asarray(to_host(self.network.output(self.normalize(examples).features))))
 
     @property
-    def label_scale(self) -> LabelScale | None:
-        """Of the numbers that it predicts, which ``label_names`` names; None if its outputs are others."""
-        described = self.transform if self.sequences is None else self.sequences
-        return None if described is None else described.label_scale
-
-    @property
     def predicts_numbers(self) -> bool:
         """Whether its outputs are numbers that it predicts; one without ``transform`` and ``sequences`` has classes."""
-        return self.label_scale is not None
-
-    @property
-    def is_multi_label(self) -> bool:
-        """Whether its outputs are those of labels that do not exclude each other: the probability of each."""
-        return self.transform is not None and self.transform.multi_label
+        return self.reading.label_scale is not None
 
     def in_label_units(self, outputs: Array) -> Array:
         """Return the network's outputs in the units of the numbers that it predicts."""
-        return outputs if self.label_scale is None else self.label_scale.in_units(outputs)
+        return outputs if self.reading.label_scale is None else self.reading.label_scale.in_units(outputs)
 
     def in_units(self, evaluation: NetworkEvaluation) -> NetworkEvaluation:
         """Return an evaluation of the network in the units of the numbers that it predicts."""
-        return _in_units(evaluation, self.label_scale, self.label_names)
+        return _in_units(evaluation, self.reading.label_scale, self.label_names)
 
     def part_in_units(self, evaluation: AnyEvaluation) -> AnyEvaluation:
         """Return an evaluation of some outputs likewise."""
-        if isinstance(evaluation, RegressionEvaluation) and self.label_scale is not None:
-            return evaluation.scaled(self.label_scale.stds, self.label_scale.means, self.label_names)
+        if isinstance(evaluation, RegressionEvaluation) and self.reading.label_scale is not None:
+            return evaluation.scaled(self.reading.label_scale.stds, self.reading.label_scale.means, self.label_names)
         return evaluation
 
     def predict(self, features: Any) -> Array:
@@ -333,7 +306,7 @@ class TrainedModel:
 
     def classes_in(self, outputs: Array) -> Array:
         """Return what ``predict`` says of examples with these outputs."""
-        if self.is_multi_label:
+        if self.reading.is_multi_label:
             return (outputs > 0.5).astype(np.intp)
         classes: Array = outputs.argmax(axis=1)
         return classes
@@ -353,14 +326,14 @@ class TrainedModel:
     def _normalized(self, batch: Batch) -> Batch:
         if isinstance(batch, DataSet):
             batch = self.examples_of(batch)
-        return batch if self.normalizer is None else self.normalizer.transform(batch)  # type: ignore[arg-type]
+        return batch if self.reading.normalizer is None else self.reading.normalizer.transform(batch)  # type: ignore[arg-type]
 
     def examples_of(self, features: Any, what: str = "the given data") -> DataSet:
         """Return features, a data frame or a data set as the examples that the network takes, before any scaling.
 
         Errors as for ``output``; ``what`` they are, for messages.
         """
-        schema = self._schema
+        schema = self.reading.schema
         names = () if schema is None or isinstance(features, DataSet) else self._names_in(frame_names(features))
         if schema is not None and names:
             found = self._of_columns(schema, names, features)
@@ -369,28 +342,16 @@ class TrainedModel:
         self.check_width(found.n_in, what)
         return found
 
-    @property
-    def _schema(self) -> TransformProcess | None:
-        """The columns by whose names data frames are read; None: they have none."""
-        if any(kind is not None for kind in (self.images, self.text, self.sequences)):
-            return None
-        if self.transform is not None or self.header is None or "" in self.header.names:
-            return self.transform
-        columns = tuple(
-            Column(name, "category" if name == self.header.label else "number") for name in self.header.names
-        )
-        return TransformProcess(columns=columns, label=self.header.label, classes=self.label_names)
-
     def _names_in(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Return a data frame's names; none if they are numbers, or the model's are, and these are not all there."""
-        known = self.feature_columns
+        known = self.reading.feature_columns
         if not known or set(header_names(names, known)) >= set(known):
             return names
         return () if any(map(is_number, names)) or all(map(is_number, known)) else names
 
     def _in_order(self, examples: DataSet) -> DataSet:
         """Return a data set whose columns have names as the model takes it; one without them is as it was."""
-        schema = self._schema
+        schema = self.reading.schema
         if schema is None or not (names := self._names_in(examples.columns)):
             return examples
         columns = dict(zip(names, examples.features.T, strict=True))
@@ -398,18 +359,18 @@ class TrainedModel:
         return DataSet(found.features, examples.labels, labels_mask=examples.labels_mask)
 
     def _of_columns(self, schema: TransformProcess, names: tuple[str, ...], columns: Any) -> DataSet:
-        rows = _frame(schema, names, columns, set(self.feature_columns))
+        rows = _frame(schema, names, columns, set(self.reading.feature_columns))
         table = _table_of(schema, rows, labelled=False)
         unseen = UnseenWords()
         x = schema.exact_features(table, new_rows=True, unseen=unseen)
         unseen.say(table.name)
-        if self.transform is None:  # as if the same columns had come as an array
+        if self.reading.transform is None:  # as if the same columns had come as an array
             return DataSet(x.astype(rows.dtype))
         return self.as_read(DataSet(x))
 
     def _labelled(self, frame: Any) -> DataSet:
         """Return a data frame with a column of labels as examples; raises ``DataError`` if it has none."""
-        schema, names = self._schema, frame_names(frame)
+        schema, names = self.reading.schema, frame_names(frame)
         if schema is None or not schema.label_columns:
             raise DataError(
                 f"model {self.name} does not know the names of its columns, nor which is the label; give a DataSet of "
@@ -420,7 +381,7 @@ class TrainedModel:
 
     def as_read(self, examples: DataSet) -> DataSet:
         """Return examples that were read as float64 rounded as the training data were before these were scaled."""
-        return as_read(self.normalizer, examples)
+        return as_read(self.reading.normalizer, examples)
 
     def rows_as_read(self, rows: Array) -> Array:
         """Return rows of features that were read as float64 as ``as_read`` does."""
@@ -430,14 +391,14 @@ class TrainedModel:
     def normalize(self, examples: DataSet) -> DataSet:
         """Return examples scaled as those that the network was trained on, and in the order that it takes them."""
         examples = self._in_order(examples)
-        return examples if self.normalizer is None else self.normalizer.transform(examples)
+        return examples if self.reading.normalizer is None else self.reading.normalizer.transform(examples)
 
     def output_names(self, n_in: int) -> tuple[str, ...]:
         """Return the names of the columns that are predicted, else ``class_names``, and raise as that does."""
-        if not (self.predicts_numbers or self.is_multi_label):
+        if not (self.predicts_numbers or self.reading.is_multi_label):
             return self.class_names(n_in)
         names, n_out = self.label_names, self.network.n_out
-        scales = n_out if self.label_scale is None else len(self.label_scale.stds)
+        scales = n_out if self.reading.label_scale is None else len(self.reading.label_scale.stds)
         if len(names) not in (0, n_out) or scales != n_out:
             raise ModelError(
                 f"model file {self.name} is unusable: {counted(len(names), 'label name')}, {scales} with a scale, for "
@@ -464,20 +425,6 @@ class TrainedModel:
             f"model file {self.name} is unusable: {counted(len(names), 'label name')}, {len(set(names))} different, "
             f"for {counted(n_out, 'output')}; save it again with one name for each"
         )
-
-    @property
-    def feature_columns(self) -> tuple[str, ...]:
-        """The names of the columns of a table that it takes, in their order; none if these have no names."""
-        if self.transform is None:
-            return () if self.header is None else self.header.features
-        return tuple(c.name for c in self.transform.columns if c.name not in self.transform.label_columns)
-
-    @property
-    def label_columns(self) -> tuple[str, ...]:
-        """The names of the columns that it has learned; none if these have no names."""
-        if self.transform is not None:
-            return self.transform.label_columns
-        return (self.header.label,) if self.header is not None and self.header.label else ()
 
     @property
     def is_sparse(self) -> bool:
@@ -513,22 +460,11 @@ def read_model(path: str, kernels: Kernels | None = None) -> TrainedModel:
     file = storage.local(path)
     if is_keras(file):
         imported = KerasModelImport.import_keras_model_and_weights(file, kernels=kernels)
-        return TrainedModel(imported, None, (), path)
+        return TrainedModel(imported, name=path)
     if storage.is_onnx(file):
         raise ModelError(
             f"{path} is an ONNX file by its name; these are written, for other programs such as onnxruntime, and not "
             "read: give the model, or the folder of checkpoints, that it was made of"
         )
     network, reading = restore_with_reading(file, kernels=kernels)
-    return TrainedModel(
-        network,
-        reading.normalizer,
-        reading.label_names,
-        path,
-        reading.transform,
-        reading.images,
-        reading.stratified,
-        reading.text,
-        reading.sequences,
-        reading.header,
-    )
+    return TrainedModel(network, reading, path)

@@ -141,7 +141,8 @@ def images_of(model: TrainedModel, file: str) -> tuple[Path, ...]:
     Raises:
         DataError: the folder has no images, or cannot be read; or the table names one that is not there.
     """
-    if model.images is None or (file == "-" and not model.images.column):
+    images = model.reading.images
+    if images is None or (file == "-" and not images.column):
         return ()
     if file == "-":
         raise DataError(
@@ -150,9 +151,9 @@ def images_of(model: TrainedModel, file: str) -> tuple[Path, ...]:
         )
     with files.errors_as(DataError, f"cannot read {file}"):
         place = files.expand(storage.local(file))
-        if model.images.column and model.transform is not None and is_table(place.name) and files.is_file(place):
-            place = files.expand(local_data(file, model.images))
-            return tuple(listed_files(place, model.images, model.transform))
+        if images.column and model.reading.transform is not None and is_table(place.name) and files.is_file(place):
+            place = files.expand(local_data(file, images))
+            return tuple(listed_files(place, images, model.reading.transform))
         known = is_image(place.name) or is_other_image(place.name) or files.is_folder(place)
         if not known and not begins_as_image(place):  # what ends otherwise, and is one
             return ()
@@ -167,14 +168,14 @@ def sequences_of(model: TrainedModel, file: str, *, told: bool = True) -> dict[P
     Raises:
         DataError: there is none, or one cannot be read or has other columns; names it.
     """
-    if model.sequences is None:
+    if model.reading.sequences is None:
         return {}
     if file == "-":
         raise DataError(f"model {model.name} takes sequences in files, one each; give a file, or a folder of them")
     with files.errors_as(DataError, f"cannot read {file}"):
         place = files.expand(storage.local(file))
         paths = sequence_paths(place) if files.is_folder(place) else [place]
-    return {path: model.rows_as_read(model.sequences.features(path, told=told)) for path in paths}
+    return {path: model.rows_as_read(model.reading.sequences.features(path, told=told)) for path in paths}
 
 
 def blocks_of(model: TrainedModel, file: str, images: Sequence[Path] = (), *, told: bool = True) -> Iterator[Array]:
@@ -191,11 +192,11 @@ def blocks_of(model: TrainedModel, file: str, images: Sequence[Path] = (), *, to
     Raises:
         DataError: names file, line, column and value. ShapeError: the model takes other features.
     """
-    if images and model.images is not None:
-        yield from model.images.blocks(images, rows=ROWS, told=told)
+    if images and model.reading.images is not None:
+        yield from model.reading.images.blocks(images, rows=ROWS, told=told)
         return
     name = "standard input" if file == "-" else file
-    if model.text is not None:
+    if model.reading.text is not None:
         yield from _lines(model, file, name, told=told)
         return
     for rows in _features_of(model, _opened(file, name), name, told=told):
@@ -226,16 +227,16 @@ def _opened(file: str, name: str) -> BinaryIO:
 
 def _lines(model: TrainedModel, file: str, name: str, *, told: bool) -> Iterator[Array]:
     """Yield each line of a text that is not empty, for a model of texts; raises ``DataError``, which names the line."""
-    assert model.text is not None
+    assert model.reading.text is not None
     number, is_empty, unseen, known = 0, True, UnseenWords(), frozenset(model.label_names)
     with opened_text(_opened(file, name), name) as lines:
         try:
             for number, line in enumerate(lines, 1):
                 if line.strip():
                     is_empty = False
-                    if model.text.has_words:
-                        unseen.add("", model.text.words(line), known)
-                    yield _line(model.text, line.rstrip("\r\n"), model.label_names, f"{name}, line {number}")
+                    if model.reading.text.has_words:
+                        unseen.add("", model.reading.text.words(line), known)
+                    yield _line(model.reading.text, line.rstrip("\r\n"), model.label_names, f"{name}, line {number}")
         except UnicodeDecodeError as exc:
             raise DataError(f"{name} is no text in UTF-8: {exc} (near line {number + 1})") from exc
     if is_empty:
@@ -252,13 +253,13 @@ def _line(reader: TextReader, line: str, names: Sequence[str], where: str) -> Ar
 
 
 def _features_of(model: TrainedModel, file: BinaryIO, name: str, *, told: bool) -> Iterator[Array]:
-    transform = model.transform
+    transform = model.reading.transform
     if model.is_sparse and is_svmlight(name):
         return sparse_features_of(file, name, model.network.n_in, rows=ROWS)
     if transform is None and is_svmlight(name):
         transform = features_only(model.network.n_in)
     if transform is None:
-        return read_csv_blocks(file, name, rows=ROWS, header=model.header, told=told)
+        return read_csv_blocks(file, name, rows=ROWS, header=model.reading.header, told=told)
     return _transformed(transform, file, name, told=told)
 
 
@@ -378,7 +379,7 @@ def texts_of(model: TrainedModel, predicted: Iterable[PredictedRows], form: Form
     names: tuple[str, ...] = ()
     for rows in predicted:
         names = names or model.output_names(rows.n_in)
-        if model.is_multi_label:
+        if model.reading.is_multi_label:
             yield _as_answers(rows, names, form)
         elif model.predicts_numbers:
             yield _as_numbers(model, rows, form)
@@ -457,7 +458,7 @@ def _as_object(model: TrainedModel, blocks: list[PredictedRows]) -> dict[str, An
         if len(names) > 1:
             return {**fields, "columns": list(names), "predictions": numbers}
         return {**fields, "column": names[0], "predictions": [x for [x] in numbers]}
-    if model.is_multi_label:
+    if model.reading.is_multi_label:
         outputs = [row for rows in blocks for row in rows.outputs.tolist()]
         return {
             "model": model.name,

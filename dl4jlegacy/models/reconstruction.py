@@ -102,7 +102,7 @@ def reconstruct(
 
 def _reconstructed(model: TrainedModel, rows: Array, layer: int | None) -> tuple[Array, Array]:
     """Return examples and what the model gives back of them, both ``(examples, n_in)`` in the units of the data."""
-    if model.predicts_numbers or model.is_multi_label:
+    if model.predicts_numbers or model.reading.is_multi_label:
         raise ConfError(f"model {model.name} predicts {', '.join(model.label_names[:3])}, and gives no examples back")
     model.check_width(math.prod(rows.shape[1:]), "the given data")
     with one_thread(), _named(model):
@@ -158,7 +158,7 @@ def _named(model: TrainedModel) -> Iterator[None]:
 
 def _in_units(model: TrainedModel, rows: Array) -> Array:
     """Return features as they were before any scaling."""
-    return rows if model.normalizer is None else model.normalizer.revert(DataSet(rows)).features
+    return rows if model.reading.normalizer is None else model.reading.normalizer.revert(DataSet(rows)).features
 
 
 # -- examples and images -----------------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ def examples_of(
         yield from (batch.features for batch in test.batch_by(ROWS))
         return
     paths = images_of(model, source)
-    if not paths and shape is not None and model.images is None and source != "-":
+    if not paths and shape is not None and model.reading.images is None and source != "-":
         paths = _image_files(source)
         if paths:
             channels, height, width = shape
@@ -226,8 +226,9 @@ def image_shape(model: TrainedModel, size: tuple[int, int] | None = None) -> tup
                 f"{height * width:,}, or {3 * height * width:,} in colours"
             )
         return n_in // (height * width), height, width
-    if model.images is not None and model.images.height:
-        return n_in // (model.images.height * model.images.width), model.images.height, model.images.width
+    images = model.reading.images
+    if images is not None and images.height:
+        return n_in // (images.height * images.width), images.height, images.width
     if isinstance(kind, InputTypeConvolutional | InputTypeConvolutionalFlat) and kind.channels in (1, 3):
         return kind.channels, kind.height, kind.width
     for channels in (1, 3):

@@ -19,6 +19,7 @@ import msgspec
 from dl4jlegacy.arrays.devices import PRECISIONS, check_choice, memory_limit
 from dl4jlegacy.datasets.images.image_files import ImageRecordReader
 from dl4jlegacy.datasets.images.image_transforms import ImageTransform
+from dl4jlegacy.datasets.reading import Reading
 from dl4jlegacy.datasets.sequences.sequence_reader import SequenceRecordReader
 from dl4jlegacy.datasets.tables.transform_process import TransformProcess
 from dl4jlegacy.datasets.text.texts import TextReader
@@ -299,6 +300,17 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def keyspace(self) -> str:
         """The name under which this run, and no other of the same name, keeps and signs its records."""
         return keyspace(self.run, self.incarnation)
+
+    @property
+    def reading(self) -> Reading:
+        """How the data set is read, as far as the Conf says it."""
+        return Reading(
+            transform=self.transform,
+            images=self.images,
+            text=self.text,
+            sequences=self.sequences,
+            stratified=self.stratify,
+        )
 
     @property
     def network_conf(self) -> NetworkConfiguration | None:

@@ -114,14 +114,14 @@ def refusal_of(error: Dl4jError) -> RefusedError:
 
 def accepted(model: TrainedModel) -> tuple[str, ...]:
     """Return the media types of bodies that a model takes."""
-    if model.text is not None:
+    if model.reading.text is not None:
         return TEXT, JSON
-    if model.sequences is not None:
+    if model.reading.sequences is not None:
         return (CSV,)
-    if model.images is not None:
-        others = () if model.images.column else (CSV, JSON, NPY)  # a table would name files of the server
+    if model.reading.images is not None:
+        others = () if model.reading.images.column else (CSV, JSON, NPY)  # a table would name files of the server
         return (*_IMAGES, *others)
-    return (CSV, JSON, JSON_LINES, NPY) if model.feature_columns else (CSV, JSON, NPY)
+    return (CSV, JSON, JSON_LINES, NPY) if model.reading.feature_columns else (CSV, JSON, NPY)
 
 
 def read_body(
@@ -208,11 +208,11 @@ def content_of(
 
 def _check_size(model: TrainedModel, media_type: str, body: bytes, rows: int) -> None:
     """Raise ``TooMuchError`` for a body of text that has more rows, or values, than one may have for the model."""
-    if model.text is not None:
+    if model.reading.text is not None:
         values = 1 if media_type == JSON else len(body)  # a line may have commas
     else:
-        columns = model.header.names if model.header is not None else range(model.network.n_in)
-        values = len(columns if model.transform is None else model.transform.columns)
+        columns = model.reading.header.names if model.reading.header is not None else range(model.network.n_in)
+        values = len(columns if model.reading.transform is None else model.reading.transform.columns)
     if media_type == JSON:
         check_json(body, rows, values)
     elif media_type in (CSV, TEXT, JSON_LINES):
@@ -221,11 +221,11 @@ def _check_size(model: TrainedModel, media_type: str, body: bytes, rows: int) ->
 
 def _array_of(model: TrainedModel, media_type: str, body: bytes) -> Array | None:
     """Return the rows of a body that needs no file to be read; None: it does, for its rows, or for what is wrong."""
-    if media_type == NPY and model.transform is None:
+    if media_type == NPY and model.reading.transform is None:
         rows = _decoded(body)
         model.check_width(rows.shape[1], "the body")
         return rows if rows.dtype == np.float32 else model.rows_as_read(rows)
-    is_plain = model.transform is None and model.text is None and model.sequences is None
+    is_plain = model.reading.transform is None and model.reading.text is None and model.reading.sequences is None
     return _plain_rows(model, body) if media_type == JSON and is_plain else None
 
 
@@ -251,7 +251,9 @@ def _blocks(model: TrainedModel, place: str) -> Iterable[Array]:
 
 def _unknown_columns(model: TrainedModel, file: Path) -> list[str]:
     """Return the columns in a body, kept in a file, that a model with names for its own does not know."""
-    known = {*model.feature_columns, *model.label_columns, *(model.sequences.names if model.sequences else ())}
+    reading = model.reading
+    named = reading.sequences.names if reading.sequences else ()
+    known = {*reading.feature_columns, *reading.label_columns, *named}
     if not known or not is_table(file.name):
         return []
     names = column_names(file, known)
@@ -312,9 +314,11 @@ def _file_of(model: TrainedModel, media_type: str, body: bytes) -> tuple[str, by
         raise RefusedError(400, f'the body is not {{"rows": [...]}} in JSON: {exc}') from exc
     if not rows:
         raise RefusedError(422, "rows is empty; give at least one", "DL4J-DATA")
-    if model.text is not None:
+    if model.reading.text is not None:
         return ".txt", "".join(f"{_text(row, index)}\n" for index, row in enumerate(rows)).encode()
-    if model.transform is not None or (model.header is not None and bytes(rows[0]).lstrip().startswith(b"{")):
+    if model.reading.transform is not None or (
+        model.reading.header is not None and bytes(rows[0]).lstrip().startswith(b"{")
+    ):
         return ".jsonl", b"".join(_object(bytes(row), index) for index, row in enumerate(rows))
     return ".csv", b"".join(_numbers(row, index) for index, row in enumerate(rows))
 

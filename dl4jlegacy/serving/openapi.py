@@ -101,14 +101,15 @@ def _post(name: str, model: TrainedModel, limits: Limits) -> dict[str, Any]:
 
 
 def _rows(model: TrainedModel) -> dict[str, Any]:
-    n_in, named = model.network.n_in, {"type": "object", "properties": {name: {} for name in model.feature_columns}}
-    if model.text is not None:
+    n_in = model.network.n_in
+    named = {"type": "object", "properties": {name: {} for name in model.reading.feature_columns}}
+    if model.reading.text is not None:
         row: dict[str, Any] = {"type": "string"}
-    elif model.transform is not None:
+    elif model.reading.transform is not None:
         row = named
     else:
         row = {"type": "array", "items": {"type": "number"}, "minItems": n_in, "maxItems": n_in}
-        row = {"anyOf": [row, named]} if model.header is not None else row
+        row = {"anyOf": [row, named]} if model.reading.header is not None else row
     rows = {"type": "array", "items": row, "minItems": 1}
     return {"type": "object", "required": ["rows"], "properties": {"rows": rows}, "additionalProperties": False}
 

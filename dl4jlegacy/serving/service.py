@@ -80,13 +80,13 @@ class Service:
     def metadata(self, served: ServedModel) -> dict[str, Any]:
         """Return what people and programs want to know of a model."""
         model = served.current.model
-        kind = "values" if model.predicts_numbers else "labels" if model.is_multi_label else "classes"
+        kind = "values" if model.predicts_numbers else "labels" if model.reading.is_multi_label else "classes"
         found = {"name": served.name, "version": served.current.version, "n_in": model.network.n_in}
         found |= {
             "n_out": model.network.n_out,
             "predicts": kind,
             "label_names": list(model.output_names(model.network.n_in)),
         }
-        if model.feature_columns:
-            found["columns"] = list(model.feature_columns)
+        if model.reading.feature_columns:
+            found["columns"] = list(model.reading.feature_columns)
         return {**found, "accepts": list(accepted(model)), "problem": served.problem, "pending": served.pending}

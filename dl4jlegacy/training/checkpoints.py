@@ -52,13 +52,12 @@ def convert_model(path: str, out: str, *, dl4j_version: Version | None = None) -
 
 
 def _writer(model: TrainedModel, out: str, dl4j_version: Version | None) -> Callable[[Path], None]:
-    fields: dict[str, Any] = {"normalizer": model.normalizer, "label_names": model.label_names}
+    network, reading = model.network, model.reading
     if storage.is_onnx(out):
         _refuse_version(out, dl4j_version)
-        return functools.partial(write_onnx, model.network, **fields)
-    for name in ("transform", "images", "stratified", "text", "sequences", "header"):
-        fields[name] = getattr(model, name)
-    return functools.partial(write_model, model.network, dl4j_version=dl4j_version, **fields)
+        names = reading.label_names
+        return functools.partial(write_onnx, network, normalizer=reading.normalizer, label_names=names)
+    return functools.partial(write_model, network, reading=reading, dl4j_version=dl4j_version)
 
 
 def _refuse_version(out: str, dl4j_version: Version | None) -> None:
@@ -87,8 +86,9 @@ def export_model(folder: str, out: str, *, best: bool = False, dl4j_version: Ver
     conf, head, network = kept.conf, kept.head, kept.network
     if storage.is_onnx(out):
         _refuse_version(out, dl4j_version)
-        names = kept.data.source.label_names
-        output.save(functools.partial(write_onnx, network, normalizer=kept.data.normalizer, label_names=names))
+        reading = kept.data.reading
+        names = reading.label_names
+        output.save(functools.partial(write_onnx, network, normalizer=reading.normalizer, label_names=names))
     else:
         output.save(model_writer(network, kept.data, dl4j_version))
     return {

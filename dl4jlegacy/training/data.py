@@ -5,18 +5,16 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 
 from dl4jlegacy.datasets import DataSet, DataSource, load
-from dl4jlegacy.datasets.images.image_files import ImageRecordReader
 from dl4jlegacy.datasets.images.image_tables import image_schema
 from dl4jlegacy.datasets.leaks import scaled_labels, telling_columns, warn_of_telling
-from dl4jlegacy.datasets.normalizers import Normalizer, NormalizerMinMaxScaler, as_read
+from dl4jlegacy.datasets.normalizers import NormalizerMinMaxScaler, as_read
 from dl4jlegacy.datasets.precision import warn_of_equal
-from dl4jlegacy.datasets.sequences.sequence_reader import SequenceRecordReader
+from dl4jlegacy.datasets.reading import UNREAD, Reading
 from dl4jlegacy.datasets.sources import svmlight_files_of, table_files_of
 from dl4jlegacy.datasets.tables.inspection import GUESSED_ROWS, Inspection, check_one_kind, guess_schema, inspect_csv
 from dl4jlegacy.datasets.tables.label_cells import listed_gaps
@@ -29,66 +27,39 @@ from dl4jlegacy.datasets.tables.table_files import index_columns
 from dl4jlegacy.datasets.tables.text_rows import MISSING
 from dl4jlegacy.datasets.tables.transform_process import TransformProcess
 from dl4jlegacy.datasets.tables.transforms import CategoricalToOneHot, RemoveColumns
-from dl4jlegacy.datasets.text.texts import TextReader
 from dl4jlegacy.errors import CellError, ConfError, DataError, counted
 from dl4jlegacy.models.model import local_data
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.storage import paths as storage
 
-__all__ = ["Data", "data_of", "first_examples", "load_data", "new_data"]
+__all__ = ["data_of", "first_examples", "load_data", "new_data"]
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Data:
-    """A data set made ready: by ``normalizer`` its features are between 0 and 1; None: as they, or a schema, came."""
-
-    source: DataSource
-    normalizer: Normalizer | None
-
-
 def load_data(
-    name: str,
-    data_dir: str = "",
-    *,
-    scale: bool = True,
-    transform: TransformProcess | None = None,
-    images: ImageRecordReader | None = None,
-    stratify: bool = False,
-    text: TextReader | None = None,
-    sequences: SequenceRecordReader | None = None,
-    keep_index: bool = False,
-) -> Data:
-    """Return the data set of that name; raises ``DataError``.
+    name: str, data_dir: str = "", *, scale: bool = True, reading: Reading = UNREAD, keep_index: bool = False
+) -> DataSource:
+    """Return the data set of that name, made ready for training; raises ``DataError``.
 
-    With ``scale`` features that go beyond 0 to 1 are scaled to it, each by its smallest and largest training value. A
-    ``transform`` makes them of the columns of tables, and scales them or not; ``images`` of images in folders;
-    ``stratify`` holds out a share of every class; ``text`` and ``sequences`` say how these are read, ``keep_index``
-    that pandas' index is a column like others. A schema without steps of SVMLight files, as they get when nothing is
-    said, leaves the scaling to ``scale``.
+    Args:
+        name, data_dir: as ``load`` takes them, or in S3.
+        scale: whether features that go beyond 0 to 1 are scaled to it, each by its smallest and largest training value;
+            the ``normalizer`` of the result's reading says how. A ``transform`` with steps scales them or not itself.
+        reading: how they are read, as far as it is known.
+        keep_index: whether pandas' index is a column like others.
     """
-    place = storage.local(data_dir) or None
-    found = load(
-        local_data(name, images),
-        data_dir=place,
-        transform=transform,
-        images=images,
-        stratify=stratify,
-        text=text,
-        sequences=sequences,
-        keep_index=keep_index,
-        rounded=False,
-    )
-    source = dataclasses.replace(found, name=name)
+    place, images = storage.local(data_dir) or None, reading.images
+    found = load(local_data(name, images), data_dir=place, reading=reading, keep_index=keep_index, rounded=False)
+    source, transform = dataclasses.replace(found, name=name), reading.transform
     if source.train.is_sparse:
-        return Data(source, None)
-    if source.text is not None or not scale or not _is_scaled(source, transform):
+        return source
+    if source.reading.text is not None or not scale or not _is_scaled(source, transform):
         warn_of_equal(source.train.features, f"data set {name}", source.columns, source.train.features_mask)
-        return Data(_in_float32(source, source.train, source.test), None)
+        return _in_float32(source, source.train, source.test)
     normalizer = NormalizerMinMaxScaler().fit(source.train.rounded())
     train, test = (normalizer.transform(as_read(normalizer, part)) for part in (source.train, source.test))
-    return Data(_in_float32(source, train, test), normalizer)
+    return _in_float32(source.with_reading(normalizer=normalizer), train, test)
 
 
 def _is_scaled(source: DataSource, transform: TransformProcess | None) -> bool:
@@ -107,20 +78,10 @@ def _in_float32(source: DataSource, *parts: DataSet) -> DataSource:
     return dataclasses.replace(source, train=train, test=test)
 
 
-def data_of(conf: Conf, data_dir: str = "") -> Data:
+def data_of(conf: Conf, data_dir: str = "") -> DataSource:
     """Return the data that a Conf names, with MNIST's files in ``data_dir`` if it is given; raises ``DataError``."""
     place = data_dir or conf.data_dir
-    return load_data(
-        conf.dataset,
-        place,
-        scale=conf.scale_features,
-        transform=conf.transform,
-        images=conf.images,
-        stratify=conf.stratify,
-        text=conf.text,
-        sequences=conf.sequences,
-        keep_index=conf.keep_index,
-    )
+    return load_data(conf.dataset, place, scale=conf.scale_features, reading=conf.reading, keep_index=conf.keep_index)
 
 
 def new_data(
@@ -131,7 +92,7 @@ def new_data(
     multi_label: bool = False,
     missing: Sequence[str] | None = None,
     inspected: Inspection | None = None,
-) -> tuple[Conf, Data]:
+) -> tuple[Conf, DataSource]:
     """Return the data of a new run, and its Conf with the schema that is fitted to them, or how its images are read.
 
     Without a schema in the Conf one is guessed for tables if a label is given or something to predict, if they are
@@ -182,35 +143,43 @@ def new_data(
         warn_of_index(found.index, found.name)
         conf = conf.replace(transform=guess_schema(found, scale=conf.scale_features))
         data = data_of(conf)
-    transform = data.source.transform
-    if transform is not None:
-        removed = [name for step in transform.steps if isinstance(step, RemoveColumns) for name in step.columns]
-        if removed:
-            logger.warning("columns that are not learned from: %s (see dl4j data inspect)", ", ".join(removed))
-    if conf.images is not None and data.source.images is None:
+    _check_read_as_asked(conf, data.reading, named)
+    _warn_of_ignored_columns(data.reading)
+    _warn_of_telling(data, named)
+    settled = conf.replace(dataset=named, transform=data.reading.transform, images=data.reading.images)
+    return settled, dataclasses.replace(data, name=named)
+
+
+def _warn_of_ignored_columns(reading: Reading) -> None:
+    steps = () if reading.transform is None else reading.transform.steps
+    ignored = [name for step in steps if isinstance(step, RemoveColumns) for name in step.columns]
+    if ignored:
+        logger.warning("columns that are not learned from: %s (see dl4j data inspect)", ", ".join(ignored))
+
+
+def _check_read_as_asked(conf: Conf, reading: Reading, named: str) -> None:
+    """Raise ``DataError`` if the Conf says how images or a text are read, and the data are something else."""
+    if conf.images is not None and reading.images is None:
         raise DataError(
             f"data set {named!r} has no folders of images, which --image-size, --image-channels, --image-fit and "
             "--image-background (images in a Conf) are for; leave them out, or name the column of a table that lists "
             "images: --images"
         )
-    if conf.text is not None and data.source.text is None:
+    if conf.text is not None and reading.text is None:
         raise DataError(
             f"data set {named!r} is no text, which --tokens and --vocabulary-size (text in a Conf) are for; leave them "
             "out, or give sonnets or a .txt file"
         )
-    _warn_of_telling(data.source, named)
-    source = dataclasses.replace(data.source, name=named)
-    return conf.replace(dataset=named, transform=transform, images=source.images), Data(source, data.normalizer)
 
 
 def _warn_of_telling(source: DataSource, named: str) -> None:
     """Name the columns of a table that tell the label by themselves in a warning."""
-    train = source.train
-    if train.is_sparse or train.features.ndim != 2 or source.text is not None or source.images is not None:
+    train, reading = source.train, source.reading
+    if train.is_sparse or train.features.ndim != 2 or reading.text is not None or reading.images is not None:
         return
-    if source.label_scale is not None:
+    if reading.label_scale is not None:
         found = scaled_labels(train.features, train.labels)
-    elif source.transform is not None and source.transform.multi_label:
+    elif reading.is_multi_label:
         return
     else:
         words = _columns_of_words(source)
@@ -225,7 +194,8 @@ def _columns_of_words(source: DataSource) -> dict[str, list[int]]:
     """Return the places of the features that a schema has made of each column of words, one for each word."""
     place = {name: number for number, name in enumerate(source.columns)}
     found: dict[str, list[int]] = {}
-    for step in () if source.transform is None else source.transform.steps:
+    schema = source.reading.transform
+    for step in () if schema is None else schema.steps:
         if isinstance(step, CategoricalToOneHot):
             for column, words in zip(step.columns, step.categories, strict=True):
                 made = [f"{column}[{word}]" for word in words]
@@ -233,7 +203,9 @@ def _columns_of_words(source: DataSource) -> dict[str, list[int]]:
     return {column: places for column, places in found.items() if places}
 
 
-def _new_sequences(conf: Conf, named: str, label: str, *, regression: bool, multi_label: bool) -> tuple[Conf, Data]:
+def _new_sequences(
+    conf: Conf, named: str, label: str, *, regression: bool, multi_label: bool
+) -> tuple[Conf, DataSource]:
     """Return sequences of files, and the Conf with how they are read; errors as for ``new_data``."""
     assert conf.sequences is not None
     others = ("transform", "images", "text")
@@ -249,8 +221,7 @@ def _new_sequences(conf: Conf, named: str, label: str, *, regression: bool, mult
         reader = msgspec.structs.replace(reader, regression=True)
     conf = conf.replace(sequences=reader)
     data = data_of(conf)
-    source = dataclasses.replace(data.source, name=named)
-    return conf.replace(dataset=named, sequences=source.sequences), Data(source, data.normalizer)
+    return conf.replace(dataset=named, sequences=data.reading.sequences), dataclasses.replace(data, name=named)
 
 
 def _is_large(conf: Conf) -> bool:
@@ -351,10 +322,8 @@ def _with_label(transform: TransformProcess, label: str, *, regression: bool, mu
     )
 
 
-def first_examples(data: Data, count: int) -> Data:
+def first_examples(data: DataSource, count: int) -> DataSource:
     """Return the data with only the first ``count`` training examples."""
     if count < 1:
         raise ConfError(f"{counted(count, 'example')} cannot be trained on; give at least 1")
-    source = data.source
-    train = source.train.rows(0, min(count, source.train.num_examples))
-    return Data(dataclasses.replace(source, train=train), data.normalizer)
+    return dataclasses.replace(data, train=data.train.rows(0, min(count, data.train.num_examples)))

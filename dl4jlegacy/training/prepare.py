@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from dl4jlegacy.arrays.backend import Array
-from dl4jlegacy.datasets import AugmentedDataSetIterator, DataSet, ListDataSetIterator, load
+from dl4jlegacy.datasets import AugmentedDataSetIterator, DataSet, DataSource, ListDataSetIterator, load
 from dl4jlegacy.datasets.images.image_files import ImageRecordReader
 from dl4jlegacy.datasets.normalizers import as_read
 from dl4jlegacy.datasets.sources import NAMES
@@ -56,7 +56,7 @@ from dl4jlegacy.scaleout.workers.arithmetic import host_kernels, resolve_compute
 from dl4jlegacy.scaleout.workers.perform import trained_network
 from dl4jlegacy.storage import paths as storage
 from dl4jlegacy.system import files
-from dl4jlegacy.training.data import Data, data_of, new_data
+from dl4jlegacy.training.data import data_of, new_data
 from dl4jlegacy.training.execution import RunExecution
 from dl4jlegacy.training.run import Run, resolve
 
@@ -112,7 +112,7 @@ def prepare(
     missing: Sequence[str] | None = None,
     local_workers: int | None = None,
     on_cluster: bool = False,
-) -> tuple[Run, Data]:
+) -> tuple[Run, DataSource]:
     """Load the data set and choose the network that a Conf names, and resolve it; return the new run and its data.
 
     Args:
@@ -175,20 +175,25 @@ def few_updates(run: Run) -> str:
 
 
 def with_network(
-    conf: Conf, data: Data, given: frozenset[str], *, learning_rate: float | None = None, updater: str | None = None
+    conf: Conf,
+    data: DataSource,
+    given: frozenset[str],
+    *,
+    learning_rate: float | None = None,
+    updater: str | None = None,
 ) -> Conf:
     """Return ``conf`` with the network for a new run on ``data``, and the model's defaults for what is not ``given``.
 
     Args and errors as for ``prepare``.
     """
-    train = source_for_model(data.source, conf.model).train
+    train = source_for_model(data, conf.model).train
     network: NetworkConfiguration | None = conf.network_conf
     if network is None:
         model = zoo.select_for(conf.model, _kind(data))
         defaults = {k: v for k, v in model.defaults(train.num_examples).items() if k not in given}
         conf = conf.replace(model=model.name, multi_layer_clazz=model.clazz, **defaults)
-        train = source_for_model(data.source, model.name).train
-        built = _built(model, train, conf.seed, data.source.images)
+        train = source_for_model(data, model.name).train
+        built = _built(model, train, conf.seed, data.reading.images)
         network = built
         if _is_regression(data):
             network = zoo.for_regression(model, built)
@@ -203,32 +208,28 @@ def with_network(
         chosen = with_learning_rate(base, learning_rate)
         network = msgspec.structs.replace(network, conf=msgspec.structs.replace(network.conf, updater=chosen))
     check_idle(network.conf.updater)
-    if (
-        network.backprop
-        and train.labels is data.source.train.labels
-        and not (_is_regression(data) or _is_multi_label(data))
-    ):
+    if network.backprop and train.labels is data.train.labels and not (_is_regression(data) or _is_multi_label(data)):
         check_classes(data)
-    network = network.with_sizes(train.n_in if data.source.sequences is None else train.features.shape[1], train.n_out)
+    network = network.with_sizes(train.n_in if data.reading.sequences is None else train.features.shape[1], train.n_out)
     network.validate()
     field = "computation_graph_conf" if isinstance(network, ComputationGraphConfiguration) else "multi_layer_conf"
     # The fingerprint is that of another run's data, if the Conf was taken from one.
-    return conf.replace(**{field: network}, dataset=conf.dataset or data.source.name, data_fingerprint="")
+    return conf.replace(**{field: network}, dataset=conf.dataset or data.name, data_fingerprint="")
 
 
-def _kind(data: Data) -> str:
+def _kind(data: DataSource) -> str:
     """Return what the data are, as ``zoo.select_for`` takes it."""
-    if data.source.sequences is not None:
+    if data.reading.sequences is not None:
         return "sequences"
-    return "" if data.source.text is None else data.source.text.tokens
+    return "" if data.reading.text is None else data.reading.text.tokens
 
 
-def _is_regression(data: Data) -> bool:
-    return data.source.label_scale is not None
+def _is_regression(data: DataSource) -> bool:
+    return data.reading.label_scale is not None
 
 
-def _is_multi_label(data: Data) -> bool:
-    return data.source.transform is not None and data.source.transform.multi_label
+def _is_multi_label(data: DataSource) -> bool:
+    return data.reading.is_multi_label
 
 
 def _check_multi_label(network: NetworkConfiguration) -> None:
@@ -288,35 +289,35 @@ def refusal(
     return None
 
 
-def check_classes(data: Data) -> None:
+def check_classes(data: DataSource) -> None:
     """Raise ``DataError`` if all training examples are of one class, so that there is nothing to tell apart."""
-    labels, names = data.source.train.labels, data.source.label_names
+    labels, names = data.train.labels, data.label_names
     if labels.ndim != 2 or labels.shape[1] != len(names):
         return
     there = np.flatnonzero(labels.any(axis=0))
     if len(there) == 1:
         raise DataError(
-            f"data set {data.source.name} has only one class, {names[there[0]]!r}, in all of its "
+            f"data set {data.name} has only one class, {names[there[0]]!r}, in all of its "
             f"{counted(len(labels), 'training example')}; a network needs at least two to tell apart. Is its label "
             "column the last one, or called label in the header?"
         )
 
 
-def batches(conf: Conf, data: Data) -> ListDataSetIterator:
+def batches(conf: Conf, data: DataSource) -> ListDataSetIterator:
     """Return the training examples in the run's batches."""
-    train, names = source_for_model(data.source, conf.model).train, data.source.label_names
+    train, names = source_for_model(data, conf.model).train, data.label_names
     names = names if len(names) == train.n_out else ()
     if conf.augment is None:
         return ListDataSetIterator(train, conf.batch_size, seed=conf.seed, label_names=names)
-    if train.labels is not data.source.train.labels:
+    if train.labels is not data.train.labels:
         raise ConfError(f"Conf.augment is given, and model {conf.model} learns the images themselves; leave it out")
     shape = _image_shape(conf, data)
     return AugmentedDataSetIterator(train, conf.batch_size, conf.augment, shape, seed=conf.seed, label_names=names)
 
 
-def _image_shape(conf: Conf, data: Data) -> tuple[int, int, int]:
+def _image_shape(conf: Conf, data: DataSource) -> tuple[int, int, int]:
     """Return channels, height and width of the images of a data set; raises ``ConfError`` if they are none."""
-    read, taken = data.source.images, getattr(conf.multi_layer_conf, "input_type", None)
+    read, taken = data.reading.images, getattr(conf.multi_layer_conf, "input_type", None)
     if read is not None:
         return read.channels, read.height, read.width
     if isinstance(taken, InputTypeConvolutionalFlat | InputTypeConvolutional):
@@ -329,7 +330,7 @@ def _image_shape(conf: Conf, data: Data) -> tuple[int, int, int]:
     )
 
 
-def training_data(conf: Conf, data: Data) -> ListDataSetIterator | ValidatedData:
+def training_data(conf: Conf, data: DataSource) -> ListDataSetIterator | ValidatedData:
     """Return the training examples in the run's batches, and the data set to validate on, if the Conf names one.
 
     Raises:
@@ -339,18 +340,14 @@ def training_data(conf: Conf, data: Data) -> ListDataSetIterator | ValidatedData
     if not name:
         return training
     source = load(
-        local_data(name, data.source.images),
+        local_data(name, data.reading.images),
         data_dir=storage.local(conf.data_dir) or None,
-        n_classes=len(data.source.label_names) or None,
-        label_names=data.source.label_names or None,
-        transform=data.source.transform,
-        images=data.source.images,
-        text=data.source.text,
-        sequences=data.source.sequences,
+        reading=data.reading.replace(stratified=False),
+        n_classes=len(data.label_names) or None,
         rounded=False,
     )
-    whole = as_read(data.normalizer, DataSet.merge((source.train, source.test)))
-    whole = whole if data.normalizer is None else data.normalizer.transform(whole)
+    whole = as_read(data.reading.normalizer, DataSet.merge((source.train, source.test)))
+    whole = whole if data.reading.normalizer is None else data.reading.normalizer.transform(whole)
     model = zoo.ZOO.get(conf.model)
     return ValidatedData(training, with_features_as_labels(whole) if model and model.reconstructs else whole)
 
@@ -377,7 +374,7 @@ def with_absolute_paths(conf: Conf) -> Conf:
 
 def train(
     run: Run,
-    data: Data,
+    data: DataSource,
     *,
     out: str = "",
     tick: Callable[[RunStatus], None] | None = None,
@@ -402,7 +399,7 @@ def train(
         TrackerLostError: the tracker did not answer for long; the message says where the model is kept as it was.
         Dl4jError: what else ``RunExecution.train`` raises.
     """
-    test, label_names = source_for_model(data.source, run.conf.model).test, data.source.label_names
+    test, label_names = source_for_model(data, run.conf.model).test, data.label_names
     output = storage.open_model_output(out) if out else None
     training = training_data(run.conf, data)
     with RunExecution(training, tracker=tracker, monitor=monitor, observers=observers) as execution:
@@ -418,28 +415,28 @@ def train(
     path, misplaced = "", None
     if output is not None:
         path, misplaced = output.save_or_keep(model_writer(network, data))  # before the evaluation, which may fail
-    transform = data.source.transform
-    evaluation = evaluation_in_units(evaluate_network(network, test, label_names), data.source)
+    transform = data.reading.transform
+    evaluation = evaluation_in_units(evaluate_network(network, test, label_names), data)
     fields = _fields(result, network, evaluation, path or None)
     if summary is not None:
         fields["cluster"] = summary.fields()
     if transform is not None:
         fields["label"] = transform.label or list(transform.labels)
-    if data.source.images is not None:
-        fields["images"] = msgspec.to_builtins(data.source.images)
-    if data.source.sequences is not None:
-        fields["sequences"] = msgspec.to_builtins(data.source.sequences)
+    if data.reading.images is not None:
+        fields["images"] = msgspec.to_builtins(data.reading.images)
+    if data.reading.sequences is not None:
+        fields["sequences"] = msgspec.to_builtins(data.reading.sequences)
     if run.conf.text is not None:
         fields["text"] = {**msgspec.to_builtins(run.conf.text), "classes": len(label_names)}
     if run.conf.augment is not None:
         fields["augment"] = msgspec.to_builtins(run.conf.augment)
     if run.conf.stratify:
-        fields["stratified"] = data.source.stratified
+        fields["stratified"] = data.reading.stratified
     if run.conf.class_weights is not None and run.conf.network_conf is not None:
         weights = output_layer(run.conf.network_conf).loss_weights or ()
         fields["class_weights"] = dict(zip(label_names, weights, strict=True))
     return Report(
-        {**fields, "scaled_features": data.normalizer is not None},
+        {**fields, "scaled_features": data.reading.normalizer is not None},
         evaluation,
         result.warnings,
         trained_on=run.plan.examples,
@@ -455,7 +452,7 @@ class Checkpoint:
     conf: Conf
     head: Head
     network: Network
-    data: Data
+    data: DataSource
 
 
 def read_checkpoint(
@@ -494,7 +491,7 @@ def read_checkpoint(
     return Checkpoint(conf, found[0], network, data)
 
 
-def _keep_unfinished(network: Network | None, data: Data) -> str:
+def _keep_unfinished(network: Network | None, data: DataSource) -> str:
     """Write the model of a run that was given up to a file of its own; return where that is, to end a message with."""
     if network is None:
         return ""
@@ -502,22 +499,9 @@ def _keep_unfinished(network: Network | None, data: Data) -> str:
     return f"; the model of then is in {kept}" if kept else ""
 
 
-def model_writer(network: Network, data: Data, dl4j_version: Version | None = None) -> Callable[[Path], None]:
+def model_writer(network: Network, data: DataSource, dl4j_version: Version | None = None) -> Callable[[Path], None]:
     """Return what writes the network to a file as ``write_model``, with the scaling and the names of its data."""
-    source = data.source
-    return functools.partial(
-        write_model,
-        network,
-        normalizer=data.normalizer,
-        label_names=source.label_names,
-        transform=source.transform,
-        images=source.images,
-        stratified=source.stratified,
-        text=source.text,
-        sequences=source.sequences,
-        header=source.header,
-        dl4j_version=dl4j_version,
-    )
+    return functools.partial(write_model, network, reading=data.reading, dl4j_version=dl4j_version)
 
 
 def _fields(

@@ -52,16 +52,4 @@ def load_model(path: str | os.PathLike[str], *, kernels: Kernels | None = None) 
 
 def kept_model(kept: Checkpoint, name: str) -> TrainedModel:
     """Return the trained network of a checkpoint that was read; ``name`` is what messages call it."""
-    source = kept.data.source
-    return TrainedModel(
-        kept.network,
-        kept.data.normalizer,
-        source.label_names,
-        name,
-        source.transform,
-        source.images,
-        source.stratified,
-        source.text,
-        source.sequences,
-        source.header,
-    )
+    return TrainedModel(kept.network, kept.data.reading, name)

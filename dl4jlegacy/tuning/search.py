@@ -20,6 +20,7 @@ from optuna.exceptions import StorageInternalError
 from optuna.storages import BaseStorage, InMemoryStorage, RDBStorage
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
+from dl4jlegacy.datasets import DataSource
 from dl4jlegacy.datasets.fingerprint import fingerprint
 from dl4jlegacy.errors import (
     ConfError,
@@ -40,7 +41,7 @@ from dl4jlegacy.scaleout.workers.arithmetic import Compute, resolve_compute
 from dl4jlegacy.storage import paths as storage
 from dl4jlegacy.system import files
 from dl4jlegacy.training import prepare as training
-from dl4jlegacy.training.data import Data, new_data
+from dl4jlegacy.training.data import new_data
 from dl4jlegacy.tuning.plots import check_plotly
 from dl4jlegacy.tuning.pruning import BatchPruner, PruningCallback
 from dl4jlegacy.tuning.side_by_side import Tick, side_by_side
@@ -276,7 +277,7 @@ class _Search:
     conf: Conf
     space: SearchSpace
     options: SearchOptions
-    data: Data
+    data: DataSource
     compute: Compute
     output: storage.Output | None
     kernels: str
@@ -400,9 +401,9 @@ class _Search:
             self._best = best.number, conf, network
             self._save(conf, network)
         _, conf, network = self._best
-        test = source_for_model(self.data.source, conf.model).test
-        found = evaluate_network(network, test, self.data.source.label_names)
-        evaluation = evaluation_in_units(found, self.data.source).fields()
+        test = source_for_model(self.data, conf.model).test
+        found = evaluate_network(network, test, self.data.label_names)
+        evaluation = evaluation_in_units(found, self.data).fields()
         self._save_plots()
         return SearchResult(finished, best, self._written(conf), network, self.metric, evaluation)
 

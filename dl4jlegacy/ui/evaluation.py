@@ -59,7 +59,7 @@ def evaluate_newest(folder: str) -> EvaluationView:
         NotFiniteError: a loss or an output is not finite.
     """
     kept = read_checkpoint(folder)
-    source, head = kept.data.source, kept.head
+    source, head = kept.data, kept.head
     test = source_for_model(source, kept.conf.model).test
     found = evaluation_in_units(evaluate_network(kept.network, test, source.label_names), source)
     labels, confusion = _confusion_of(found, source.label_names)
@@ -119,4 +119,4 @@ def _samples(model: TrainedModel, shape: tuple[int, int, int]) -> list[ImageView
 def _in_units(model: TrainedModel, rows: Array) -> Array:
     """Return features as they were before any scaling, ``(examples, n_in)``."""
     flat = np.asarray(rows).reshape(len(rows), math.prod(rows.shape[1:]))
-    return flat if model.normalizer is None else model.normalizer.revert(DataSet(flat)).features
+    return flat if model.reading.normalizer is None else model.reading.normalizer.revert(DataSet(flat)).features

@@ -18,7 +18,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from dl4jlegacy import load_model
 from dl4jlegacy.cluster.reached_data import jobs_by_reference
-from dl4jlegacy.datasets import DataSet, load
+from dl4jlegacy.datasets import DataSet, Reading, load
 from dl4jlegacy.datasets.dataset import split_order
 from dl4jlegacy.nn.evaluation.regression import RegressionEvaluation
 from dl4jlegacy.scaleout.conf import Conf
@@ -62,9 +62,9 @@ def test_numbers_are_learned_reported_evaluated_and_predicted_in_their_own_units
     report = json.loads(dl4j(*train))
     assert report["accuracy"] is None and report["f1"] is None and report["label"] == "price"
     model = load_model("m.zip")
-    assert model.transform is not None and model.label_names == ("price",)
-    test = load("cars.csv", transform=model.transform).test
-    predicted, actual = model.output(test.features), model.transform.in_units(test.labels)
+    assert model.reading.transform is not None and model.label_names == ("price",)
+    test = load("cars.csv", reading=Reading(transform=model.reading.transform)).test
+    predicted, actual = model.output(test.features), model.reading.transform.in_units(test.labels)
     evaluation = RegressionEvaluation()
     evaluation.eval(actual, predicted)
     for name in ("mse", "mae", "r2"):
@@ -77,7 +77,7 @@ def test_numbers_are_learned_reported_evaluated_and_predicted_in_their_own_units
     }
     assert json.loads(dl4j(*evaluate, "--workers", "2")) == found
     assert "R^2" in dl4j("evaluate", "m.zip", "--dataset", "cars.csv")
-    whole = model.transform.features(model.transform.read(here / "cars.csv"), new_rows=True)
+    whole = model.reading.transform.features(model.reading.transform.read(here / "cars.csv"), new_rows=True)
     numbers = [float(line) for line in dl4j("predict", "m.zip", "cars.csv").split()]
     assert numbers == pytest.approx(model.output(whole)[:, 0].tolist(), rel=1e-6)
     body = json.loads(dl4j("predict", "m.zip", "cars.csv", "--format", "json"))
@@ -128,7 +128,7 @@ def test_the_answer_is_the_same_for_any_number_of_workers_by_reference_and_after
     assert found == {whole["params_sha256"]}
     assert resumed["params_sha256"] == longer["params_sha256"] != whole["params_sha256"]
     kept = Conf.read(Path("run", "conf.json"))
-    assert kept.transform is not None and kept.transform.is_fitted
+    assert kept.reading.transform is not None and kept.reading.transform.is_fitted
     assert json.loads(dl4j("evaluate", "run", "--dataset", "cars.csv", "--format", "json"))["r2"] == resumed["r2"]
 
 
@@ -142,7 +142,7 @@ def test_a_worker_of_another_process_makes_the_same_examples_by_the_schema_of_th
     mine = prepare(Conf(**fields), frozenset(fields), label="price", regression=True)
     assert isinstance(first, DataSet) and first.n_out == 1
     assert mine[0].conf.data_fingerprint == run.conf.data_fingerprint
-    assert data.source.transform == run.conf.transform
+    assert data.reading.transform == run.conf.transform
 
 
 def test_a_schema_of_ones_own_is_used(dl4j: Any, here: Path) -> None:
@@ -164,8 +164,8 @@ steps:
         encoding="utf-8",
     )
     dl4j("train", "cars.csv", "--schema", "schema.yaml", *SHORT, "--out", "m.zip")
-    transform = load_model("m.zip").transform
-    assert transform is not None and len(load("cars.csv", transform=transform).train) < 192
+    transform = load_model("m.zip").reading.transform
+    assert transform is not None and len(load("cars.csv", reading=Reading(transform=transform)).train) < 192
     assert transform.features(transform.read(Path("cars.csv")))[:, 1].max() == 1
     Path("schema.yaml").write_text("columns: [{name: a}]\nsteps: [{type: cilp, columns: [a]}]\n", encoding="utf-8")
     assert "schema.yaml" in (said := dl4j("train", "cars.csv", "--schema", "schema.yaml", fails=3)) and "clip" in said
@@ -230,10 +230,10 @@ def test_a_run_is_scored_in_the_units_of_the_label(dl4j: Any, here: Path, metric
     reports = [json.loads(dl4j(*train, *scored, "--workers", workers)) for workers in ("1", "3")]
     best = reports[0]["best"]
     assert best == reports[1]["best"] and best["metric"] == metric and best["score"] == best["figures"][metric]
-    others = load("others.csv", transform=(model := load_model("m.zip")).transform)
+    others = load("others.csv", reading=Reading(transform=(model := load_model("m.zip")).reading.transform))
     evaluation = RegressionEvaluation(("price",))
     for part in (others.train, others.test):
-        units = model.transform
+        units = model.reading.transform
         labels = part.labels.astype(np.float64) * units.label_std + units.label_mean
         evaluation.eval(labels, model.output(part.features).astype(np.float64))
     assert best["score"] == pytest.approx(getattr(evaluation, metric)(0), rel=1e-4)
@@ -271,7 +271,7 @@ def test_the_guessed_schema_makes_what_scikit_learns_steps_make(here: Path) -> N
     rows = table()
     write(here / "cars.csv", rows)
     fields = {"dataset": str(here / "cars.csv"), "epochs": 1}
-    source = prepare(Conf(**fields), frozenset(fields), label="price", regression=True)[1].source
+    source = prepare(Conf(**fields), frozenset(fields), label="price", regression=True)[1]
     train, test = split_order(len(rows) - 1, 0.8, 123)
     steps, cells = scikit_learns_features(rows[1:], [1, 2], [0, 3, 5])
     for cell in cells:
@@ -303,8 +303,8 @@ def test_tables_are_learned_as_well_as_by_scikit_learns_network(
     else:
         file, label = write_scikit_learns(here, name), "outcome"
     report = json.loads(dl4j("train", file, "--label", label, *flags, "--out", "m.zip", "--format", "json"))
-    transform = load_model("m.zip").transform
-    source = load(file, transform=transform)
+    transform = load_model("m.zip").reading.transform
+    source = load(file, reading=Reading(transform=transform))
     x, test = source.train.features, source.test.features
     if flags:
         model = MLPRegressor(hidden_layer_sizes=(128, 64), max_iter=300, early_stopping=True, random_state=1)

@@ -12,6 +12,7 @@ import pytest
 
 from dl4jlegacy import MultiLayerNetwork, write_model
 from dl4jlegacy.cli import main
+from dl4jlegacy.datasets import Reading
 from dl4jlegacy.datasets.text.texts import TextReader
 from dl4jlegacy.nn.zoo import char_lstm, mlp
 
@@ -24,7 +25,7 @@ def model(here: Path) -> Path:
     """``m.zip``, a model of a few characters."""
     network = MultiLayerNetwork(char_lstm(8 * len(ALPHABET), len(ALPHABET), hidden=(8,)))
     network.set_params(np.random.default_rng(7).normal(0, 1, network.num_params).astype(np.float32))
-    write_model(network, here / "m.zip", label_names=ALPHABET, text=TextReader())
+    write_model(network, here / "m.zip", label_names=ALPHABET, reading=Reading(text=TextReader()))
     return here / "m.zip"
 
 

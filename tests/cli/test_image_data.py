@@ -14,12 +14,11 @@ from sklearn.datasets import load_digits
 
 from dl4jlegacy import load_model
 from dl4jlegacy.cluster.reached_data import jobs_by_reference
-from dl4jlegacy.datasets import DataSet, DataSource, ImageRecordReader, load
+from dl4jlegacy.datasets import DataSet, DataSource, ImageRecordReader, Reading, load
 from dl4jlegacy.datasets.images.image_inspection import inspect_images
 from dl4jlegacy.datasets.sources import SPLIT_SEED
 from dl4jlegacy.errors import DataError
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.training.data import Data
 from dl4jlegacy.training.prepare import params_sha256, prepare, train
 from tests.support.image_contents import png
 
@@ -38,9 +37,9 @@ def write_digits(folder: Path, count: int) -> DataSet:
     return DataSet.of_classes(pixels[order].reshape(count, 64).astype(np.float32) / 255, classes[order], 10)
 
 
-def as_arrays(examples: DataSet) -> Data:
+def as_arrays(examples: DataSet) -> DataSource:
     parts = examples.split_test_and_train(0.8, SPLIT_SEED)
-    return Data(DataSource("arrays", parts.train, parts.test, tuple(map(str, range(10)))), None)
+    return DataSource("arrays", parts.train, parts.test, Reading(label_names=tuple("0123456789")))
 
 
 @pytest.fixture
@@ -53,7 +52,7 @@ def test_what_is_trained_is_reported_evaluated_and_predicted(dl4j: Any, photos: 
     report = json.loads(dl4j("train", "--model", "mlp", "--dataset", "photos", *SHORT, "--out", "m.zip"))
     assert report["images"] == {"height": 8, "width": 8, "channels": 1} and not report["scaled_features"]
     model = load_model("m.zip")
-    assert model.images == ImageRecordReader(height=8, width=8, channels=1)
+    assert model.reading.images == ImageRecordReader(height=8, width=8, channels=1)
     assert model.label_names == tuple("0123456789")
     found = json.loads(dl4j("evaluate", "m.zip", "--dataset", "photos", "--format", "json"))
     assert (found["accuracy"], found["f1"], found["examples"]) == (report["accuracy"], report["f1"], 24)
@@ -83,7 +82,7 @@ def test_the_answer_is_that_of_the_same_arrays_for_any_number_of_workers(dl4j: A
         Conf(dataset="photos", epochs=1, jobs_per_round=4, batch_size=8), frozenset({"epochs", "batch_size"})
     )
     arrays = as_arrays(photos)
-    assert data.source.train == arrays.source.train and data.source.test == arrays.source.test
+    assert data.train == arrays.train and data.test == arrays.test
     assert {train(run, arrays, progress=False).fields["params_sha256"]} == found
 
 
@@ -108,9 +107,9 @@ def test_a_worker_of_another_process_reads_the_same_folder(here: Path, photos: D
     fields = {"dataset": str(here / "photos"), "data_by_reference": True, "epochs": 1}
     run, data = prepare(Conf(**fields), frozenset(fields))
     jobs = jobs_by_reference(Conf.from_json(run.conf.to_json()), run.plan)
-    assert jobs is not None and run.conf.images == data.source.images
+    assert jobs is not None and run.conf.images == data.reading.images
     assert len(jobs.work(run.plan.slot(0, 0))) == run.conf.averaging_frequency
-    other = np.where(data.source.train.features[0] > 0, 0, 200).astype(np.uint8).reshape(8, 8)
+    other = np.where(data.train.features[0] > 0, 0, 200).astype(np.uint8).reshape(8, 8)
     for path in sorted(Path("photos", "3").iterdir()):  # some of them are held out
         Image.fromarray(other).save(path)
     with pytest.raises(DataError, match="has data of fingerprint"):
@@ -119,7 +118,7 @@ def test_a_worker_of_another_process_reads_the_same_folder(here: Path, photos: D
 
 def test_images_of_another_size_are_made_this_large(dl4j: Any, photos: DataSet) -> None:
     assert "differ in size" not in dl4j("train", "photos", *SHORT, "--image-size", "6x4", "--out", "m.zip")
-    assert load_model("m.zip").images == ImageRecordReader(height=6, width=4, channels=1)
+    assert load_model("m.zip").reading.images == ImageRecordReader(height=6, width=4, channels=1)
     crop = ("--image-size", "6", "--image-fit", "crop", "--image-channels", "3")
     report = json.loads(dl4j("train", "photos", *SHORT, *crop, "--out", "m.zip"))
     assert report["images"] == {"height": 6, "width": 6, "channels": 3, "fit": "crop"}
@@ -161,7 +160,7 @@ def test_images_of_a_cameras_ten_bits_in_sixteen_are_refused_wherever_they_come_
     dl4j: Any, here: Path, photos: DataSet
 ) -> None:
     dl4j("train", "photos", *SHORT, "--image-background", "#00ff00", "--out", "m.zip")
-    assert load_model("m.zip").images == ImageRecordReader(height=8, width=8, channels=1, background="#00ff00")
+    assert load_model("m.zip").reading.images == ImageRecordReader(height=8, width=8, channels=1, background="#00ff00")
     assert "background of images is 'pink'" in dl4j("train", "photos", "--image-background", "pink", fails=3)
     contents = png(np.full((8, 8, 3), 240, np.uint16), 2)
     (here / "photos" / "3" / "session").mkdir()
@@ -195,7 +194,7 @@ def test_a_lenet_learns_digits_in_folders(dl4j: Any, here: Path) -> None:
     adam = ("--updater", "adam", "--learning-rate", "0.001")
     report = json.loads(dl4j("train", "photos", *lenet, *adam, "--format", "json"))
     assert report["accuracy"] >= 0.93
-    assert load("photos", images=ImageRecordReader(height=20, width=20)).train.n_in == 400
+    assert load("photos", reading=Reading(images=ImageRecordReader(height=20, width=20))).train.n_in == 400
 
 
 @pytest.mark.long

@@ -17,7 +17,7 @@ from sklearn.datasets import load_digits
 
 from dl4jlegacy import load_model
 from dl4jlegacy.cluster.reached_data import jobs_by_reference
-from dl4jlegacy.datasets import ImageRecordReader, TransformProcess, load
+from dl4jlegacy.datasets import ImageRecordReader, Reading, TransformProcess, load
 from dl4jlegacy.datasets.dataset import split_order
 from dl4jlegacy.datasets.images.image_inspection import problems_of_listed
 from dl4jlegacy.datasets.images.image_tables import image_schema
@@ -66,7 +66,10 @@ def test_the_parameters_are_those_of_the_same_images_in_folders_for_any_number_o
         if not options:  # in the folder that has a table, too, images in folders are those that are asked for
             found.add(sha(dl4j("train", "photos", *LIST, *SHORT)))
         assert found == {in_folders}
-    one, other = load("photos", images=ImageRecordReader(height=8, width=8)), load("photos", images=reader())
+    one, other = (
+        load("photos", reading=Reading(images=ImageRecordReader(height=8, width=8))),
+        load("photos", reading=Reading(images=reader())),
+    )
     assert (one.train, one.test, one.label_names) == (other.train, other.test, other.label_names)
 
 
@@ -78,7 +81,7 @@ def test_what_is_trained_is_reported_evaluated_and_predicted(dl4j: Any, rows: li
     report = json.loads(dl4j("train", "photos/list.csv", *LIST, *SHORT, "--out", "m.zip"))
     assert report["images"] == {"height": 8, "width": 8, "channels": 1, "column": "file"} and report["label"] == "kind"
     model = load_model("m.zip")
-    assert model.images == reader(height=8, width=8, channels=1) and model.label_names == tuple("0123456789")
+    assert model.reading.images == reader(height=8, width=8, channels=1) and model.label_names == tuple("0123456789")
     found = json.loads(dl4j("evaluate", "m.zip", "--dataset", "photos/list.csv", "--format", "json"))
     assert (found["accuracy"], found["loss"], found["examples"]) == (report["accuracy"], report["loss"], 24)
     write_list("photos/unlabelled.csv", [(name,) for name, _ in rows], "file")
@@ -124,7 +127,7 @@ def test_a_run_goes_on_and_workers_of_other_processes_read_the_same_list(
     fields = {"dataset": str(here / "photos/list.csv"), "data_by_reference": True, "epochs": 1, "images": reader()}
     run, data = prepare(Conf(**fields), frozenset(fields), label="kind")
     jobs = jobs_by_reference(Conf.from_json(run.conf.to_json()), run.plan)
-    assert jobs is not None and run.conf.images == data.source.images
+    assert jobs is not None and run.conf.images == data.reading.images
     carried = jobs.work(run.plan.slot(0, 0))
     assert len(carried) == run.conf.averaging_frequency and carried[0].n_in == 64
     write_list("photos/list.csv", [*rows[:-1], (rows[-1][0], "0")])
@@ -138,7 +141,7 @@ def test_parts_and_validation_are_tables_of_their_own(dl4j: Any, rows: list[tupl
     Path("photos/list.csv").unlink()
     write_list("photos/train.csv", rows[::2])
     write_list("photos/test.csv", rows[1::2])
-    source = load("photos", images=reader())
+    source = load("photos", reading=Reading(images=reader()))
     assert (len(source.train), len(source.test), source.label_names) == (60, 60, tuple("0123456789"))
     write_list("photos/others.csv", rows[:40])
     options = ("--validation", "photos/others.csv", "--metric", "accuracy")
@@ -147,7 +150,7 @@ def test_parts_and_validation_are_tables_of_their_own(dl4j: Any, rows: list[tupl
     Path("photos/others.csv").unlink()
     write_list("photos/test.csv", rows[:3])
     with pytest.raises(DataError, match=r"test\.csv, line 2, .* is listed already in .*train\.csv, line 2, column"):
-        load("photos", images=reader())
+        load("photos", reading=Reading(images=reader()))
 
 
 def test_the_label_is_the_last_other_column_and_what_is_not_learned_is_said(
@@ -264,10 +267,10 @@ def inspect_listed(path: str) -> tuple[Problem, ...]:
 def test_a_schema_with_steps_is_refused(rows: list[tuple[str, str]]) -> None:
     named = TransformProcess.from_json('{"columns": [{"name": "file"}, {"name": "kind"}], "label": "kind"}')
     with pytest.raises(ConfError, match="its column 'file' names them, and is to be of type category"):
-        load("photos/list.csv", transform=named, images=reader())
+        load("photos/list.csv", reading=Reading(transform=named, images=reader()))
     words = (Column("file", "category"), Column("kind", "category"))
     given = msgspec.structs.replace(named, columns=words)
-    assert load("photos/list.csv", transform=given, images=reader()) is not None
+    assert load("photos/list.csv", reading=Reading(transform=given, images=reader())) is not None
 
 
 def test_every_image_of_a_class_may_not_be_held_out(rows: list[tuple[str, str]]) -> None:
@@ -276,4 +279,4 @@ def test_every_image_of_a_class_may_not_be_held_out(rows: list[tuple[str, str]])
         kinds[row] = "rare"
     write_list("photos/list.csv", [(name, kind) for (name, _), kind in zip(rows, kinds, strict=True)])
     with pytest.raises(DataError, match=r"all 2 images of class 'rare' in .*list\.csv are held out"):
-        load("photos/list.csv", images=reader())
+        load("photos/list.csv", reading=Reading(images=reader()))

@@ -61,8 +61,8 @@ def test_listed_words_and_empty_cells_alone_are_gaps_in_every_kind_of_file(name:
     }
     FORMATS[name](tmp_path / "e" / name, empty)
     _, wanted = new_data(Conf(dataset=str(tmp_path / "e" / name)), label="kind", missing=())
-    assert data.source.train == wanted.source.train and data.source.test == wanted.source.test
-    assert data.source.label_names == ("NA", "ham", "spam")
+    assert data.train == wanted.train and data.test == wanted.test
+    assert data.label_names == ("NA", "ham", "spam")
     assert listed.transform is not None and {"n.v.", "?", "-999", "-999.0", ""} == set(listed.transform.missing)
 
 
@@ -80,7 +80,7 @@ def test_every_command_and_the_model_go_by_the_listed_words(tmp_path: Path, dl4j
     search.write_text(json.dumps({"dataset": str(path), "model": "mlp", "epochs": 1, "search": {"batch_size": [8]}}))
     dl4j("tune", search, *chosen, "--trials", 1, "--workers", 1, "--out", tmp_path / "tuned.zip")
     for kept in (model, tmp_path / "tuned.zip", tmp_path / "c"):
-        transform = load_model(kept).transform
+        transform = load_model(kept).reading.transform
         assert transform is not None and set(transform.missing) == {"n.v.", "?", "-999", "-999.0", ""}
     evaluated = json.loads(dl4j("evaluate", model, "--dataset", path, "--split", "all", "--format", "json").out)
     assert evaluated["examples"] == ROWS - 6

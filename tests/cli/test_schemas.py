@@ -22,6 +22,7 @@ from dl4jlegacy.cli.commands.schema import schema_of
 from dl4jlegacy.cli.outputs.structs import OUTPUTS
 from dl4jlegacy.cli.terminal import watch
 from dl4jlegacy.cluster.runs import FoundRun, Grid
+from dl4jlegacy.datasets import Reading
 from dl4jlegacy.datasets.text.texts import TextReader
 from dl4jlegacy.doctor.check import Check, failed
 from dl4jlegacy.nn.zoo import char_lstm
@@ -158,7 +159,7 @@ def test_what_else_a_model_may_say_is_of_the_schema(kind: str, here: Path, dl4j:
 def test_texts_and_images_that_models_make_are_of_the_schema(here: Path, dl4j: Dl4j) -> None:
     network = MultiLayerNetwork(char_lstm(24, 3, hidden=(8,)))
     network.init()
-    write_model(network, here / "text.zip", label_names=tuple("abc"), text=TextReader())
+    write_model(network, here / "text.zip", label_names=tuple("abc"), reading=Reading(text=TextReader()))
     checked("generate", dl4j("generate", "text.zip", "--seed-text", "ab", "--length", "5", "--format", "json"))
     images = ("train", "--model", "vae", "--dataset", "digits", "--epochs", "1", "--pretrain-epochs", "1")
     dl4j(*images, "--workers", "1", "--out", "vae.zip")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from dl4jlegacy import ValidationConf, load_model
 from dl4jlegacy.cluster.reached_data import jobs_by_reference
-from dl4jlegacy.datasets import CsvSequenceDataSetIterator, load
+from dl4jlegacy.datasets import CsvSequenceDataSetIterator, Reading, load
 from dl4jlegacy.datasets.sequences.sequence_reader import SequenceRecordReader
 from dl4jlegacy.errors import ConfError, DataError, ModelError
 from dl4jlegacy.scaleout.conf import Conf
@@ -88,15 +89,17 @@ def test_a_number_for_each_whole_sequence_is_told_at_its_end(dl4j: Any, sums: Pa
 def test_labels_are_scaled_by_the_steps_that_are_learned_from_and_no_padding(tanks: Path, sums: Path) -> None:
     several, one = SequenceRecordReader(label="level,drop"), SequenceRecordReader(regression=True)
     for folder, reader in ((tanks, several), (sums, one)):
-        source = load(folder, sequences=reader, rounded=False)
-        scale, y = source.label_scale, source.train.labels
+        source = load(folder, rounded=False, reading=Reading(sequences=reader))
+        scale, y = source.reading.label_scale, source.train.labels
         mask = source.train.labels_mask
         assert scale is not None and mask is not None and (y * (mask[:, None] == 0) == 0).all()
         rows = y.transpose(0, 2, 1)[mask != 0]
         np.testing.assert_allclose(rows.mean(0), 0, atol=1e-12)
         np.testing.assert_allclose(rows.std(0), 1)
-        again = load(folder, sequences=source.sequences, label_names=source.label_names, rounded=False)
-        assert again.label_scale == scale and again.train == source.train and again.test == source.test
+        again = load(
+            folder, rounded=False, reading=Reading(sequences=source.reading.sequences, label_names=source.label_names)
+        )
+        assert again.reading.label_scale == scale and again.train == source.train and again.test == source.test
     named = CsvSequenceDataSetIterator(tanks, 40, label=["level", 2], regression=True, skip_lines=1, shuffle=False)
     paths = sorted(tanks.iterdir(), key=lambda path: int(path.stem))
     rows = [[float(cell) for cell in row.split(",")] for row in paths[3].read_text().splitlines()[1:]]
@@ -118,7 +121,10 @@ def test_the_parameters_are_the_same_for_any_number_of_workers_by_reference_and_
     conf = json.loads(Path("run", "conf.json").read_text(encoding="utf-8"))
     Path("run", "conf.json").write_text(json.dumps({**conf, "epochs": 3}), encoding="utf-8")
     resumed = json.loads(dl4j("resume", "run", "--format", "json", "--out", "m.zip"))
-    assert resumed["params_sha256"] == whole and load_model("run").sequences == load_model("m.zip").sequences
+    assert (
+        resumed["params_sha256"] == whole
+        and load_model("run").reading.sequences == load_model("m.zip").reading.sequences
+    )
     fields = {"dataset": str(tanks), "data_by_reference": True, "epochs": 1, "validation": ValidationConf(fraction=0.2)}
     run, _ = prepare(Conf(**fields, sequences=SequenceRecordReader(regression=True)), frozenset(fields))
     jobs = jobs_by_reference(Conf.from_json(run.conf.to_json()), run.plan)
@@ -181,9 +187,9 @@ def test_a_scale_that_fits_no_output_makes_a_reader_and_a_model_unusable(dl4j: A
             SequenceRecordReader(regression=True, label_means=means, label_stds=stds)
     reader = SequenceRecordReader(label="drop", regression=True, label_means=(1.0, 2.0), label_stds=(1.0, 2.0))
     with pytest.raises(DataError, match="has 1 label, and 2 are learned"):
-        load(tanks, sequences=reader)
+        load(tanks, reading=Reading(sequences=reader))
     trained(dl4j, "tanks", *SHORT, "--out", "m.zip")
     model = load_model("m.zip")
-    object.__setattr__(model, "label_names", ("drop", "level"))
+    model = dataclasses.replace(model, reading=model.reading.replace(label_names=("drop", "level")))
     with pytest.raises(ModelError, match=r"2 label names, .* for 1 output"):
         model.output_names(1)

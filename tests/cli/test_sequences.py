@@ -73,7 +73,7 @@ def test_a_class_at_each_step_is_learned_evaluated_and_predicted(dl4j: Any, step
     report = trained(dl4j, "steps", *long, "--out", "m.zip")
     assert report["model"] == "lstm" and report["accuracy"] > 0.9
     assert report["sequences"] == READ
-    assert load_model("m.zip").sequences == STEPS and load_model("m.zip").label_names == ("down", "up")
+    assert load_model("m.zip").reading.sequences == STEPS and load_model("m.zip").label_names == ("down", "up")
     found = json.loads(dl4j("evaluate", "m.zip", "--dataset", "steps", "--format", "json"))
     assert (found["accuracy"], found["loss"]) == (report["accuracy"], report["loss"])
     lines = dl4j("predict", "m.zip", "steps").splitlines()
@@ -119,14 +119,14 @@ def test_the_parameters_are_the_same_for_any_number_of_workers_by_reference_and_
     Path("run", "conf.json").write_text(json.dumps({**conf, "epochs": 3}), encoding="utf-8")
     resumed = json.loads(dl4j("resume", "run", "--format", "json", "--out", "m.zip"))
     assert resumed["params_sha256"] == trained(dl4j, "steps", *SHORT, "--epochs", "3")["params_sha256"]
-    assert load_model("run").sequences == load_model("m.zip").sequences == STEPS
+    assert load_model("run").reading.sequences == load_model("m.zip").reading.sequences == STEPS
     fields = {"dataset": str(steps), "data_by_reference": True, "epochs": 1, "sequences": SequenceRecordReader()}
     run, data = prepare(Conf(**fields), frozenset(fields))
     jobs = jobs_by_reference(Conf.from_json(run.conf.to_json()), run.plan)
     assert jobs is not None
     carried = jobs.work(run.plan.slot(0, 0))[0]
     assert carried.features.shape[1:] == (2, 9) and carried.features_mask is not None
-    assert data.source.label_names == ("down", "up")
+    assert data.label_names == ("down", "up")
     (steps / "3.csv").write_text((steps / "4.csv").read_text())
     with pytest.raises(DataError, match="has data of fingerprint"):
         jobs_by_reference(run.conf, run.plan)
@@ -137,7 +137,7 @@ def test_the_examples_are_those_of_the_iterator(steps: Path) -> None:
     _, data = prepare(Conf(**fields), frozenset(fields))
     paths = sorted(steps.iterdir(), key=lambda path: int(path.stem))
     whole = CsvSequenceDataSetIterator(paths, 40, label="move", skip_lines=1, shuffle=False).batch(0, 0)
-    both = DataSet.merge((data.source.train, data.source.test))
+    both = DataSet.merge((data.train, data.test))
     order = [next(i for i in range(40) if np.array_equal(whole.features[i], x)) for x in both.features]
     assert sorted(order) == list(range(40)) and both == whole.take(np.array(order))
 

@@ -12,7 +12,7 @@ from sklearn.metrics import f1_score, mean_squared_error, r2_score
 
 from dl4jlegacy import load_model
 from dl4jlegacy.cluster.reached_data import jobs_by_reference
-from dl4jlegacy.datasets import load
+from dl4jlegacy.datasets import Reading, load
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.nn import DenseLayer, MultiLayerConfiguration, OutputLayer
 from dl4jlegacy.nn.batch_evaluation import is_classified
@@ -64,7 +64,7 @@ def test_answers_are_learned_and_evaluated_label_by_label(dl4j: Any, plants: np.
     model = load_model("m.zip")
     last = model.network.layers[-1]
     assert (last.activation, last.loss) == ("sigmoid", "xent")
-    assert model.is_multi_label and model.label_names == ("edible", "tall")
+    assert model.reading.is_multi_label and model.label_names == ("edible", "tall")
     found = json.loads(dl4j("predict", "m.zip", "plants.csv", "--format", "json"))
     answers, probabilities = np.array(found["predictions"]), np.array(found["probabilities"])
     assert (answers == (probabilities > 0.5)).all() and found["label_names"] == ["edible", "tall"]
@@ -106,9 +106,9 @@ def test_a_worker_of_another_process_has_the_same_labels() -> None:
     conf = Conf(dataset="plants.csv", data_by_reference=True, jobs_per_round=4)
     run, data = prepare(conf, frozenset(), label="edible,tall", multi_label=True, on_cluster=True)
     assert Conf.from_json(run.conf.to_json()) == run.conf and jobs_by_reference(run.conf, run.plan) is not None
-    assert data.source.train.labels.shape == (160, 2)
+    assert data.train.labels.shape == (160, 2)
     again, _ = new_data(run.conf, label="tall")  # a schema that is given another label
-    assert again.transform is not None and again.transform.labels == ("tall",)
+    assert again.reading.transform is not None and again.reading.transform.labels == ("tall",)
     with pytest.raises(ConfError, match="names the label 'height'; steps are for features"):
         new_data(run.conf, label="height", regression=True)
 
@@ -137,10 +137,13 @@ def test_what_cannot_be_learned_is_said(dl4j: Any, here: Path) -> None:
 def test_a_row_with_a_gap_in_a_label_is_left_out(here: Path, caplog: pytest.LogCaptureFixture) -> None:
     (here / "gap.csv").write_text("x,a,b\n" + "1,0,1\n2,1,\n3,1,1\n" * 4)
     conf, data = new_data(Conf(dataset="gap.csv"), label="a,b", multi_label=True)
-    assert data.source.train.num_examples + data.source.test.num_examples == 8
+    assert data.train.num_examples + data.test.num_examples == 8
     assert "4 rows without a value in the label 'a, b' left out; the first is line 3" in caplog.text
     assert "labels that are the same in all training rows: b" in caplog.text
-    assert conf.transform is not None and load("gap.csv", transform=conf.transform).label_names == ("a", "b")
+    assert conf.transform is not None and load("gap.csv", reading=Reading(transform=conf.transform)).label_names == (
+        "a",
+        "b",
+    )
 
 
 def test_classes_with_sigmoids_are_still_classes() -> None:

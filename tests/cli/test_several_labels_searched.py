@@ -57,7 +57,7 @@ def test_the_best_trial_has_the_best_score_in_the_metrics_direction(
     assert found["best"]["score"] == (max if is_larger_better else min)(scores)
     model, evaluation = load_model("best.zip"), found["evaluation"]
     if words is ANSWERS:
-        assert model.is_multi_label and list(evaluation["labels"]) == ["edible", "tall"] and "f1" in evaluation
+        assert model.reading.is_multi_label and list(evaluation["labels"]) == ["edible", "tall"] and "f1" in evaluation
     else:
         assert model.label_names == ("height", "weight") and {"mse", "rmse", "mae", "r2"} <= set(evaluation)
 

@@ -10,7 +10,7 @@ import pytest
 
 from dl4jlegacy import load_model
 from dl4jlegacy.cluster.reached_data import jobs_by_reference
-from dl4jlegacy.datasets import load
+from dl4jlegacy.datasets import Reading, load
 from dl4jlegacy.datasets.text.texts import UNKNOWN, TextReader
 from dl4jlegacy.errors import DataError
 from dl4jlegacy.models.prediction import blocks_of
@@ -41,7 +41,7 @@ def test_a_text_is_learned_by_words_evaluated_and_predicted(dl4j: Any, notes: Pa
     assert (report["model"], report["text"]["tokens"]) == ("word-lstm", "words")
     assert report["accuracy"] > 0.9 and not report["scaled_features"]
     model = load_model("m.zip")
-    assert model.text == TextReader(tokens="words", vocabulary_size=50)
+    assert model.reading.text == TextReader(tokens="words", vocabulary_size=50)
     assert model.label_names[:4] == (UNKNOWN, "the", "fox", ",") and len(model.label_names) == 12
     found = json.loads(dl4j("evaluate", "m.zip", "--dataset", "notes.txt", "--format", "json"))
     assert (found["accuracy"], found["loss"]) == (report["accuracy"], report["loss"])
@@ -77,7 +77,7 @@ def test_words_that_were_not_learned_are_counted_at_prediction(
         assert len(list(blocks_of(model, file)))
         assert [record.getMessage() for record in caplog.records] == [said[file]]
     caplog.clear()
-    load("new.csv", transform=cities.transform)
+    load("new.csv", reading=Reading(transform=cities.reading.transform))
     assert "words were not in the training data" in caplog.text or "word was not in the training data" in caplog.text
 
 
@@ -105,13 +105,17 @@ def test_the_parameters_are_the_same_for_any_number_of_workers_by_reference_and_
     longer = trained(dl4j, "notes.txt", *WORDS, *SHORT, "--epochs", "2")
     assert resumed["params_sha256"] == longer["params_sha256"]
     assert load_model("run").label_names == load_model("m.zip").label_names
-    assert load_model("run").text == load_model("m.zip").text == TextReader(tokens="words", vocabulary_size=50)
+    assert (
+        load_model("run").reading.text
+        == load_model("m.zip").reading.text
+        == TextReader(tokens="words", vocabulary_size=50)
+    )
     fields = {"dataset": str(notes), "data_by_reference": True, "epochs": 1, "text": TextReader(tokens="words")}
     run, data = prepare(Conf(**fields), frozenset(fields))
     jobs = jobs_by_reference(Conf.from_json(run.conf.to_json()), run.plan)
     assert jobs is not None
     carried = jobs.work(run.plan.slot(0, 0))[0]
-    assert carried.features.shape[1:] == (1, 32) and carried.n_out == len(data.source.label_names)
+    assert carried.features.shape[1:] == (1, 32) and carried.n_out == len(data.label_names)
     notes.write_text(FABLE.replace("crow", "cat") * 40 + FABLE * 40, encoding="utf-8")
     with pytest.raises(DataError, match="has data of fingerprint"):
         jobs_by_reference(run.conf, run.plan)
@@ -127,7 +131,7 @@ def test_characters_stay_what_they_were_and_are_predicted_too(dl4j: Any, notes: 
     named = trained(dl4j, "--dataset", "notes.txt", "--model", "char-lstm", *SHORT, "--out", "m.zip")
     plain, said = trained(dl4j, "notes.txt", *SHORT), trained(dl4j, "notes.txt", "--tokens", "characters", *SHORT)
     assert named["params_sha256"] == plain["params_sha256"] == said["params_sha256"]
-    assert load_model("m.zip").text == TextReader()
+    assert load_model("m.zip").reading.text == TextReader()
     Path("lines.txt").write_text("The fo\nthe x\n", encoding="utf-8")
     assert len(dl4j("predict", "m.zip", "lines.txt").splitlines()) == 2
     Path("lines.txt").write_text("The fo\nthe 7\n", encoding="utf-8")

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from dl4jlegacy import ClusterInference, DataSet, load_model
+from dl4jlegacy.datasets import Reading
 from dl4jlegacy.datasets.text.texts import TextReader
 from dl4jlegacy.kernels.threads import one_thread
 from dl4jlegacy.models.model import evaluate_model, evaluate_network, read_model, score_examples
@@ -138,7 +139,7 @@ def trained_text(folder: Path) -> tuple[str, str]:
     """Return a model of the characters of texts, and a text whose lines go on."""
     layers = (LSTM(n_in=4, n_out=6), RnnOutputLayer(n_out=4, activation="softmax"))
     network = MultiLayerNetwork(MultiLayerConfiguration(conf=NeuralNetConfiguration(seed=2), layers=layers))
-    write_model(network, folder / "text.zip", label_names=tuple("abc "), text=TextReader())
+    write_model(network, folder / "text.zip", label_names=tuple("abc "), reading=Reading(text=TextReader()))
     draw = np.random.default_rng(4).choice
     (folder / "lines.txt").write_text("\n".join("".join(draw(list("abc "), 1 + row % 40)) + "a" for row in range(300)))
     return str(folder / "text.zip"), str(folder / "lines.txt")

@@ -13,7 +13,7 @@ import pytest
 from dl4jlegacy import ClusterInference, DataSet, ListDataSetIterator, NormalizerStandardize, TrainedModel
 from dl4jlegacy.cluster import inference
 from dl4jlegacy.cluster.leadership import MasterOptions
-from dl4jlegacy.datasets import load
+from dl4jlegacy.datasets import Reading, load
 from dl4jlegacy.datasets.tables.table import Column
 from dl4jlegacy.datasets.tables.transform_process import TransformProcess
 from dl4jlegacy.errors import ConfError, DataError, ShapeError, UsageError
@@ -67,7 +67,7 @@ def rows(count: int = 2500) -> DataSet:
 
 def test_whatever_the_examples_come_in_is_scaled_and_answered_alike(led_here: list[str]) -> None:
     data = rows()
-    model = TrainedModel(network(), NormalizerStandardize().fit(data), ("no", "yes"))
+    model = TrainedModel(network(), Reading(normalizer=NormalizerStandardize().fit(data), label_names=("no", "yes")))
     ours = ClusterInference(model, workers=2, **WHERE)
     batches = list(data.batch_by(1024))
     outputs = np.concatenate([model.answer(batch.features) for batch in batches])
@@ -90,9 +90,13 @@ def test_a_file_is_answered_and_numbers_are_in_the_units_of_their_column(tmp_pat
     np.savetxt(tmp_path / "d.csv", values, "%g", ",", header="a,b,c,y", comments="")
     np.savetxt(tmp_path / "rows.csv", values[:, :3], "%g", ",", header="a,b,c", comments="")
     columns = tuple(map(Column, "abcy"))
-    source = load(tmp_path / "d.csv", transform=TransformProcess(columns=columns, label="y", regression=True))
+    source = load(
+        tmp_path / "d.csv", reading=Reading(transform=TransformProcess(columns=columns, label="y", regression=True))
+    )
     scale = NormalizerStandardize().fit(source.train)
-    model = TrainedModel(network(1, "identity", "mse"), scale, ("y",), transform=source.transform)
+    model = TrainedModel(
+        network(1, "identity", "mse"), Reading(normalizer=scale, label_names=("y",), transform=source.reading.transform)
+    )
     ours = ClusterInference(model, workers=1, **WHERE)
     expected = evaluate_model(model, str(tmp_path / "d.csv"))[0]
     found = ours.evaluate(source.test, numbers := RegressionEvaluation())

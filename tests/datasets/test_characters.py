@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dl4jlegacy.datasets import DataSet, DataSetIterator, load
+from dl4jlegacy.datasets import DataSet, DataSetIterator, Reading, load
 from dl4jlegacy.datasets.text.characters import (
     CharacterIterator,
     alphabet_of,
@@ -70,7 +70,7 @@ def test_the_end_of_a_text_is_held_out(tmp_path: Path) -> None:
     path = tmp_path / "own.txt"
     path.write_text(read_sonnets(), encoding="utf-8")
     assert load(path).train == source.train
-    assert load(path, label_names=source.label_names).test == source.test
+    assert load(path, reading=Reading(label_names=source.label_names)).test == source.test
 
 
 def test_one_hot_text_is_what_a_network_is_warmed_up_with() -> None:

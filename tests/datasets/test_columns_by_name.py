@@ -16,7 +16,7 @@ import pytest
 
 from dl4jlegacy import load_model
 from dl4jlegacy.cli import main
-from dl4jlegacy.datasets import load
+from dl4jlegacy.datasets import Reading, load
 from dl4jlegacy.errors import DataError
 from dl4jlegacy.models.model import TrainedModel, evaluate_model
 from dl4jlegacy.models.prediction import blocks_of
@@ -73,11 +73,11 @@ def arranged(names: tuple[str, ...]) -> Table:
 def model_of(path: Path) -> TrainedModel:
     """A model of that table, written and read again; what it answers depends on the order of its columns."""
     source = load(path)
-    assert source.header is not None and source.header.features == FEATURES
+    assert source.reading.header is not None and source.reading.header.features == FEATURES
     layers = (DenseLayer(n_in=3, n_out=5, activation="tanh"), OutputLayer(n_out=2, activation="softmax"))
     network = MultiLayerNetwork(MultiLayerConfiguration(conf=NeuralNetConfiguration(seed=5), layers=layers))
     place = path.parent / "m.zip"
-    write_model(network, place, label_names=source.label_names, header=source.header)
+    write_model(network, place, label_names=source.label_names, reading=Reading(header=source.reading.header))
     return load_model(place)
 
 
@@ -122,7 +122,9 @@ def test_numbers_and_one_empty_name_are_names_too(kind: str, names: tuple[str, .
     source = load(tmp_path / kind)
     layers = (DenseLayer(n_in=3, n_out=5, activation="tanh"), OutputLayer(n_out=2, activation="softmax"))
     network = MultiLayerNetwork(MultiLayerConfiguration(conf=NeuralNetConfiguration(seed=5), layers=layers))
-    write_model(network, tmp_path / "m.zip", label_names=source.label_names, header=source.header)
+    write_model(
+        network, tmp_path / "m.zip", label_names=source.label_names, reading=Reading(header=source.reading.header)
+    )
     model, place = load_model(tmp_path / "m.zip"), tmp_path / f"other-{kind}"
     wanted, counted = answers(model, tmp_path / kind), scores(model, tmp_path / kind)
     for order in ((2, 3, 1, 0), (3, 1, 0, 2)):
@@ -148,7 +150,7 @@ def test_a_table_without_names_goes_by_position(tmp_path: Path) -> None:
     np.save(tmp_path / "bare.npy", np.stack([TABLE[name] for name in FEATURES], axis=1))
     assert answers(model, tmp_path / "bare.npy") == wanted
     bare.write_text(csv_of(arranged((*FEATURES, "class")), names=False))
-    assert load(bare).header is None
+    assert load(bare).reading.header is None
 
 
 @pytest.mark.parametrize("kind", ["t.csv", "t.jsonl", "t.parquet", "t.npz"])

@@ -72,16 +72,15 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TrainedModel]:
 def model_of(folder: Path, kind: str) -> TrainedModel:
     table = folder / f"{kind}.csv"
     table_of(kind).to_csv(table, index=False)
-    source = new_data(Conf(dataset=str(table)))[1].source
+    source = new_data(Conf(dataset=str(table)))[1]
     layers = (
         DenseLayer(n_in=source.train.n_in, n_out=5, activation="tanh"),
         OutputLayer(n_out=2, activation="softmax"),
     )
     network = MultiLayerNetwork(MultiLayerConfiguration(conf=NeuralNetConfiguration(seed=5), layers=layers))
     place = folder / f"{kind}.zip"
-    named = {"label_names": source.label_names, "header": source.header, "transform": source.transform}
-    write_model(network, place, **named)
-    assert (source.transform is None) == (kind == "plain")
+    write_model(network, place, reading=source.reading.replace(normalizer=None))
+    assert (source.reading.transform is None) == (kind == "plain")
     return load_model(place)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dl4jlegacy.datasets import ImageRecordReader, Images, load
+from dl4jlegacy.datasets import ImageRecordReader, Images, Reading, load
 from dl4jlegacy.datasets.dataset import split_order
 from dl4jlegacy.datasets.images import image_files
 from dl4jlegacy.datasets.images.image_folders import find_images
@@ -58,7 +58,9 @@ def test_a_fifth_is_held_out_as_of_every_other_data_set(photos: Path) -> None:
     whole, source = Images.of_folder(photos).dataset(), load(photos)
     train, test = split_order(7, 0.8, 123)
     assert (source.train, source.test) == (whole.take(train), whole.take(test))
-    assert source.label_names == ("cats", "dogs") and source.images == ImageRecordReader(height=2, width=3, channels=1)
+    assert source.label_names == ("cats", "dogs") and source.reading.images == ImageRecordReader(
+        height=2, width=3, channels=1
+    )
 
 
 def test_folders_train_and_test_are_the_parts(photos: Path, tmp_path: Path) -> None:
@@ -75,7 +77,7 @@ def test_folders_train_and_test_are_the_parts(photos: Path, tmp_path: Path) -> N
     save(tmp_path / "parts" / "test" / "dogs" / "new.png", gray(1, 4, 4))
     with pytest.raises(DataError, match=r"train are 2x3 \(height x width\), those in .*test 4x4; give the size"):
         load(tmp_path / "parts")
-    assert len(load(tmp_path / "parts", images=ImageRecordReader(height=4, width=4)).test) == 2
+    assert len(load(tmp_path / "parts", reading=Reading(images=ImageRecordReader(height=4, width=4))).test) == 2
 
 
 def test_classes_may_be_called_train_and_test(tmp_path: Path) -> None:
@@ -121,7 +123,7 @@ def test_a_photograph_is_turned_as_it_says(tmp_path: Path) -> None:
 
 
 def test_a_known_order_of_classes_counts_and_some_may_be_missing(photos: Path) -> None:
-    source = load(photos, label_names=("dogs", "birds", "cats"))
+    source = load(photos, reading=Reading(label_names=("dogs", "birds", "cats")))
     assert source.train.n_out == 3 and set(source.train.classes.tolist()) == {0, 2}
 
 

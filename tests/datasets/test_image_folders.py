@@ -128,5 +128,5 @@ def test_tables_beside_folders_of_images_are_learned_and_the_images_said(
     photos: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (photos / "notes.csv").write_text("a,label\n" + "".join(f"{n},{'xy'[n % 2]}\n" for n in range(10)))
-    assert load(photos).images is None
+    assert load(photos).reading.images is None
     assert "has tables, such as notes.csv, and folders with images, which are left out" in caplog.text

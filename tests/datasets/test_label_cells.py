@@ -82,8 +82,8 @@ def test_a_label_has_the_same_classes_in_every_file_with_its_name_given_and_with
     per_class = Counter(class_name(str(word)) for word in rows(words)["kind"] if word is not None)
     for label in ("", "kind"):
         _, data = new_data(Conf(dataset=str(path)), label=label)
-        assert data.source.label_names == classes, f"with --label {label!r}"
-        found = data.source.train.labels.sum(axis=0) + data.source.test.labels.sum(axis=0)
+        assert data.label_names == classes, f"with --label {label!r}"
+        found = data.train.labels.sum(axis=0) + data.test.labels.sum(axis=0)
         assert found.tolist() == [per_class[each] for each in classes]
 
 
@@ -109,7 +109,7 @@ def test_only_what_a_schema_lists_is_a_gap_besides_empty_cells(tmp_path: Path) -
     for missing, classes in (("", ("None", "blue", "red")), (', "missing": ["", "none"]', ("blue", "red"))):
         schema = TransformProcess.from_json(f'{{"columns": {columns}, "label": "kind"{missing}}}')
         _, data = new_data(Conf(dataset=str(tmp_path / "t.csv"), transform=schema))
-        assert data.source.label_names == classes
+        assert data.label_names == classes
     assert label_gaps(MISSING) == {""} and label_gaps(("-",)) == {"", "-"}
 
 

@@ -70,7 +70,7 @@ def test_a_column_of_words_that_tells_the_class_is_named_by_its_own_name(
     _, data = new_data(conf, label="kind")
     said = [message for message in caplog.messages if "told by one column alone" in message]
     assert len(said) == 1 and "nearly always right: 'code';" in said[0]
-    assert len(data.source.columns) == data.source.train.n_in
+    assert len(data.columns) == data.train.n_in
 
 
 @pytest.mark.parametrize("label", ["kind", "price"])

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from dl4jlegacy.datasets import TransformProcess, load
+from dl4jlegacy.datasets import Reading, TransformProcess, load
 from dl4jlegacy.datasets.tables.inspection import guess_schema, inspect_csv
 from dl4jlegacy.datasets.tables.numpy_files import opened_numpy
 from dl4jlegacy.datasets.tables.table import Column
@@ -53,7 +53,10 @@ def test_examples_are_those_of_the_same_numbers_in_a_csv_file(name: str, tmp_pat
     last = "7" if name in ("whole.npy", "columns.npy") else "label"
     columns = (*(Column(str(n)) for n in range(1, 7)), Column(last))
     one, other = (
-        load(tmp_path / file, transform=TransformProcess(columns=kept, label=label, steps=(Standardize(),)))
+        load(
+            tmp_path / file,
+            reading=Reading(transform=TransformProcess(columns=kept, label=label, steps=(Standardize(),))),
+        )
         for file, kept, label in ((name, columns, last), ("same.csv", (*columns[:6], Column("label")), "label"))
     )
     assert (one.train, one.test, one.label_names) == (other.train, other.test, other.label_names)
@@ -70,7 +73,7 @@ def test_columns_of_words_gaps_and_several_arrays(tmp_path: Path) -> None:
         *(("1", "number", 0), ("2", "number", 1), ("code", "number", 0), ("colour", "category", 20)),
         ("label", "category", 0),
     ]
-    source = load(tmp_path / "t.npz", transform=guess_schema(found))
+    source = load(tmp_path / "t.npz", reading=Reading(transform=guess_schema(found)))
     assert source.label_names == ("cat", "dog") and source.train.n_in == 6
     np.savez(tmp_path / "two.npz", left=X, right=X)
     with pytest.raises(DataError, match=r"row 1, column 12.*real number"):
@@ -180,7 +183,7 @@ def test_a_wrong_cell_is_named_by_row_and_column(tmp_path: Path) -> None:
         load(tmp_path / "a.npz")
     schema = TransformProcess(columns=(Column("3"), Column("label")), label="label")
     with pytest.raises(CellError, match=r"a\.npz, row 41, column '3' \(3\): 'inf' is not a number"):
-        load(tmp_path / "a.npz", transform=schema)
+        load(tmp_path / "a.npz", reading=Reading(transform=schema))
     np.savez(tmp_path / "b.npz", x=X, z=np.array(["1.5"] * 30 + ["big"] * 30), y=Y)
     with pytest.raises(CellError, match=r"b\.npz, row 31, column 7: 'big' is not a number"):
         load(tmp_path / "b.npz")

@@ -21,6 +21,7 @@ from PIL import Image
 
 from dl4jlegacy import load_model
 from dl4jlegacy.cli import main
+from dl4jlegacy.datasets import DataSource
 from dl4jlegacy.datasets.images.image_files import ImageRecordReader
 from dl4jlegacy.datasets.tables import inspection, stored_tables
 from dl4jlegacy.errors import Dl4jError
@@ -28,7 +29,6 @@ from dl4jlegacy.models.model import TrainedModel
 from dl4jlegacy.models.prediction import blocks_of
 from dl4jlegacy.nn import MultiLayerNetwork
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.training.data import Data
 from dl4jlegacy.training.prepare import model_writer, prepare, refusal
 from dl4jlegacy.training.run import Run
 
@@ -142,7 +142,7 @@ FORMATS: dict[str, Callable[[Path, list[str], Cells, random.Random], None]] = {
 }
 
 
-def learned(path: str, label: str) -> tuple[Run, Data] | str:
+def learned(path: str, label: str) -> tuple[Run, DataSource] | str:
     """Return the run and the data with which training begins; what it says against a file if it refuses that."""
     fields: dict[str, Any] = {"dataset": path, "model": "mlp", "epochs": 1}
     try:
@@ -176,11 +176,11 @@ def answered(model: TrainedModel, path: Path) -> list[Any] | str:
         return str(error)
 
 
-def trained(run: Run, data: Data, place: Path) -> TrainedModel:
+def trained(run: Run, data: DataSource, place: Path) -> TrainedModel:
     """Return the model after an epoch of one batch, written and read again."""
     assert run.conf.multi_layer_conf is not None
     network = MultiLayerNetwork(run.conf.multi_layer_conf)
-    network.fit(data.source.train)
+    network.fit(data.train)
     model_writer(network, data)(place)
     return load_model(place)
 

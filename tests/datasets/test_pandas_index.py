@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from dl4jlegacy.cli import main
-from dl4jlegacy.datasets import guess_schema, inspect_csv, load
+from dl4jlegacy.datasets import Reading, guess_schema, inspect_csv, load
 from dl4jlegacy.datasets.tables.pandas_index import listed_columns
 from dl4jlegacy.datasets.tables.table_files import counting_columns
 from dl4jlegacy.errors import DataError
@@ -84,7 +84,7 @@ def test_the_index_is_left_out_and_said_so(name: str, tmp_path: Path, caplog: An
     assert [column.name for column in inspected.columns] == ["a", "b", "kind"] and inspected.index == (index,)
     schema = guess_schema(inspected)
     assert schema.label == "kind" and [column.name for column in schema.columns] == ["a", "b", "kind"]
-    assert load(path, transform=schema).train.n_in == 2
+    assert load(path, reading=Reading(transform=schema)).train.n_in == 2
     assert guess_schema(inspect_csv(path, index=())).columns != schema.columns
     with pytest.raises(DataError, match="is pandas' index, and left out; --keep-index keeps it"):
         inspect_csv(path, index)

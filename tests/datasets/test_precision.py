@@ -21,11 +21,13 @@ from dl4jlegacy.datasets import (
     CsvDataSetIterator,
     CsvSequenceDataSetIterator,
     DataSet,
+    DataSource,
     ExportedDataSetIterator,
     MapDataSetIterator,
     MultiDataSet,
     NormalizerMinMaxScaler,
     NormalizerStandardize,
+    Reading,
     TransformProcess,
     export,
     load,
@@ -42,7 +44,7 @@ from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.serving.answers import CSV, JSON, NPY, Limits, read_body
 from dl4jlegacy.sklearn import DL4JAutoEncoder, DL4JClassifier, DL4JRegressor
 from dl4jlegacy.system.clock import Deadline
-from dl4jlegacy.training.data import Data, load_data
+from dl4jlegacy.training.data import load_data
 from dl4jlegacy.training.prediction_run import PredictionRun, Spool
 from dl4jlegacy.training.run import resolve
 
@@ -87,10 +89,10 @@ def write_tables(folder: Path) -> dict[str, Path]:
     return paths
 
 
-def held_together(data: Data) -> tuple[Any, Any]:
+def held_together(data: DataSource) -> tuple[Any, Any]:
     """Return the features of both parts, below each other, in the order of the rows; and those rows' numbers."""
-    source = load_data(data.source.name, scale=False).source
-    x = np.concatenate([data.source.train.features, data.source.test.features])
+    source = load_data(data.name, scale=False)
+    x = np.concatenate([data.train.features, data.test.features])
     near = np.concatenate([source.train.features, source.test.features])[:, 2]
     return x, [int(np.argmin(np.abs(NEAR - value))) for value in near]
 
@@ -139,7 +141,7 @@ def test_files_are_scaled_before_they_are_rounded(kind: str, tmp_path: Path) -> 
     data = load_data(str(path))
     x, rows = held_together(data)
     assert x.dtype == np.float32
-    low, high = data.normalizer.min, data.normalizer.max  # type: ignore[union-attr]
+    low, high = data.reading.normalizer.min, data.reading.normalizer.max  # type: ignore[union-attr]
     for column in (0, 1):
         np.testing.assert_allclose(x[:, column], (TABLE[rows, column] - low[column]) / (high - low)[column], atol=1e-7)
     rounded = NEAR.astype("f4").astype(float)[rows]  # as ever: nothing is lost there
@@ -152,7 +154,7 @@ def test_two_files_are_rounded_by_the_columns_of_the_training_file(tmp_path: Pat
     (tmp_path / "train.csv").write_text(line)
     (tmp_path / "test.csv").write_text(f"{STAMPS[7]},1\n{STAMPS[7]},0\n")  # which alone spreads over nothing
     data = load_data(str(tmp_path))
-    assert data.source.test.features[0, 0] == data.source.train.features[7, 0]
+    assert data.test.features[0, 0] == data.train.features[7, 0]
 
 
 def test_what_reads_a_file_keeps_such_columns(tmp_path: Path) -> None:
@@ -176,16 +178,16 @@ def write_sequences(folder: Path) -> Path:
 
 def test_sequences_are_scaled_before_they_are_rounded(tmp_path: Path) -> None:
     folder = write_sequences(tmp_path)
-    data = load_data(str(folder), sequences=SequenceRecordReader())
-    found = {float(x) for x in data.source.train.features[:, 0][data.source.train.features_mask > 0]}  # type: ignore[operator]
-    assert len(found) == int(data.source.train.features_mask.sum())  # type: ignore[union-attr]
+    data = load_data(str(folder), reading=Reading(sequences=SequenceRecordReader()))
+    found = {float(x) for x in data.train.features[:, 0][data.train.features_mask > 0]}  # type: ignore[operator]
+    assert len(found) == int(data.train.features_mask.sum())  # type: ignore[union-attr]
     batches = CsvSequenceDataSetIterator(folder, 1, label=-1, shuffle=False)
     assert {batch.features.dtype for batch in batches} == {np.dtype(np.float64)}
-    reader, normalizer = data.source.sequences, data.normalizer
+    reader, normalizer = data.reading.sequences, data.reading.normalizer
     assert reader is not None and normalizer is not None
-    model = TrainedModel(network(), normalizer, sequences=reader)
+    model = TrainedModel(network(), Reading(normalizer=normalizer, sequences=reader))
     alone = model.normalize(DataSet(model.rows_as_read(reader.features(folder / "0.csv")))).features
-    learned = [x[:, :40] for x in np.concatenate([data.source.train.features, data.source.test.features])]
+    learned = [x[:, :40] for x in np.concatenate([data.train.features, data.test.features])]
     assert any(np.array_equal(alone[0].astype("f4"), x) for x in learned)
 
 
@@ -218,11 +220,11 @@ def trained(tmp_path: Path) -> tuple[TrainedModel, Path]:
     data = load_data(str(path))
     used = network()
     used.set_params(np.random.default_rng(4).normal(0, 3, used.num_params).astype(np.float32))
-    return TrainedModel(used, data.normalizer, ("0", "1"), "m"), path
+    return TrainedModel(used, Reading(normalizer=data.reading.normalizer, label_names=("0", "1")), name="m"), path
 
 
 def wanted(model: TrainedModel) -> Any:
-    normalizer: Any = model.normalizer
+    normalizer: Any = model.reading.normalizer
     x = (TABLE - normalizer.min) / (normalizer.max - normalizer.min)
     return model.network.output(x.astype("f4"))
 
@@ -281,11 +283,11 @@ def test_a_cluster_is_given_what_is_scaled_so(trained: tuple[TrainedModel, Path]
 def test_an_onnx_file_scales_so(trained: tuple[TrainedModel, Path], tmp_path: Path) -> None:
     model, _ = trained
     standardize = NormalizerStandardize().fit(DataSet(TABLE))
-    for normalizer in (model.normalizer, standardize):
+    for normalizer in (model.reading.normalizer, standardize):
         write_onnx(model.network, tmp_path / "m.onnx", normalizer=normalizer)
         session = onnxruntime.InferenceSession((tmp_path / "m.onnx").read_bytes())
         [found] = session.run(None, {"input": TABLE})
-        own = dataclasses.replace(model, normalizer=normalizer)
+        own = dataclasses.replace(model, reading=model.reading.replace(normalizer=normalizer))
         np.testing.assert_allclose(found, own.output(TABLE), atol=1e-5)
 
 
@@ -293,8 +295,8 @@ def test_numbers_to_predict_are_told_in_float64(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("near,stamp\n" + "".join(f"{n},{s}\n" for n, s in zip(NEAR, STAMPS, strict=True)))
     columns = (Column("near"), Column("stamp"))
-    source = load(path, transform=TransformProcess(columns=columns, label="stamp", regression=True))
-    model = TrainedModel(network(1, 1, activation="identity", loss="mse"), transform=source.transform)
+    source = load(path, reading=Reading(transform=TransformProcess(columns=columns, label="stamp", regression=True)))
+    model = TrainedModel(network(1, 1, activation="identity", loss="mse"), Reading(transform=source.reading.transform))
     [rows] = predict_alone(model.answer, [np.linspace(0, 9, 50)[:, None]])
     assert rows.outputs.dtype == np.float64 and len(np.unique(rows.outputs)) == 50
     [text] = texts_of(model, [rows], dataclasses.replace(_form(), name="text"))
@@ -319,15 +321,15 @@ def test_columns_of_files_that_nothing_scales_are_told(
     data = load_data(str(path), scale=False)
     assert "column 'stamp' has 256 different values, of which 1 remain" in caplog.text
     assert "column 'place'" in caplog.text and "'near'" not in caplog.text
-    assert data.source.train.features.dtype == np.float32
+    assert data.train.features.dtype == np.float32
     caplog.clear()
     schema = TransformProcess(columns=tuple(map(Column, (*NAMES, "label"))), label="label")
-    load_data(str(path), transform=schema)
+    load_data(str(path), reading=Reading(transform=schema))
     assert "column 'stamp' has 256 different values, of which 1 remain" in caplog.text
     caplog.clear()
     monkeypatch.setattr(stored_tables, "LARGE", 1)
     monkeypatch.setenv("DL4J_TABLES_CACHE", str(tmp_path / "cache"))
-    load_data(str(path), transform=schema)
+    load_data(str(path), reading=Reading(transform=schema))
     assert "column 'stamp' has 256 different values, of which 1 remain" in caplog.text
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dl4jlegacy.datasets import guess_schema, inspect_csv, load
+from dl4jlegacy.datasets import Reading, guess_schema, inspect_csv, load
 from dl4jlegacy.datasets.sources import DataSource
 from dl4jlegacy.errors import DataError
 
@@ -25,7 +25,9 @@ def objects(first: str) -> list[str]:
 
 def read(path: Path, label: str) -> DataSource:
     """Return a table as ``dl4j train`` reads it with ``--label``, or without."""
-    return load(path, transform=guess_schema(inspect_csv(path, label=label), label=label) if label else None)
+    return load(
+        path, reading=Reading(transform=guess_schema(inspect_csv(path, label=label), label=label) if label else None)
+    )
 
 
 PLAIN = "w,h,kind\n" + lines(",")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.model_selection import StratifiedShuffleSplit
 
-from dl4jlegacy.datasets import DataSet, ListDataSetIterator, load
+from dl4jlegacy.datasets import DataSet, ListDataSetIterator, Reading, load
 from dl4jlegacy.datasets.splitting import Split, class_numbers, split_order, stratified
 from dl4jlegacy.datasets.validation import split_off
 from dl4jlegacy.errors import ConfError, DataError
@@ -54,10 +54,10 @@ def test_without_a_seed_the_rows_keep_their_order() -> None:
 
 
 def test_a_data_set_by_name_holds_out_the_same_rows_of_every_class_whenever_it_is_loaded() -> None:
-    found, plain = load("iris", stratify=True), load("iris")
-    assert found.stratified and not plain.stratified
+    found, plain = load("iris", reading=Reading(stratified=True)), load("iris")
+    assert found.reading.stratified and not plain.reading.stratified
     assert found.test.labels.sum(axis=0).tolist() == [10, 10, 10] != plain.test.labels.sum(axis=0).tolist()
-    again = load("iris", stratify=True)
+    again = load("iris", reading=Reading(stratified=True))
     assert (again.train, again.test) == (found.train, found.test)
 
 
@@ -66,11 +66,11 @@ def test_a_class_with_a_single_example_is_named(tmp_path: Path) -> None:
     path.write_text("1,a\n2,a\n3,b\n4,a\n5,a\n")
     for stratify in (True, False):
         with pytest.raises(DataError, match=r"t\.csv, line 3, column 2: label 'b' occurs once.*leave the row out"):
-            load(path, stratify=stratify)
+            load(path, reading=Reading(stratified=stratify))
     split, classes = Split(0.2, 1, True), np.array([0, 0, 1, 0, 0])
     with pytest.raises(DataError, match=r"class 'b' has a single example, number 2 \(from 0\).*leave that example out"):
         split.parts_of(classes, ("a", "b"), "points")
-    known = load(path, stratify=True, label_names=("a", "b"))  # of a model that is only evaluated
+    known = load(path, reading=Reading(stratified=True, label_names=("a", "b")))  # of a model that is only evaluated
     assert known.train.labels.sum(axis=0).tolist() == [3, 1]
     with pytest.raises(DataError, match="5 examples of as many classes"):
         stratified(np.arange(5), split_order(5, 0.8, 1))
@@ -84,7 +84,7 @@ def test_labels_that_are_no_classes_are_refused(labels: list[list[float]]) -> No
 
 def test_what_has_no_classes_cannot_be_stratified() -> None:
     with pytest.raises(DataError, match="'sonnets' is a text, whose end is held out"):
-        load("sonnets", stratify=True)
+        load("sonnets", reading=Reading(stratified=True))
 
 
 def test_the_validation_part_has_its_share_and_says_which_class_it_has_none_of(

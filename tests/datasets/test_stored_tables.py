@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dl4jlegacy import ListDataSetIterator
-from dl4jlegacy.datasets import TransformProcess, guess_schema, inspect_csv, load
+from dl4jlegacy.datasets import Reading, TransformProcess, guess_schema, inspect_csv, load
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.fingerprint import fingerprint
 from dl4jlegacy.datasets.sources import DataSource
@@ -62,13 +62,14 @@ def cars(path: Path, rows: int = 700) -> Path:
 
 
 def both(
-    monkeypatch: pytest.MonkeyPatch, path: Path, process: TransformProcess, **options: Any
+    monkeypatch: pytest.MonkeyPatch, path: Path, process: TransformProcess, *, stratified: bool = False, **options: Any
 ) -> tuple[DataSource, DataSource]:
     """The data set in memory, and in files."""
+    reading = Reading(transform=process, stratified=stratified)
     monkeypatch.setattr(stored_tables, "LARGE", 1 << 40)
-    held = load(path, transform=process, **options)
+    held = load(path, **options, reading=reading)
     monkeypatch.setattr(stored_tables, "LARGE", 0)
-    return held, load(path, transform=process, **options)
+    return held, load(path, **options, reading=reading)
 
 
 SCHEMAS: dict[str, tuple[Step, ...]] = {
@@ -118,15 +119,15 @@ def test_the_examples_and_what_is_learned_are_those_of_the_table_in_memory(
         steps = (RemoveColumns(columns=("sold",)), Impute(columns=columns), Standardize(columns=columns))
     process = TransformProcess(columns=COLUMNS, label=label, regression=regression, steps=steps)
     held, stored = both(monkeypatch, path, process)
-    assert stored.transform == held.transform and stored.label_names == held.label_names
+    assert stored.reading.transform == held.reading.transform and stored.label_names == held.label_names
     assert stored.train == held.train and stored.test == held.test
     assert isinstance(stored.train.features, StoredArray) and not isinstance(held.train.features, StoredArray)
     assert fingerprint(stored.train) == fingerprint(held.train)
-    again = both(monkeypatch, path, held.transform or process)[1]
-    assert again.train == held.train and again.transform == held.transform
+    again = both(monkeypatch, path, held.reading.transform or process)[1]
+    assert again.train == held.train and again.reading.transform == held.reading.transform
     if not regression:
-        held, stored = both(monkeypatch, path, process, stratify=True, test_fraction=0.3)
-        assert stored.train == held.train and stored.test == held.test and stored.stratified
+        held, stored = both(monkeypatch, path, process, stratified=True, test_fraction=0.3)
+        assert stored.train == held.train and stored.test == held.test and stored.reading.stratified
 
 
 @pytest.mark.parametrize("multi_label", [True, False])
@@ -138,7 +139,9 @@ def test_several_labels_are_those_of_the_table_in_memory(
     path.write_text("a,x,y,z\n" + "".join(rows), encoding="utf-8")
     schema = guess_schema(inspect_csv(path), label="x,y,z", multi_label=multi_label)
     held, stored = both(monkeypatch, path, schema)
-    assert stored.transform == held.transform and stored.train == held.train and stored.test == held.test
+    assert (
+        stored.reading.transform == held.reading.transform and stored.train == held.train and stored.test == held.test
+    )
     assert stored.train.labels.shape == (71, 3) and stored.label_names == ("x", "y", "z")
 
 
@@ -204,17 +207,19 @@ def test_a_table_is_read_once_and_again_when_it_changed(
     assert len(kept) == 1 and sorted(os.listdir(kept[0])) == ["features", "labels", "table.json"]
     with monkeypatch.context() as only_here:
         only_here.setattr(stored_tables, "_build", None)  # which would fail
-        assert load(path, transform=schema).train == first.train
-        assert load(path, transform=first.transform).train == first.train, "found by the fitted schema, too"
+        assert load(path, reading=Reading(transform=schema)).train == first.train
+        assert load(path, reading=Reading(transform=first.reading.transform)).train == first.train, (
+            "found by the fitted schema, too"
+        )
     stat = path.stat()
     path.write_text(path.read_text(encoding="utf-8").replace("steam", "stone"), encoding="utf-8")
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    changed = load(path, transform=schema)
-    assert changed.transform != first.transform and "fuel[stone]" not in str(first.transform)
+    changed = load(path, reading=Reading(transform=schema))
+    assert changed.reading.transform != first.reading.transform and "fuel[stone]" not in str(first.reading.transform)
     features = next(place for place in cache.iterdir() if not place.is_symlink()) / "features"
     features.unlink()  # what is mapped stays
     features.write_bytes(b"short")
-    assert load(path, transform=schema).train == changed.train, "a damaged one is made anew"
+    assert load(path, reading=Reading(transform=schema)).train == changed.train, "a damaged one is made anew"
 
 
 def test_what_was_used_longest_ago_makes_room(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,16 +228,16 @@ def test_what_was_used_longest_ago_makes_room(tmp_path: Path, cache: Path, monke
     for rows in (300, 400, 500):
         path = cars(tmp_path / "cars.csv", rows)
         before = set(cache.iterdir()) if cache.exists() else set()
-        load(path, transform=guess_schema(inspect_csv(path)))
+        load(path, reading=Reading(transform=guess_schema(inspect_csv(path))))
         [new] = [place for place in set(cache.iterdir()) - before if not place.is_symlink()]
         os.utime(new / "table.json", (rows, rows))
         made.append(new)
     monkeypatch.setattr(stored_tables, "MOST", 20_000)
     (cache / ".999999999-begun").mkdir()
     path = cars(tmp_path / "cars.csv", 350)
-    load(path, transform=guess_schema(inspect_csv(path)))
+    load(path, reading=Reading(transform=guess_schema(inspect_csv(path))))
     assert [place.exists() for place in made] == [False, False, False]
-    load(path, transform=guess_schema(inspect_csv(path)))
+    load(path, reading=Reading(transform=guess_schema(inspect_csv(path))))
     assert len([place for place in cache.iterdir() if not place.is_symlink()]) == 1
 
 
@@ -249,9 +254,9 @@ def test_a_full_disk_is_said_and_leaves_nothing(
     with monkeypatch.context() as disk:
         disk.setattr(module, call, full)
         with pytest.raises(DataError, match=r"cannot be kept in .*cache: No space left on device; .*DL4J_TABLES_CACHE"):
-            load(path, transform=schema)
+            load(path, reading=Reading(transform=schema))
     assert list(cache.iterdir()) == []
-    source = load(path, transform=schema)
+    source = load(path, reading=Reading(transform=schema))
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(DataError, match=r"rows of a large table cannot be kept in .*: No space left"):
         source.train.take(np.arange(500))
@@ -276,7 +281,7 @@ def test_what_is_wrong_with_a_large_table_is_named(
     monkeypatch.setattr(stored_tables, "LARGE", 0)
     process = TransformProcess(columns=(Column("a"), Column("y", "category")), label="y")
     with pytest.raises(DataError, match=message):
-        load(path, transform=process)
+        load(path, reading=Reading(transform=process))
     assert list(cache.iterdir()) == []
 
 
@@ -292,4 +297,4 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path, monkeyp
     monkeypatch.setattr(stored_tables, "LARGE", 0)
     monkeypatch.setattr(TransformProcess, "blocks", appended)
     with pytest.raises(DataError, match=r"cars\.csv was changed while it was read"):
-        load(path, transform=schema)
+        load(path, reading=Reading(transform=schema))

@@ -17,7 +17,7 @@ import pyarrow.feather
 import pyarrow.parquet
 import pytest
 
-from dl4jlegacy.datasets import guess_schema, inspect_csv, load, read_csv
+from dl4jlegacy.datasets import Reading, guess_schema, inspect_csv, load, read_csv
 from dl4jlegacy.datasets.sources import table_files_of
 from dl4jlegacy.datasets.tables.inspection import Inspection
 from dl4jlegacy.datasets.tables.table import Column, Table
@@ -105,9 +105,12 @@ def test_each_kind_is_inspected_guessed_and_learned_as_the_csv_file(tmp_path: Pa
     assert fields(other) == fields(csv) and other.rows == csv.rows == 24
     schema = guess_schema(csv, label="sold")
     assert guess_schema(other, label="sold") == schema
-    mine, theirs = load(tmp_path / name, transform=schema), load(tmp_path / "t.csv", transform=schema)
+    mine, theirs = (
+        load(tmp_path / name, reading=Reading(transform=schema)),
+        load(tmp_path / "t.csv", reading=Reading(transform=schema)),
+    )
     assert mine.train == theirs.train and mine.test == theirs.test and mine.label_names == ("false", "true")
-    assert mine.transform == theirs.transform
+    assert mine.reading.transform == theirs.reading.transform
 
 
 @pytest.mark.parametrize("name", WRITERS)
@@ -161,7 +164,8 @@ def test_the_parts_of_a_table_are_read_in_the_order_of_their_names(tmp_path: Pat
         assert found.train == expected.train and found.test == expected.test
     schema = guess_schema(inspect_csv(tmp_path / "whole.csv"))
     assert (
-        load(tmp_path / "parts/part-*", transform=schema).train == load(tmp_path / "whole.csv", transform=schema).train
+        load(tmp_path / "parts/part-*", reading=Reading(transform=schema)).train
+        == load(tmp_path / "whole.csv", reading=Reading(transform=schema)).train
     )
     assert [path.name for path in table_files_of(f"{tmp_path}/parts/*9.parquet")] == ["part-09.parquet"]
 
@@ -171,14 +175,14 @@ def test_a_part_whose_columns_are_others_is_named(tmp_path: Path) -> None:
     as_parquet(tmp_path / "part-2.parquet", {"a": [1, 2], "c": [1, 2], "label": ["x", "y"]})
     schema = guess_schema(inspect_csv(tmp_path / "part-1.parquet"))
     with pytest.raises(DataError, match=r"part-2\.parquet has no column 'b'; known: a, c, label"):
-        load(tmp_path, transform=schema)
+        load(tmp_path, reading=Reading(transform=schema))
     with pytest.raises(DataError, match=r"part-2\.parquet has no column 'b', which .*part-1\.parquet has"):
         load(tmp_path)
     as_parquet(tmp_path / "part-2.parquet", {"b": [3, 4], "a": [1, 2], "label": ["x", "y"]})
     found = load(tmp_path)
     rows = [*found.train.features.tolist(), *found.test.features.tolist()]
     assert sorted(rows) == [[1, 1], [1, 3], [2, 2], [2, 4]]
-    assert len(load(tmp_path, transform=schema).train) == 3
+    assert len(load(tmp_path, reading=Reading(transform=schema)).train) == 3
     as_csv(tmp_path / "copy.csv", {"a": [1], "label": ["x"]})
     with pytest.raises(DataError, match=r"tables of several kinds, copy\.csv and part-1\.parquet"):
         load(tmp_path)

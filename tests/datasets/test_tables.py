@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dl4jlegacy.datasets import TransformProcess, guess_schema, inspect_csv, load
+from dl4jlegacy.datasets import Reading, TransformProcess, guess_schema, inspect_csv, load
 from dl4jlegacy.datasets.tables.table import Column, find_column
 from dl4jlegacy.datasets.tables.transforms import (
     CategoricalToInteger,
@@ -113,10 +113,10 @@ def test_what_is_held_out_has_no_part_in_what_is_learned(tmp_path: Path) -> None
     rows = "".join(f"{i},{'ab'[i % 2]},{i}\n" for i in range(50))
     path = written(tmp_path, "x,w,y\n" + rows)
     guessed = guess_schema(inspect_csv(path, "y"), label="y", regression=True)
-    source = load(path, transform=guessed)
-    assert source.transform is not None and source.transform.is_fitted
-    standardize = next(step for step in source.transform.steps if isinstance(step, Standardize))
-    there = source.transform.in_units(source.train.labels)  # y is x
+    source = load(path, reading=Reading(transform=guessed))
+    assert source.reading.transform is not None and source.reading.transform.is_fitted
+    standardize = next(step for step in source.reading.transform.steps if isinstance(step, Standardize))
+    there = source.reading.transform.in_units(source.train.labels)  # y is x
     assert standardize.mean == (pytest.approx(there.mean(), rel=1e-6),) and len(there) == 40
     assert abs(standardize.mean[0] - 24.5) > 1e-3, "the whole file has this mean"
 
@@ -220,15 +220,15 @@ def test_words_that_nothing_makes_numbers_of_are_named(tmp_path: Path) -> None:
 def test_a_class_that_occurs_once_is_named_by_its_line(tmp_path: Path) -> None:
     path = written(tmp_path, "a,y\n" + "1,x\n2,z\n" * 5 + "3,typo\n")
     with pytest.raises(DataError, match=r"t\.csv, line 12, column 'y' \(2\): label 'typo' occurs once"):
-        load(path, transform=guess_schema(inspect_csv(path)))
+        load(path, reading=Reading(transform=guess_schema(inspect_csv(path))))
 
 
 def test_a_label_that_is_unknown_to_the_model_is_named(tmp_path: Path) -> None:
     path = written(tmp_path, "a,y\n" + "1,x\n2,z\n" * 5)
-    fitted = load(path, transform=guess_schema(inspect_csv(path))).transform
+    fitted = load(path, reading=Reading(transform=guess_schema(inspect_csv(path)))).reading.transform
     written(tmp_path, "a,y\n1,x\n2,w\n")
     with pytest.raises(DataError, match=r"t\.csv, line 3, column 'y' \(2\): label 'w' is unknown; known: x, z"):
-        load(path, transform=fitted)
+        load(path, reading=Reading(transform=fitted))
 
 
 def test_rows_without_a_label_are_left_out_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

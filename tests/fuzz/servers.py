@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dl4jlegacy.datasets import Reading
 from dl4jlegacy.errors import Dl4jError
 from dl4jlegacy.nn import MultiLayerNetwork, write_model, zoo
 from dl4jlegacy.serving.answers import Limits
@@ -175,7 +176,12 @@ def _models() -> Iterator[Attempt]:
 
     write_model(MultiLayerNetwork(zoo.mlp(4, 3, hidden=(3,))), "mlp.zip", label_names=("a", "b", "c"))
     reader = ImageRecordReader(height=4, width=4, channels=1)
-    write_model(MultiLayerNetwork(zoo.mlp(16, 2, hidden=(3,))), "pictures.zip", label_names=("a", "b"), images=reader)
+    write_model(
+        MultiLayerNetwork(zoo.mlp(16, 2, hidden=(3,))),
+        "pictures.zip",
+        label_names=("a", "b"),
+        reading=Reading(images=reader),
+    )
     Path("cars.csv").write_bytes(FORMATS["CSV"].genuine(Path())["t.csv"])
     Path(OUT).mkdir(exist_ok=True)
     Path("schema.json").write_bytes(FORMATS["schema"].genuine(Path("sound"))["schema.json"])

@@ -7,6 +7,7 @@ import pytest
 
 from dl4jlegacy import TrainedModel
 from dl4jlegacy.arrays.seeding import Stream
+from dl4jlegacy.datasets import Reading
 from dl4jlegacy.datasets.text.texts import TextReader
 from dl4jlegacy.kernels import load
 from dl4jlegacy.models.generation import generate_text
@@ -61,7 +62,9 @@ def test_samples_are_drawn_alike() -> None:
 def test_a_text_goes_on_alike() -> None:
     host, device = twins(char_lstm(8 * 4, 4, hidden=(5,)))
     texts = [
-        "".join(generate_text(TrainedModel(net, label_names=tuple("abc "), text=TextReader()), "ab", length=20))
+        "".join(
+            generate_text(TrainedModel(net, Reading(label_names=tuple("abc "), text=TextReader())), "ab", length=20)
+        )
         for net in (host, device)
     ]
     assert texts[0] == texts[1] and len(texts[0]) == 20

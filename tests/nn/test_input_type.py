@@ -242,7 +242,7 @@ def test_running_statistics_are_saved_and_training_goes_on_as_if_nothing_had_bee
 
 def test_data_sources_of_images_train_through_the_launcher() -> None:
     data = run_data.load_data("digits", "")
-    assert isinstance(data.source, DataSource)
+    assert isinstance(data, DataSource)
     conf = training.with_network(Conf(multi_layer_conf=normalized()), data, frozenset())
     assert conf.multi_layer_conf is not None and conf.multi_layer_conf.input_type == InputType.convolutional_flat(
         8, 8, 1

@@ -28,6 +28,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from dl4jlegacy import DataSet, ImageRecordReader, NormalizerMinMaxScaler, load_model
 from dl4jlegacy.cli import main
+from dl4jlegacy.datasets import Reading
 from dl4jlegacy.datasets.text.texts import TextReader
 from dl4jlegacy.errors import ConfError, ModelError, NotAuthorisedError, UsageError
 from dl4jlegacy.models.prediction import blocks_of, predict_blocks
@@ -91,11 +92,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (made / "weather.csv").write_text((made / "weather" / "3.csv").read_text())
     letters = tuple("\n abcd")
     write_model(
-        MultiLayerNetwork(char_lstm(8 * 6, 6, hidden=(5,))), made / "text.zip", label_names=letters, text=TextReader()
+        MultiLayerNetwork(char_lstm(8 * 6, 6, hidden=(5,))),
+        made / "text.zip",
+        label_names=letters,
+        reading=Reading(text=TextReader()),
     )
     (made / "text.txt").write_text("abc\n\nbad cab\n")
     reader = ImageRecordReader(height=4, width=4, channels=1)
-    write_model(MultiLayerNetwork(mlp(16, 3)), made / "image.zip", label_names=NAMES, images=reader)
+    write_model(MultiLayerNetwork(mlp(16, 3)), made / "image.zip", label_names=NAMES, reading=Reading(images=reader))
     pixels = np.random.default_rng(2).integers(0, 256, (9, 7), np.uint8)
     Image.fromarray(pixels).save(made / "image.png")
     return made

@@ -67,7 +67,7 @@ class FolderBench:
         if way == "Python":
             with warnings_of() as told:
                 try:
-                    source = prepare(Conf(**fields), frozenset(fields))[1].source
+                    source = prepare(Conf(**fields), frozenset(fields))[1]
                 except Dl4jError as exc:
                     return refusal(folder, exc.exit_status, str(exc)), False
             return [part.features.tobytes() + part.labels.tobytes() for part in (source.train, source.test)], bool(told)

@@ -74,7 +74,7 @@ def generate(options: GenerateOptions) -> None:
             model, options.seed_text, length=options.length, temperature=options.temperature, seed=options.seed
         )
         if options.format == "json":
-            tokens = "" if model.text is None else model.text.tokens
+            tokens = "" if model.reading.text is None else model.reading.text.tokens
             text = {"model": model.name, "tokens": tokens, "seed_text": options.seed_text, "text": "".join(pieces)}
             emit(to_json({**text, **drawn}))
         elif emit(options.seed_text, end="") and all(emit(piece, end="") for piece in pieces):

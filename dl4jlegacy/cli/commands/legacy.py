@@ -26,8 +26,8 @@ from dl4jlegacy.errors import ConfError, UsageError, nearest
 from dl4jlegacy.system.console import run_guarded
 
 if TYPE_CHECKING:
+    from dl4jlegacy.datasets import DataSource
     from dl4jlegacy.scaleout.conf import Conf
-    from dl4jlegacy.training.data import Data
 
 __all__ = ["main"]
 
@@ -200,7 +200,7 @@ def _run(arguments: list[str]) -> None:
     training.check_classes(data)
     if args.e >= 0:
         data = run_data.first_examples(data, args.e)
-    train = data.source.train
+    train = data.train
     for flag, given, has in (("-i", args.i, train.n_in), ("-o", args.o, train.n_out)):
         if given not in (0, has):
             raise ConfError(f"{flag} {given} does not fit the data, which have {has}; leave it out or give {has}")
@@ -208,7 +208,7 @@ def _run(arguments: list[str]) -> None:
         multi_layer_conf=_network(args, train.n_in, train.n_out),
         multi_layer_clazz=zoo.select(args.a).clazz,
         model=args.a,
-        dataset=data.source.name,
+        dataset=data.name,
         batch_size=args.sp,
         epochs=args.fte,
         pretrain_epochs=args.pte,
@@ -226,7 +226,7 @@ def _run(arguments: list[str]) -> None:
     )
 
 
-def _lead(conf: Conf, data: Data, host: str, port: int, out: str) -> None:
+def _lead(conf: Conf, data: DataSource, host: str, port: int, out: str) -> None:
     """Be the master of a run on a cluster, whose servers are on this machine, at ``host``."""
     from dl4jlegacy.cli.terminal.next_steps import RunLocation
     from dl4jlegacy.cli.terminal.progress import show_training

@@ -88,14 +88,15 @@ def configuration_of(model: str, dataset: str = "") -> NetworkConfiguration:
 
 def _sizes(model: str, dataset: str) -> tuple[int, int]:
     from dl4jlegacy.datasets import load
+    from dl4jlegacy.datasets.reading import Reading
     from dl4jlegacy.datasets.text.texts import TextReader
     from dl4jlegacy.models.model import source_for_model
     from dl4jlegacy.nn.zoo import ZOO
 
     if dataset == "mnist":
         return (_MNIST[0], _MNIST[0]) if ZOO[model].reconstructs else _MNIST
-    text = TextReader(tokens="words") if model == "word-lstm" else None
-    train = source_for_model(load(dataset, text=text), model).train
+    reading = Reading(text=TextReader(tokens="words") if model == "word-lstm" else None)
+    train = source_for_model(load(dataset, reading=reading), model).train
     return train.n_in, train.n_out
 
 

@@ -9,7 +9,6 @@ from dl4jlegacy.datasets import DataSet, DataSource, ListDataSetIterator
 from dl4jlegacy.errors import ShapeError
 from dl4jlegacy.nn import AdaGrad, MultiLayerNetwork, zoo
 from dl4jlegacy.scaleout import Conf
-from dl4jlegacy.training import data as run_data
 from dl4jlegacy.training import prepare as training
 from dl4jlegacy.training.run import resolve
 
@@ -58,7 +57,7 @@ def test_image_networks_learn(name: str) -> None:
 
 
 def test_lenet_comes_out_the_same_for_any_number_of_workers() -> None:
-    data = run_data.Data(DataSource("bars", bars(300), bars(20), ()), None)
+    data = DataSource("bars", bars(300), bars(20))
     hashes = set()
     for workers in (1, 2, 3, 4):
         conf = Conf(multi_layer_conf=zoo.lenet(784, 4), workers=workers, jobs_per_round=4, batch_size=20, epochs=1,

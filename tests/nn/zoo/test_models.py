@@ -16,7 +16,6 @@ from dl4jlegacy.models.model import evaluate_network, source_for_model
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.scaleout import Conf
-from dl4jlegacy.training import data as run_data
 from dl4jlegacy.training import prepare as training
 from dl4jlegacy.training.run import resolve
 
@@ -35,9 +34,7 @@ def dl4j(*arguments: str) -> dict:
 
 def test_char_lstm_gives_the_same_answer_for_any_number_of_workers() -> None:
     source, hashes = load("sonnets"), set()
-    data = run_data.Data(
-        DataSource("some", source.train.rows(0, 120), source.test.rows(0, 8), source.label_names), None
-    )
+    data = DataSource("some", source.train.rows(0, 120), source.test.rows(0, 8), source.reading)
     for workers in (1, 2, 3, 4):
         conf = Conf(multi_layer_conf=zoo.char_lstm(source.train.n_in, source.train.n_out), workers=workers, epochs=1,
                     jobs_per_round=4, batch_size=10, run=f"char{workers}")  # fmt: skip

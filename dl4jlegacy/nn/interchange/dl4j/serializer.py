@@ -23,21 +23,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 
 from dl4jlegacy.arrays.backend import Array, to_host
-from dl4jlegacy.datasets.images.image_files import ImageRecordReader
 from dl4jlegacy.datasets.normalizers import ImagePreProcessingScaler, Normalizer, normalizer_from_json
-from dl4jlegacy.datasets.reading import Reading
-from dl4jlegacy.datasets.sequences.sequence_reader import SequenceRecordReader
-from dl4jlegacy.datasets.tables.header import Header
-from dl4jlegacy.datasets.tables.transform_process import TransformProcess
-from dl4jlegacy.datasets.text.texts import TextReader
+from dl4jlegacy.datasets.reading import UNREAD, Reading
 from dl4jlegacy.errors import ConfError, DataError, ModelError
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration, MultiLayerConfiguration
-from dl4jlegacy.nn.conf.text import decode_json
 from dl4jlegacy.nn.foreign import foreign_file
 from dl4jlegacy.nn.graph.computation_graph import ComputationGraph
 from dl4jlegacy.nn.input_type import AnyInputType
@@ -109,12 +102,7 @@ def write_model(
     save_updater: bool = True,
     normalizer: Normalizer | None = None,
     label_names: Sequence[str] = (),
-    transform: TransformProcess | None = None,
-    images: ImageRecordReader | None = None,
-    stratified: bool = False,
-    text: TextReader | None = None,
-    sequences: SequenceRecordReader | None = None,
-    header: Header | None = None,
+    reading: Reading = UNREAD,
     dl4j_version: Version | None = None,
 ) -> None:
     """Save ``network`` to ``path``, replacing what is there in one step.
@@ -123,8 +111,9 @@ def write_model(
         network: its configuration, parameters and (if ``save_updater``) updater state are saved.
         path: the zip to write, or the safetensors file if it ends in ``.safetensors``; its folder must exist.
         save_updater: without it training can continue only with a fresh updater.
-        normalizer, label_names, transform, images, stratified, text, sequences, header: how its data are read, see
-            ``Reading``, which ``restore_with_reading`` returns.
+        normalizer, label_names: what its data were scaled with, and the names of its outputs; else those of
+            ``reading``.
+        reading: how its data are read; ``restore_with_reading`` returns it.
         dl4j_version: the version of Deeplearning4j that is to read the file, "0.9.1" or "1.0.0" (1.0.0-M2.1), which is
             then held to what the file says. None: for this package above all, in the shape of 0.9.1 where both versions
             read that alike, otherwise of 1.0.0.
@@ -132,24 +121,14 @@ def write_model(
     Raises:
         ModelError: the file cannot be written, or ``dl4j_version`` cannot hold the network, or would answer otherwise.
     """
-    is_zip = Path(path).suffix != SUFFIX
+    is_zip, normalizer = Path(path).suffix != SUFFIX, normalizer or reading.normalizer
     if dl4j_version is not None and not is_zip:
         raise ModelError(f"Deeplearning4j {dl4j_version} reads no safetensors files; give {path} the ending .zip")
     version = _addressed(network.conf, dl4j_version)
     if dl4j_version == "0.9.1" and isinstance(normalizer, ImagePreProcessingScaler):
         raise ModelError("Deeplearning4j 0.9.1 cannot read an ImagePreProcessingScaler with a model; 1.0.0 can")
-    own = _own_entry(
-        network,
-        normalizer,
-        has_updater=save_updater,
-        label_names=list(label_names) or None,
-        transform=None if transform is None else json.loads(transform.to_json()),
-        images=None if images is None else msgspec.to_builtins(images),
-        stratified=stratified or None,
-        text=None if text is None else msgspec.to_builtins(text),
-        sequences=None if sequences is None else msgspec.to_builtins(sequences),
-        header=None if header is None else msgspec.to_builtins(header),
-    )
+    reading = reading.replace(label_names=tuple(label_names) or reading.label_names)
+    own = _own_entry(network, normalizer, has_updater=save_updater, **reading.fields())
     if not is_zip:
         write_safetensors(network, Path(path), own, save_updater=save_updater)
         return
@@ -318,25 +297,10 @@ def restore_with_reading(
 
 def _reading(archive: _Archive) -> Reading:
     own = _own(archive) if _OWN in archive.namelist() else {}
-
-    def read(name: str, kind: Any) -> Any:
-        saved = own.get(name)
-        return None if saved is None else decode_json(to_json(saved), kind)
-
-    saved = own.get("transform")
-    transform = None if saved is None else TransformProcess.from_json(to_json(saved))
-    if transform is not None and not transform.is_fitted:
+    found = Reading.of_fields(own, _label_names(archive), _normalizer(archive))
+    if found.transform is not None and not found.transform.is_fitted:
         raise ModelError(f"entry {_OWN} has a transform that was not fitted to any data")
-    return Reading(
-        normalizer=_normalizer(archive),
-        label_names=_label_names(archive),
-        transform=transform,
-        images=read("images", ImageRecordReader),
-        stratified=own.get("stratified") is True,
-        text=read("text", TextReader),
-        sequences=read("sequences", SequenceRecordReader),
-        header=read("header", Header),
-    )
+    return found
 
 
 def _normalizer(archive: _Archive) -> Normalizer | None:
