@@ -28,7 +28,7 @@ BEARS_ERRORS_ONLY = {
     "dl4jlegacy.system.console": {"run_guarded"},  # the edge of the process, which an exit ends
     "dl4jlegacy.arrays.devices": {"_count", "_cupy", "_properties", "_try_out"},  # what CuPy and its libraries raise
     "dl4jlegacy.doctor.checks": {"_checks_of"},  # what imports raise; an exit is borne by who calls a check
-    "dl4jlegacy.doctor.computation": {"_is_whole"},  # likewise
+    "dl4jlegacy.doctor.kernels": {"_is_whole"},  # likewise
     "dl4jlegacy.doctor.gpus": {"cupy"},  # likewise
     "dl4jlegacy.system.files": {"damage_as"},  # what libraries raise that read damaged files
     "dl4jlegacy.kernels.cuda.cudnn_convolution": {"_first_plan", "_run", "find_cudnn"},  # what cuDNN raises

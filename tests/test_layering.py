@@ -92,7 +92,7 @@ LIBRARIES = {  # where each library may be imported
     "sqlalchemy": ("dl4jlegacy.tuning.search",),
     "starlette": ("dl4jlegacy.serving.application", "dl4jlegacy.ui"),
     "tensorboardX": ("dl4jlegacy.observing.tensorboard",),
-    "threadpoolctl": ("dl4jlegacy.kernels", "dl4jlegacy.doctor.capacity"),
+    "threadpoolctl": ("dl4jlegacy.kernels",),
     "typer": ("dl4jlegacy.cli",),
     "uvicorn": ("dl4jlegacy.system.http_connections", "dl4jlegacy.serving.server", "dl4jlegacy.ui.server"),
     "uvloop": ("dl4jlegacy.system.http_connections",),

@@ -1,8 +1,7 @@
-"""The preflight behind ``dl4j doctor``: what of this machine, and of the servers that are named, is as a run needs it.
+"""The preflight behind ``dl4j doctor``: are this machine, and the servers that are named, ready for a run.
 
-``examine`` does the checks that ``all_checks`` lists, each under a deadline of its own; a check is a function of the
-``Settings`` that returns a ``Finding``. Nothing is changed but what a finding's ``mend`` names, and that only on
-request (``mending``).
+``examine`` does the checks of ``all_checks``, each with a deadline. A check is a function of the ``Settings`` that
+returns a ``Finding``. Nothing is changed unless ``fix`` is given, and then only what a finding names.
 """
 
 from dl4jlegacy.doctor.check import Check, Finding, Result, Settings

@@ -1,10 +1,11 @@
-"""What a check is, what it is told, and what it finds: frozen structs, and the words for findings."""
+"""A check, its settings and its finding: frozen structs."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -15,10 +16,11 @@ from dl4jlegacy.errors import Dl4jError
 __all__ = [
     "Check",
     "Finding",
-    "Mend",
     "Result",
     "Settings",
     "Status",
+    "always",
+    "compared",
     "failed",
     "of_error",
     "ok",
@@ -40,8 +42,8 @@ class Settings:
         tracker: ``hazelcast://host:port[,host:port]``; "": none was named.
         cluster_name: of the Hazelcast cluster; None: that of the local services, else Hazelcast's default.
         zookeeper: ``host:port[,host:port]``; "": none was named.
-        device: what is to be computed on, as for ``devices.choose``; "": nothing in particular.
-        clock_url: an HTTP server whose clock is compared with this machine's; "": none, and then none is asked.
+        device: the device to compute on, as for ``devices.choose``; "": any.
+        clock_url: an HTTP server whose clock is compared with this machine's; "": none.
         environ: the environment; not in the ``repr``, since it has secrets.
         variables: the names of the variables that this package reads; empty: not known.
     """
@@ -56,62 +58,64 @@ class Settings:
     variables: frozenset[str] = frozenset()
 
 
-class Mend(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``--fix`` may do about a finding, and nothing else: folders to create, files of a cache to remove."""
-
-    folders: tuple[Path, ...] = ()
-    files: tuple[Path, ...] = ()
-
-
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """What a check has found.
+class Finding(msgspec.Struct, frozen=True):
+    """The result of a check's function.
 
     Attributes:
-        status: ``failed``: what the check is about does not work; ``warning``: it works, with a disadvantage, or not in
-            every case; ``skipped``: there was nothing to look at.
+        status: ``failed``: it does not work; ``warning``: it works, with a disadvantage or not in every case;
+            ``skipped``: there was nothing to check.
         found: what is there, in words, with its values.
         remedy: what to do; "" where nothing has to be done.
-        mend: what ``--fix`` can do about it.
+        creates, removes: folders that ``--fix`` creates, and files that it removes; it changes nothing else.
     """
 
     status: Status
     found: str
     remedy: str = ""
-    mend: Mend | None = None
+    creates: tuple[Path, ...] = ()
+    removes: tuple[Path, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+ok, warning, failed, skipped = (partial(Finding, each) for each in ("ok", "warning", "failed", "skipped"))
+
+
+def always(settings: Settings) -> bool:
+    """Return True: every run needs the check."""
+    return True
+
+
+@dataclass(frozen=True, slots=True)
 class Check:
-    """One thing to look at.
+    """One thing to check.
 
     Attributes:
-        name: in the report, and of which others may say that they need it; unique.
+        name: in the report; unique.
         area: the heading under which it is shown.
-        look: looks; may raise a ``Dl4jError``, whose message then is the finding.
-        is_needed: whether a run with these settings cannot do without: a failure then is one of the whole preflight.
+        look: does the check; the message of a ``Dl4jError`` that it raises is the finding.
+        is_needed: whether a run with these settings needs it: then its failure fails the preflight.
         seconds: its deadline.
-        is_waiting: whether it waits for a network or another process, and so is done beside the others.
-        needs: names of checks without whose success it has nothing to look at.
+        is_waiting: whether it waits for a network or another process: such checks run side by side.
+        need: the earlier check without whose success this one is skipped; "": none.
     """
 
     name: str
     area: str
     look: Callable[[Settings], Finding]
-    is_needed: Callable[[Settings], bool] = lambda settings: False
-    seconds: float = 10.0
+    is_needed: Callable[[Settings], object] = lambda settings: False
+    seconds: float = 30.0
     is_waiting: bool = False
-    needs: tuple[str, ...] = ()
+    need: str = ""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """A check's finding, with the check's name.
 
     Attributes:
-        name, area: as the check has them.
-        status, found, remedy: as the finding has them.
-        needed: whether the run that was asked for cannot do without.
-        mended: what ``--fix`` has done before this was found; "": nothing.
-        seconds: that the check took; a process that was stopped meanwhile does not count them.
+        name, area: of the check.
+        status, found, remedy: of the finding.
+        needed: whether the run that was asked for needs the check.
+        mended: what ``--fix`` did before; "": nothing.
+        seconds: that the check took; the time for which the process was stopped does not count.
     """
 
     name: str
@@ -129,33 +133,22 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         return self.needed and self.status == "failed"
 
 
-def ok(found: str) -> Finding:
-    """Return that all is well."""
-    return Finding(status="ok", found=found)
+def compared(found: str, amount: float, least: float, scarce: float, remedy: str) -> Finding:
+    """Return whether an amount is enough: below ``least`` no run works, below ``scarce`` large ones do not."""
+    if amount < least:
+        return failed(f"{found}: too little for any run", remedy)
+    if amount < scarce:
+        return warning(f"{found}: too little for large models or many workers", remedy)
+    return ok(found)
 
 
-def warning(found: str, remedy: str, mend: Mend | None = None) -> Finding:
-    """Return that something works, and could do better."""
-    return Finding(status="warning", found=found, remedy=remedy, mend=mend)
-
-
-def failed(found: str, remedy: str, mend: Mend | None = None) -> Finding:
-    """Return that something does not work."""
-    return Finding(status="failed", found=found, remedy=remedy, mend=mend)
-
-
-def skipped(found: str, remedy: str = "") -> Finding:
-    """Return that there is nothing to look at; ``remedy``: what would bring it, for those who want it."""
-    return Finding(status="skipped", found=found, remedy=remedy)
-
-
-def of_error(exc: Dl4jError, status: Literal["warning", "failed"] = "failed") -> Finding:
-    """Return an error of this package as a finding: its messages say what happened, and, after that, what to do."""
+def of_error(exc: Dl4jError, status: Status = "failed") -> Finding:
+    """Return an error of this package as a finding; the part of its message after the last "; " is the remedy."""
     found, _, remedy = str(exc).rpartition("; ")
-    return Finding(status=status, found=found or remedy, remedy=remedy if found else f"dl4j explain {exc.code}")
+    return Finding(status, found or remedy, remedy if found else f"dl4j explain {exc.code}")
 
 
 def one_line(text: object) -> str:
-    """Return a text that somebody else wrote on one line, cut to what a report can hold."""
+    """Return another program's text on one line, cut to 300 characters."""
     line = " ".join(str(text).split())
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."

@@ -1,4 +1,4 @@
-"""All checks, in the order in which they are shown: first what everything else needs."""
+"""All checks, in the order in which they are shown."""
 
 from __future__ import annotations
 
@@ -6,38 +6,34 @@ from collections.abc import Iterator
 from functools import partial
 from importlib import import_module
 
-from dl4jlegacy.doctor.check import Check, Finding, Settings, failed, one_line
+from dl4jlegacy.doctor.check import Check, Finding, Settings, always, failed, one_line
 
 __all__ = ["all_checks"]
 
-_ROOMS = (
-    ("Installation", "installation"),
-    ("Machine", "capacity"),
-    ("Kernels", "computation"),
-    ("Files", "folders"),
-    ("Network", "network"),
-    ("Cluster", "servers"),
-    ("GPU", "gpus"),
-    ("AWS", "cloud"),
-    ("Surroundings", "surroundings"),
-)
+_MODULES = {
+    "Installation": "installation",
+    "Machine": "machine",
+    "Kernels": "kernels",
+    "Files": "folders",
+    "Network": "network",
+    "Cluster": "servers",
+    "GPU": "gpus",
+    "AWS": "cloud",
+}
 
 
 def all_checks() -> tuple[Check, ...]:
-    """Return the checks; those of libraries and extras are what this installation's metadata names.
-
-    Each module of checks is imported by itself: one that needs a library that is missing becomes one failed check.
-    """
-    return tuple(check for area, name in _ROOMS for check in _checks_of(area, name))
+    """Return the checks; a module of checks that cannot be imported is one failed check."""
+    return tuple(check for area, name in _MODULES.items() for check in _checks_of(area, name))
 
 
 def _checks_of(area: str, name: str) -> Iterator[Check]:
     try:
-        yield from import_module(f"dl4jlegacy.doctor.{name}").checks()
-    except Exception as exc:  # noqa: BLE001  # a library that is missing, or whatever one says that is broken
-        look = partial(_without, one_line(f"{type(exc).__name__}: {exc}"))
-        yield Check(name=area.lower(), area=area, look=look, is_needed=lambda settings: True)
+        yield from import_module(f"dl4jlegacy.doctor.{name}").CHECKS
+    except Exception as exc:  # noqa: BLE001  # a missing or broken library may raise anything
+        look = partial(_not_imported, one_line(f"{type(exc).__name__}: {exc}"))
+        yield Check(area.lower(), area, look, is_needed=always)
 
 
-def _without(why: str, settings: Settings) -> Finding:
-    return failed(f"nothing of this can be looked at: {why}", "mend first what the libraries' checks name")
+def _not_imported(why: str, settings: Settings) -> Finding:
+    return failed(f"nothing of this can be checked: {why}", "first mend the libraries that are reported above")

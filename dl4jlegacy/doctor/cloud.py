@@ -1,4 +1,4 @@
-"""AWS: are there credentials, does it answer, does it accept them, and do they allow what the commands do."""
+"""AWS: are there credentials, does AWS accept them, and do they allow what ``dl4j aws`` does."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ import importlib.util
 
 from dl4jlegacy.aws.rights import RIGHTS, denied_actions
 from dl4jlegacy.doctor.check import Check, Finding, Settings, of_error, ok, skipped, warning
-from dl4jlegacy.errors import CloudError, Dl4jError, NotAuthorisedError, how_to_install
+from dl4jlegacy.errors import Dl4jError, NotAuthorisedError, how_to_install
 from dl4jlegacy.storage.s3.session import POLICY, Aws
 
-__all__ = ["checks"]
+__all__ = ["CHECKS", "credentials", "rights"]
 
-_SECONDS = 60.0
 _ANSWER_SECONDS = 8.0
 _SHOWN = 6
 _NONE = "there are no AWS credentials here"
 
 
 def credentials(settings: Settings) -> Finding:
-    """Ask AWS whose the credentials are, where there are any."""
+    """Ask AWS whose the credentials are; without credentials nobody is asked."""
     if importlib.util.find_spec("boto3") is None:
         return skipped("boto3 is not installed, which only AWS and s3:// need", how_to_install("aws"))
     try:
@@ -35,15 +34,15 @@ def credentials(settings: Settings) -> Finding:
 
 
 def rights(settings: Settings) -> Finding:
-    """Ask IAM's simulator whether the credentials allow what ``dl4j aws`` does; nothing is made, and nothing costs."""
+    """Ask IAM's simulator whether the credentials allow what ``dl4j aws`` does; this changes and costs nothing."""
     count = sum(len(right.actions) for right in RIGHTS.values())
     try:
         with _session() as aws:
             denied = denied_actions(aws)
     except NotAuthorisedError as exc:
         remedy = "allow iam:SimulatePrincipalPolicy for this check, or go on without"
-        return skipped(f"it cannot be asked: {exc}", remedy)
-    except CloudError as exc:
+        return skipped(f"the simulator cannot be asked: {exc}", remedy)
+    except Dl4jError as exc:
         return of_error(exc, "warning")
     if denied:
         more = f" and {len(denied) - _SHOWN} more" if len(denied) > _SHOWN else ""
@@ -56,16 +55,7 @@ def _session() -> Aws:
     return Aws(attempts=1, silent_seconds=_ANSWER_SECONDS)
 
 
-def checks() -> tuple[Check, ...]:
-    """Return the checks of AWS, which nobody asks without credentials."""
-    return (
-        Check(name="AWS credentials", area="AWS", look=credentials, is_waiting=True, seconds=_SECONDS),
-        Check(
-            name="AWS rights",
-            area="AWS",
-            look=rights,
-            is_waiting=True,
-            seconds=_SECONDS,
-            needs=("AWS credentials",),
-        ),
-    )
+CHECKS = (
+    Check("AWS credentials", "AWS", credentials, is_waiting=True, seconds=60.0),
+    Check("AWS rights", "AWS", rights, seconds=60.0, need="AWS credentials"),
+)

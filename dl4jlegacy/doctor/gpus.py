@@ -1,4 +1,4 @@
-"""GPUs, from the outside in: the driver, CuPy, a trial on each, kernels against the formulas, cuDNN."""
+"""GPUs: the driver, CuPy, a trial on each, and cuDNN."""
 
 from __future__ import annotations
 
@@ -10,31 +10,32 @@ from dl4jlegacy.arrays import devices
 from dl4jlegacy.arrays.backend import import_cupy
 from dl4jlegacy.arrays.devices import PACKAGES
 from dl4jlegacy.doctor.check import Check, Finding, Settings, failed, of_error, ok, one_line, skipped, warning
-from dl4jlegacy.doctor.computation import largest_difference
+from dl4jlegacy.doctor.kernels import largest_difference
 from dl4jlegacy.errors import DeviceError, how_to_install
 from dl4jlegacy.kernels import load
 
-__all__ = ["checks"]
+__all__ = ["CHECKS"]
 
 _NODES = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg", "/proc/driver/nvidia/version")
-"""What the system has where there is an NVIDIA GPU; /dev/dxg: under Windows."""
+"""One of these is there on a machine with an NVIDIA GPU; /dev/dxg: under Windows."""
 _INSTALL = f"{how_to_install('gpu', 'gpu13')} (CUDA 12 or 13)"
 _TOLERANCE = 1e-4
-_TRIAL_SECONDS = 150.0
 
 
-def _is_seen() -> bool:
-    """Return whether the system shows an NVIDIA GPU, whatever the libraries say."""
-    return any(Path(node).exists() for node in _NODES)
+def _is_asked_for(settings: Settings) -> bool:
+    return settings.device.startswith("gpu")
+
+
+def _is_expected(settings: Settings) -> bool:
+    return _is_asked_for(settings) or any(Path(node).exists() for node in _NODES)
 
 
 def driver(settings: Settings) -> Finding:
-    """Look for NVIDIA's driver, and for which CUDA it is."""
-    seen = _is_seen()
+    """Look for NVIDIA's driver, and its version of CUDA."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError as exc:
-        if not seen and not _asked(settings):
+        if not _is_expected(settings):
             return skipped("this machine shows no NVIDIA GPU")
         remedy = "install NVIDIA's driver; start a container with --gpus all"
         return failed(f"there is no driver that programs can use: {one_line(exc)}", remedy)
@@ -47,72 +48,49 @@ def driver(settings: Settings) -> Finding:
 
 def cupy(settings: Settings) -> Finding:
     """Look for CuPy: installed once, and importable."""
-    installed = [f"{name} {version}" for name in PACKAGES if (version := _version(name))]
+    installed = [name for name in PACKAGES if any(metadata.distributions(name=name))]
     if not installed:
-        if _is_seen() or _asked(settings):
+        if _is_expected(settings):
             return failed("CuPy is not installed, without which no GPU is used", _INSTALL)
         return skipped("not installed, and no GPU would use it")
     if len(installed) > 1:
-        names = " ".join(each.split()[0] for each in installed)
-        said = f"{' and '.join(installed)} are both installed, and each overwrites files of the other"
-        return failed(said, f"pip uninstall {names}, then {_INSTALL}")
+        found = f"{' and '.join(installed)} are both installed, and each overwrites files of the other"
+        return failed(found, f"pip uninstall {' '.join(installed)}, then {_INSTALL}")
     try:
-        module = import_cupy()
-    except Exception as exc:  # noqa: BLE001  # whatever a broken installation raises
+        return ok(f"{installed[0]} {import_cupy().__version__}")
+    except Exception as exc:  # noqa: BLE001  # a broken installation may raise anything
         return failed(f"{installed[0]} cannot be imported: {one_line(exc)}", f"install it again: {_INSTALL}")
-    return ok(f"{installed[0]}, module {module.__version__}")
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 def gpus(settings: Settings) -> Finding:
-    """Compute on the GPUs that were asked for, or on all: a kernel that is compiled, and a matrix product."""
+    """Compute on the GPUs that were asked for, or on all, and compare the first one's kernels with NumPy's formulas."""
     try:
-        found = devices.choose(settings.device if _asked(settings) else "gpu")
+        found = _chosen(settings)
     except DeviceError as exc:
-        return of_error(exc) if _is_seen() or _asked(settings) else skipped(str(exc))
+        return of_error(exc) if _is_expected(settings) else skipped(str(exc))
+    name, difference = largest_difference(load("cupy", found[0].index), load("numpy"))
+    if not difference <= _TOLERANCE:
+        wrong = f"on {found[0].label} {name} differs from its formula by {difference:.1g}"
+        return failed(wrong, "do not use this GPU; see whether nvidia-smi reports errors, and report it with this line")
     return ok("; ".join(device.text for device in found))
 
 
-def gpu_kernels(settings: Settings) -> Finding:
-    """Compile the kernels in CUDA C, and compare what they compute with NumPy's formulas."""
-    device = devices.choose(settings.device if _asked(settings) else "gpu")[0]
-    name, difference = largest_difference(load("cupy", device.index), load("numpy"))
-    found = f"on {device.label} they differ from the formulas by {difference:.1g} at most ({name})"
-    if not difference <= _TOLERANCE:
-        return failed(found, "do not use this GPU; see whether nvidia-smi reports errors, and report it with this line")
-    return ok(found)
-
-
 def cudnn(settings: Settings) -> Finding:
-    """Look whether convolutions go through cuDNN, or the slower own way, and why."""
-    device = devices.choose(settings.device if _asked(settings) else "gpu")[0]
-    kernels = load("cupy", device.index)
+    """Look whether convolutions use cuDNN, or the slower own kernels, and why."""
+    kernels = load("cupy", _chosen(settings)[0].index)
     path, reason = str(getattr(kernels, "convolution_path", "")), str(getattr(kernels, "convolution_reason", ""))
     if path.startswith("cudnn"):
         return ok(path)
-    why = reason.removesuffix(f"; {_INSTALL}")
-    return warning(f"convolutions go their own, slower way: {one_line(why)}", _INSTALL)
+    return warning(f"convolutions do not use cuDNN: {one_line(reason.removesuffix(f'; {_INSTALL}'))}", _INSTALL)
 
 
-def _asked(settings: Settings) -> bool:
-    return settings.device.startswith("gpu")
+def _chosen(settings: Settings) -> tuple[devices.Device, ...]:
+    return devices.choose(settings.device if _is_asked_for(settings) else "gpu")
 
 
-def checks() -> tuple[Check, ...]:
-    """Return the checks of GPUs; none of them matters to a run on CPUs."""
-    area = "GPU"
-    return (
-        Check(name="GPU driver", area=area, look=driver, is_needed=_asked),
-        Check(name="CuPy", area=area, look=cupy, is_needed=_asked, seconds=60.0, needs=("GPU driver",)),
-        Check(name="GPUs", area=area, look=gpus, is_needed=_asked, seconds=_TRIAL_SECONDS, needs=("CuPy",)),
-        Check(
-            name="GPU kernels", area=area, look=gpu_kernels, is_needed=_asked, seconds=_TRIAL_SECONDS, needs=("GPUs",)
-        ),
-        Check(name="cuDNN", area=area, look=cudnn, seconds=60.0, needs=("GPU kernels",)),
-    )
+CHECKS = (
+    Check("GPU driver", "GPU", driver, is_needed=_is_asked_for),
+    Check("CuPy", "GPU", cupy, is_needed=_is_asked_for, seconds=60.0, need="GPU driver"),
+    Check("GPUs", "GPU", gpus, is_needed=_is_asked_for, seconds=300.0, need="CuPy"),
+    Check("cuDNN", "GPU", cudnn, seconds=60.0, need="GPUs"),
+)

@@ -29,7 +29,6 @@ TIMES_OF_DAY = {
     "dl4jlegacy.cli.terminal.watch": {"time.time"},  # when a run was seen, for people
     "dl4jlegacy.cluster.names": {"time.time"},  # when a run began, for people
     "dl4jlegacy.doctor.network": {"time.time"},  # whether this machine's clock is that of a server
-    "dl4jlegacy.doctor.surroundings": {"time.time"},  # whether it is a time that can be
     "dl4jlegacy.observing.events": {"time.time"},  # when something happened, for people
     "dl4jlegacy.observing.tensorboard": {"time.time"},  # when a point was written; names of files, in their order
     "dl4jlegacy.scaleout.actors.heartbeat": {"time.time"},  # when a heartbeat was sent, for people
