@@ -10,7 +10,6 @@ import hashlib
 import logging
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -144,21 +143,14 @@ def _ids() -> Any:
     return Ids()
 
 
-@dataclass(slots=True)
-class _Job:
-    """What a worker's thread has done so far of a job."""
-
-    slot: Slot
-    events: list[EventStats] = field(default_factory=list)
-
-
 class _Spans:
     """Makes spans of a run's phases, as they come. For one thread at a time."""
 
     def __init__(self, run: ObservedRun, provider: Any, ids: Any) -> None:
         self._run, self._ids, self._sampler = run, ids, provider.sampler
         self._tracer = provider.get_tracer("dl4jlegacy")
-        self._jobs: dict[str, _Job] = {}
+        self._jobs: dict[str, tuple[Slot, list[EventStats]]] = {}
+        """By thread: the job that it does, and the phases of it so far."""
         self._rounds: dict[int, tuple[float, float]] = {}
         """When the master began with a round that has not ended, and what was last in it, as far as is known."""
         self._next: int | None = None
@@ -173,7 +165,7 @@ class _Spans:
             return
         parent = self._context(round_)
         if parent is not None:
-            self._span(event.phase, event, event, parent, self._attributes(round_, event.slot, event.thread))
+            self._span(event, parent, self._attributes(round_, event.slot, event.thread))
         if event.thread == "master":
             self._next = round_ if self._next is None else self._next
             if round_ >= self._next:
@@ -198,34 +190,29 @@ class _Spans:
         self._end_rounds(before=max(self._done, *(round_ + 1 for round_ in self._rounds), 0))
 
     def _add_to_job(self, event: EventStats, slot: Slot) -> None:
-        job = self._jobs.get(event.thread)
-        if job is not None and (job.slot != slot or event.phase == "WorkerGetJob"):
+        before, _ = self._jobs.get(event.thread, (slot, []))
+        if event.thread in self._jobs and (before != slot or event.phase == "WorkerGetJob"):
             self._end_job(event.thread)
-            job = None
-        if job is None:
-            job = self._jobs[event.thread] = _Job(slot)
-        job.events.append(event)
+        self._jobs.setdefault(event.thread, (slot, []))[1].append(event)
         if event.phase == "WorkerSend":
             self._end_job(event.thread)
 
     def _end_job(self, thread: str) -> None:
         from opentelemetry.trace import Status, StatusCode, set_span_in_context
 
-        job = self._jobs.pop(thread)
-        failure, parent = self._failures.pop((thread, job.slot), None), self._context(job.slot[0])
+        slot, events = self._jobs.pop(thread)
+        failure, parent = self._failures.pop((thread, slot), None), self._context(slot[0])
         if parent is None:
             return
-        attributes = self._attributes(*job.slot, thread)
+        attributes = self._attributes(*slot, thread)
+        span = self._tracer.start_span("job", parent, attributes=attributes, start_time=_ns(events[0].start))
         if failure is not None:
-            attributes["dl4j.failure.code"] = failure.code
-        first, last = job.events[0], max(job.events, key=lambda event: event.start + event.seconds)
-        span = self._tracer.start_span("job", parent, attributes=attributes, start_time=_ns(first.start))
-        if failure is not None:
+            span.set_attribute("dl4j.failure.code", failure.code)
             span.set_status(Status(StatusCode.ERROR, failure.message[:_MOST_TEXT]))
         inside = set_span_in_context(span, parent)
-        for event in job.events:
-            self._span(event.phase, event, event, inside, {})
-        span.end(_ns(last.start + last.seconds))
+        for event in events:
+            self._span(event, inside, {})
+        span.end(_ns(max(event.start + event.seconds for event in events)))
 
     def _end_rounds(self, *, before: int) -> None:
         """End the rounds that the master will not come back to.
@@ -246,19 +233,20 @@ class _Spans:
             span.end(_ns(end))
         self._next = max(self._next, before)
 
-    def _span(
-        self, name: str, first: EventStats, last: EventStats, parent: Context, attributes: dict[str, Any]
-    ) -> None:
-        span = self._tracer.start_span(name, parent, attributes=attributes, start_time=_ns(first.start))
-        span.end(_ns(last.start + last.seconds))
+    def _span(self, event: EventStats, parent: Context, attributes: dict[str, Any]) -> None:
+        span = self._tracer.start_span(event.phase, parent, attributes=attributes, start_time=_ns(event.start))
+        span.end(_ns(event.start + event.seconds))
 
     def _attributes(self, round_: int, slot: int | None, thread: str) -> dict[str, Any]:
-        named = {"dl4j.run": self._run.conf.run, "dl4j.incarnation": self._run.conf.incarnation, "dl4j.round": round_}
-        return (
-            named
-            | {"dl4j.process": self._run.process, "thread.name": thread}
-            | ({} if slot is None else {"dl4j.slot": slot})
-        )
+        conf = self._run.conf
+        found = {
+            "dl4j.run": conf.run,
+            "dl4j.incarnation": conf.incarnation,
+            "dl4j.round": round_,
+            "dl4j.process": self._run.process,
+            "thread.name": thread,
+        }
+        return found if slot is None else found | {"dl4j.slot": slot}
 
     def _context(self, round_: int) -> Context | None:
         """Return the context of a round's span, which may be another process's; None if it is not to be sampled."""

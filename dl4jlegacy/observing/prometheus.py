@@ -35,7 +35,7 @@ from dl4jlegacy.system.clock import RUNNING, Clock
 from dl4jlegacy.system.exits import exits_as_errors
 from dl4jlegacy.system.service_threads import ServiceThread
 
-__all__ = ["METRICS", "Metric", "PrometheusObserver"]
+__all__ = ["METRICS", "Metric", "PrometheusObserver", "Values", "families"]
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +111,8 @@ METRICS = (
     Metric("dl4j_checkpoints_failed_total", "counter", "checkpoints that could not be written", of="master"),
 )
 """All figures, but for those of the process that ``prometheus_client`` has: ``process_resident_memory_bytes`` ..."""
-_BY_NAME = {metric.name: metric for metric in METRICS}
+Values = dict[str, float | dict[tuple[str, ...], float]]
+"""The value of each metric by its name; with labels: the value for each of their texts."""
 _FIGURES = tuple(name for name in Figures.__struct_fields__ if name != "examples")
 
 
@@ -195,9 +196,7 @@ class PrometheusObserver(RunObserver):
         self._library = _library()
         self._registry = self._library.CollectorRegistry()
         self._library.ProcessCollector(registry=self._registry)
-        self._phases, self._rounds = (
-            _Histogram(_BY_NAME[name]) for name in ("dl4j_phase_seconds", "dl4j_round_seconds")
-        )
+        self._phases, self._rounds = (_Histogram(metric) for metric in METRICS if metric.kind == "histogram")
         self._registry.register(self)
         self._server = _Server.listening(host, port, self._library.make_wsgi_app(self._registry), self.sample)
         self._thread = ServiceThread(target=self._server.serve_forever, args=(_SAMPLE_SECONDS,), name="dl4j-metrics")
@@ -252,7 +251,7 @@ class PrometheusObserver(RunObserver):
         self._phases.observe([(event.phase, event.seconds) for event in events if event.phase in PHASES])
 
     def job_failed(self, slot: tuple[int, int], failure: Failure) -> None:
-        """See ``RunObserver``; the master counts the failures of all its workers elsewhere."""
+        """See ``RunObserver``; a master counts the failures of all its workers with each new version."""
         with self._lock:
             if self._state is not None and not self._state.run.is_master:
                 self._state.jobs_failed += 1
@@ -305,61 +304,69 @@ class PrometheusObserver(RunObserver):
         yield self._rounds.collect(self._library)
         with self._lock:
             state = self._state
-            values = [] if state is None else list(self._values(state))
-        for name, found in values:
-            metric = _BY_NAME[name]
-            labels = metric.label.split(",") if metric.label else []
-            family = (
-                self._library.core.GaugeMetricFamily
-                if metric.kind == "gauge"
-                else self._library.core.CounterMetricFamily
-            )
-            made = family(name.removesuffix("_total") if metric.kind == "counter" else name, metric.text, labels=labels)
-            for words, value in found:
-                made.add_metric(words, value)
-            yield made
+            values = {} if state is None else self._values(state)
+        yield from families(self._library, METRICS, values)
 
     def describe(self) -> Iterable[Any]:
         """Return nothing: what there is shows when a run has begun."""
         return ()
 
-    def _values(self, state: _State) -> Iterator[tuple[str, list[tuple[tuple[str, ...], float]]]]:
+    def _values(self, state: _State) -> Values:
         run = state.run
         role = "master" if run.is_master else "worker"
         sent, received = run.tracker.traffic()
-        yield "dl4j_run_info", [((run.conf.run, run.conf.incarnation, run.conf.router, role), 1.0)]
-        yield "dl4j_run_active", [((), float(state.active))]
-        yield "dl4j_jobs_failed_total", [((), state.jobs_failed)]
-        yield "dl4j_tracker_wait_seconds_total", [((), run.tracker.waited_seconds())]
-        yield "dl4j_tracker_sent_bytes_total", [((), sent)]
-        yield "dl4j_tracker_received_bytes_total", [((), received)]
-        if run.is_master:
-            yield from self._values_of_master(state)
+        values: Values = {
+            "dl4j_run_info": {(run.conf.run, run.conf.incarnation, run.conf.router, role): 1.0},
+            "dl4j_run_active": float(state.active),
+            "dl4j_jobs_failed_total": state.jobs_failed,
+            "dl4j_tracker_wait_seconds_total": run.tracker.waited_seconds(),
+            "dl4j_tracker_sent_bytes_total": sent,
+            "dl4j_tracker_received_bytes_total": received,
+        }
+        return values | self._values_of_master(state) if run.is_master else values
 
-    def _values_of_master(self, state: _State) -> Iterator[tuple[str, list[tuple[tuple[str, ...], float]]]]:
-        head, version = state.head, state.version
-        yield "dl4j_rounds_planned", [((), state.run.plan.total_rounds)]
-        yield "dl4j_rounds_total", [((), 0 if head is None else head.round)]
-        yield "dl4j_model_version", [((), 0 if head is None else head.version)]
-        yield "dl4j_batches_total", [((), 0 if head is None else head.batches)]
-        yield "dl4j_examples_total", [((), 0 if head is None else head.examples)]
-        yield "dl4j_updates_dropped_total", [((), 0 if head is None else head.updates_dropped)]
-        yield "dl4j_examples_per_second", [((), _rate(state.examples))]
-        if version is not None:
-            yield "dl4j_score", [] if version.score is None else [((), version.score)]
-            yield "dl4j_staleness_versions", [((), version.staleness)]
-        if state.validation is not None:
-            found = {name: getattr(state.validation, name) for name in _FIGURES}
-            yield "dl4j_validation", [((name,), value) for name, value in found.items() if value is not None]
-        yield "dl4j_jobs_done_total", [((), state.jobs_done)]
-        yield "dl4j_jobs_reissued_total", [((why,), state.reissued[why]) for why in get_args(ReissueReason)]
-        yield "dl4j_run_state", [((name,), float(name == state.is_in)) for name in RUN_STATES]
-        words = (one.state.partition(" ")[0] for one in state.workers)
+    def _values_of_master(self, state: _State) -> Values:
+        head, version, validation = state.head, state.version, state.validation
+        words = [one.state.partition(" ")[0] for one in state.workers]
         counts = Counter(word if word in STATES else "other" for word in words)
-        yield "dl4j_workers", [((name,), counts[name]) for name in STATES]
         now = self._clock.now()
-        yield "dl4j_heartbeat_age_seconds", [((), max((now - since for _, since in state.beats.values()), default=0.0))]
-        yield "dl4j_checkpoints_failed_total", [((), state.checkpoints_failed)]
+        values: Values = {
+            "dl4j_rounds_planned": state.run.plan.total_rounds,
+            "dl4j_rounds_total": 0 if head is None else head.round,
+            "dl4j_model_version": 0 if head is None else head.version,
+            "dl4j_batches_total": 0 if head is None else head.batches,
+            "dl4j_examples_total": 0 if head is None else head.examples,
+            "dl4j_updates_dropped_total": 0 if head is None else head.updates_dropped,
+            "dl4j_examples_per_second": _rate(state.examples),
+            "dl4j_jobs_done_total": state.jobs_done,
+            "dl4j_jobs_reissued_total": {(why,): state.reissued[why] for why in get_args(ReissueReason)},
+            "dl4j_run_state": {(name,): float(name == state.is_in) for name in RUN_STATES},
+            "dl4j_workers": {(name,): counts[name] for name in STATES},
+            "dl4j_heartbeat_age_seconds": max((now - since for _, since in state.beats.values()), default=0.0),
+            "dl4j_checkpoints_failed_total": state.checkpoints_failed,
+        }
+        if version is not None:
+            values["dl4j_score"] = {} if version.score is None else version.score
+            values["dl4j_staleness_versions"] = version.staleness
+        if validation is not None:
+            figures = {(name,): getattr(validation, name) for name in _FIGURES}
+            values["dl4j_validation"] = {label: value for label, value in figures.items() if value is not None}
+        return values
+
+
+def families(library: Any, metrics: Sequence[Metric], values: Values) -> Iterator[Any]:
+    """Yield what ``prometheus_client`` serves for the values of counters and gauges."""
+    for metric in metrics:
+        if metric.name not in values:
+            continue
+        found = values[metric.name]
+        core = library.core
+        family = core.GaugeMetricFamily if metric.kind == "gauge" else core.CounterMetricFamily
+        name = metric.name.removesuffix("_total") if metric.kind == "counter" else metric.name
+        made = family(name, metric.text, labels=metric.label.split(",") if metric.label else [])
+        for labels, value in found.items() if isinstance(found, dict) else [((), found)]:
+            made.add_metric(labels, value)
+        yield made
 
 
 def _library() -> Any:

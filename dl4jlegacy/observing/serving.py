@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from dl4jlegacy.observing.prometheus import Metric
+from dl4jlegacy.observing.prometheus import Metric, Values, families
 
 __all__ = ["SERVING_METRICS", "ModelFigures", "ServingMetrics"]
 
@@ -119,19 +119,12 @@ class ServingMetrics:
     def collect(self) -> Iterator[Any]:
         """Yield the figures that are not counted here; called by the registry."""
         found = list(self._figures())
-        values: dict[str, list[tuple[tuple[str, ...], int]]] = {
-            "dl4j_serve_pending_requests": [((each.name,), each.pending) for each in found],
-            "dl4j_serve_queued_requests": [((each.name,), each.waiting) for each in found],
-            "dl4j_serve_model_version": [((each.name,), each.version) for each in found],
-            "dl4j_serve_reloads_total": [
-                ((each.name, outcome), count) for each in found for outcome, count in each.reloads.items()
-            ],
+        values: Values = {
+            "dl4j_serve_pending_requests": {(each.name,): each.pending for each in found},
+            "dl4j_serve_queued_requests": {(each.name,): each.waiting for each in found},
+            "dl4j_serve_model_version": {(each.name,): each.version for each in found},
+            "dl4j_serve_reloads_total": {
+                (each.name, outcome): count for each in found for outcome, count in each.reloads.items()
+            },
         }
-        core = self._library.core
-        for name, rows in values.items():
-            metric = _BY_NAME[name]
-            family = core.GaugeMetricFamily if metric.kind == "gauge" else core.CounterMetricFamily
-            made = family(name.removesuffix("_total"), metric.text, labels=metric.label.split(","))
-            for words, value in rows:
-                made.add_metric(words, value)
-            yield made
+        yield from families(self._library, SERVING_METRICS, values)
