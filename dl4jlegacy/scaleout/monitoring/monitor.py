@@ -140,12 +140,10 @@ class ClusterMonitor:
         """That of the run, at most a second old while its tracker answers."""
         self.troubles: dict[str, str] = {}
         """What of the run's storage cannot be written now, and why; set by any thread."""
-        self._storage: deque[tuple[str, str]] = deque(maxlen=MOST_ENTRIES)
         self.states = StateLog()
         self._reissued: deque[tuple[tuple[int, int], str, ReissueReason]] = deque(maxlen=MOST_ENTRIES)
-        self._set_aside: deque[tuple[str, tuple[Failure, ...]]] = deque(maxlen=MOST_ENTRIES)
-        self._crashed: deque[tuple[tuple[int, int], Crash, int]] = deque(maxlen=MOST_ENTRIES)
-        self._without: deque[tuple[tuple[int, int], Failure]] = deque(maxlen=MOST_ENTRIES)
+        self._unwritten: deque[tuple[Event, dict[str, Any]]] = deque(maxlen=MOST_ENTRIES)
+        """Entries of the journal that the monitor's thread is to write: their events and fields."""
         self._dead_master, self._live = "", 0
         self._last_written: dict[tuple[str, ReissueReason], float] = {}
         self._untold: dict[tuple[str, ReissueReason], tuple[tuple[int, int], int]] = {}
@@ -241,12 +239,15 @@ class ClusterMonitor:
 
     def worker_set_aside(self, worker: str, failures: tuple[Failure, ...]) -> None:
         """Note that a worker gets no more jobs; called on the master's thread."""
-        self._set_aside.append((worker, failures))
-        self._wakeup.set()
+        self._note("worker_set_aside", worker=worker, jobs_failed=len(failures), errors=messages(failures))
 
     def job_set_aside(self, slot: tuple[int, int], failure: Failure) -> None:
         """Note that the run goes on without a job; called on the master's thread."""
-        self._without.append((slot, failure))
+        self._note("job_set_aside", round=slot[0], slot=slot[1], message=failure.message)
+
+    def _note(self, event: Event, **fields: Any) -> None:
+        """Have an entry written into the journal by the monitor's thread."""
+        self._unwritten.append((event, fields))
         self._wakeup.set()
 
     def rights(self) -> dict[str, Any]:
@@ -260,15 +261,24 @@ class ClusterMonitor:
     def storage_changed(self, what: str, why: str) -> None:
         """Note that a part of the run's storage cannot be written now, and why; "": it can again. For any thread."""
         self.troubles = {**self.troubles, what: why} if why else {k: v for k, v in self.troubles.items() if k != what}
-        self._storage.append((what, why))
-        self._wakeup.set()
+        if why:
+            self._note("checkpoint_failed", message=why)
+        else:
+            self._note("checkpoints_back")
 
     def job_crashed(self, slot: tuple[int, int], crash: Crash, count: int) -> None:
         """Note that a process died while it computed a job, the ``count``-th; called on the master's thread."""
-        self._crashed.append((slot, crash, count))
+        at = {"round": slot[0], "slot": slot[1]}
+        message = f"its process died while it computed the job ({crash.how})"
+        message += ", which is suspected" if count >= SUSPECTED else ""
+        who = {"worker": crash.process, "host": crash.host, "pid": pid_of(crash.process)}
         died = counted(count, "process", "processes")
         self.quorum.known = f". {died} died computing the job of round {slot[0]}, slot {slot[1]}"
-        self._wakeup.set()
+        self._note("worker_crashed", **who, **at, attempt=count, message=message, traceback="")
+        if count == SUSPECTED:
+            text = "the job of round %d, slot %d is suspected of killing its workers: %d have died of it"
+            logger.warning(text, *slot, count)
+            self._note("job_suspected", **at, crashes=count)
 
     def gather_stats(self) -> None:
         """Write the statistics that are still in the tracker when the workers have left; called after this was left."""
@@ -307,7 +317,7 @@ class ClusterMonitor:
     def end(self) -> None:
         """Write the end of the run into the journal, if the run has ended, and what is not in there yet."""
         self._guarded(self._write_untold)
-        self._guarded(self._write_crashed)
+        self._guarded(self._write_noted)
         self._guarded(self._write_end)
 
     def _write_untold(self) -> None:
@@ -365,10 +375,7 @@ class ClusterMonitor:
 
     def news(self) -> tuple[JournalEntry, ...]:
         """Return the journal entries of all processes since the last call."""
-        entries = []
-        while self._news:
-            entries.append(self._news.popleft())
-        return tuple(entries)
+        return tuple(self._news.popleft() for _ in range(len(self._news)))
 
     # -- the monitor's thread -----------------------------------------------------------------------------------------
 
@@ -412,12 +419,11 @@ class ClusterMonitor:
             self._poll()
         if self._changes:
             self._write_changes()
+        self._write_noted()
         self._write_states()
         if self._connections:  # new changes go first; they have set the wake-up already
             return
         self._write_reissued()
-        self._write_set_aside()
-        self._write_crashed()
         self._remove_stale()
         self._restore_globals()
         self.leadership.restore()
@@ -479,41 +485,15 @@ class ClusterMonitor:
             others = {"others": count - 1} if count > 1 else {}
             self.journal.write(event, worker=worker, round=round_, slot=slot_, reason=reason, **others)
 
+    def _write_noted(self) -> None:
+        while self._unwritten:
+            event, fields = self._unwritten.popleft()
+            self.journal.write(event, **fields)
+
     def _write_states(self) -> None:
-        while self._storage:
-            _, why = self._storage.popleft()
-            if why:
-                self.journal.write("checkpoint_failed", message=why)
-            else:
-                self.journal.write("checkpoints_back")
         self.state()
         for before, state in self.states.take():
             self.journal.write("state_changed", **state.fields(), before=before)
-
-    def _write_set_aside(self) -> None:
-        while self._set_aside:
-            worker, failures = self._set_aside.popleft()
-            self.journal.write("worker_set_aside", worker=worker, jobs_failed=len(failures), errors=messages(failures))
-
-    def _write_crashed(self) -> None:
-        while self._crashed:
-            (round_, slot), crash, count = self._crashed.popleft()
-            at = {"round": round_, "slot": slot}
-            message = f"its process died while it computed the job ({crash.how})"
-            message += ", which is suspected" if count >= SUSPECTED else ""
-            who = {"worker": crash.process, "host": crash.host, "pid": pid_of(crash.process)}
-            self.journal.write("worker_crashed", **who, **at, attempt=count, message=message, traceback="")
-            if count == SUSPECTED:
-                logger.warning(
-                    "the job of round %d, slot %d is suspected of killing its workers: %d have died of it",
-                    *at.values(),
-                    count,
-                )
-                self.journal.write("job_suspected", **at, crashes=count)
-
-        while self._without:
-            (round_, slot), failure = self._without.popleft()
-            self.journal.write("job_set_aside", round=round_, slot=slot, message=failure.message)
 
     def _remove_stale(self) -> None:
         """Remove workers whose processes have been gone for long; a process that was frozen registers again."""

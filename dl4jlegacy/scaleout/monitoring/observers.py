@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Protocol
 
 from dl4jlegacy.nn.listeners import TrainingListener
@@ -63,10 +64,10 @@ class Observers:
         saver: ModelSaver | None,
         network_of: Callable[[Result], Any],
     ) -> None:
-        self._outcome, self._listeners, self._saver, self._network_of = outcome, listeners, saver, network_of
+        self._listeners, self._saver, self._network_of = listeners, saver, network_of
+        self._guarded = _Guard(outcome.warn)
         self._last: Head | None = None
         self._kept = 0
-        self._failed: set[str] = set()
 
     def on_version(self, event: NewModel) -> None:
         """Tell the listeners of a new version, once: the last one comes a second time, when the run is done.
@@ -82,26 +83,39 @@ class Observers:
         network, examples = self._network_of(Result.decode(event.frame)), head.examples - began
         score = float("nan") if head.score is None else head.score
         for listener in self._listeners:
-            self._guarded(
-                listener, lambda told: told.iteration_done(network, head.version - 1, score, examples=examples)
-            )
+            done = partial(listener.iteration_done, network, head.version - 1, score, examples=examples)
+            self._guarded(listener, done)
 
     def keep(self, head: Head, frame: Buffer) -> None:
         """Give the saver a version, once."""
-        if self._saver is not None and head.version > self._kept:
+        saver = self._saver
+        if saver is not None and head.version > self._kept:
             self._kept = head.version
-            self._guarded(self._saver, lambda saver: saver.save(head, Result.decode(frame)))
+            self._guarded(saver, lambda: saver.save(head, Result.decode(frame)))
 
-    def _guarded(self, part: Any, call: Callable[[Any], None]) -> None:
+
+class _Guard:
+    """Calls parts of the program whose errors the run survives: the first error of each part is a warning.
+
+    Args:
+        warn: takes the warning, for people.
+    """
+
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        self._warn = warn
+        self._failed: set[str] = set()
+
+    def __call__(self, part: Any, call: Callable[[], object]) -> None:
+        """Call a method of ``part``."""
         try:
             with exits_as_errors():
-                call(part)
+                call()
         except Exception as exc:
-            name = str(getattr(part, "name", "")) or type(part).__name__  # who passes on to others has their name
+            name = str(getattr(part, "name", "")) or type(part).__name__  # a listener that passes on to others has one
             if name not in self._failed:
                 self._failed.add(name)
                 logger.warning("%s failed, and the run goes on without what it does", name, exc_info=True)
-                self._outcome.warn(f"{name} failed, and the run went on: {error_text(exc)}")
+                self._warn(f"{name} failed, and the run went on: {error_text(exc)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,23 +176,22 @@ class RunObserver:
 
 
 class RunObservers(RunObserver):
-    """Tells several observers; what one of them raises is told once, and the run goes on.
+    """Passes everything on to several observers; the first error of each is a warning, and the run goes on.
 
     Args:
-        observers: whom to tell, in this order.
-        warn: where to tell what they raise, for people.
+        observers: in the order in which they are called.
+        warn: takes the warnings, for people.
     """
 
     def __init__(self, observers: Sequence[RunObserver], warn: Callable[[str], None]) -> None:
-        self._observers, self._warn = tuple(observers), warn
+        self._observers, self._guarded = tuple(observers), _Guard(warn)
         self._begun: list[RunObserver] = []
-        self._failed: set[str] = set()
 
     def __bool__(self) -> bool:
         return bool(self._observers)
 
     def follow_phases(self) -> bool:
-        """Return whether any of them wants to know of phases."""
+        """Return whether any of them wants phases."""
         return any(observer.wants_phases for observer in self._observers)
 
     def begin(self, run: ObservedRun) -> None:
@@ -190,41 +203,35 @@ class RunObservers(RunObserver):
 
     def new_version(self, version: HistoryEntry, event: NewModel) -> None:
         """See ``RunObserver``."""
-        self._tell(lambda observer: observer.new_version(version, event))
+        self._call("new_version", version, event)
 
     def phases(self, events: Sequence[EventStats]) -> None:
-        """See ``RunObserver``."""
-        self._tell(lambda observer: observer.phases(events) if observer.wants_phases else None)
+        """See ``RunObserver``; only for those that want phases."""
+        for observer in self._begun:
+            if observer.wants_phases:
+                self._guarded(observer, partial(observer.phases, events))
 
     def job_failed(self, slot: tuple[int, int], failure: Failure) -> None:
         """See ``RunObserver``."""
-        self._tell(lambda observer: observer.job_failed(slot, failure))
+        self._call("job_failed", slot, failure)
 
     def job_reissued(self, reason: ReissueReason) -> None:
         """See ``RunObserver``."""
-        self._tell(lambda observer: observer.job_reissued(reason))
+        self._call("job_reissued", reason)
 
     def checkpoint_failed(self, message: str) -> None:
         """See ``RunObserver``."""
-        self._tell(lambda observer: observer.checkpoint_failed(message))
+        self._call("checkpoint_failed", message)
 
     def happened(self, entries: Sequence[JournalEntry]) -> None:
         """See ``RunObserver``."""
-        self._tell(lambda observer: observer.happened(entries))
+        self._call("happened", entries)
 
     def end(self) -> None:
         """See ``RunObserver``; once, and only those that have begun."""
-        self._tell(lambda observer: observer.end())
+        self._call("end")
         self._begun.clear()
 
-    def _tell(self, call: Callable[[RunObserver], None]) -> None:
+    def _call(self, method: str, *arguments: object) -> None:
         for observer in self._begun:
-            try:
-                with exits_as_errors():
-                    call(observer)
-            except Exception as exc:
-                name = type(observer).__name__
-                if name not in self._failed:
-                    self._failed.add(name)
-                    logger.warning("%s failed, and the run goes on without what it does", name, exc_info=True)
-                    self._warn(f"{name} failed, and the run went on: {error_text(exc)}")
+            self._guarded(observer, partial(getattr(observer, method), *arguments))
