@@ -22,7 +22,7 @@ import pytest
 from rich.console import Console
 
 from dl4jlegacy.cli.terminal import watch
-from dl4jlegacy.cli.terminal.watch import Looker, Screen, Seen, rows
+from dl4jlegacy.cli.terminal.watch import Screen, Snapshot, StatusPoller, rows
 from dl4jlegacy.errors import NotAuthorisedError, TrackerError
 from tests.cli.test_progress import Screen as Terminal
 from tests.support import REPOSITORY
@@ -60,7 +60,7 @@ def status(round_: int | None = 12, state: str = "running", **given: Any) -> dic
     return {**fields, **given}
 
 
-def texts(seen: Seen, width: int = 80, height: int = 24) -> list[str]:
+def texts(seen: Snapshot, width: int = 80, height: int = 24) -> list[str]:
     return [line.plain.rstrip() for line in rows(seen, width, height)]
 
 
@@ -88,14 +88,13 @@ class Hours:
 
 
 @contextmanager
-def looking(*answers: Any, clock: Any = None) -> Iterator[Callable[[], Seen]]:
+def looking(*answers: Any, clock: Any = None) -> Iterator[Callable[[], Snapshot]]:
     """Yield what makes the next look, on the caller's thread: no thread is started."""
-    looker = Looker(Answers(*answers), every=1.0, close=lambda: None, clock=clock or Hours())
+    looker = StatusPoller(Answers(*answers), every=1.0, close=lambda: None, clock=clock or Hours())
 
-    def look() -> Seen:
+    def look() -> Snapshot:
         looker._look_once()
-        (seen,) = looker.seen()
-        return seen
+        return looker.next(0)
 
     yield look
 
@@ -112,7 +111,7 @@ def shown(capsys: pytest.CaptureFixture[str], *answers: Any, as_json: bool = Fal
 
 
 def test_a_terminal_shows_where_the_run_is_and_what_each_worker_does() -> None:
-    lines = texts(Seen(2, status(), 0.0, speed=50.0))
+    lines = texts(Snapshot(2, status(), 0.0, speed=50.0))
     assert re.fullmatch(r"running +━+╸?─+   25%", lines[0])
     assert lines[1:9] == [
         "run         digits (id master)",
@@ -138,7 +137,7 @@ def test_it_fits_every_terminal(width: int, height: int, workers: int) -> None:
         waiting="waiting for workers: 0 of 1",
         run="r" * 300,
     )
-    lines = texts(Seen(2, fields, 0.0, error=AWAY, away_seconds=70.0), width, height)
+    lines = texts(Snapshot(2, fields, 0.0, error=AWAY, away_seconds=70.0), width, height)
     assert len(lines) <= max(1, height - 1) and max(map(len, lines)) <= width - 1
     assert lines[0].startswith("no answer"[: width - 2])
     if height >= 24:
@@ -148,7 +147,7 @@ def test_it_fits_every_terminal(width: int, height: int, workers: int) -> None:
 
 
 def test_a_run_that_has_not_begun_and_one_without_workers_are_shown() -> None:
-    lines = texts(Seen(1, status(None, workers=[], waiting="waiting for workers: 0 of 1, 290 s left"), 0.0))
+    lines = texts(Snapshot(1, status(None, workers=[], waiting="waiting for workers: 0 of 1, 290 s left"), 0.0))
     assert re.fullmatch(r"waiting     ─+    0%", lines[0])
     assert lines[2:5] == [
         "master      host 7",
@@ -158,27 +157,27 @@ def test_a_run_that_has_not_begun_and_one_without_workers_are_shown() -> None:
 
 
 def test_no_answer_a_lost_master_and_silent_workers_are_said() -> None:
-    lines = texts(Seen(2, status(), 0.0, error=AWAY, away_seconds=75.0))
+    lines = texts(Snapshot(2, status(), 0.0, error=AWAY, away_seconds=75.0))
     assert lines[0] == "no answer   for 1:15, trying again"
     assert " ".join(" ".join(lines[1:3]).split()) == str(AWAY)
-    assert "master      no master" in texts(Seen(2, status(master=None), 0.0))
+    assert "master      no master" in texts(Snapshot(2, status(master=None), 0.0))
     waits = status(master=None, standbys=[{"host": "b", "pid": 9}])
-    assert "master      no master: a standby takes over" in texts(Seen(2, waits, 0.0))
-    late = texts(Seen(2, status(), 0.0, silent={"host-40-0123abcd-0": 12.0}))
+    assert "master      no master: a standby takes over" in texts(Snapshot(2, waits, 0.0))
+    late = texts(Snapshot(2, status(), 0.0, silent={"host-40-0123abcd-0": 12.0}))
     assert "0123abcd-0  silent for 0:12, working 12/3, 7 jobs, host 40" in late
 
 
 def test_what_others_wrote_does_not_command_the_terminal() -> None:
     evil = "\x1b[2J\x07\nhost"
     fields = status(run=evil, workers=[worker(0, evil, host=evil)], master={"host": evil, "pid": 7})
-    assert not re.search(r"[\x00-\x1f\x7f]", "".join(texts(Seen(1, fields, 0.0), 300)))
+    assert not re.search(r"[\x00-\x1f\x7f]", "".join(texts(Snapshot(1, fields, 0.0), 300)))
 
 
 def test_a_screen_changes_in_place_and_stays_at_the_end() -> None:
     terminal = Terminal(40, 24)
     screen = Screen(terminal.console)
-    screen.show(Seen(1, status(12), 0.0))
-    screen.show(Seen(2, status(24, workers=[worker(0)]), 0.0))
+    screen.show(Snapshot(1, status(12), 0.0))
+    screen.show(Snapshot(2, status(24, workers=[worker(0)]), 0.0))
     screen.close()
     lines = terminal.lines()
     assert lines[0].endswith(" 50%") and "round       24 of 48" in lines
@@ -203,22 +202,20 @@ def test_what_is_away_for_a_while_ends_nothing() -> None:
 
 
 def test_a_look_that_is_not_answered_is_said_before_it_fails() -> None:
-    clock, looked = Hours(), []
+    clock, known = Hours(), list[Snapshot]()
 
     def look() -> dict[str, Any]:
-        looked.append(looker.seen()[0] if looker._seen.number else None)
-        for _ in range(2 if looked[-1] else 0):
+        for _ in range(3):
+            known.append(poller._meanwhile())
             clock.seconds += 2
-            looked.append(looker.seen()[0])
         return status(12)
 
-    looker = Looker(look, every=1.0, close=lambda: None, clock=clock)
-    looker._look_once()
-    assert [each.error for each in looker.seen()] == [None]
-    looker._look_once()
-    assert [each.away_seconds for each in looked[1:]] == [0.0, 0.0, 4.0]
-    assert "has not answered so far" in str(looked[-1].error) and looked[-1].fields == status(12)
-    assert [each.error for each in looker.seen()] == [None]
+    poller = StatusPoller(look, every=1.0, close=lambda: None, clock=clock)
+    for _ in range(2):
+        poller._look_once()
+        assert poller.next(0).error is None
+    assert [each.away_seconds for each in known[3:]] == [0.0, 0.0, 4.0]
+    assert "has not answered so far" in str(known[-1].error) and known[-1].fields == status(12)
 
 
 def test_a_run_that_is_not_there_from_the_beginning_is_an_error_as_without_watching() -> None:

@@ -15,7 +15,7 @@ from dl4jlegacy.cli.commands import inspect
 from dl4jlegacy.cli.commands import runs as cli_runs
 from dl4jlegacy.cli.main import main
 from dl4jlegacy.cli.terminal import watch
-from dl4jlegacy.cli.terminal.watch import Seen
+from dl4jlegacy.cli.terminal.watch import Snapshot
 from dl4jlegacy.cluster import runs
 from dl4jlegacy.cluster.address import Access, ClusterAddress
 from dl4jlegacy.cluster.runs import FoundRun, Grid
@@ -100,9 +100,9 @@ def listed(fault: Fault, tracker: StateTracker) -> tuple[FoundRun, list[str]]:
     return found, list(cli_runs._lines(found, False))
 
 
-def seen_of(fault: Fault, tracker: StateTracker) -> Seen:
+def seen_of(fault: Fault, tracker: StateTracker) -> Snapshot:
     error = TrackerError("the state tracker at 127.0.0.1:1 did not answer") if fault.is_away else None
-    return Seen(2, status_of(fault, tracker), 0.0, error=error, away_seconds=4.0 if error else 0.0)
+    return Snapshot(2, status_of(fault, tracker), 0.0, error=error, away_seconds=4.0 if error else 0.0)
 
 
 @each_fault

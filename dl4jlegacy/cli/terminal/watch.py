@@ -1,22 +1,22 @@
 """``dl4j status --watch``: a run's status that stays in view, as lines in place, lines of text, or lines of JSON.
 
-A thread looks at the run, as often as it is told to; the caller's thread shows what it has seen, and for how long there
-has been no answer. A tracker or a Zookeeper that is away for a while, or a master that dies and is replaced, ends
-nothing; what does is the end of the run, whoever reads no more, and Ctrl-C.
+A thread looks at the run; the caller's thread shows its snapshots, and for how long there has been no answer. A tracker
+or a Zookeeper that does not answer for a while, or a master that dies and is replaced, ends nothing. It ends with the
+run, when the reader leaves, and on Ctrl-C.
 """
 
 from __future__ import annotations
 
 import logging
+import queue
 import sys
 import textwrap
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from rich.console import Console
 from rich.text import Text
@@ -31,7 +31,7 @@ from dl4jlegacy.system.service_threads import ServiceThread
 from dl4jlegacy.system.strict_json import to_json
 from dl4jlegacy.training.progress import Speed, duration
 
-__all__ = ["Looker", "Seen", "Viewer", "rows", "watch"]
+__all__ = ["Screen", "Snapshot", "StatusPoller", "Viewer", "rows", "watch"]
 
 logger = logging.getLogger("dl4jlegacy")
 
@@ -39,7 +39,7 @@ Look = Callable[[], dict[str, Any] | None]
 """Returns the fields of ``dl4j status``; None: no run is registered. Raises ``TrackerError`` if it cannot tell now."""
 
 _MAX_WIDTH = 100
-_MOST_NEW = 100  # looks that may wait to be shown
+_MOST_NEW = 100  # snapshots that may wait to be shown; then no look is made
 _SLOW_SECONDS = 3.0  # a look takes some hundredths
 _ERROR_LINES = 3
 _CLOSE_SECONDS = 2.0
@@ -47,18 +47,18 @@ _SILENT_SECONDS = 5.0  # a worker's sign of life is due every second, or as ofte
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What is known of a run.
+class Snapshot:
+    """What is known of a run at one time.
 
     Attributes:
-        number: of looks that were answered, this one among them.
-        fields: those of the last one that found a run; None: none did.
+        number: of looks that were answered so far.
+        fields: those of the last look that found a run; None: none did.
         time: of that look, in seconds since 1970.
         error: why the present look was not answered; None: it was.
-        away_seconds: for how long there has been no answer; 0.0: there is one.
+        away_seconds: time since the last answer; 0.0: the present look was answered.
         is_over: whether the run has ended, and nothing more will change.
         speed: in examples per second; 0.0: unknown.
-        silent: of the workers whose sign of life is overdue, for how many seconds there has been none.
+        silent: seconds since the last sign of life, of the workers whose next one is overdue.
     """
 
     number: int = 0
@@ -71,7 +71,7 @@ class Seen:
     silent: dict[str, float] = field(default_factory=dict)
 
 
-class Looker:
+class StatusPoller:
     """Looks at a run again and again, on a thread of its own, which ends with the run. A context manager.
 
     Args:
@@ -83,14 +83,13 @@ class Looker:
 
     def __init__(self, look: Look, *, every: float, close: Callable[[], None], clock: Clock = RUNNING) -> None:
         self._look, self._every, self._close, self._clock = look, every, close, clock
-        self._closed, self._news, self._lock = threading.Event(), threading.Event(), threading.Lock()
-        self._seen, self._answered = Seen(), clock.now()
-        self._asked: float | None = None  # when a look began that is under way
-        self._new: deque[Seen] = deque(maxlen=_MOST_NEW)
-        self._fatal: Exception | None = None
+        self._closed = threading.Event()
+        self._new: queue.Queue[Snapshot | Exception] = queue.Queue(_MOST_NEW)
+        self._known: tuple[Snapshot, float, float | None] = Snapshot(), clock.now(), None
+        """The last snapshot; when a look was last answered; when the present look began, None between two looks."""
         self._speed = Speed()
         self._beats: dict[str, tuple[float, float]] = {}
-        self._latest: dict[str, Any] = {}  # that the run's head was seen with, which is cleared up after the end
+        self._latest: dict[str, Any] = {}  # the last fields with a head, which is removed after the end
         self._thread = ServiceThread(target=self._run, name="dl4j-watch")
 
     def __enter__(self) -> Self:
@@ -103,115 +102,103 @@ class Looker:
         self._closed.set()
         self._thread.join(_CLOSE_SECONDS)  # one that waits for a server ends with the process
 
-    def wait(self, seconds: float) -> None:
-        """Wait for the next look to be answered, or not to be, for so long at most."""
-        self._news.wait(seconds)
-        self._news.clear()
-
-    def seen(self) -> list[Seen]:
-        """Return what the looks since the last call have shown; if there were none, what is known now.
+    def next(self, seconds: float) -> Snapshot:
+        """Return the next snapshot; if there is none within so many seconds, what is known now.
 
         Raises:
-            Dl4jError: what ended the looking, if it was no end of the run.
+            Dl4jError: the error that ended the looking, if it was not the end of the run.
         """
-        with self._lock:
-            if not self._new and self._fatal is not None:
-                raise self._fatal
-            new = list(self._new) or [self._meanwhile()]
-            self._new.clear()
-            return new
+        try:
+            found = self._new.get(timeout=seconds)
+        except queue.Empty:
+            return self._meanwhile()
+        if isinstance(found, Exception):
+            raise found
+        return found
 
-    def _meanwhile(self) -> Seen:
-        """Return what is known while a look is under way; one that takes long is not answered, and says so later."""
-        now, seen = self._clock.now(), self._seen
-        if seen.error is None and self._asked is not None and now - self._asked >= _SLOW_SECONDS:
-            seen = replace(seen, error=TrackerError("Zookeeper or the state tracker has not answered so far"))
-        return seen if seen.error is None else replace(seen, away_seconds=now - self._answered)
+    def _meanwhile(self) -> Snapshot:
+        """Return what is known during a look; one that takes long counts as not answered."""
+        (last, answered, asked), now = self._known, self._clock.now()
+        if last.error is None and asked is not None and now - asked >= _SLOW_SECONDS:
+            last = replace(last, error=TrackerError("Zookeeper or the state tracker has not answered so far"))
+        return last if last.error is None else replace(last, away_seconds=now - answered)
 
     def _run(self) -> None:
         try:
             with exits_as_errors():
-                while not self._closed.is_set() and not self._seen.is_over:
-                    self._look_once()
-                    self._news.set()
+                while not self._closed.is_set() and not self._known[0].is_over:
+                    if not self._new.full():
+                        self._look_once()
                     self._closed.wait(self._every)
         except Exception as exc:  # noqa: BLE001  # for the caller's thread to raise
-            with self._lock:
-                self._fatal = exc
-            self._news.set()
+            self._new.put(exc)
         finally:
             self._close()
 
     def _look_once(self) -> None:
-        self._asked = self._clock.now()
+        last, answered, _ = self._known
+        self._known = last, answered, self._clock.now()
         try:
             fields = self._look()
         except TrackerError as exc:
-            if self._seen.fields is None:
+            if last.fields is None:
                 raise  # there was never anything to watch
-            with self._lock:
-                self._seen, self._asked = replace(self._seen, error=exc), None
-                self._new.append(self._meanwhile())
+            self._known = replace(last, error=exc), answered, None
+            self._new.put(self._meanwhile())
             return
         now = self._clock.now()
-        with self._lock:
-            self._answered, self._asked = now, None
-            self._seen = self._next(fields, now)
-            self._new.append(self._seen)
+        self._known = self._next(last.number + 1, fields, now), now, None
+        self._new.put(self._known[0])
 
-    def _next(self, fields: dict[str, Any] | None, now: float) -> Seen:
-        """Return what is known after a look that was answered."""
-        number = self._seen.number + 1
+    def _next(self, number: int, fields: dict[str, Any] | None, now: float) -> Snapshot:
+        """Return the snapshot of a look that was answered."""
         if fields is None:
             over = run_state(RunFacts(is_over=True)).fields()
             last = self._latest if self._latest.get("state") == "ended" else {**self._latest, **over}
-            return Seen(number=number, fields=last, time=self._seen.time, is_over=True)
+            return Snapshot(number, last, self._known[0].time, is_over=True)
         if fields["head"] is not None or self._latest.get("run") != fields["run"]:
             self._latest = fields
         if fields["examples"] is not None:
             self._speed.add(now, fields["examples"])
-        beats = {worker["id"]: worker["beat"] for worker in fields["workers"]}
-        before = self._beats
+        before, beats = self._beats, {worker["id"]: worker["beat"] for worker in fields["workers"]}
         self._beats = {
             id: before[id] if id in before and before[id][0] == beat else (beat, now) for id, beat in beats.items()
         }
         silent = {id: now - since for id, (_, since) in self._beats.items() if now - since >= _SILENT_SECONDS}
         is_over = fields["state"] == "ended" and fields["master"] is None and not fields["standbys"]
-        return Seen(number, fields, time.time(), is_over=is_over, speed=self._speed.now, silent=silent)
+        return Snapshot(number, fields, time.time(), is_over=is_over, speed=self._speed.now, silent=silent)
 
 
-class Viewer(Protocol):
-    """Shows what is seen of a run."""
+class Viewer:
+    """Shows the snapshots of a run."""
 
-    def show(self, seen: Seen) -> bool:
-        """Show it; return whether anybody still reads."""
-        ...
+    def show(self, seen: Snapshot) -> bool:
+        """Show a snapshot; return whether anybody still reads."""
+        raise NotImplementedError
 
     def close(self) -> None:
-        """Leave the terminal as it was; what was shown last may stay."""
-        ...
+        """Leave the terminal as it was; the last snapshot may stay there."""
 
 
 def watch(look: Look, *, every: float, close: Callable[[], None], as_json: bool) -> None:
     """Show a run on standard output until it ends: on a terminal in place, else a line for every look that has news.
 
     Args:
-        look, every, close: as for ``Looker``.
+        look, every, close: as for ``StatusPoller``.
         as_json: a line of JSON for every look, terminal or not.
 
     Raises:
-        TrackerError: there is no run, or it cannot be reached, from the beginning. Dl4jError: what else ``look`` says.
+        TrackerError: from the beginning there is no run, or it cannot be reached. Dl4jError: others of ``look``.
     """
     viewer = _viewer(as_json)
     before = logger.level
-    logger.setLevel(logging.ERROR)  # that a tracker is away is shown, and a line of the log would stand in the way
+    logger.setLevel(logging.ERROR)  # an unreachable tracker is shown; a line of the log would stand in the way
     try:
-        with Looker(look, every=every, close=close) as looker:
+        with StatusPoller(look, every=every, close=close) as poller:
             goes_on = True
             while goes_on:
-                looker.wait(max(SLICE_SECONDS, min(every, 1.0)))
-                shown = [seen for seen in looker.seen() if seen.number]
-                goes_on = all(viewer.show(seen) and not seen.is_over for seen in shown)
+                seen = poller.next(max(SLICE_SECONDS, min(every, 1.0)))
+                goes_on = not seen.number or (viewer.show(seen) and not seen.is_over)
     finally:
         logger.setLevel(before)
         viewer.close()
@@ -227,13 +214,13 @@ def _viewer(as_json: bool) -> Viewer:
 # -- as lines ----------------------------------------------------------------------------------------------------------
 
 
-class _JsonLines:
+class _JsonLines(Viewer):
     """A line of JSON for every look, answered or not."""
 
     def __init__(self) -> None:
         self._shown = (0, False, 0)
 
-    def show(self, seen: Seen) -> bool:
+    def show(self, seen: Snapshot) -> bool:
         """See ``Viewer``."""
         place = (seen.number, seen.error is not None, int(seen.away_seconds))
         if place == self._shown:
@@ -241,11 +228,8 @@ class _JsonLines:
         self._shown = place
         return emit(to_json(_fields(seen)))
 
-    def close(self) -> None:
-        """See ``Viewer``."""
 
-
-def _fields(seen: Seen) -> dict[str, Any]:
+def _fields(seen: Snapshot) -> dict[str, Any]:
     """Return what is seen as one JSON object: that of ``dl4j status``, and what a single look does not know."""
     away = None
     if seen.error is not None:
@@ -262,24 +246,21 @@ def _fields(seen: Seen) -> dict[str, Any]:
     }
 
 
-class _Lines:
+class _Lines(Viewer):
     """A line of text for every look that has news."""
 
     def __init__(self) -> None:
         self._last, self._is_away = "", False
 
-    def show(self, seen: Seen) -> bool:
+    def show(self, seen: Snapshot) -> bool:
         """See ``Viewer``."""
         was_away, self._is_away = self._is_away, seen.error is not None
         again = "answers again: " if was_away and not self._is_away else ""
         last, self._last = self._last, _line(seen)
         return self._last == last or emit(f"{_time_of_day(time.time())} {again}{printable(self._last)}")
 
-    def close(self) -> None:
-        """See ``Viewer``."""
 
-
-def _line(seen: Seen) -> str:
+def _line(seen: Snapshot) -> str:
     """Return what is seen in one line, which is the same as long as nothing changes."""
     fields = seen.fields or {}
     if seen.error is not None:
@@ -328,14 +309,14 @@ def _time_of_day(seconds: float) -> str:
 # -- on a terminal -----------------------------------------------------------------------------------------------------
 
 
-class Screen:
+class Screen(Viewer):
     """Lines that change in place, and stay as they are at the end."""
 
     def __init__(self, console: Console) -> None:
         self._console, self._panel = console, Panel(console)
         self._has_begun = False
 
-    def show(self, seen: Seen) -> bool:
+    def show(self, seen: Snapshot) -> bool:
         """See ``Viewer``."""
         lines = rows(seen, self._console.width, self._console.height)
         if self._has_begun:
@@ -351,7 +332,7 @@ class Screen:
             self._panel.stop(leave=True)
 
 
-def rows(seen: Seen, width: int, height: int) -> list[Text]:
+def rows(seen: Snapshot, width: int, height: int) -> list[Text]:
     """Return the lines for a terminal of so many columns and rows; where these are few, some workers share one."""
     fields = seen.fields or {}
     head, tail = list(_head(seen, fields, min(_MAX_WIDTH, width - 1) - LABEL_WIDTH - 2)), list(_tail(seen, fields))
@@ -362,7 +343,7 @@ def rows(seen: Seen, width: int, height: int) -> list[Text]:
     return lines
 
 
-def _head(seen: Seen, fields: dict[str, Any], width: int) -> Iterator[Text]:
+def _head(seen: Snapshot, fields: dict[str, Any], width: int) -> Iterator[Text]:
     if seen.error is not None:
         yield row("no answer", Text(f"for {duration(seen.away_seconds)}, trying again", "yellow"))
         for part in textwrap.wrap(_flat(str(seen.error)), max(8, width))[:_ERROR_LINES]:
@@ -394,7 +375,7 @@ def _share(fields: dict[str, Any]) -> str:
     return "" if fields["total_examples"] is None else f" of {fields['total_examples']:,}"
 
 
-def _left(seen: Seen, fields: dict[str, Any]) -> str:
+def _left(seen: Snapshot, fields: dict[str, Any]) -> str:
     if fields["total_examples"] is None or fields["state"] not in GOES_ON:
         return ""
     return f", {duration((fields['total_examples'] - fields['examples']) / seen.speed)} left"
@@ -405,7 +386,7 @@ def _best(fields: dict[str, Any]) -> str:
     return f", best {fields['metric']} {best['score']:.4f} in round {best['round']}" if best else ""
 
 
-def _workers(seen: Seen, fields: dict[str, Any], room: int) -> list[Text]:
+def _workers(seen: Snapshot, fields: dict[str, Any], room: int) -> list[Text]:
     """Return a line for each worker; where there is no room for all, one for those that are left."""
     workers = fields["workers"]
     if not workers:
@@ -428,7 +409,7 @@ def _doing(worker: dict[str, Any], silent: float | None) -> Text:
     return Text(_flat(text), "yellow" if late or worker["state"].startswith("gone") else "")
 
 
-def _tail(seen: Seen, fields: dict[str, Any]) -> Iterator[Text]:
+def _tail(seen: Snapshot, fields: dict[str, Any]) -> Iterator[Text]:
     if fields["failures"]:
         last = fields["failures"][-1]
         where = f"round {last['round']}, slot {last['slot']}, worker {short_name(str(last['worker']))}"
