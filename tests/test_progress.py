@@ -24,11 +24,12 @@ from dl4jlegacy.scaleout.actors.worker_pool import network_performer
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.links.liveness.quorum import Waiting
 from dl4jlegacy.scaleout.monitoring.outcome import RunStatus
+from dl4jlegacy.scaleout.monitoring.speed import Speed
 from dl4jlegacy.scaleout.persistence.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.plan import Phase, Plan
 from dl4jlegacy.scaleout.state.records import Head, Manifest
 from dl4jlegacy.training import prepare as training
-from dl4jlegacy.training.progress import ProgressLine, Speed, shown
+from dl4jlegacy.training.progress import ProgressLine, shown
 from dl4jlegacy.training.run import resolve
 from tests.support import REPOSITORY
 

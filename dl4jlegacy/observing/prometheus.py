@@ -13,7 +13,7 @@ import socket
 import socketserver
 import threading
 from bisect import bisect_left
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -25,6 +25,8 @@ from dl4jlegacy.errors import ConfError, Dl4jError, UsageError, how_to_install
 from dl4jlegacy.scaleout.monitoring.observers import ObservedRun, RunObserver
 from dl4jlegacy.scaleout.monitoring.run_state import STATES as RUN_STATES
 from dl4jlegacy.scaleout.monitoring.run_state import StateName
+from dl4jlegacy.scaleout.monitoring.silence import Silence
+from dl4jlegacy.scaleout.monitoring.speed import Speed
 from dl4jlegacy.scaleout.persistence.history import HistoryEntry
 from dl4jlegacy.scaleout.phases import PHASES, EventStats
 from dl4jlegacy.scaleout.protocol import NewModel
@@ -43,7 +45,7 @@ STATES = ("idle", "working", "stuck", "gone", "other")
 """What a worker may be; what this version does not know is ``other``."""
 _SECONDS = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0)
 """Bounds of the histograms."""
-_SAMPLE_SECONDS, _RATE_SECONDS = 0.5, 10.0
+_SAMPLE_SECONDS = 0.5
 _REQUEST_SECONDS, _MOST_LEAVING, _LEAVING_SECONDS, _BACKLOG = 5.0, 8, 1.0, 64
 """A client has so long to say and to read the next piece; beside those inside, so many may be leaving, for so long."""
 
@@ -121,6 +123,7 @@ class _State:
     """What is known of the run; changed by the threads that observe, read by those that serve, under one lock."""
 
     run: ObservedRun
+    silence: Silence
     active: bool = True
     is_in: StateName = "waiting"
     version: HistoryEntry | None = None
@@ -131,10 +134,7 @@ class _State:
     checkpoints_failed: int = 0
     reissued: Counter[ReissueReason] = field(default_factory=Counter)
     workers: tuple[WorkerRecord, ...] = ()
-    beats: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """Of each worker its last heartbeat, and when that was seen here first, by this process's clock."""
-    examples: deque[tuple[float, int]] = field(default_factory=deque)
-    """When so many examples were in the model, of the last seconds."""
+    speed: Speed = field(default_factory=Speed)
 
 
 class _Histogram:
@@ -229,7 +229,7 @@ class PrometheusObserver(RunObserver):
     def begin(self, run: ObservedRun) -> None:
         """See ``RunObserver``."""
         with self._lock:
-            self._state = _State(run)
+            self._state = _State(run, Silence(self._clock))
 
     def new_version(self, version: HistoryEntry, event: NewModel) -> None:
         """See ``RunObserver``."""
@@ -273,7 +273,7 @@ class PrometheusObserver(RunObserver):
         self.sample()
         with self._lock:
             if self._state is not None:
-                self._state.active, self._state.workers, self._state.beats = False, (), {}
+                self._state.active, self._state.workers, self._state.silence = False, (), Silence(self._clock)
                 self._state.is_in = "ended"
 
     # -- the server's threads -----------------------------------------------------------------------------------------
@@ -292,11 +292,9 @@ class PrometheusObserver(RunObserver):
             return
         now = self._clock.now()
         with self._lock:
-            state.workers, before = workers, state.beats
-            state.beats = {one.id: _seen(before.get(one.id), one.beat, now) for one in workers}
-            state.examples.append((now, 0 if state.head is None else state.head.examples))
-            while len(state.examples) > 2 and now - state.examples[0][0] > _RATE_SECONDS:
-                state.examples.popleft()
+            state.workers = workers
+            state.silence.update({one.id: one.beat for one in workers})
+            state.speed.add(now, 0 if state.head is None else state.head.examples)
 
     def collect(self) -> Iterator[Any]:
         """Yield all figures but the process's; called by the registry."""
@@ -329,7 +327,6 @@ class PrometheusObserver(RunObserver):
         head, version, validation = state.head, state.version, state.validation
         words = [one.state.partition(" ")[0] for one in state.workers]
         counts = Counter(word if word in STATES else "other" for word in words)
-        now = self._clock.now()
         values: Values = {
             "dl4j_rounds_planned": state.run.plan.total_rounds,
             "dl4j_rounds_total": 0 if head is None else head.round,
@@ -337,12 +334,12 @@ class PrometheusObserver(RunObserver):
             "dl4j_batches_total": 0 if head is None else head.batches,
             "dl4j_examples_total": 0 if head is None else head.examples,
             "dl4j_updates_dropped_total": 0 if head is None else head.updates_dropped,
-            "dl4j_examples_per_second": _rate(state.examples),
+            "dl4j_examples_per_second": state.speed.now,
             "dl4j_jobs_done_total": state.jobs_done,
             "dl4j_jobs_reissued_total": {(why,): state.reissued[why] for why in get_args(ReissueReason)},
             "dl4j_run_state": {(name,): float(name == state.is_in) for name in RUN_STATES},
             "dl4j_workers": {(name,): counts[name] for name in STATES},
-            "dl4j_heartbeat_age_seconds": max((now - since for _, since in state.beats.values()), default=0.0),
+            "dl4j_heartbeat_age_seconds": max(state.silence.seconds().values(), default=0.0),
             "dl4j_checkpoints_failed_total": state.checkpoints_failed,
         }
         if version is not None:
@@ -378,19 +375,6 @@ def _library() -> Any:
     except ImportError as exc:
         raise ConfError(f"metrics need prometheus-client, which is not installed: {how_to_install('metrics')}") from exc
     return prometheus_client
-
-
-def _seen(before: tuple[float, float] | None, beat: float, now: float) -> tuple[float, float]:
-    """Return a heartbeat and when it was seen first: now, if it is another than before."""
-    return before if before is not None and before[0] == beat else (beat, now)
-
-
-def _rate(examples: Sequence[tuple[float, int]]) -> float:
-    """Return the examples per second between the first and the last look."""
-    if len(examples) < 2:
-        return 0.0
-    (began, first), (ended, last) = examples[0], examples[-1]
-    return max(0.0, (last - first) / (ended - began)) if ended > began else 0.0
 
 
 # -- the server --------------------------------------------------------------------------------------------------------

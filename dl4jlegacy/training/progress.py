@@ -10,7 +10,6 @@ import os
 import sys
 import textwrap
 import uuid
-from collections import deque
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self, TextIO
@@ -18,11 +17,11 @@ from typing import Any, Self, TextIO
 from dl4jlegacy.errors import counted
 from dl4jlegacy.kernels.compilation import kernels_being_compiled
 from dl4jlegacy.scaleout.monitoring.outcome import RunStatus
+from dl4jlegacy.scaleout.monitoring.speed import Speed
 
-__all__ = ["ProgressLine", "Speed", "compiling", "duration", "phase", "reading", "score", "shown", "status_line"]
+__all__ = ["ProgressLine", "compiling", "duration", "phase", "reading", "score", "shown", "status_line"]
 
 _TROUBLE_WIDTH = 160
-_WINDOW_SECONDS = 10.0
 _NOTEBOOK_SECONDS = 1.0  # between two lines
 _COLUMNS = 80  # of a terminal that does not say how many it has
 _ERASE = "\r\x1b[K"
@@ -158,30 +157,6 @@ class _WaitingLines:
         if begins and status.waiting is not None:
             with contextlib.suppress(OSError, ValueError):
                 print(status.waiting.text(), file=self._stream, flush=True)
-
-
-class Speed:
-    """Examples per second over the last few seconds: phases differ, and compiling kernels does not count."""
-
-    def __init__(self) -> None:
-        self._seen: deque[tuple[float, int]] = deque()
-
-    def add(self, seconds: float, examples: int) -> None:
-        """Take down how many examples the run had counted after so many seconds."""
-        if self._seen and (seconds < self._seen[-1][0] or examples < self._seen[-1][1]):
-            self._seen.clear()  # of another run, or one that went back
-        if not self._seen or seconds > self._seen[-1][0]:
-            self._seen.append((seconds, examples))
-        while len(self._seen) > 2 and self._seen[1][0] <= seconds - _WINDOW_SECONDS:
-            self._seen.popleft()
-
-    @property
-    def now(self) -> float:
-        """The speed; 0 while it is not known."""
-        if len(self._seen) < 2:
-            return 0.0
-        (start, before), (end, after) = self._seen[0], self._seen[-1]
-        return (after - before) / (end - start)
 
 
 def status_line(status: RunStatus, speed: float, worker_command: str = "") -> str:

@@ -19,11 +19,12 @@ from dl4jlegacy.observing.ratios import RatiosEntry
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStateTracker
 from dl4jlegacy.scaleout.monitoring.run_state import RunFacts, run_state
+from dl4jlegacy.scaleout.monitoring.silence import Silence
 from dl4jlegacy.scaleout.zookeeper import MasterElection, ZookeeperConfigurationRetriever, ZooKeeperSession
 from dl4jlegacy.storage import paths as storage
 from dl4jlegacy.ui.evaluation import EvaluationView, evaluate_newest
 from dl4jlegacy.ui.models import FolderModels, Model, newest_of
-from dl4jlegacy.ui.sources import OF_CHECKPOINTS, RunFiles, Silence, TrackerState, exported
+from dl4jlegacy.ui.sources import OF_CHECKPOINTS, RunFiles, TrackerState, exported
 from dl4jlegacy.ui.view import Reading, run_view
 
 __all__ = ["ClusterSource"]

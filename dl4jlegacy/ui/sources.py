@@ -28,6 +28,7 @@ from dl4jlegacy.scaleout.monitoring.run_state import (
     run_state,
     who_leads,
 )
+from dl4jlegacy.scaleout.monitoring.silence import Silence
 from dl4jlegacy.scaleout.persistence.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.persistence.history import FollowedHistory, HistoryEntry
 from dl4jlegacy.scaleout.persistence.journal import FollowedJournal, JournalEntry, JournalReader
@@ -42,7 +43,7 @@ from dl4jlegacy.ui.evaluation import EvaluationView, evaluate_newest
 from dl4jlegacy.ui.models import FolderModels, Model, newest_of
 from dl4jlegacy.ui.view import Reading, RunView, job_views, run_view, worker_views, workers_of_history
 
-__all__ = ["OF_CHECKPOINTS", "FolderSource", "LocalSource", "RunFiles", "Silence", "Source", "TrackerState"]
+__all__ = ["OF_CHECKPOINTS", "FolderSource", "LocalSource", "RunFiles", "Source", "TrackerState"]
 
 T = TypeVar("T")
 
@@ -358,22 +359,6 @@ def exported(folder: str, out: str) -> str:
         f"the model of run {fields['run']} in round {fields['round']}, after {fields['examples']:,} examples, is in "
         f"{fields['model_path']}"
     )
-
-
-class Silence:
-    """For how long heartbeats have not changed, by the clock of this process: no other machine's is believed."""
-
-    def __init__(self, clock: Clock = RUNNING) -> None:
-        self._clock, self._seen = clock, dict[str, tuple[float, float]]()
-
-    def update(self, beats: Mapping[str, float]) -> dict[str, float]:
-        """Return the seconds since each worker's beat was first seen."""
-        now = self._clock.now()
-        self._seen = {
-            id: self._seen[id] if id in self._seen and self._seen[id][0] == beat else (beat, now)
-            for id, beat in beats.items()
-        }
-        return {id: now - since for id, (_, since) in self._seen.items()}
 
 
 class TrackerState:

@@ -89,10 +89,14 @@ def _where_the_model_is(fields: Mapping[str, object], location: RunLocation) -> 
             label = fields.get("label", "the classes")
             what = ", ".join(label) if isinstance(label, list) else str(label)
             yield f"Predict {what} of other images: {command('predict', model, 'IMAGE_OR_FOLDER')}"
-        elif fields["accuracy"] is not None and str(fields["dataset"]).endswith((".txt", "sonnets")):
-            yield f"Predict what follows each line of a text: {command('predict', model, 'FILE.txt')}"
-        elif fields["accuracy"] is not None and not str(fields["dataset"]).endswith((".txt", "sonnets")):
-            yield f"Predict the classes of rows without labels: {command('predict', model, 'FILE.csv')}"
+        elif fields["accuracy"] is not None:
+            is_text = str(fields["dataset"]).endswith((".txt", "sonnets"))
+            what, file = (
+                ("what follows each line of a text", "FILE.txt")
+                if is_text
+                else ("the classes of rows without labels", "FILE.csv")
+            )
+            yield f"Predict {what}: {command('predict', model, file)}"
         elif "r2" in fields:
             yield f"Predict {fields['label']} for rows without it: {command('predict', model, 'FILE.csv')}"
     elif folder:

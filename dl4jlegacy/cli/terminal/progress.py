@@ -24,12 +24,13 @@ from dl4jlegacy.kernels.compilation import kernels_being_compiled
 from dl4jlegacy.scaleout.links.liveness.quorum import Waiting
 from dl4jlegacy.scaleout.monitoring.outcome import RunStatus
 from dl4jlegacy.scaleout.monitoring.run_state import GOES_ON
+from dl4jlegacy.scaleout.monitoring.speed import Speed
 from dl4jlegacy.scaleout.persistence.journal import JournalEntry
 from dl4jlegacy.scaleout.workers.arithmetic import use_device
 from dl4jlegacy.system.console import emit, error_fields, open_console
 from dl4jlegacy.system.exits import Stopped
 from dl4jlegacy.system.strict_json import to_json
-from dl4jlegacy.training.progress import Speed, compiling, duration, phase, score, status_line
+from dl4jlegacy.training.progress import compiling, duration, phase, score, status_line
 
 if TYPE_CHECKING:
     from dl4jlegacy.training.prepare import Report

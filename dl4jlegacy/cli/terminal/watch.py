@@ -24,12 +24,14 @@ from rich.text import Text
 from dl4jlegacy.cli.terminal.panel import LABEL_WIDTH, Panel, bar, row
 from dl4jlegacy.errors import Dl4jError, TrackerError, counted
 from dl4jlegacy.scaleout.monitoring.run_state import GOES_ON, RunFacts, RunState, run_state, short_name
+from dl4jlegacy.scaleout.monitoring.silence import Silence
+from dl4jlegacy.scaleout.monitoring.speed import Speed
 from dl4jlegacy.system.clock import RUNNING, SLICE_SECONDS, Clock
 from dl4jlegacy.system.console import emit, error_fields, printable
 from dl4jlegacy.system.exits import exits_as_errors
 from dl4jlegacy.system.service_threads import ServiceThread
 from dl4jlegacy.system.strict_json import to_json
-from dl4jlegacy.training.progress import Speed, duration
+from dl4jlegacy.training.progress import duration
 
 __all__ = ["Screen", "Snapshot", "StatusPoller", "Viewer", "rows", "watch"]
 
@@ -87,8 +89,7 @@ class StatusPoller:
         self._new: queue.Queue[Snapshot | Exception] = queue.Queue(_MOST_NEW)
         self._known: tuple[Snapshot, float, float | None] = Snapshot(), clock.now(), None
         """The last snapshot; when a look was last answered; when the present look began, None between two looks."""
-        self._speed = Speed()
-        self._beats: dict[str, tuple[float, float]] = {}
+        self._speed, self._silence = Speed(), Silence(clock)
         self._latest: dict[str, Any] = {}  # the last fields with a head, which is removed after the end
         self._thread = ServiceThread(target=self._run, name="dl4j-watch")
 
@@ -160,11 +161,8 @@ class StatusPoller:
             self._latest = fields
         if fields["examples"] is not None:
             self._speed.add(now, fields["examples"])
-        before, beats = self._beats, {worker["id"]: worker["beat"] for worker in fields["workers"]}
-        self._beats = {
-            id: before[id] if id in before and before[id][0] == beat else (beat, now) for id, beat in beats.items()
-        }
-        silent = {id: now - since for id, (_, since) in self._beats.items() if now - since >= _SILENT_SECONDS}
+        seconds = self._silence.update({worker["id"]: worker["beat"] for worker in fields["workers"]})
+        silent = {id: since for id, since in seconds.items() if since >= _SILENT_SECONDS}
         is_over = fields["state"] == "ended" and fields["master"] is None and not fields["standbys"]
         return Snapshot(number, fields, time.time(), is_over=is_over, speed=self._speed.now, silent=silent)
 
