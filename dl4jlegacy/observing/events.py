@@ -1,8 +1,8 @@
-"""What happens in a run, told to a command or to a web address of somebody else's, as a JSON object each time.
+"""Sends a run's events to a command or a web address, each as a JSON object.
 
-Events are the entries of the run's journal, and each change of its state; a run in one process has no journal, and
-tells of its state and of jobs that failed. Nothing that receives them can harm the run: they wait in a queue with a
-bound, are handed on by threads of their own, each with a deadline, and what cannot be told is lost, with a warning.
+Events are the entries of the run's journal and the changes of its state. A run in one process has no journal; its
+events are the changes of its state and the jobs that failed. A receiver cannot harm the run: events wait in a bounded
+queue and are sent by a thread per receiver, each with a deadline. Events that cannot be sent are lost, with a warning.
 """
 
 from __future__ import annotations
@@ -41,34 +41,39 @@ logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.5
 _MOST_WAITING = 200
-"""So many events wait at most; then the oldest of them are lost, and the next one says how many."""
+"""Most events that wait for a receiver; beyond it the oldest are lost, and the next event says how many."""
 _COMMAND_SECONDS, _REQUEST_SECONDS, _CLOSE_SECONDS = 10.0, 5.0, 15.0
 _PAUSES = (1.0, 3.0)
-"""Before a request is sent again that was not taken."""
+"""Seconds before a failed request is sent again."""
 _SECRETS = ("DL4J_SECRET", "DL4J_WEBHOOK")
-"""Variables that a command of somebody's does not get."""
+"""Variables that commands do not get."""
 
 
 class Receiver(ABC):
-    """Somebody who is told of events, on a thread of its own. Args: ``pause`` waits, and returns True at the end."""
+    """Takes events, on a thread of its own."""
 
     name: str
-    """What it is called in messages; nothing secret is in it."""
+    """Its name in messages, without secrets."""
 
     @abstractmethod
     def tell(self, event: bytes, pause: Callable[[float], bool]) -> str:
-        """Hand an event on; return why that could not be done, "" if it was. Does not raise; has a deadline."""
+        """Send an event; return why that failed, "" if it did not. Does not raise; has a deadline.
+
+        Args:
+            event: as JSON.
+            pause: waits for so many seconds; returns True if the run ended meanwhile.
+        """
 
 
 class Command(Receiver):
-    """A command that is started for each event, with the event on its standard input. No shell reads it.
+    """A command that is started, without a shell, for each event, with the event on its standard input.
 
     Args:
-        words: the command and its arguments, as a shell would take them apart.
-        seconds: after so long it is killed, with all that it has started.
+        words: the command and its arguments, quoted as for a shell.
+        seconds: its deadline; then it is killed, with the processes that it has started.
 
     Raises:
-        UsageError: it cannot be taken apart, or is empty.
+        UsageError: the quotes are not closed, or it is empty.
     """
 
     def __init__(self, words: str, seconds: float = _COMMAND_SECONDS) -> None:
@@ -77,7 +82,7 @@ class Command(Receiver):
         except ValueError as exc:
             raise UsageError(f"--on-event cannot be read as a command: {exc}; close its quotes") from exc
         if not self._words:
-            raise UsageError("--on-event is empty; give the command that is to be told of events")
+            raise UsageError("--on-event is empty; give a command")
         self.name, self._seconds = f"the command {self._words[0]}", seconds
 
     def tell(self, event: bytes, pause: Callable[[float], bool]) -> str:
@@ -105,19 +110,20 @@ class Command(Receiver):
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *args: Any, **kwargs: Any) -> None:
-        """Follow none: what an address may lead to, its owner is to say himself."""
+        """Follow no redirect."""
         return
 
 
 class Webhook(Receiver):
-    """A web address that gets each event by POST; sent again, twice at most, where it fails or is not there.
+    """A web address that gets each event by POST; a failed request is sent again, twice at most.
 
     Args:
-        url: http or https; only its host is ever named.
-        seconds: of each request.
+        url: http or https; messages name its host only.
+        seconds: deadline of each request.
+        pauses: seconds before each further try.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is no such address.
     """
 
     def __init__(self, url: str, seconds: float = _REQUEST_SECONDS, pauses: Sequence[float] = _PAUSES) -> None:
@@ -141,7 +147,7 @@ class Webhook(Receiver):
         raise AssertionError("the last pause is None")
 
     def _post(self, event: bytes) -> tuple[str, bool]:
-        """Return why it was not taken, "" if it was, and whether no other try would change that."""
+        """Return why the request failed, "" if it did not, and whether another try would be useless."""
         headers = {"content-type": "application/json", "user-agent": "dl4jlegacy"}
         request = urllib.request.Request(self._url, event, headers, method="POST")  # checked above
         try:
@@ -156,7 +162,7 @@ class Webhook(Receiver):
 
 
 class _Queue:
-    """Events for one receiver, and the thread that hands them on."""
+    """Events for one receiver, and the thread that sends them."""
 
     def __init__(self, receiver: Receiver) -> None:
         self.receiver = receiver
@@ -168,7 +174,7 @@ class _Queue:
         self._thread.start()
 
     def put(self, event: dict[str, Any]) -> None:
-        """Have an event handed on soon; does not wait."""
+        """Have an event sent soon; does not wait."""
         with self._lock:
             self._waiting.append(event)
             if len(self._waiting) > _MOST_WAITING:
@@ -177,7 +183,7 @@ class _Queue:
         self._news.set()
 
     def close(self, deadline: Deadline) -> None:
-        """Hand on what is left, until the deadline."""
+        """Send the events that are left, until the deadline."""
         self._closed.set()
         self._news.set()
         self._thread.join(max(0.0, deadline.left()))
@@ -214,10 +220,10 @@ class _Queue:
 
 
 class EventObserver(RunObserver):
-    """Tells receivers what happens in the runs that it follows; a master's.
+    """Sends the events of the runs that it follows, in the master's process.
 
     Args:
-        receivers: whom to tell, each on a thread of its own while a run is under way.
+        receivers: each has a thread of its own during a run.
     """
 
     def __init__(self, receivers: Sequence[Receiver]) -> None:
@@ -235,7 +241,7 @@ class EventObserver(RunObserver):
         self._thread.start()
 
     def happened(self, entries: Sequence[JournalEntry]) -> None:
-        """See ``RunObserver``; its state is looked at here, which is known sooner than it can be written."""
+        """See ``RunObserver``; changes of the state are not taken from the journal, where they come later."""
         for entry in entries:
             if entry.event != "state_changed":
                 fields = {name: value for name, value in entry.flat().items() if name not in ("traceback", "event")}
@@ -263,7 +269,7 @@ class EventObserver(RunObserver):
             queue.put({"event": event, "run": run, "time": time.time(), **fields})
 
     def _state(self, is_last: bool) -> RunState:
-        """Return the state of the run; how it has ended, its tracker is asked."""
+        """Return the state of the run; its end is read from its tracker."""
         assert self._run is not None
         head = self._run.tracker.head() if is_last else None
         if head is None or head.status == "running":

@@ -1,7 +1,8 @@
-"""A run's rounds and jobs as spans of OpenTelemetry, built of the phases that its processes record.
+"""A run's rounds and jobs as spans of OpenTelemetry, made of the phases that its processes record.
 
-Each process exports its own spans. A round is a trace, whose number and whose span follow from the run's incarnation
-and the round's number: so the jobs of all processes belong to the round of the master, though nothing travels for it.
+Each process exports its own spans. A round is a trace; the numbers of the trace and of its span are computed from the
+run's incarnation and the number of the round. So the jobs of all processes are in the trace of the master's round, and
+no message is needed for it.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class OpenTelemetryObserver(RunObserver):
         except ValueError as exc:
             raise ConfError(f"spans cannot be exported as the variables OTEL_... say: {exc}") from exc
         resource = Resource.create()
-        if str(resource.attributes[SERVICE_NAME]).startswith("unknown_service"):  # nobody has named it
+        if str(resource.attributes[SERVICE_NAME]).startswith("unknown_service"):  # no variable names it
             resource = resource.merge(Resource({SERVICE_NAME: "dl4j"}))
         self._ids = _ids()
         self._provider = TracerProvider(resource=resource, id_generator=self._ids, shutdown_on_exit=False)
@@ -106,7 +107,7 @@ class OpenTelemetryObserver(RunObserver):
                 self._spans.note(slot, failure)
 
     def end(self) -> None:
-        """See ``RunObserver``: the spans that are open end with what is known of them."""
+        """See ``RunObserver``: open spans end at their last phase."""
         with self._lock:
             spans, self._spans = self._spans, None
             if spans is not None:
@@ -127,7 +128,7 @@ def _otlp() -> SpanProcessor:
 
 
 def _ids() -> Any:
-    """Return a source of random numbers for spans that gives those that are set instead, once."""
+    """Return a generator of random numbers for spans; ``forced`` numbers are used instead, once."""
     from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 
     class Ids(RandomIdGenerator):
@@ -152,7 +153,7 @@ class _Spans:
         self._jobs: dict[str, tuple[Slot, list[EventStats]]] = {}
         """By thread: the job that it does, and the phases of it so far."""
         self._rounds: dict[int, tuple[float, float]] = {}
-        """When the master began with a round that has not ended, and what was last in it, as far as is known."""
+        """Start, and end so far, of each round of the master that has not ended."""
         self._next: int | None = None
         """The first round that has not ended; None: this process is no master, or has not begun."""
         self._done, self._last = 0, (0.0, 0.0)
@@ -175,11 +176,11 @@ class _Spans:
                 self._end_rounds(before=round_)
 
     def made(self, version: HistoryEntry) -> None:
-        """Note that a version was made, with which the rounds before its own are done."""
+        """Note that a version was made; the rounds before its round are done."""
         self._done = version.round
 
     def note(self, slot: Slot, failure: Failure) -> None:
-        """Note that a job failed, whose phases may not have come yet."""
+        """Note that a job failed; its phases may come later."""
         if len(self._failures) < _MOST_FAILURES:
             self._failures[f"worker-{failure.worker.rpartition('-')[2]}", slot] = failure
 
@@ -215,9 +216,9 @@ class _Spans:
         span.end(_ns(max(event.start + event.seconds for event in events)))
 
     def _end_rounds(self, *, before: int) -> None:
-        """End the rounds that the master will not come back to.
+        """End the rounds that the master has finished.
 
-        Without rounds one is committed many times, and another not at all, which is then as long as the one before.
+        An asynchronous run commits some rounds many times and others never; the latter get the times of the one before.
         """
         if self._next is None:
             return
@@ -260,7 +261,7 @@ class _Spans:
 
 
 def _root() -> Context:
-    """Return a context without any span in it, whatever this thread has otherwise."""
+    """Return a context without a span."""
     from opentelemetry.context import Context
 
     return Context()

@@ -1,9 +1,9 @@
 """A run's figures for Prometheus, served by the processes of its master and of its workers.
 
-They are in a registry of their own, so that a program that has metrics itself is not mixed up with them. What a label
-may be is fixed beforehand, whatever a run, or a stranger in its grid, comes up with: no figure is kept for each worker.
+They are in a registry of their own, apart from the metrics of the program. The values of labels are fixed beforehand,
+so that neither a run nor a stranger in its grid can make their number grow: there is no metric for each worker.
 
-``METRICS`` says what there is; ``docs/prometheus.md`` has it as a table, and a test compares both with what is served.
+``METRICS`` lists them; a test compares it with the table in ``docs/prometheus.md`` and with what is served.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ __all__ = ["METRICS", "Metric", "PrometheusObserver", "Values", "families"]
 logger = logging.getLogger(__name__)
 
 STATES = ("idle", "working", "stuck", "gone", "other")
-"""What a worker may be; what this version does not know is ``other``."""
+"""States of workers; a state that this version does not know counts as ``other``."""
 _SECONDS = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0)
 """Bounds of the histograms."""
 _SAMPLE_SECONDS = 0.5
 _REQUEST_SECONDS, _MOST_LEAVING, _LEAVING_SECONDS, _BACKLOG = 5.0, 8, 1.0, 64
-"""A client has so long to say and to read the next piece; beside those inside, so many may be leaving, for so long."""
+"""Seconds for each read and write of a client; clients that may be closing at a time, and seconds for that; backlog."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One of the figures: its name as it is served, what it is, the label that it has ("": none), and who has it."""
+    """A metric: its name, kind and text as served, its labels with commas between, and which processes have it."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -112,7 +112,7 @@ METRICS = (
     Metric("dl4j_run_state", "gauge", "1 for the state that the run is in, else 0", "state", of="master"),
     Metric("dl4j_checkpoints_failed_total", "counter", "checkpoints that could not be written", of="master"),
 )
-"""All figures, but for those of the process that ``prometheus_client`` has: ``process_resident_memory_bytes`` ..."""
+"""All metrics but those of ``prometheus_client`` about the process: ``process_resident_memory_bytes`` ..."""
 Values = dict[str, float | dict[tuple[str, ...], float]]
 """The value of each metric by its name; with labels: the value for each of their texts."""
 _FIGURES = tuple(name for name in Figures.__struct_fields__ if name != "examples")
@@ -120,7 +120,7 @@ _FIGURES = tuple(name for name in Figures.__struct_fields__ if name != "examples
 
 @dataclass(slots=True)
 class _State:
-    """What is known of the run; changed by the threads that observe, read by those that serve, under one lock."""
+    """The state of the run; changed by the run's threads and read by the server's, under one lock."""
 
     run: ObservedRun
     silence: Silence
@@ -279,7 +279,7 @@ class PrometheusObserver(RunObserver):
     # -- the server's threads -----------------------------------------------------------------------------------------
 
     def sample(self) -> None:
-        """Look at the workers and the speed: how long a heartbeat has not changed can only be seen by looking often."""
+        """Read the workers, their heartbeats and the speed; called twice a second."""
         with self._lock:
             state = self._state
         if state is None or not state.active:
@@ -297,7 +297,7 @@ class PrometheusObserver(RunObserver):
             state.speed.add(now, 0 if state.head is None else state.head.examples)
 
     def collect(self) -> Iterator[Any]:
-        """Yield all figures but the process's; called by the registry."""
+        """Yield all metrics but those of the process; called by the registry."""
         yield self._phases.collect(self._library)
         yield self._rounds.collect(self._library)
         with self._lock:
@@ -306,7 +306,7 @@ class PrometheusObserver(RunObserver):
         yield from families(self._library, METRICS, values)
 
     def describe(self) -> Iterable[Any]:
-        """Return nothing: what there is shows when a run has begun."""
+        """Return nothing: the metrics are known when a run has begun."""
         return ()
 
     def _values(self, state: _State) -> Values:
@@ -367,7 +367,7 @@ def families(library: Any, metrics: Sequence[Metric], values: Values) -> Iterato
 
 
 def _library() -> Any:
-    """Return what is used of ``prometheus_client``; raises ``ConfError`` without it."""
+    """Return ``prometheus_client``; raises ``ConfError`` if it is not installed."""
     try:
         import prometheus_client
         import prometheus_client.core
@@ -392,7 +392,7 @@ class _Handler(WSGIRequestHandler):
         return is_whole
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Log requests where nobody sees them who does not ask for it."""
+        """Log requests at debug level."""
         logger.debug("%s: %s", self.client_address[0], format % args)
 
 
@@ -435,7 +435,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         self.setup_environ()
 
     def service_actions(self) -> None:
-        """Look at the run; called between requests."""
+        """Sample the run; called between requests."""
         try:
             with exits_as_errors():
                 self._look()
@@ -443,7 +443,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
             logger.exception("the metrics' look at the run failed")
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a client on a thread of its own; where there are many, who has been waited for longest has to leave."""
+        """Serve a client on a thread of its own; if there are too many, close the oldest that has sent no request."""
         if not self._threads_left.acquire(timeout=_LEAVING_SECONDS):  # those that have to leave are about to
             super().shutdown_request(request)
             return
@@ -459,7 +459,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
             self._places.serve(request)
 
     def get_request(self) -> Any:
-        """Take a connection; where that cannot be, wait for a moment, as it would be tried again at once."""
+        """Accept a connection; after a failure wait for a moment, since the caller tries again at once."""
         try:
             return super().get_request()
         except OSError as exc:  # for example: no more files can be opened

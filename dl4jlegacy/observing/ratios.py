@@ -1,7 +1,7 @@
 """How large a version's update is beside the parameters, kept in a run's folder for the dashboard (``--ui``).
 
 DL4J's rule of thumb: about 0.001; much more, and training is unsteady, much less, and it hardly learns. The checkpoints
-would tell it of the newest few versions only.
+have only the newest few versions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["FollowedRatios", "RatiosEntry", "RatiosFile", "RatiosObserver"]
 logger = logging.getLogger(__name__)
 
 _LEAST_SECONDS, _SHARE = 1.0, 0.001
-"""A version is looked at so often at most, and for no more than this share of the time."""
+"""Seconds between two measured versions, at least; largest share of the time that measuring takes."""
 _CLOSE_SECONDS = 30.0
 
 
@@ -57,7 +57,7 @@ class RatiosFile(LinesFile[RatiosEntry]):
 
 
 class FollowedRatios:
-    """The ratios in a run's folder, read again and again, of which only what was appended is read. For one thread."""
+    """The ratios in a run's folder; each reading reads only the lines that were appended. For one thread."""
 
     def __init__(self, folder: LinesFolder) -> None:
         self._file = RatiosFile(folder)
@@ -83,7 +83,7 @@ class FollowedRatios:
 
 
 class RatiosObserver(RunObserver):
-    """Keeps the ratios of a run every now and then, on a thread of its own; of one without a folder none.
+    """Writes the ratios of some versions of a run with a folder, on a thread of its own.
 
     Args:
         clock: of running time.
@@ -114,7 +114,7 @@ class RatiosObserver(RunObserver):
         """See ``RunObserver``."""
         if self._keeper is None or version.validation is not None:
             return
-        before, self._before = self._before, None  # held from one version to the next only, as it takes caches
+        before, self._before = self._before, None  # held until the next version only, to save memory
         if self._given is not None or self._clock.now() < self._due:
             return
         if before is None:

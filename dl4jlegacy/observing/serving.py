@@ -1,7 +1,7 @@
-"""The figures of served models for Prometheus, in a registry of their own.
+"""The metrics of served models for Prometheus, in a registry of their own.
 
-``SERVING_METRICS`` says what there is; ``docs/prometheus.md`` has it as a table, and a test compares both with what is
-served. Labels are the names of models, which are fixed when the server begins, and the few words that are listed here.
+``SERVING_METRICS`` lists them; a test compares it with the table in ``docs/prometheus.md`` and with what is served.
+Labels are the names of models, which are fixed when the server begins, and a few fixed words.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ SERVING_METRICS = (
     Metric("dl4j_serve_model_version", "gauge", "the version that is served; 1 is that of the start", "model"),
     Metric("dl4j_serve_reloads_total", "counter", "new versions: done, or failed", "model,outcome"),
 )
-"""All figures, but for those of the process that ``prometheus_client`` has: ``process_resident_memory_bytes`` ..."""
+"""All metrics but those of ``prometheus_client`` about the process: ``process_resident_memory_bytes`` ..."""
 _BY_NAME = {metric.name: metric for metric in SERVING_METRICS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFigures:
-    """What is asked of a model when its figures are read.
+    """The present figures of a model.
 
     Attributes:
         name: of the model.
-        version: that is served.
-        pending: requests that are not answered.
+        version: of the served model.
+        pending: requests that are not answered yet.
         waiting: those of them that wait for a worker.
         reloads: how many were ``done``, and how many ``failed``.
     """
@@ -58,7 +58,7 @@ class ServingMetrics:
     Args:
         library: ``prometheus_client``.
         models: their names.
-        figures: returns the rest, whenever all is read.
+        figures: returns the present figures of all models; called for each request.
     """
 
     def __init__(self, library: Any, models: Sequence[str], figures: Callable[[], Iterable[ModelFigures]]) -> None:
@@ -98,7 +98,7 @@ class ServingMetrics:
         self._seconds[model].observe(seconds)
 
     def of_batches(self, model: str) -> Callable[[int, int, float], None]:
-        """Return what is told of each batch of a model: requests, rows, and seconds of the network."""
+        """Return a function to call after each forward pass of a model, with (requests, rows, seconds)."""
         requests, rows, compute = self._batches[model]
 
         def computed(joined: int, count: int, seconds: float) -> None:
@@ -113,7 +113,7 @@ class ServingMetrics:
         return self._library.generate_latest(self._registry), self._library.CONTENT_TYPE_LATEST
 
     def describe(self) -> Iterable[Any]:
-        """Return nothing: what there is shows when it is read."""
+        """Return nothing: the metrics are known when they are read."""
         return ()
 
     def collect(self) -> Iterator[Any]:

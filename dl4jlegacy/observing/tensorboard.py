@@ -2,7 +2,7 @@
 
 The format is TensorFlow's: records with a length and checksums, a protocol buffer in each. tensorboardX brings both
 without TensorFlow; its writer is not used, since its thread ends at the first error, such as a full disk, and whoever
-writes then waits for ever.
+calls it then waits for ever.
 
 Each process that leads a run writes a file of its own. It begins with ``SessionLog.START`` and the first version in it,
 upon which TensorBoard drops what earlier files have from that version on: a run that went on from a checkpoint makes
@@ -54,19 +54,19 @@ __all__ = ["MOST_WAITING", "TensorBoardObserver"]
 logger = logging.getLogger(__name__)
 
 MOST_WAITING = 10_000
-"""So many points wait at most for a disk that is full or hangs; then the oldest are dropped."""
+"""Most points that wait for a disk that is full or hangs; beyond it the oldest are dropped."""
 _WRITE_SECONDS, _CLOSE_SECONDS = 2.0, 30.0  # TensorBoard looks for news every 30 s
 _POINT_SECONDS = 0.1
-"""Versions that are closer together are left out, but for validations and the last: TensorBoard shows some 1,000."""
+"""Seconds between two versions, at least, but for validations and the last: TensorBoard shows some 1,000."""
 _LAYERS_SECONDS, _LAYERS_SHARE = 1.0, 0.001
-"""The layers are looked at so often at most, and for no more than this share of the time."""
+"""Seconds between two versions with layers, at least; largest share of the time that the layers take."""
 _BINS = 30
 """Bars of a histogram."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """What there is to write of a version: numbers, and the model and the one before, if its layers are to be shown."""
+    """A version to write: its numbers; with layers also the model and the one before."""
 
     version: int
     time: float
@@ -76,13 +76,13 @@ class _Point:
 
 
 class TensorBoardObserver(RunObserver):
-    """Writes what happens in a run into ``<folder>/<run>-<incarnation>``, for ``tensorboard --logdir FOLDER``.
+    """Writes a run's curves into ``<folder>/<run>-<incarnation>``, for ``tensorboard --logdir FOLDER``.
 
-    The steps are the versions of the model. What cannot be written is a warning, and is written later.
+    The steps are the versions of the model. Points that cannot be written are a warning, and are written later.
 
     Args:
         folder: of this machine; it is made if it is not there.
-        layers: whether to show the layers' parameters and updates as well, every now and then.
+        layers: whether to show the layers' parameters and updates as well, for some versions.
         clock: of running time.
 
     Raises:
@@ -144,7 +144,7 @@ class _Curves:
         self._is_first = True
 
     def add(self, version: HistoryEntry, event: NewModel) -> None:
-        """Have a version written, unless it follows too soon; then it is kept in case that it is the last for now."""
+        """Have a version written, or hold it if it follows too soon: it may be the last."""
         self._seconds += version.seconds
         if version.validation is not None:
             self.end()
@@ -270,14 +270,14 @@ class _Format:
 
 
 class _Layers:
-    """Makes values of a network's parameters and updates, and sees to it that this takes little of the time."""
+    """Makes values of a network's parameters and updates, at intervals that keep this cheap."""
 
     def __init__(self, parameters: Sequence[NamedSpan], format: _Format, clock: Clock) -> None:
         self._parameters, self._format, self._clock = parameters, format, clock
         self._due, self._is_pending = float("-inf"), False
 
     def take(self) -> bool:
-        """Return whether it is time to look at them; then one version is to come. For the master's thread."""
+        """Return whether ``values`` is due; then it must be called once. For the master's thread."""
         if self._is_pending or self._clock.now() < self._due:
             return False
         self._is_pending = True
@@ -318,7 +318,7 @@ class _Layers:
 class _EventFile:
     """One event file, which appears with its first record. For one thread.
 
-    Of what does not fit on the disk nothing stays, as a reader takes half a record for the end of the file.
+    A record that does not fit on the disk is removed: a reader takes half a record for the end of the file.
     """
 
     def __init__(self, folder: Path, format: _Format) -> None:
@@ -355,7 +355,7 @@ class _EventFile:
 
 
 class _Writer:
-    """Makes records of points and writes them, on a thread of its own, so that a disk that hangs delays nobody."""
+    """Writes points, on a thread of its own, so that a disk that hangs delays nobody."""
 
     def __init__(self, file: _EventFile, format: _Format, layers: _Layers | None) -> None:
         self._file, self._format, self._layers = file, format, layers
@@ -367,7 +367,7 @@ class _Writer:
         self._thread.start()
 
     def takes_layers(self) -> bool:
-        """Return whether it is time to look at the layers; then a point that has models is to come soon."""
+        """Return whether layers are due; then a point with models must follow."""
         return self._layers is not None and self._layers.take()
 
     def add(self, point: _Point) -> None:
@@ -375,7 +375,7 @@ class _Writer:
         self._points.append(point)
 
     def close(self) -> None:
-        """Write what is left, and end."""
+        """Write the points that are left, and end."""
         self._closed.set()
         self._thread.join(_CLOSE_SECONDS)
         if self._thread.is_alive():

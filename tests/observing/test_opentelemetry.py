@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -19,7 +18,6 @@ from opentelemetry.trace import StatusCode
 
 from dl4jlegacy import ActorNetworkRunner, Conf, IrisDataSetIterator
 from dl4jlegacy.cli.main import main
-from dl4jlegacy.errors import ConfError
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.observing.opentelemetry import OpenTelemetryObserver, round_ids
 from dl4jlegacy.scaleout.actors.worker_pool import network_performer
@@ -235,16 +233,3 @@ def test_a_collector_that_is_not_there_is_no_error(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
     assert dl4j(*RUN) == 0
-
-
-def test_without_the_library_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    usual = builtins.__import__
-
-    def without(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name.startswith("opentelemetry"):
-            raise ImportError(name)
-        return usual(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ConfError, match=r"opentelemetry-sdk and its exporter, .* not installed: type './install otel'"):
-        OpenTelemetryObserver()

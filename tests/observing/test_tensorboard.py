@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import errno
 import itertools
 import logging
@@ -276,19 +275,6 @@ def test_a_folder_that_cannot_be_is_said_before_the_run_begins(
     assert dl4j("train", "--dataset", "iris", "--tensorboard", str(tmp_path / place)) == 3
     shown = capsys.readouterr()
     assert f"the folder for TensorBoard, {tmp_path / place}, cannot be used" in shown.err and shown.out == ""
-
-
-def test_without_the_library_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    usual = builtins.__import__
-
-    def without(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name.startswith("tensorboardX"):
-            raise ImportError(name)
-        return usual(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ConfError, match=r"tensorboardX, which is not installed: type './install tensorboard'"):
-        TensorBoardObserver(tmp_path)
 
 
 class Broken(RunObserver):

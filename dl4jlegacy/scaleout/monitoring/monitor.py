@@ -83,7 +83,7 @@ LIVENESS, WAITING = "liveness", "waiting"
 _CHECK_SECONDS = 1.0
 _MISSED_BEATS = 5.0
 _STALE_SECONDS = 60.0
-"""For so long a worker that is gone is among the workers still, with its reason, for those who look a while later."""
+"""Seconds for which a lost worker stays listed, with the reason."""
 _REPEAT_SECONDS = 10.0
 _MOST_REMOVED = 10_000
 
@@ -137,9 +137,9 @@ class ClusterMonitor:
         self._gone: dict[str, tuple[str, float]] = {}
         self._records: tuple[WorkerRecord, ...] = ()
         self.head: Head | None = None
-        """That of the run, at most a second old while its tracker answers."""
+        """The run's head, at most a second old while its tracker answers."""
         self.troubles: dict[str, str] = {}
-        """What of the run's storage cannot be written now, and why; set by any thread."""
+        """Parts of the run's storage that cannot be written now, and why; set by any thread."""
         self.states = StateLog()
         self._reissued: deque[tuple[tuple[int, int], str, ReissueReason]] = deque(maxlen=MOST_ENTRIES)
         self._unwritten: deque[tuple[Event, dict[str, Any]]] = deque(maxlen=MOST_ENTRIES)
@@ -148,7 +148,7 @@ class ClusterMonitor:
         self._last_written: dict[tuple[str, ReissueReason], float] = {}
         self._untold: dict[tuple[str, ReissueReason], tuple[tuple[int, int], int]] = {}
         self.reissued: Counter[tuple[str, str]] = Counter()
-        """Of (worker, reason), how many jobs this master has given to another worker."""
+        """By (worker, reason): number of jobs that this master has given to another worker."""
         self._reader, self._folder = JournalReader(tracker), folder
         self.stats = StatsCollector(folder) if conf.collect_training_stats else None
         """Where the statistics of all processes come together; None: none are collected."""
@@ -251,11 +251,11 @@ class ClusterMonitor:
         self._wakeup.set()
 
     def rights(self) -> dict[str, Any]:
-        """Return what a ``protocol.RunStart`` is given of this, by the names of its fields."""
+        """Return the arguments of ``protocol.RunStart`` that come from here."""
         return {"may_begin": self.leadership.may_begin, "may_hand_over": self.leadership.may_hand_over}
 
     def watches(self) -> dict[str, Any]:
-        """Return what a ``protocol.Master`` is given of this, by the names of its fields."""
+        """Return the arguments of ``protocol.Master`` that come from here."""
         return {"is_gone": self.is_gone, "death_of": self.death_of, "on_crashed": self.job_crashed}
 
     def storage_changed(self, what: str, why: str) -> None:
@@ -288,7 +288,7 @@ class ClusterMonitor:
             self.stats.close()  # before the run's entries are deleted: a master may be killed between the two
 
     def summary(self, head: Head, history: History, seconds: float) -> RunSummary:
-        """Return what came of the run, which has ended with this head after so many seconds of this master."""
+        """Return the summary of the run, which ended with this head after so many seconds of this master."""
         earlier, entries = list[HistoryEntry](), dict[str, JournalEntry]()
         first = history.first_version or head.version + 1
         with contextlib.suppress(Dl4jError):  # what is away now is missing in the summary, and ends no run
@@ -339,7 +339,7 @@ class ClusterMonitor:
         return tuple(one if how is None else msgspec.structs.replace(one, state=f"gone ({how})") for one, how in said)
 
     def state(self) -> RunState:
-        """Return the state of the run, from what is known here: nobody is asked, and nothing waited for."""
+        """Return the state of the run from what is known here, without waiting."""
         head, away = self.head, self._tracker.away_seconds()
         facts = RunFacts(
             status="" if head is None else head.status,

@@ -1,4 +1,4 @@
-"""What a program of one's own gets to see of its run, in the master's process: new versions, and those to be saved.
+"""Interfaces by which a program follows its run: listeners, savers of models, observers.
 
 Legacy: ``IterationListener`` and ``ModelSaver``; an error in either ended the actor that called it, and with it the
 run.
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 class ModelSaver(Protocol):
-    """Saves models in a way of one's own, beside the checkpoints."""
+    """Saves models in the program's own way, beside the checkpoints."""
 
     def save(self, head: Head, model: Result) -> None:
         """Save version ``head.version`` of the run's model, whose arrays are read-only views.
@@ -47,14 +47,14 @@ class ModelSaver(Protocol):
 
 
 class Observers:
-    """Calls listeners and saver of a run; what one of them raises is told once, and the run goes on.
+    """Calls the listeners and the saver of a run; the first error of each is a warning, and the run goes on.
 
     Args:
-        outcome: where to tell.
-        listeners: told of every new version, on the master's thread, which waits for them. How many examples the first
-            version of a run that goes on has had is unknown, and told as 0.
-        saver: gets the versions to be saved; None: nobody does.
-        network_of: makes the trained network of a model, for the listeners; jobs that are no network's have the model.
+        outcome: takes the warnings.
+        listeners: called with every new version, on the master's thread, which waits for them. The number of examples
+            of the first version of a resumed run is unknown; it is passed as 0.
+        saver: gets the versions to be saved; None: there is none.
+        network_of: makes the trained network of a model for the listeners; for jobs without a network the model itself.
     """
 
     def __init__(
@@ -70,9 +70,9 @@ class Observers:
         self._kept = 0
 
     def on_version(self, event: NewModel) -> None:
-        """Tell the listeners of a new version, once: the last one comes a second time, when the run is done.
+        """Call the listeners with a new version, once, though the last one comes again at the end of the run.
 
-        A validation is none of training. A round may leave the model as it is and be told of all the same.
+        They are not called for validations, but for rounds that leave the model as it is.
         """
         head = event.head
         last, self._last = self._last, head
@@ -120,14 +120,14 @@ class _Guard:
 
 @dataclass(frozen=True, slots=True)
 class ObservedRun:
-    """What a ``RunObserver`` may look at while a run is under way, from any of its threads.
+    """A run as a ``RunObserver`` sees it, from any of its threads.
 
     Attributes:
         conf, plan: the run's.
         process: the name of this process, which no other has.
         tracker: the run's.
-        workers: returns the workers that are known, without waiting for the tracker; none in a worker's process.
-        is_master: whether this process leads the run; if not, it only works for it.
+        workers: returns the known workers without waiting for the tracker; none in a worker's process.
+        is_master: whether this process leads the run; else it is a worker's.
         state: returns the state of the run, without waiting for anything; of use to a master only.
     """
 
@@ -141,38 +141,38 @@ class ObservedRun:
 
 
 class RunObserver:
-    """Follows a run from beside it, in the process of its master or of its workers; this one does nothing.
+    """Follows a run, in the process of its master or of its workers; this base class does nothing.
 
-    None of its methods may wait for anything, as the run would wait with it. What one of them raises, but for
-    ``begin``, is a warning, told once, and the run goes on. One observer may follow several runs, one after the other.
+    The methods must not wait for anything: the run would wait too. The first error of a method other than ``begin`` is
+    a warning, and the run goes on. An observer may follow several runs, one after the other.
     """
 
     wants_phases: ClassVar[bool] = False
-    """Whether ``phases`` is to be called, which makes the process record them."""
+    """Whether ``phases`` is called; then the process records them."""
 
     def begin(self, run: ObservedRun) -> None:
-        """A run is about to begin here; what this raises ends it."""
+        """Called before a run begins in this process; an error ends the run."""
 
     def new_version(self, version: HistoryEntry, event: NewModel) -> None:
-        """There is a new version of the model, each once; on the master's thread, when the next jobs are issued."""
+        """Called once for each new version of the model, on the master's thread, after the next jobs are issued."""
 
     def phases(self, events: Sequence[EventStats]) -> None:
-        """These phases of this process have ended; twice a second, on a thread of its own."""
+        """Called twice a second with the phases of this process that have ended, on a thread of its own."""
 
     def job_failed(self, slot: tuple[int, int], failure: Failure) -> None:
-        """The job of a (round, slot) failed in this process; on the worker's thread."""
+        """Called when the job of a (round, slot) failed in this process, on the worker's thread."""
 
     def job_reissued(self, reason: ReissueReason) -> None:
-        """A job was given to another worker, and why; on the master's thread."""
+        """Called when a job was given to another worker, on the master's thread."""
 
     def checkpoint_failed(self, message: str) -> None:
-        """A checkpoint could not be written; on the thread that writes them."""
+        """Called when a checkpoint could not be written, on the thread that writes them."""
 
     def happened(self, entries: Sequence[JournalEntry]) -> None:
-        """These are new in the run's journal; on the thread of a master's monitor, as it reads them."""
+        """Called with new entries of the run's journal, on the thread of a master's monitor."""
 
     def end(self) -> None:
-        """The run is over here, or this process leaves it: write what is left, and leave no thread behind."""
+        """Called when the run is over or this process leaves it: write what is left, and end all threads."""
 
 
 class RunObservers(RunObserver):

@@ -1,4 +1,4 @@
-"""How far a run is, and what is kept of it, in words: for messages about a run that does not get on, or was stopped."""
+"""Sentences about the progress of a run and its checkpoints, for messages about a run that hangs or was stopped."""
 
 from __future__ import annotations
 

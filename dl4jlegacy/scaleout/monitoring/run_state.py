@@ -1,4 +1,4 @@
-"""The state of a run: one function of what is known of it, which every view uses, so that all of them say the same.
+"""The state of a run: one function that every view uses, so that all of them say the same.
 
 =========  ==========================================================================================================
 running    it goes on, with all that it has
@@ -8,7 +8,7 @@ stalled    nothing is computed until somebody does something: it has no master, 
 ended      it is done, or it failed, or somebody has stopped it
 =========  ==========================================================================================================
 
-A slow worker is no trouble of the run: others do its jobs as well, and the run goes on at their speed.
+A slow worker does not degrade a run: others do its jobs as well.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ STATES: tuple[StateName, ...] = get_args(StateName)
 GOES_ON = ("running", "degraded")
 """The states in which a run computes."""
 GONE, TROUBLES = "gone", "troubles"
-"""Globals of the run: processes that are gone and why; what of its storage cannot be written now, and why."""
+"""Globals of the run: processes that are gone, and why; parts of its storage that cannot be written now, and why."""
 LEADER = "leader"
-"""Global of the run: the process that leads it, and so has taken it over if there was another one before."""
+"""Global of the run: the process that leads it."""
 AWAY_SECONDS = 3.0
-"""So long a tracker may be silent: a member that dies is replaced sooner."""
+"""Seconds without an answer after which the tracker counts as away; a dead member is replaced sooner."""
 NO_ANSWER = "its tracker does not answer, and all its processes wait for that"
 _NAMED = 3
-"""So many workers are named."""
+"""Workers that a message names."""
 _HOW = {
     "closed": "its connection broke: it was killed, or has died",
     "silent": "silent: it is frozen, or cut off",
@@ -73,7 +73,7 @@ _MOST_TEXT = 300
 
 
 class RunState(msgspec.Struct, frozen=True):
-    """The state of a run, and in words why it is that; "": nothing is to be said."""
+    """The state of a run, and its reason in words, "" if there is none."""
 
     state: StateName = "running"
     reason: str = ""
@@ -95,17 +95,17 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a run.
 
     Attributes:
-        status: of its head; "": it has none, as it has not begun.
+        status: of its head; "": it has not begun.
         ending: how a run that is over has ended, in words.
-        is_over: whether it is known to be over, whatever its head says: it is not registered any more.
+        is_over: whether it is over whatever its head says, since it is not registered any more.
         has_master: whether a process leads it; True, too, if that is unknown.
-        standbys: so many processes wait to take it over.
-        workers: those that are registered.
-        gone: the processes that are known to be gone, and why.
-        needed: with fewer workers than this nothing is computed.
-        troubles: what of its storage cannot be used, and why.
-        unanswered: why its servers cannot be asked; "": they answer.
-        silence: why nobody seems to compute it, of a run that nothing else is known of; "": it may be under way.
+        standbys: number of processes that wait to take it over.
+        workers: the registered ones.
+        gone: the processes that are gone, and why.
+        needed: the workers below whose number nothing is computed.
+        troubles: parts of its storage that cannot be used, and why.
+        unanswered: why its servers do not answer; "": they do.
+        silence: why it seems to have stopped, of a run of which only a folder is known; "": it may be under way.
     """
 
     status: str = ""
@@ -122,7 +122,7 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_state(facts: RunFacts) -> RunState:
-    """Return the state that a run is in; what stops it comes before what only hinders it."""
+    """Return the state of a run; reasons that stop it come before those that only degrade it."""
     if facts.is_over or facts.status not in ("", "running"):
         return RunState("ended", _ending(facts))
     if facts.unanswered:
@@ -146,14 +146,14 @@ def run_state(facts: RunFacts) -> RunState:
 
 
 def state_in_process(tracker: StateTracker, troubles: Mapping[str, str]) -> RunState:
-    """Return the state of a run whose workers are threads of its own process, where nobody can be missing."""
+    """Return the state of a run whose workers are threads of this process: none can be missing."""
     head = tracker.head()
     status, ending = ("", "") if head is None else (head.status, ending_of(head))
     return run_state(RunFacts(status=status, ending=ending, workers=tuple(tracker.workers()), troubles=troubles))
 
 
 def facts_of(tracker: StateTracker, needed: int) -> RunFacts:
-    """Return what a tracker says of its run; ``needed`` is its ``Conf.min_workers``. Raises as the tracker does."""
+    """Return a run's facts from its tracker; ``needed`` is its ``Conf.min_workers``. Raises as the tracker does."""
     head, gone = tracker.head(), tracker.get(GONE)
     return RunFacts(
         status="" if head is None else head.status,
@@ -170,7 +170,7 @@ def who_leads(
 ) -> tuple[Mapping[str, Any] | None, tuple[Mapping[str, Any], ...]]:
     """Return the master and the standbys of a run, of the candidates that Zookeeper has.
 
-    Who was elected after another is a standby still until the global ``LEADER`` says that he leads the run.
+    A process that was elected after another is still a standby until the global ``LEADER`` names it.
     """
     if elected is None or leader is None or elected.get("process", leader) == leader:
         return elected, tuple(standbys)
@@ -209,7 +209,7 @@ def _hindrances(facts: RunFacts, gone: Mapping[str, str]) -> Iterable[str]:
 
 
 def gone_workers(workers: Iterable[WorkerRecord], gone: Mapping[str, str]) -> dict[str, str]:
-    """Return the workers whose processes are gone, and why; one that has left in an orderly way is not missed."""
+    """Return the workers whose processes are gone, and why, without those that have left in an orderly way."""
     return {one.id: gone[process_of(one.id)] for one in workers if gone.get(process_of(one.id), "left") != "left"}
 
 
@@ -230,7 +230,7 @@ def short_name(worker: str) -> str:
 
 
 def troubles_of(found: Any) -> dict[str, str]:
-    """Return what the global ``TROUBLES`` says, as far as it is what it should be."""
+    """Return the global ``TROUBLES``; {} if it is malformed."""
     return {str(what): str(why) for what, why in found.items()} if isinstance(found, dict) else {}
 
 
@@ -248,10 +248,10 @@ class StateLog:
         self._seconds: dict[StateName, float] = {}
         self._new: deque[tuple[StateName, RunState]] = deque(maxlen=100)
         self.on_change: Callable[[StateName, RunState], None] = lambda before, state: None
-        """Told of each change, with the state before, on the thread that noted it: it must only enqueue."""
+        """Called with the states before and after each change, on the thread that noted it: it must only enqueue."""
 
     def note(self, state: RunState) -> RunState:
-        """Take down the state that a run is in now, and return it."""
+        """Note the present state of the run, and return it."""
         with self._lock:
             before, self._now = self._now, state
             if before.state == state.state:

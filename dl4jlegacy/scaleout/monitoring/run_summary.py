@@ -1,7 +1,6 @@
-"""What came of a run on a cluster: who did how much of it, what went wrong on the way, and what it took.
+"""The summary of a run on a cluster: the work of each worker, failures and durations.
 
-Nothing is recorded for it. What the workers did is in the run's history, what happened to them in its journal, and how
-many batches count in its head.
+It is made of the run's history (the work of the workers), its journal (failures and losses) and its head (batches).
 
 Legacy: none; the master logged that it was done.
 """
@@ -28,7 +27,7 @@ _OF_MASTERS = ("run_began", "master_took_over", "worker_gone", "worker_back", "p
 
 
 class WorkerSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker did for a run.
+    """The work of one worker for a run.
 
     Attributes:
         worker: its name.
@@ -52,7 +51,7 @@ class WorkerSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a run.
+    """The summary of a run.
 
     Attributes:
         workers: those of whom anything is known, by name.

@@ -1,13 +1,12 @@
-"""The training statistics of a run: the phases of all its processes, on their way to its master, in a file, in figures.
+"""The training statistics of a run: the phases of all its processes.
 
-The processes of a cluster put what they have recorded into the tracker, beside the protocol: each has ``RING`` keys of
-its own, which it uses again and again, so that a run without a master does not fill the grid. The master keeps the
-newest in memory, writes all of them into the folder of the run's checkpoints, and takes them out of the tracker when
-they are in there: if it is killed before, the next master finds them. Nobody waits for any of it.
+The processes of a cluster write their events into the tracker, beside the protocol. Each process has ``RING`` keys
+that it uses in turn, so that a run without a master does not fill the grid. The master keeps the newest events in
+memory, writes all of them into the folder of the run's checkpoints, and only then removes them from the tracker: if it
+is killed before, the next master finds them. The training waits for none of this.
 
-Lost is what a process that is killed has not sent yet, or, a master, not written yet: little more than its last second,
-or its last two; and what a process records faster, or while there is no master for longer, than there is room for. The
-gaps in the events' numbers tell how much.
+The last second or two of a killed process are lost, and events for which there is no room, because a process records
+too many or there is no master for too long. Gaps in the events' numbers tell how many.
 
 Legacy: ``SparkTrainingStats``, ``ParameterAveragingTrainingMasterStats``, ``ParameterAveragingTrainingWorkerStats``.
 """
@@ -61,11 +60,11 @@ NOT_COLLECTED = (
     "Conf(collect_training_stats=True)"
 )
 MOST_KEPT = 200_000
-"""So many events are kept in memory; a file has all."""
+"""Events that are kept in memory; a file has all."""
 CHUNK = 1000
-"""So many events at most travel in one value."""
+"""Most events in one value of the tracker."""
 RING = 64
-"""So many values of a process may be in the tracker at once."""
+"""Most values of a process in the tracker."""
 _PREFIX = "stats/"
 _SEND_SECONDS, _CLOSE_SECONDS = 0.5, 5.0
 _Event = tuple[int, str, str, int | None, int | None, float, float]
@@ -120,10 +119,7 @@ class TrainingStats:
 
     @cached_property
     def lost(self) -> Mapping[str, int]:
-        """How many events of each process are not here that it recorded before its last one; only of those with some.
-
-        What a process recorded after that, nobody knows.
-        """
+        """Number of missing events of each process that has some, before its last known event."""
         counts = Counter(event.process for event in self.events)
         last = dict[str, int]()
         for event in self.events:
@@ -161,7 +157,7 @@ class TrainingStats:
 
 
 def side_of(phase: str) -> str:
-    """Return whose phase it is: ``worker``, ``master``, or "" of one that this version does not know."""
+    """Return the side of a phase: ``worker``, ``master``, or "" for a phase that this version does not know."""
     return next((side for side in ("worker", "master") if phase.lower().startswith(side)), "")
 
 
@@ -238,11 +234,11 @@ def _is_sound(number: int, start: float, seconds: float) -> bool:
     return number >= 0 and 0 <= start < 1e11 and 0 <= seconds < 1e11
 
 
-# -- on their way ------------------------------------------------------------------------------------------------------
+# -- from the processes to the master ----------------------------------------------------------------------------------
 
 
 class StatsCollector:
-    """Where the events of all processes of a run come together, in its master's process. Thread-safe.
+    """Collects the events of all processes of a run, in its master's process. Thread-safe.
 
     Args:
         folder: of the run's checkpoints; None: it has none, and only the newest events are kept, in memory.
@@ -309,7 +305,7 @@ class StatsCollector:
 
 
 def _events(chunk: _Chunk) -> list[EventStats]:
-    """Return the events in a chunk, which may be anybody's."""
+    """Return the valid events in a chunk, which a stranger may have written."""
     return [
         EventStats(
             phase=phase,
@@ -328,7 +324,7 @@ def _events(chunk: _Chunk) -> list[EventStats]:
 
 
 def sending(tracker: StateTracker) -> Callable[[Sequence[EventStats]], None]:
-    """Return what sends the events of this process to the run's master, for a ``StatsSender``."""
+    """Return a function for a ``StatsSender`` that sends this process's events to the run's master."""
     sent = 0
 
     def send(events: Sequence[EventStats]) -> None:
@@ -384,7 +380,7 @@ class StatsSender:
 
 
 def to_all(*sends: Callable[[Sequence[EventStats]], object] | None) -> Callable[[Sequence[EventStats]], None]:
-    """Return what gives the same events to each of ``sends`` that there is; the first that raises is the last."""
+    """Return a function that passes events on to each of ``sends``, except None, until one raises."""
     there = [send for send in sends if send is not None]
 
     def send_all(events: Sequence[EventStats]) -> None:
@@ -395,7 +391,7 @@ def to_all(*sends: Callable[[Sequence[EventStats]], object] | None) -> Callable[
 
 
 class MasterStats:
-    """The statistics in a master's process: what it records itself, and what comes together there.
+    """The statistics in a master's process: those that it records itself, and those that it collects.
 
     Args:
         process: its name.
@@ -419,14 +415,14 @@ class MasterStats:
         self.recorder = PhaseRecorder(process, clock)
         self._own = StatsCollector(folder) if collects and collector is None else None
         self.collector = (collector or self._own) if collects else None
-        """Where the events of all processes come together; None: nothing is collected."""
+        """Collects the events of all processes; None: nothing is collected."""
         self._sender = StatsSender(
             self.recorder, to_all(follow, None if self.collector is None else self.collector.add)
         )
         self._sender.start()
 
     def close(self) -> None:
-        """Take and write what is left. What has come together can still be asked for."""
+        """Take and write the events that are left. The collected ones can still be read."""
         self._sender.close()
         if self._own is not None:
             self._own.close()
