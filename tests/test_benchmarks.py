@@ -1,8 +1,9 @@
-"""The scripts in ``benchmarks/`` explain themselves, and name what brings a contender that is not there."""
+"""The scripts in ``benchmarks/`` run on tiny settings, have help, and say how to install a missing contender."""
 
 from __future__ import annotations
 
 import configparser
+import importlib
 import json
 import re
 import subprocess
@@ -40,6 +41,19 @@ for name, *arguments in runs:
     answers.append([status, out.getvalue(), err.getvalue()])
 print(json.dumps(answers))
 """
+
+
+RUN = ["--dataset", "digits", "--slots", "2", "--hidden", "16", "--batch", "16", "--rounds", "3"]
+STEPS = ["--model", "mlp", "--dataset", "digits", "--examples", "160", "--batch", "16"]
+TINY = {
+    "compression": [*RUN, "--part", "messages", "--seeds", "1", "--turns", "1"],
+    "reading": ["--part", "speed", "--speed-megabytes", "0.05", "--turns", "1"],
+    "real_data": ["--only", "iris"],
+    "staleness": [*STEPS, "--workers", "4", "--n", "4", "--watches", "2"],
+    "strategies": [*STEPS, "--turns", "1", "--workers", "1"],
+    "traffic": [*RUN, "--averaging-rounds", "3", "--workers", "1"],
+}  # fmt: skip
+"""Settings of a few seconds for the scripts that need no cluster of their own."""
 
 
 def is_script(path: Path) -> bool:
@@ -85,3 +99,15 @@ def test_a_missing_contender_is_named_with_what_to_type(repository: Path) -> Non
         module = needs.get(run[0], "torch")
         said = f"this benchmark needs {module}, which is not installed: type './install bench'\n"
         assert (status, out, err) == (2, "", said), f"{run[0]}: {status} {out} {err}"
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n == "reading" else pytest.mark.long) for n in TINY])
+def test_a_script_measures_a_tiny_setting_and_its_status_says_whether_goals_are_reached(
+    name: str, repository: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(repository / "benchmarks")
+    status = importlib.import_module(name).main([*TINY[name], "--format", "json"])
+    report = json.loads(capsys.readouterr().out)
+    measured = report.get("figures") or report["rows"]
+    assert len(measured) > 2
+    assert status == (0 if all(figure.get("reached", True) for figure in measured) else 1)

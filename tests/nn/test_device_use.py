@@ -400,7 +400,7 @@ def test_a_full_memory_names_layer_buffer_batch_and_remedy(gpu: ModuleType) -> N
     _, net = pair(conf(*layers, input_type=InputType.convolutional(16, 16, 3)))
     net.output(np.zeros((1, 3, 16, 16), np.float32))
     pool = gpu.get_default_memory_pool()
-    pool.set_limit(size=pool.total_bytes() + 4_000_000)
+    pool.set_limit(size=pool.used_bytes() + 4_000_000)
     message = r"gpu:0 .* is full: layer 0 \(convolution\) asked for its buffer 'y' .* take --batch-size \d+ or less"
     with pytest.raises(DeviceMemoryError, match=message) as caught:
         net.output(np.zeros((400, 3, 16, 16), np.float32))

@@ -31,7 +31,6 @@ from dl4jlegacy.scaleout.state.records import (
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
 from dl4jlegacy.storage.folders import LocalFolder
 from dl4jlegacy.system.listening import bind
-from dl4jlegacy.system.strict_json import to_json
 from dl4jlegacy.ui.endpoints import Panel
 from dl4jlegacy.ui.evaluation import EvaluationView
 from dl4jlegacy.ui.guard import Policy
@@ -191,7 +190,3 @@ def bearer(panel: Panel) -> dict[str, str]:
 def link_to(client: httpx.Client, panel: Panel) -> str:
     """The link to a dashboard's page, as a terminal shows it."""
     return f"{client.base_url}#token={panel.policy.token}"
-
-
-def error_body(message: str, code: str = "DL4J-USAGE") -> str:
-    return to_json({"error": {"code": code, "message": message}})

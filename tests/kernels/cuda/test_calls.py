@@ -12,11 +12,9 @@ from dl4jlegacy.errors import ConfError, ShapeError, VersionError
 from dl4jlegacy.kernels import load
 from dl4jlegacy.kernels.cuda import launch, tiles
 from dl4jlegacy.kernels.protocol import Kernels
-from tests.kernels.cuda.test_kernels import agree, run
+from tests.kernels.test_against_numpy import agree, run
 from tests.kernels.test_kernels import KEY, normal
-from tests.kernels.test_recurrent import BACKWARD, FORWARD, GRADIENTS
-from tests.kernels.test_recurrent import arrays as lstm_arrays
-from tests.support.standin import counters, raw_module
+from tests.support.standin import raw_module
 
 
 @pytest.fixture
@@ -83,80 +81,6 @@ def test_the_offsets_of_many_blocks_are_the_sums_of_what_is_before(
     assert np.array_equal(there.get()[1:], np.cumsum(counts[:-1])) and there.get()[0] == 0
 
 
-def work(gpu: Any, x: Any, y: Any, b: Any, slots: Any, winners: Any) -> Any:
-    """Most kernels one after the other; return the loss."""
-    gpu.bias_activation(x, b, "tanh")
-    gpu.dropout(x, y, 0.9, KEY)
-    gpu.sigmoid_sample(y, b, y, x, KEY)
-    gpu.softmax(y)
-    loss = gpu.softmax_cross_entropy(y, x, y)
-    gpu.activation_backward_bias(y, x, b, "sigmoid")
-    gpu.column_sums(x, slots[:37])
-    gpu.tile(x, y.reshape(1, 1, 1, 37, 300))
-    gpu.untile(y.reshape(1, 1, 1, 37, 300), x)
-    gpu.pool_forward(x.reshape(1, 3, 100, 37, 1), y.reshape(1, 3, 100, 37, 1), winners, (1, 1), (1, 1), (0, 0), "max")
-    gpu.nesterovs(x.reshape(-1)[:50], y.reshape(-1)[:50], slots, 0.1, 0.9)
-    gpu.weighted_sum([slots, x.reshape(-1)[50:100]], [0.5, 0.25], slots)
-    return loss
-
-
-def through_time(gpu: Any, x: dict[str, Any]) -> None:
-    """An LSTM there and back."""
-    gpu.lstm_forward(*(x[key] for key in FORWARD))
-    gpu.lstm_backward(*(x[key] for key in BACKWARD), 1, *(x[key] for key in GRADIENTS))
-
-
-def given_to(cupy: Any) -> list[Any]:
-    arrays = [normal((300, 37), np.float32), normal((300, 37), np.float32, 2), normal(37, np.float32), normal(50, "f")]
-    return [cupy.asarray(a) for a in (*arrays, np.zeros((1, 3, 100, 37, 1), np.int32))]
-
-
-def test_nothing_waits_for_the_device_or_copies_to_it(gpu: Any, cupy: Any) -> None:
-    given_arrays = given_to(cupy)
-    counters.reset()
-    work(gpu, *given_arrays)
-    assert counters.launches > 12
-    assert (counters.synchronisations, counters.downloads, counters.uploads) == (0, 0, 0)
-
-
-def test_kernels_are_recorded_in_a_graph_and_do_the_same_when_it_is_launched(gpu: Any, cupy: Any) -> None:
-    expected = given_to(cupy)
-    losses = [float(work(gpu, *expected)) for _ in range(3)]
-    arrays, stream = given_to(cupy), cupy.cuda.Stream(non_blocking=True)
-    with stream:
-        stream.begin_capture()
-        loss = work(gpu, *arrays)
-        graph = stream.end_capture()
-    for a, b in zip(arrays, given_to(cupy), strict=True):
-        assert np.array_equal(a.get(), b.get())  # recorded, not done
-    for earlier in losses:
-        graph.launch(stream)
-        stream.synchronize()
-        assert float(loss) == earlier
-    for a, b in zip(arrays, expected, strict=True):
-        assert a.get().tobytes() == b.get().tobytes()
-
-
-def test_an_lstm_is_recorded_in_a_graph_and_waits_for_nothing(gpu: Any, cupy: Any) -> None:
-    def moved() -> dict[str, Any]:
-        return {key: cupy.asarray(a) for key, a in lstm_arrays(4, 3, 5, np.float32, masked=True).items()}
-
-    expected, own, stream = moved(), moved(), cupy.cuda.Stream(non_blocking=True)
-    counters.reset()
-    for _ in range(2):
-        through_time(gpu, expected)
-    assert (counters.synchronisations, counters.downloads, counters.uploads) == (0, 0, 0)
-    with stream:
-        stream.begin_capture()
-        through_time(gpu, own)
-        graph = stream.end_capture()
-    graph.launch(stream)
-    graph.launch(stream)
-    stream.synchronize()
-    for key, array in expected.items():
-        assert own[key].get().tobytes() == array.get().tobytes(), key
-
-
 def test_arrays_of_two_places_are_refused(gpu: Kernels) -> None:
     here = np.zeros((3, 4), np.float32)
     there: Any = gpu.xp.asarray(here)
@@ -200,14 +124,6 @@ def test_what_a_kernel_could_not_take_is_refused_by_name(gpu: Kernels) -> None:
     images: Any = gpu.xp.zeros((1, 1, 4, 4, 2), "f")
     with pytest.raises(ShapeError, match="cannot give"):
         gpu.pool_forward(images, images, gpu.xp.zeros((1, 1, 4, 4, 2), "i"), (2, 2), (2, 2), (0, 0), "max")
-
-
-@pytest.mark.parametrize(("precision", "compute"), [("float32", 68), ("tf32", 77), ("bf16", 75)])
-def test_the_precision_of_kernels_is_that_of_their_products(cupy: Any, precision: str, compute: int) -> None:
-    kernels: Any = load("cupy", precision=precision)
-    x = cupy.ones((2, 2), np.float32)
-    kernels.matmul(x, x, cupy.empty_like(x))
-    assert kernels._cublas._library.compute_types == [compute]
 
 
 def test_cupy_is_chosen_by_name_alone(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,6 @@ graphs are accepted and which plan is taken. No convolution of cuDNN itself is e
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -20,7 +19,7 @@ from dl4jlegacy.kernels import load
 from dl4jlegacy.kernels.cuda.convolution import Convolutions
 from dl4jlegacy.kernels.cuda.cublas import Cublas
 from dl4jlegacy.kernels.cuda.scratch import Scratch
-from tests.support.standin import counters, engine, raw_module
+from tests.support.standin import raw_module
 from tests.support.standin.cublas import FakeCublas
 
 ORACLE = load("numpy")
@@ -94,7 +93,7 @@ def own(device_arrays: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def kernels_of(cupy: ModuleType, precision: str = "float32", device: int = 0) -> Any:
     """Return the convolutions with products through our cuBLAS, which are noted in ``products``."""
-    cublas = Cublas(cupy, precision, FakeCublas(engine.launch))
+    cublas = Cublas(cupy, precision, FakeCublas())
 
     class Kernels(Convolutions):
         products: list[tuple[int, int, int]]
@@ -114,25 +113,6 @@ def kernels_of(cupy: ModuleType, precision: str = "float32", device: int = 0) ->
 def test_the_own_way_is_numpys(own: Any, device_arrays: ModuleType, index: int, char: str, chunk: int) -> None:
     own.chunk_bytes = chunk
     arrays = Arrays(index, char, relu=bool(index % 2))
-    arrays.agree(arrays.run(own, device_arrays.asarray, lambda array: array.get()))
-
-
-@pytest.mark.parametrize("index", range(len(SHAPES)))
-def test_the_own_way_follows_the_definition(own: Any, device_arrays: ModuleType, index: int) -> None:
-    arrays = Arrays(index, "f", relu=False)
-    y, gW, dx = (np.zeros(like.shape) for like in (arrays.dz, arrays.W, arrays.x))
-    y += arrays.b[:, None, None, None]
-    for i, j, u, v in itertools.product(*map(range, (*y.shape[2:4], *gW.shape[2:]))):
-        at = (..., i * arrays.stride[0] + u * arrays.dilation[0], j * arrays.stride[1] + v * arrays.dilation[1])
-        seen, W, dz = (
-            arrays.x[(*at, slice(None))].astype(float),
-            arrays.W[:, :, u, v].astype(float),
-            arrays.dz[:, :, i, j],
-        )
-        y[:, :, i, j] += np.einsum("tcl,fc->tfl", seen, W)
-        gW[:, :, u, v] += np.einsum("tcl,tfl->fc", seen, dz)
-        dx[(*at, slice(None))] += np.einsum("tfl,fc->tcl", dz, W)
-    arrays.wanted = [y, gW, dx]
     arrays.agree(arrays.run(own, device_arrays.asarray, lambda array: array.get()))
 
 
@@ -187,37 +167,6 @@ def test_a_small_kernel_is_applied_without_unrolling(own: Any, device_arrays: Mo
         x, W, b = map(device_arrays.asarray, (arrays.x, arrays.W, arrays.b))
         own.conv_forward(x, W, b, y, arrays.stride, arrays.dilation, True)
     assert own.products == [] and own._scratch.size == 0
-
-
-def test_nothing_waits_and_a_captured_graph_computes_with_what_is_in_the_arrays_when_it_is_launched(
-    own: Any, device_arrays: ModuleType
-) -> None:
-    own.chunk_bytes = 3000
-    arrays, later = Arrays(2, "f"), Arrays(2, "f", relu=False)
-    x, W, b, dz = (device_arrays.asarray(array) for array in (arrays.x, arrays.W, arrays.b, arrays.dz))
-    y, gW, dx = map(device_arrays.empty_like, (dz, W, x))
-
-    def step() -> None:
-        own.conv_forward(x, W, b, y, arrays.stride, arrays.dilation, arrays.relu)
-        own.conv_backward_weights(x, dz, gW, arrays.stride, arrays.dilation)
-        own.conv_backward_input(dz, W, dx, arrays.stride, arrays.dilation)
-
-    step()  # compiles, and allocates what is kept
-    held = own._scratch.size
-    counters.reset()
-    stream = device_arrays.cuda.Stream(non_blocking=True)
-    with stream:
-        stream.begin_capture()
-        step()
-        graph = stream.end_capture()
-    assert (counters.uploads, counters.downloads, counters.synchronisations) == (0, 0, 0)
-    assert own._scratch.size == held
-    later.x, later.relu = later.x[:, :, ::-1].copy(), arrays.relu
-    later.wanted = later.run(ORACLE, lambda array: array.copy(), lambda array: array)
-    x[...] = device_arrays.asarray(later.x)
-    graph.launch(stream)
-    stream.synchronize()
-    later.agree([array.get() for array in (y, gW, dx)])
 
 
 def test_a_kernel_of_one_pixel_needs_no_unrolling(own: Any, device_arrays: ModuleType) -> None:

@@ -24,22 +24,30 @@ from dl4jlegacy.scaleout.strategies.thresholds import (
 # -- DL4J's ThresholdAlgorithmTests ----------------------------------------------------------------------------------
 
 
-def test_an_adaptive_threshold_keeps_the_sparsity_within_its_bounds() -> None:
-    threshold = AdaptiveThreshold(initial=1e-3, least_sparsity=1e-4, most_sparsity=1e-2, decay=0.95)
-    taus = [threshold.first()]
-    for sparsity in (1e-3, 1e-4, 1e-2, 9e-5, 0.0, 1.1e-2, DENSE):
-        taus.append(threshold.following(taus[-1], sparsity))
-    low = 1e-3 * 0.95 * 0.95
-    assert taus == [1e-3, 1e-3, 1e-3, 1e-3, 1e-3 * 0.95, low, low / 0.95, low / 0.95 / 0.95]
-
-
-def test_a_target_sparsity_is_approached_with_every_message() -> None:
-    threshold = TargetSparsityThreshold(initial=1e-3, sparsity=1e-3, decay=0.95)
-    taus = [threshold.first()]
-    for sparsity in (1e-3, 9e-4, 0.0, 1.1e-3, DENSE):
-        taus.append(threshold.following(taus[-1], sparsity))
-    low = 1e-3 * 0.95 * 0.95
-    assert taus == [1e-3, 1e-3, 1e-3 * 0.95, low, low / 0.95, low / 0.95 / 0.95]
+@pytest.mark.parametrize(
+    ("threshold", "sparsities", "steps"),
+    [
+        (
+            AdaptiveThreshold(initial=1e-3, least_sparsity=1e-4, most_sparsity=1e-2, decay=0.95),
+            (1e-3, 1e-4, 1e-2, 9e-5, 0.0, 1.1e-2, DENSE),
+            (0, 0, 0, -1, -1, 1, 1),
+        ),
+        (
+            TargetSparsityThreshold(initial=1e-3, sparsity=1e-3, decay=0.95),
+            (1e-3, 9e-4, 0.0, 1.1e-3, DENSE),
+            (0, -1, -1, 1, 1),
+        ),
+    ],
+)
+def test_a_threshold_falls_when_too_little_is_sent_and_rises_when_too_much_is(
+    threshold: AdaptiveThreshold | TargetSparsityThreshold, sparsities: tuple[float, ...], steps: tuple[int, ...]
+) -> None:
+    tau = threshold.first()
+    assert tau == 1e-3
+    for sparsity, step in zip(sparsities, steps, strict=True):
+        found = threshold.following(tau, sparsity)
+        assert found == {0: tau, -1: tau * 0.95, 1: tau / 0.95}[step]
+        tau = found
 
 
 def test_a_fixed_threshold_stays() -> None:
@@ -48,16 +56,12 @@ def test_a_fixed_threshold_stays() -> None:
     assert {threshold.following(1.0, sparsity) for sparsity in (0.0, 1e-3, DENSE)} == {5e-4}
 
 
-def test_defaults_are_dl4js_and_20_messages_halve_it() -> None:
-    assert FixedThreshold().tau == 1e-3
+def test_20_messages_that_send_nothing_halve_it() -> None:
     for threshold in (AdaptiveThreshold(), TargetSparsityThreshold()):
-        assert threshold.first() == 1e-4 and threshold.decay == pytest.approx(0.965936, abs=1e-6)
         tau = threshold.first()
         for _ in range(20):
             tau = threshold.following(tau, 0.0)
-        assert tau == pytest.approx(0.5e-4, rel=1e-12)
-    assert (AdaptiveThreshold().least_sparsity, AdaptiveThreshold().most_sparsity) == (1e-4, 1e-2)
-    assert TargetSparsityThreshold().sparsity == 1e-3
+        assert tau == pytest.approx(threshold.first() / 2, rel=1e-12)
 
 
 def test_the_mean_of_the_workers_thresholds() -> None:

@@ -1,8 +1,8 @@
 """A stand-in for CuPy that runs on the CPU, so that all that is written for CuPy can be tested without a GPU.
 
-It serves what this project uses of CuPy, under CuPy's names and with CuPy's parameters (``test_cupy_names.py`` compares
-them with the real one), refuses what CuPy refuses and more: NumPy arrays among device arrays, NumPy's functions on
-them, waits and uploads while a stream is capturing. Work is done at once; streams only matter while capturing.
+It has what this project uses of CuPy, under CuPy's names (``test_cupy_names.py`` compares them with the real one),
+and refuses what CuPy refuses and more: NumPy arrays among device arrays, NumPy's functions on them, waits and uploads
+while a stream is capturing. Work is done at once; streams only matter while capturing.
 
 ``installed()`` is ``import cupy`` for the code inside its ``with``; tests use the fixture ``device_arrays``.
 """
@@ -19,63 +19,55 @@ import numpy as np
 import pytest
 
 from dl4jlegacy.kernels.cuda import cublas as binding
-from tests.support.standin import calculations, cuda, engine, errors, functions, memory, ufuncs
-from tests.support.standin.arrays import ndarray
+from tests.support.standin import arrays, engine, memory, streams
 from tests.support.standin.cublas import FakeCublas
-from tests.support.standin.engine import DeviceConf, counters, launch, machine
+from tests.support.standin.engine import DeviceConf, counters
 
-__all__ = ["DeviceConf", "counters", "cupy", "cupyx", "device_arrays", "installed", "launch", "machine"]
+__all__ = ["DeviceConf", "counters", "cupy", "device_arrays", "installed"]
 
-_NAMES = """bool_ int8 int16 int32 int64 intp uint8 uint16 uint32 uint64 uintp float16 float32 float64 complex64
-complex128 integer floating number generic dtype newaxis inf nan pi e finfo iinfo result_type promote_types
-issubdtype broadcast_shapes"""
+_OF_NUMPY = ("float32", "float64", "int32", "int64", "uint8", "uint64", "finfo", "inf", "nan")
 
 
-def _modules() -> dict[str, ModuleType]:
-    """Build the modules that ``import`` then finds."""
-    top, cuda_module, runtime = ModuleType("cupy"), ModuleType("cupy.cuda"), ModuleType("cupy.cuda.runtime")
-    memory_module, extra = ModuleType("cupy.cuda.memory"), ModuleType("cupyx")
-    _fill(top, {name: getattr(np, name) for name in _NAMES.split()})
-    _fill(top, {name: getattr(module, name) for module in (functions, calculations) for name in module.__all__})
-    _fill(top, ufuncs.UFUNCS | {"ndarray": ndarray, "ufunc": ufuncs.ufunc, "cuda": cuda_module})
-    _fill(top, {"__version__": "14.2.0", "__getattr__": _late, "__path__": []})
-    _fill(runtime, {name: getattr(cuda, name) for name in cuda.RUNTIME})
-    _fill(memory_module, {name: getattr(memory, name) for name in ("MemoryPointer", "MemoryPool", "alloc")})
-    _fill(memory_module, {"OutOfMemoryError": errors.OutOfMemoryError})
-    _fill(cuda_module, {name: getattr(cuda, name) for name in cuda.__all__})
-    names = ("MemoryPointer", "MemoryPool", "PinnedMemoryPool", "alloc", "alloc_pinned_memory",
-             "get_allocator", "set_allocator", "using_allocator")  # fmt: skip
-    _fill(cuda_module, {name: getattr(memory, name) for name in names})
-    _fill(cuda_module, {"runtime": runtime, "memory": memory_module, "is_available": functions.is_available})
-    _fill(cuda_module, {"__path__": [], "__getattr__": _library})
-    pinned = ("empty_pinned", "zeros_pinned", "empty_like_pinned", "zeros_like_pinned")
-    _fill(extra, {name: getattr(memory, name) for name in pinned})
-    return {m.__name__: m for m in (top, cuda_module, runtime, memory_module, extra)}
+def _module(name: str, *members: Any, **named: Any) -> ModuleType:
+    """Return a module that ``import`` then finds, with members by their own names or by others."""
+    module = ModuleType(name)
+    vars(module).update({member.__name__: member for member in members}, **named)
+    return module
 
 
-def _fill(module: ModuleType, names: dict[str, Any]) -> None:
-    for name, value in names.items():
-        setattr(module, name, value)
-
-
-def _late(name: str) -> Any:
-    """Import what few tests need: kernels in CUDA C."""
-    if name not in ("RawKernel", "RawModule"):
+def _raw_module(name: str) -> Any:
+    """Import the compiler of kernels when it is first needed."""
+    if name != "RawModule":
         raise AttributeError(f"module 'cupy' has no attribute {name!r} (in the stand-in)")
-    from tests.support.standin import raw_module
+    from tests.support.standin.raw_module import RawModule
 
-    return getattr(raw_module, name)
+    return RawModule
 
 
 def _library(name: str) -> Any:
-    """Say what CuPy says where a library of CUDA is missing; it looks for them when they are first asked for."""
+    """Raise what CuPy raises where a library of CUDA is missing; it looks for them at first use."""
     if name == "cublas":
         raise ImportError('Failure finding "libcublasLt.so.13 or libcublasLt.so.12": No such file')
     raise AttributeError(f"module 'cupy.cuda' has no attribute {name!r} (in the stand-in)")
 
 
+def _modules() -> dict[str, ModuleType]:
+    runtime = _module("cupy.cuda.runtime", *streams.RUNTIME)
+    memory_module = _module("cupy.cuda.memory", engine.OutOfMemoryError)
+    cuda = _module(
+        "cupy.cuda", streams.Device, streams.Event, streams.Stream, streams.get_current_stream, memory.MemoryPool,
+        memory.using_allocator, runtime=runtime, memory=memory_module, __path__=[], __getattr__=_library,
+    )  # fmt: skip
+    numbers = {name: getattr(np, name) for name in _OF_NUMPY}
+    cupy = _module(
+        "cupy", memory.get_default_memory_pool, **numbers, **arrays.FUNCTIONS, cuda=cuda, __version__="14.2.0",
+        __path__=[], __getattr__=_raw_module,
+    )  # fmt: skip
+    return {m.__name__: m for m in (cupy, cuda, runtime, memory_module, _module("cupyx", memory.empty_pinned))}
+
+
 MODULES = _modules()
-cupy, cupyx = MODULES["cupy"], MODULES["cupyx"]
+cupy = MODULES["cupy"]
 
 
 @contextmanager
@@ -86,7 +78,7 @@ def installed(*devices: DeviceConf) -> Iterator[ModuleType]:
     _reset(devices or (DeviceConf(),))
     sys.modules.update(MODULES)
     library = binding.load_library
-    binding.load_library = lambda xp: FakeCublas(engine.launch)
+    binding.load_library = lambda xp: FakeCublas()
     hides_cudnn = "cudnn" not in sys.modules
     if hides_cudnn:  # the real one would take addresses of the host for those of a GPU
         sys.modules["cudnn"] = None  # type: ignore[assignment]
@@ -103,8 +95,7 @@ def installed(*devices: DeviceConf) -> Iterator[ModuleType]:
 
 
 def _reset(devices: tuple[DeviceConf, ...]) -> None:
-    machine.__init__(devices)
-    engine.forget()
+    engine.reset(devices)
     memory.reset()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dl4jlegacy.kernels.cuda.cublas import SIGNATURES
-from tests.support.standin.errors import CUDADriverError
+from tests.support.standin.engine import CUDADriverError, launch
 
 TYPES = {0: (np.float32, ctypes.c_float), 1: (np.float64, ctypes.c_double)}  # cudaDataType
 COMPUTE = {68: 0, 75: 0, 77: 0, 70: 1}  # cublasComputeType_t to the cudaDataType it goes with
@@ -18,21 +18,17 @@ COMPUTE = {68: 0, 75: 0, 77: 0, 70: 1}  # cublasComputeType_t to the cudaDataTyp
 class FakeCublas:
     """What ``load_library`` returns under the stand-in for CuPy.
 
-    Args:
-        launch: does a piece of the stream's work now, or records it while the stream is captured.
-
     Attributes:
         calls: names of the functions called, in order.
         compute_types: those that products were computed with.
         open_handles: created and not destroyed.
     """
 
-    def __init__(self, launch: Callable[[Callable[[], None]], None] = lambda work: work()) -> None:
+    def __init__(self) -> None:
         self.calls: list[str] = []
         self.compute_types: list[int] = []
         self.open_handles: set[int] = set()
         self.fails_with: dict[str, int] = {}
-        self._launch = launch
         self._workspaces: dict[int, int] = {}
         for name, arguments in SIGNATURES.items():
             own = getattr(self, "_" + name.removesuffix("_v2"))
@@ -86,7 +82,7 @@ class FakeCublas:
             product = dtype(first) * ((left.T if of_a else left) @ (right.T if of_b else right))
             out[...] = product if second == 0 else product + dtype(second) * out
 
-        self._launch(work)
+        launch(work)
 
 
 def _by_columns(address: int, dtype: type, shape: tuple[int, int], lead: int) -> np.ndarray:

@@ -1,8 +1,8 @@
 """Where the stand-in's work is run, or recorded while a stream is capturing; counters of what tests ask about.
 
 All work goes through ``launch(work)``: without a capture, ``work()`` is called at once; while the thread's current
-stream is capturing, it is kept and called whenever the graph is launched. Others (compiled kernels, cuBLAS) plug in
-there: check the arguments first, then hand over a function without arguments that reads and writes raw memory only.
+stream is capturing, it is recorded and called whenever the graph is launched. Compiled kernels and cuBLAS do the same:
+they check the arguments first, then hand over a function without arguments that reads and writes raw memory only.
 
 The rest says how a device array is made (``fresh``), written (``into``) and opened (``raw``).
 """
@@ -18,18 +18,45 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from tests.support.standin.errors import CUDADriverError, CUDARuntimeError
-
 if TYPE_CHECKING:
     from tests.support.standin.arrays import ndarray
-
-__all__ = ["Capture", "Counters", "DeviceConf", "Graph", "counters", "cublas", "fresh", "into", "launch", "machine",
-           "raw", "synchronise", "thread", "upload"]  # fmt: skip
 
 Raw = npt.NDArray[Any]
 Work = Callable[[], object]
 
 _lock = threading.RLock()
+_ERRORS = {
+    101: ("InvalidDevice", "invalid device ordinal"),
+    401: ("IllegalState", "the operation cannot be performed in the present state"),
+    900: ("StreamCaptureUnsupported", "operation not permitted when stream is capturing"),
+    901: ("StreamCaptureInvalidated", "operation failed due to a previous error during capture"),
+    905: ("StreamCaptureIsolation", "dependency created on uncaptured work in another stream"),
+    906: ("StreamCaptureImplicit", "operation would make the legacy stream depend on a capturing blocking stream"),
+}
+
+
+class CUDARuntimeError(RuntimeError):
+    """An error of the CUDA runtime; ``status`` is its number."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__("cudaError{}: {}".format(*_ERRORS[status]))
+        self.status = status
+
+
+class CUDADriverError(RuntimeError):
+    """An error of the CUDA driver, such as of a kernel's launch; no kind of ``CUDARuntimeError``."""
+
+
+class OutOfMemoryError(MemoryError):
+    """A pool cannot give ``size`` bytes more than the ``total`` it has given."""
+
+    def __init__(self, size: int, total: int, limit: int = 0) -> None:
+        words = f"Out of memory allocating {size:,} bytes (allocated so far: {total:,} bytes"
+        super().__init__(words + (f", limit set to: {limit:,} bytes)." if limit else ")."))
+
+
+class CudaError(Exception):
+    """What a GPU would not have forgiven, or would have computed nonsense from."""
 
 
 @dataclass
@@ -39,7 +66,7 @@ class Counters:
     Attributes:
         uploads: copies from ordinary memory of the host to the device.
         downloads: copies to ordinary memory of the host; each waits, and counts as a synchronisation, too.
-        staged: copies from or to pinned memory, for which nobody waits.
+        staged: copies from or to pinned memory, which nothing waits for.
         synchronisations: waits for the device.
         launches: pieces of work done; the launch of a graph is one.
     """
@@ -52,7 +79,7 @@ class Counters:
 
     def reset(self) -> None:
         """Begin again at 0."""
-        self.uploads = self.downloads = self.staged = self.synchronisations = self.launches = 0
+        self.__init__()
 
     def add(self, name: str) -> None:
         """Count one more of ``name``."""
@@ -65,30 +92,21 @@ counters = Counters()
 
 @dataclass(frozen=True)
 class DeviceConf:
-    """A card that the stand-in pretends to have."""
+    """A simulated GPU."""
 
     name: str = "Stand-in GPU"
     uuid: bytes = bytes(range(16))
     memory: int = 1 << 30
-    capability: tuple[int, int] = (8, 0)
-    pci_bus_id: str = "0000:01:00.0"
 
 
 @dataclass
 class Machine:
-    """The pretended cards and versions; ``reset`` is called by the fixture."""
+    """The simulated GPUs and versions."""
 
     devices: tuple[DeviceConf, ...] = (DeviceConf(),)
-    driver_version: int = 12080
-    runtime_version: int = 12080
-    failure: int = 0  # status that every call to the runtime fails with (35: driver too old, 100: no device)
 
-    def check(self, device: int = 0) -> None:
-        """Raise what CUDA does if nothing works, or there is no such device."""
-        if self.failure:
-            raise CUDARuntimeError(self.failure)
-        if not self.devices:
-            raise CUDARuntimeError(100)
+    def check(self, device: int) -> None:
+        """Raise CUDA's error if there is no such device."""
         if not 0 <= device < len(self.devices):
             raise CUDARuntimeError(101)
 
@@ -97,7 +115,7 @@ machine = Machine()
 
 
 class _Thread(threading.local):
-    """What CUDA keeps for every thread: the current device, and the current stream of each."""
+    """What CUDA has for every thread: the current device, and the current stream of each."""
 
     def __init__(self) -> None:
         self.device = 0
@@ -111,9 +129,8 @@ class _Thread(threading.local):
 
     @property
     def capture(self) -> Capture | None:
-        """The capture that work of this thread now goes to."""
-        stream = self.stream
-        return None if stream is None else stream._capture
+        """The capture that records the work of this thread."""
+        return None if self.stream is None else self.stream._capture
 
 
 thread = _Thread()
@@ -121,88 +138,51 @@ thread = _Thread()
 
 @dataclass(eq=False)
 class Capture:
-    """What a stream (and those that were forked from it) has recorded."""
+    """What a stream has recorded."""
 
     origin: Any
     work: list[Work] = field(default_factory=list)
-    streams: list[Any] = field(default_factory=list)
-    unjoined: list[Any] = field(default_factory=list)
     invalid: bool = False
 
     def refuse(self) -> CUDARuntimeError:
         """Spoil the capture, as CUDA does after a call that is not permitted, and return the error to raise."""
         self.invalid = True
-        return CUDARuntimeError(900)  # what CUDA answers to a wait, or a copy that waits
+        return CUDARuntimeError(900)
 
 
 class Graph:
     """Recorded work that can be launched again and again, on the memory that it was recorded with."""
 
-    def __init__(self, *args: object, **kwargs: object) -> None:
-        raise RuntimeError("currently this class should not be initiated by a constructor")
-
-    @classmethod
-    def _of(cls, work: list[Work]) -> Graph:
-        graph = cls.__new__(cls)
-        graph._work = tuple(work)
-        return graph
-
-    _work: tuple[Work, ...]
+    def __init__(self, work: list[Work]) -> None:
+        self._work = tuple(work)
 
     def launch(self, stream: Any = None) -> None:
         """Do the work once more, on ``stream`` or the current one."""
-        work = self._work
-
-        def replay() -> None:
-            for each in work:
-                each()
-
-        with _on(stream):
-            launch(replay)
-
-    def upload(self, stream: Any = None) -> None:
-        """Bring the graph to the device before its first launch: nothing to do here."""
+        with on(stream):
+            launch(lambda: [each() for each in self._work])
 
 
 @contextmanager
-def _on(stream: Any) -> Iterator[None]:
-    """Let ``stream`` be the current one, if one is given."""
-    if stream is None:
-        yield
-        return
+def on(stream: Any) -> Iterator[None]:
+    """Make ``stream`` the current one, if one is given."""
     before = thread.streams.get(thread.device)
-    thread.streams[thread.device] = stream
+    thread.streams[thread.device] = before if stream is None else stream
     try:
         yield
     finally:
         thread.streams[thread.device] = before
 
 
-_captures: list[Capture] = []  # those that are going on, whatever their thread
+captures: list[Capture] = []
+"""Those that are going on, of all threads."""
 
 
-def begin(capture: Capture) -> None:
-    """Remember a capture that begins."""
-    with _lock:
-        _captures.append(capture)
-
-
-def end(capture: Capture) -> None:
-    """Forget a capture that ends."""
-    with _lock:
-        _captures.remove(capture)
-
-
-def forget() -> None:
+def reset(devices: tuple[DeviceConf, ...]) -> None:
     """Forget all captures, counts, current devices and streams: the next test starts anew."""
-    _captures.clear()
+    machine.devices = devices
+    captures.clear()
     counters.reset()
     thread.__init__()
-
-
-def capturing() -> tuple[Capture, ...]:
-    """All captures that are going on."""
-    return tuple(_captures)
 
 
 def launch(work: Work) -> None:
@@ -215,12 +195,11 @@ def launch(work: Work) -> None:
     capture = thread.capture
     if capture is not None:
         if capture.invalid:
-            raise CUDADriverError(901)  # kernels are launched by the driver, whose errors are no runtime errors
+            raise CUDADriverError("CUDA_ERROR_STREAM_CAPTURE_INVALIDATED: a previous error during capture")
         capture.work.append(work)
         return
-    stream = thread.stream
-    if stream is None or stream.ptr == 0:
-        for other in capturing():
+    if thread.stream is None or thread.stream.ptr == 0:
+        for other in captures:
             if not other.origin.is_non_blocking:
                 other.invalid = True
                 raise CUDARuntimeError(906)
@@ -231,18 +210,12 @@ def launch(work: Work) -> None:
 
 def synchronise(stream: Any = None) -> None:
     """Count a wait for ``stream`` (default: the current one), and refuse it while that is capturing."""
-    machine.check(thread.device)
-    capture = thread.capture if stream is None else stream._capture
-    if capture is not None:
-        raise capture.refuse()
+    from tests.support.standin.streams import get_current_stream
+
+    stream = stream or get_current_stream()
+    if stream._capture is not None:
+        raise stream._capture.refuse()
     counters.add("synchronisations")
-    (stream or _null())._deliver()
-
-
-def _null() -> Any:
-    from tests.support.standin.streams import Stream
-
-    return thread.stream or Stream.null
 
 
 def upload() -> None:
@@ -260,10 +233,10 @@ def cublas() -> None:
 
 
 def raw(x: Any) -> Any:
-    """Return what NumPy can compute with: the memory of a device array, or a number; nothing else is let in.
+    """Return what NumPy can compute with: the memory of a device array, or a number.
 
     Raises:
-        TypeError: ``x`` is a NumPy array, a list or something else that does not live on the device.
+        TypeError: ``x`` is a NumPy array, a list or something else that is not on the device.
         ValueError: the array is on another device than the current one.
     """
     from tests.support.standin.arrays import ndarray
@@ -281,7 +254,7 @@ def raw(x: Any) -> Any:
 
 
 def _blank(x: Any) -> Any:
-    """Zeros of the shape and dtype of ``x``: what is computed from them has the right shape and dtype."""
+    """Return zeros of the shape and dtype of ``x``: results computed from them have the right shape and dtype."""
     return np.broadcast_to(np.zeros((), x.dtype), x.shape) if isinstance(x, np.ndarray) else x
 
 
@@ -297,25 +270,18 @@ def fresh(function: Callable[..., Any], *inputs: Any, order: str = "C") -> ndarr
     _refuse_half(raws)
     with np.errstate(all="ignore"):
         result = np.asarray(function(*(map(_blank, raws) if thread.capture else raws)))
-    out = ndarray(result.shape, result.dtype, strides=_strides(result, order))
+    strides = None if order == "C" else np.empty_like(result, order=order).strides
+    out = ndarray(result.shape, result.dtype, strides=strides)
     target = out._raw
     launch((lambda: np.copyto(target, function(*raws))) if thread.capture else (lambda: np.copyto(target, result)))
     return out
 
 
 def _refuse_half(raws: list[Any]) -> None:
-    """Refuse truth values and a Python float: CuPy 14 computes them in float16, where NumPy takes float64.
-
-    Raises:
-        TypeError: nothing but the float says what the dtype is to be.
-    """
+    """Raise ``TypeError`` for truth values with a Python float: CuPy computes in float16 where NumPy takes float64."""
     kinds = [x.dtype.kind for x in raws if isinstance(x, (np.ndarray, np.generic))]
     if kinds and set(kinds) == {"b"} and any(type(x) is float for x in raws):
         raise TypeError("truth values and a Python float: CuPy computes that in float16; give one of them a dtype")
-
-
-def _strides(result: Raw, order: str) -> tuple[int, ...] | None:
-    return None if order == "C" else np.empty_like(result, order=order).strides
 
 
 def into(function: Callable[..., object], out: ndarray, *inputs: Any) -> ndarray:

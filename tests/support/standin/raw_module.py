@@ -9,6 +9,7 @@ reach is an error, as is an atomic operation (there is none here). ``turn`` says
 from __future__ import annotations
 
 import ctypes
+import math
 import re
 import threading
 from pathlib import Path
@@ -19,35 +20,27 @@ import numpy as np
 from tests.support.standin import engine
 from tests.support.standin.arrays import ndarray
 from tests.support.standin.compiler import CompileError, cached, compile_library, preprocess
-
-__all__ = ["CudaError", "Kernel", "RawKernel", "RawModule"]
+from tests.support.standin.engine import CudaError, Raw
 
 SHIM = Path(__file__).with_name("cuda_shim.h")
-TYPES: dict[str, tuple[Any, str]] = {
-    "bool": (ctypes.c_bool, "?"),
-    "char": (ctypes.c_char, "b"),
-    "signed char": (ctypes.c_byte, "b"),
-    "unsigned char": (ctypes.c_ubyte, "B"),
-    "short": (ctypes.c_short, "h"),
-    "unsigned short": (ctypes.c_ushort, "H"),
-    "int": (ctypes.c_int, "i"),
-    "unsigned": (ctypes.c_uint, "I"),
-    "unsigned int": (ctypes.c_uint, "I"),
-    "long long": (ctypes.c_longlong, "q"),
-    "unsigned long long": (ctypes.c_ulonglong, "Q"),
-    "float": (ctypes.c_float, "f"),
-    "double": (ctypes.c_double, "d"),
+TYPES = {
+    "unsigned char": "B",
+    "int": "i",
+    "unsigned": "I",
+    "unsigned int": "I",
+    "long long": "q",
+    "unsigned long long": "Q",
+    "float": "f",
+    "double": "d",
 }
-IGNORED = ("--std=c++17", "-std=c++17", "--fmad=", "-fmad=", "--prec-", "-lineinfo", "--restrict")
+"""Types of parameters, and the characters of NumPy's dtypes that are passed as such."""
+IGNORED = ("--std=c++17", "--fmad=false")
+MOST = {"grid": (2**31 - 1, 65535, 65535), "block": (1024, 1024, 64)}
 turn = 0
 """Whether the first threads of a block begin (0) or the last ones (1); no result may depend on it."""
 
 _lock = threading.Lock()
 _libraries: dict[str, tuple[ctypes.CDLL, dict[str, Signature]]] = {}
-
-
-class CudaError(Exception):
-    """What a GPU would not have forgiven, or would have computed nonsense from."""
 
 
 class Signature:
@@ -56,49 +49,38 @@ class Signature:
     def __init__(self, name: str, parameters: str, barriers: bool) -> None:
         self.name, self.barriers = name, barriers
         self.parameters = [_parameter(name, text) for text in parameters.split(",") if text.strip()]
-        fields = [
-            (f"a{index}", ctypes.c_void_p if pointer else TYPES[kind][0])
-            for index, (kind, pointer, _) in enumerate(self.parameters)
-        ]
-        self.structure = type(f"Arguments_{name}", (ctypes.Structure,), {"_fields_": fields})
 
-    def pack(self, args: tuple[Any, ...]) -> Any:
-        """Return the arguments as the C structure, or raise ``CudaError``."""
-        if not isinstance(args, tuple) or len(args) != len(self.parameters):
+    def pack(self, args: tuple[Any, ...]) -> Raw:
+        """Return the arguments as words of 8 bytes, or raise ``CudaError``."""
+        if len(args) != len(self.parameters):
             wanted = ", ".join(p[2] for p in self.parameters)
             raise CudaError(f"kernel {self.name} takes {len(self.parameters)} arguments ({wanted}), got {len(args)}")
-        packed = self.structure()
-        for index, (arg, parameter) in enumerate(zip(args, self.parameters, strict=True)):
-            setattr(packed, f"a{index}", self._convert(arg, *parameter))
-        return packed
+        words = np.zeros(len(args), np.uint64)
+        for index, (arg, (kind, pointer, name)) in enumerate(zip(args, self.parameters, strict=True)):
+            where, char = f"kernel {self.name}, argument {name}", "Q" if pointer else TYPES[kind]
+            words[index : index + 1].view(char)[0] = (
+                _address(where, arg, kind) if pointer else _number(where, arg, kind)
+            )
+        return words
 
-    def _convert(self, arg: Any, kind: str, pointer: bool, name: str) -> Any:
-        where = f"kernel {self.name}, argument {name}"
-        if pointer:
-            if isinstance(arg, (int, np.uint64, np.uintp)) and not isinstance(arg, bool):
-                return int(arg)
-            if not isinstance(arg, ndarray):
-                raise CudaError(f"{where}: {type(arg).__name__} is no device array")
-            if arg.dtype != np.dtype(TYPES[kind][1]):
-                raise CudaError(f"{where}: {kind}* given an array of {arg.dtype}")
-            engine.raw(arg)  # it must live on the current device
-            return int(arg.data.ptr)
-        if type(arg) is int:
-            given = "q"
-            if not -(2**63) <= arg < 2**63:
-                raise CudaError(f"{where}: {arg} does not fit 64 bits")
-        elif type(arg) is float:
-            given = "d"
-        elif type(arg) is bool:
-            given = "?"
-        elif isinstance(arg, np.generic):
-            given = arg.dtype.char
-            given = {"l": "q", "L": "Q"}.get(given, given)
-        else:
-            raise CudaError(f"{where}: {kind} given a {type(arg).__name__}")
-        if given != TYPES[kind][1]:
-            raise CudaError(f"{where}: {kind} given {type(arg).__name__}; CuPy would pass other bits")
-        return arg if type(arg) in (int, float, bool) else arg.item()
+
+def _address(where: str, arg: Any, kind: str) -> int:
+    if type(arg) in (int, np.uint64):
+        return int(arg)
+    if not isinstance(arg, ndarray):
+        raise CudaError(f"{where}: {type(arg).__name__} is no device array")
+    if arg.dtype != np.dtype(TYPES[kind]):
+        raise CudaError(f"{where}: {kind}* given an array of {arg.dtype}")
+    engine.raw(arg)  # it must be on the current device
+    return int(arg.data.ptr)
+
+
+def _number(where: str, arg: Any, kind: str) -> Any:
+    known: dict[type, str] = {int: "q", float: "d"}
+    given = known.get(type(arg)) or (arg.dtype.char if isinstance(arg, np.generic) else "")
+    if {"l": "q", "L": "Q"}.get(given, given) != TYPES[kind]:
+        raise CudaError(f"{where}: {kind} given {type(arg).__name__}; CuPy would pass other bits")
+    return arg
 
 
 def _parameter(kernel: str, text: str) -> tuple[str, bool, str]:
@@ -112,19 +94,15 @@ def _parameter(kernel: str, text: str) -> tuple[str, bool, str]:
 
 def _functions(code: str) -> list[tuple[str, str]]:
     """Return ``(head, body)`` of every function and structure at the top level of preprocessed ``code``."""
-    found, depth, start, opened = [], 0, 0, 0
-    for index, letter in enumerate(code):
-        if letter == "{":
-            if depth == 0:
-                opened = index
-            depth += 1
-        elif letter == "}":
-            depth -= 1
-            if depth == 0:
-                found.append((code[start:opened], code[opened : index + 1]))
-                start = index + 1
-        elif letter == ";" and depth == 0:
-            start = index + 1
+    found, depth, head, text = [], 0, "", ""
+    for part in re.findall(r"[{};]|[^{};]+", code):
+        depth += (part == "{") - (part == "}")
+        if part == "{" and depth == 1:
+            head, text = text, ""
+        text += part
+        if depth == 0 and part in "};":
+            found.append((head, text))
+            head = text = ""
     return found
 
 
@@ -145,34 +123,22 @@ def _signatures(code: str) -> dict[str, Signature]:
 
 
 def _wrapper(signature: Signature) -> str:
-    name, n = signature.name, len(signature.parameters)
-    members = " ".join(
-        f"{'void*' if pointer else kind} a{i};" for i, (kind, pointer, _) in enumerate(signature.parameters)
-    )
+    name, barriers = signature.name, "true" if signature.barriers else "false"
     values = ", ".join(
-        f"({kind}*)a->a{i}" if pointer else f"a->a{i}" for i, (kind, pointer, _) in enumerate(signature.parameters)
+        f"*({kind}{'*' * pointer}*)((char*)a + {8 * i})" for i, (kind, pointer, _) in enumerate(signature.parameters)
     )
-    assert n, f"kernel {name} has no parameters"
     return f"""
-struct ShimArguments_{name} {{ {members} }};
-static void shim_call_{name}(void* raw) {{ auto* a = (ShimArguments_{name}*)raw; {name}({values}); }}
-extern "C" int shim_run_{name}(const ShimLaunch* l, void* raw) {{
-    return shim_launch(l, shim_call_{name}, raw, {"true" if signature.barriers else "false"});
+static void shim_call_{name}(void* a) {{ {name}({values}); }}
+extern "C" int shim_run_{name}(const ShimLaunch* launch, void* a) {{
+    return shim_launch(launch, shim_call_{name}, a, {barriers});
 }}
 """
 
 
-def _definitions(options: tuple[str, ...]) -> list[str]:
-    if not isinstance(options, tuple):
-        raise CudaError("RawModule wants its options as a tuple")
-    for option in options:
-        if not option.startswith(("-D", *IGNORED)):
-            raise CudaError(f"option {option!r} is not known here")
-    return [option for option in options if option.startswith("-D")]
-
-
 def _build(code: str, options: tuple[str, ...]) -> tuple[ctypes.CDLL, dict[str, Signature]]:
-    definitions, key = _definitions(options), "\0".join((code, *options))
+    definitions, key = [option for option in options if option.startswith("-D")], "\0".join((code, *options))
+    if unknown := set(options) - {*definitions, *IGNORED}:
+        raise CudaError(f"compiler options {sorted(unknown)} are not known here")
     with _lock:
         if key not in _libraries:
             sources = (code, *definitions, SHIM.read_text(encoding="utf-8"), Path(__file__).read_text(encoding="utf-8"))
@@ -199,15 +165,6 @@ def _compile(code: str, definitions: list[str], folder: Path) -> None:
     (folder / "kernels.cu").write_text(text, encoding="utf-8")
 
 
-class _Launch(ctypes.Structure):
-    _fields_ = (
-        ("grid", ctypes.c_uint * 3),
-        ("block", ctypes.c_uint * 3),
-        ("shared", ctypes.c_uint),
-        ("turn", ctypes.c_int),
-    )
-
-
 class Kernel:
     """A kernel of a ``RawModule``: ``kernel(grid, block, args, shared_mem=0)``."""
 
@@ -218,17 +175,13 @@ class Kernel:
     def __call__(
         self, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...], *, shared_mem: int = 0
     ) -> None:
-        launch = _Launch(_sizes("grid", grid, (2**31 - 1, 65535, 65535)), _sizes("block", block, (1024, 1024, 64)))
-        if launch.block[0] * launch.block[1] * launch.block[2] > 1024:
-            raise CudaError(f"kernel {self.name}: a block of {block} has more than 1024 threads")
-        if not 0 <= shared_mem <= 48 << 10:
-            raise CudaError(f"kernel {self.name}: {shared_mem} bytes of shared memory")
-        launch.shared = shared_mem
-        packed = self.signature.pack(args)
+        if math.prod(block) > 1024 or not 0 <= shared_mem <= 48 << 10:
+            raise CudaError(f"kernel {self.name}: a block of {block} threads, {shared_mem} bytes of shared memory")
+        sizes, packed = (*_sizes("grid", grid), *_sizes("block", block), shared_mem), self.signature.pack(args)
 
         def work() -> None:
-            launch.turn = turn
-            wrong = self._run(ctypes.byref(launch), ctypes.byref(packed))
+            launch = np.array([*sizes, turn], np.uint32)
+            wrong = self._run(*(ctypes.c_void_p(array.ctypes.data) for array in (launch, packed)))
             if wrong:
                 raise CudaError(
                     f"kernel {self.name} wrote past its {shared_mem} bytes of shared memory"
@@ -237,29 +190,22 @@ class Kernel:
                 )
             for arg in args:
                 if isinstance(arg, ndarray):
-                    arg.data.check_guards(f"kernel {self.name}")
+                    arg._memory.mem.check_guards(f"kernel {self.name}")
 
         engine.launch(work)
 
 
-def _sizes(what: str, given: tuple[int, ...], most: tuple[int, int, int]) -> Any:
-    if not isinstance(given, tuple) or not 1 <= len(given) <= 3:
-        raise CudaError(f"{what} must be a tuple of one to three sizes, got {given!r}")
+def _sizes(what: str, given: tuple[int, ...]) -> tuple[int, ...]:
     full = (*given, 1, 1)[:3]
-    for size, limit in zip(full, most, strict=True):
-        if not isinstance(size, (int, np.integer)) or not 1 <= size <= limit:
-            raise CudaError(f"{what} {given}: every size must be a whole number from 1 to {limit}")
-    return (ctypes.c_uint * 3)(*map(int, full))
+    if not 1 <= len(given) <= 3 or not all(1 <= size <= most for size, most in zip(full, MOST[what], strict=True)):
+        raise CudaError(f"{what} {given}: one to three whole numbers, at most {MOST[what]}")
+    return full
 
 
 class RawModule:
     """``cupy.RawModule`` as far as this package uses it."""
 
-    def __init__(
-        self, *, code: str, options: tuple[str, ...] = (), backend: str = "nvrtc", name_expressions: None = None
-    ) -> None:
-        if backend != "nvrtc" or name_expressions is not None:
-            raise CudaError('this stand-in compiles what NVRTC would, and extern "C" kernels only')
+    def __init__(self, *, code: str, options: tuple[str, ...] = ()) -> None:
         self.code, self.options = code, options
 
     def compile(self) -> None:
@@ -269,11 +215,4 @@ class RawModule:
     def get_function(self, name: str) -> Kernel:
         """Return the kernel called ``name``."""
         library, signatures = _build(self.code, self.options)
-        if name not in signatures:
-            raise CudaError(f"no kernel {name!r}; there are {sorted(signatures)}")
         return Kernel(library, signatures[name])
-
-
-def RawKernel(code: str, name: str, options: tuple[str, ...] = (), backend: str = "nvrtc") -> Kernel:
-    """``cupy.RawKernel``: one kernel of a module of its own."""
-    return RawModule(code=code, options=options, backend=backend).get_function(name)

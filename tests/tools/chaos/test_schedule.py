@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import random
 import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, NoReturn, cast
 
 import pytest
 
-from dl4jlegacy.errors import Dl4jError, TrackerError, UsageError
+from dl4jlegacy.errors import Dl4jError, UsageError
 from dl4jlegacy.scaleout.strategies import STRATEGIES
-from tools.chaos import driver as chaos_driver
 from tools.chaos import testbed
 from tools.chaos.__main__ import parse
-from tools.chaos.driver import Driver, compared_fields
+from tools.chaos.driver import compared_fields
 from tools.chaos.expiry import session_password
 from tools.chaos.faults import _newest_key
 from tools.chaos.network import child_environment
 from tools.chaos.report import ChaosReport, FaultResult, RunResult
-from tools.chaos.run import Run, RunEnded
-from tools.chaos.schedule import AT_THE_END, KINDS, Fault, draw_faults, parse_kinds
+from tools.chaos.schedule import KINDS, Fault, draw_faults, parse_kinds
 from tools.chaos.watcher import Sample, last_slow_moment, rounds_per_second
 
 EARLIER = KINDS[:13]
@@ -173,116 +167,6 @@ def test_of_hogwild_the_accounting_is_compared_and_not_the_parameters() -> None:
             parse(["--router-args", wrong])
 
 
-class StubTestBed:
-    """Gives what a driver asks of the test bed; nothing is started."""
-
-    tracker = None
-    neighbour = beside = None
-
-    def __init__(self, rounds: int) -> None:
-        self.options = testbed.TestBedOptions(workers=2, rounds=rounds, seed=1, lossy_link=False, small_disk=False)
-        self.run_name = ""
-
-    def train_embedded(self) -> dict[str, Any]:
-        return self.reports()[0]
-
-    def start_run(self, run: str) -> None:
-        self.run_name = run
-
-    def reports(self) -> list[dict[str, Any]]:
-        rounds = self.options.rounds
-        counts = {"batches": rounds, "examples": rounds, "batches_lost": 0, "batches_duplicated": 0}
-        return [{"rounds": rounds, "updates_dropped": 0, "params_sha256": f"of {rounds}", **counts}]
-
-    def clear(self) -> None:
-        pass
-
-    def lengthen(self) -> None:
-        self.options = dataclasses.replace(self.options, rounds=2 * self.options.rounds)
-
-
-class QuietRun:
-    """A run that nothing is the matter with, until it is ``over``."""
-
-    over = False
-
-    def __init__(self, *_: object) -> None:
-        self.watcher = SimpleNamespace(new_entries=list)
-        self.test_bed, self.round = None, 3
-
-    def wait_until_recovered(self, since: float | None, seconds: float) -> float:
-        return 0.0
-
-    def wait_rounds(self, count: int) -> None:
-        pass
-
-    def raise_if_ended(self) -> None:
-        if self.over:
-            raise RunEnded
-
-    def finish(self) -> None:
-        pass
-
-
-class Overtaken(Driver):
-    """Its runs recover from faults after so many seconds, or end before (None), as ``script`` says."""
-
-    def __init__(self, script: list[float | None]) -> None:
-        super().__init__(draw_faults(1, 2, KINDS, 2), lambda line: None)
-        self._script, self._usual_rates, self._ended = script, [1.0], ""
-
-    def _inject(self, run: Any, fault: Fault) -> FaultResult:
-        name = run.test_bed.run_name
-        if self._ended == name:
-            raise RunEnded
-        full = self._script.pop(0)
-        self._ended = name if full is None else ""
-        return FaultResult(fault=fault, run=name, round=5, at_seconds=9.0, full_seconds=full)
-
-
-def test_faults_that_the_end_of_their_run_overtakes_are_done_again_in_longer_runs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class OnTestBed(QuietRun):
-        def __init__(self, test_bed: Any, *more: object) -> None:
-            super().__init__()
-            self.test_bed = test_bed
-
-    monkeypatch.setattr(chaos_driver, "RunWatcher", lambda connect: contextlib.nullcontext(SimpleNamespace(head=None)))
-    monkeypatch.setattr(chaos_driver, "Run", OnTestBed)
-    driver = Overtaken([None, None, 2.0, None, 3.0])
-    driver.run_all(cast(testbed.TestBed, StubTestBed(100)))
-    assert [end.expected_sha256 for end in driver.runs] == ["of 100", "of 200", "of 400", "of 400"]
-    assert [end.faults for end in driver.runs] == [0, 0, 1, 1]
-    done = [(one.fault.number, one.run, one.full_seconds) for one in driver.results]
-    assert done == [(1, "chaos-3", 2.0), (2, "chaos-4", 3.0)]
-    assert driver.problems == []
-
-
-def test_a_master_that_is_killed_when_all_is_done_comes_at_the_end_of_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Ending(QuietRun):
-        def __init__(self, test_bed: Any, *more: object) -> None:
-            super().__init__()
-            self.test_bed = test_bed
-
-        def kill_master_when_done(self) -> str:
-            return "master-1"
-
-    monkeypatch.setattr(chaos_driver, "RunWatcher", lambda connect: contextlib.nullcontext(SimpleNamespace(head=None)))
-    monkeypatch.setattr(chaos_driver, "Run", Ending)
-    driver = Overtaken([2.0, 3.0])
-    kinds = ("worker-kill", AT_THE_END, "worker-kill", AT_THE_END)
-    driver._left = [
-        Fault(number=number, kind=kind, target="", after_rounds=1, seconds=0.0) for number, kind in enumerate(kinds)
-    ]
-    driver.run_all(cast(testbed.TestBed, StubTestBed(100)))
-    assert [(one.fault.kind, one.run) for one in driver.results] == list(
-        zip(kinds, ("chaos-1", "chaos-1", "chaos-2", "chaos-2"), strict=True)
-    )
-    assert driver.results[1].note == "master-1"
-    assert driver.problems == []
-
-
 def test_a_record_that_is_to_be_damaged_is_the_runs() -> None:
     foreign = ["job/\u00b2/0", f"job/{'9' * 5000}/0", "job/x", "job", "log/9"]
     assert _newest_key([*foreign, "job/3/1"], "job", random.Random(1)) == "job/3/1"
@@ -320,20 +204,6 @@ def test_a_step_of_the_clock_is_seen_by_the_wall_clock_only(tmp_path: Path) -> N
             assert before[0] - 1e-3 <= wall_ns / 1e9 - seconds <= after[0] + 1e-3
             assert before[1] <= steady <= after[1]
         child.stdin.close()
-
-
-@pytest.mark.parametrize("over", [True, False])
-def test_what_cannot_be_done_to_a_run_is_a_finding_unless_it_has_ended(
-    over: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def inject(test_bed: object, fault: Fault) -> NoReturn:
-        raise TrackerError("no master leads")
-
-    monkeypatch.setattr(chaos_driver, "inject", inject)
-    monkeypatch.setattr(QuietRun, "over", over)
-    (fault,) = draw_faults(1, 1, KINDS, 2)
-    with pytest.raises(RunEnded if over else TrackerError):
-        Driver([fault], lambda line: None)._inject(cast(Run, QuietRun()), fault)
 
 
 def test_another_hash_or_none_is_not_equal() -> None:
