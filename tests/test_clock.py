@@ -233,7 +233,7 @@ def test_a_process_that_was_stopped_amid_a_remote_command_reads_it_to_its_end(st
     here, there = socket.socketpair()
     with here, there:
         there.send(b"readable")
-        assert provision._read_to_end(Channel(here), 20.0, lambda line: None).status == 7
+        assert provision._read_to_end(Channel(here), 20.0).status == 7
 
 
 def test_a_process_that_was_stopped_amid_a_command_lets_it_come_to_its_end(

@@ -1,9 +1,9 @@
-"""What stands in a cluster's bucket about its instances: written by ``up``, or by each instance about itself.
+"""Objects about the instances in a cluster's bucket: written by ``up``, or by each instance about itself.
 
 ``up`` writes which instance is the present master, and which ones have the servers of a cluster with a standby, where
 no instance can write. An instance writes below a prefix that has its ``aws:userid``, the ids of its role and of itself
-with a colon between, since that is what a policy can bind an instance to: its SSH host keys, what its services say, and
-that the run is done, if it has led it to its end.
+with a colon between, since a policy can limit an instance to that: its SSH host keys, the journal of its services, and
+the end of the run that it has led.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass
 
+from dl4jlegacy.aws.calls import call
 from dl4jlegacy.aws.cluster_spec import utc
 from dl4jlegacy.errors import CloudError
-from dl4jlegacy.storage.s3.session import ABSENT, Aws, error_code, translate_errors
+from dl4jlegacy.storage.s3.session import ABSENT, Aws, translate_errors
 
 __all__ = [
     "DONE",
@@ -33,20 +34,19 @@ __all__ = [
 ]
 
 INSTANCES = "instances/"
-"""Prefix of what instances say about themselves."""
+"""Prefix of the objects that instances write about themselves."""
 HOST_KEYS, JOURNAL, DONE = "host-keys", "journal", "done"
 PRESENT_MASTER = "present-master"
 
 
 def own_key(user_id: str, what: str) -> str:
-    """Return the key of what the instance with this ``aws:userid`` says about itself."""
+    """Return the key of an object that the instance with this ``aws:userid`` writes about itself."""
     return f"{INSTANCES}{user_id}/{what}"
 
 
 def own_user_id(aws: Aws) -> str:
     """Return the ``aws:userid`` of the instance on which this process runs; raises what ``translate_errors`` raises."""
-    with translate_errors("asking AWS which instance this is"):
-        return str(aws.client("sts").get_caller_identity()["UserId"])
+    return str(call(aws, "sts", "get_caller_identity")["UserId"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +60,6 @@ class PresentMaster:
     def instance_id(self) -> str:
         """The id of the instance."""
         return self.user_id.rpartition(":")[2]
-
-    def to_bytes(self) -> bytes:
-        """Return it as the bucket has it."""
-        return f"{self.address} {self.user_id}".encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +85,12 @@ class Servers:
 
     def to_bytes(self) -> bytes:
         """Return them as the bucket has them."""
-        return b"\n".join(each.to_bytes() for each in self.instances)
+        return "\n".join(f"{each.address} {each.user_id}" for each in self.instances).encode()
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """That a run is done: since when, as tags have times, and where its model is."""
+    """The end of a run: its time, in the format of tags, and the address of the model."""
 
     since: str
     model: str
@@ -106,26 +102,19 @@ def read_object(aws: Aws, bucket: str, key: str) -> tuple[bytes, str] | None:
     Raises what ``translate_errors`` raises; for an object that is not there ``NotAuthorisedError``, if whoever asks may
     not list the bucket, as instances may not.
     """
-    from botocore.exceptions import ClientError
-
-    with translate_errors(f"s3://{bucket}/{key}"):
-        try:
-            found = aws.client("s3").get_object(Bucket=bucket, Key=key)
-            return found["Body"].read(), utc(found["LastModified"].timestamp())
-        except ClientError as exc:
-            if error_code(exc) not in ABSENT:
-                raise
-            return None
+    with translate_errors(what := f"s3://{bucket}/{key}"):
+        found = call(aws, "s3", "get_object", what=what, passed=ABSENT, Bucket=bucket, Key=key)
+        return None if found is None else (found["Body"].read(), utc(found["LastModified"].timestamp()))
 
 
 def write_object(aws: Aws, bucket: str, key: str, content: bytes) -> None:
     """Write an object; raises what ``translate_errors`` raises."""
-    with translate_errors(f"writing s3://{bucket}/{key}"):
-        aws.client("s3").put_object(Bucket=bucket, Key=key, Body=content)
+    what = f"s3://{bucket}/{key}"
+    call(aws, "s3", "put_object", what=what, retried={"NoSuchBucket"}, Bucket=bucket, Key=key, Body=content)
 
 
 def read_servers(aws: Aws, bucket: str) -> Servers | None:
-    """Return which instances are the master and the others with servers, None if nobody has said so yet.
+    """Return the instances that are the master and the others with servers; None if ``up`` has written none yet.
 
     Raises:
         CloudError: the object holds something else. And what ``read_object`` raises.
@@ -143,6 +132,6 @@ def read_servers(aws: Aws, bucket: str) -> Servers | None:
 
 
 def read_done(aws: Aws, bucket: str, master: PresentMaster) -> Done | None:
-    """Return what a master has said about the end of its run, None if nothing; raises what ``read_object`` raises."""
+    """Return the end of a master's run, None while it is not over; raises as ``read_object`` does."""
     found = read_object(aws, bucket, own_key(master.user_id, DONE))
     return None if found is None else Done(found[1], found[0].decode(errors="replace"))

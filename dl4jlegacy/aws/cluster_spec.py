@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from dl4jlegacy.errors import ConfError, UsageError, counted
 
@@ -39,7 +40,9 @@ __all__ = [
     "check_name",
     "parse_cidr",
     "parse_ttl",
+    "seconds_of",
     "tag_list",
+    "tagged",
     "utc",
     "value_of",
 ]
@@ -51,12 +54,12 @@ MASTER, WORKER = "master", "worker"
 STANDBY, WITNESS = "standby", "witness"
 """Roles of a cluster with a standby: the one that takes over, and the third Zookeeper server, which says who may."""
 WITNESS_SIZES = {"x86_64": "t3.small", "arm64": "t4g.small"}
-"""What a witness is, by the architecture of the master."""
+"""Instance type of a witness, by the architecture of the master."""
 IAM_PATH = "/dl4jlegacy/"
 BOUNDARY = "dl4jlegacy-boundary"
-"""The managed policy, made once by an administrator, that no role of an instance gets beyond."""
+"""The managed policy, created once by an administrator, that limits the role of every instance."""
 OWNER = "owner.json"
-"""Key of the object in the cluster's bucket that says whose the cluster is."""
+"""Key of the object in the cluster's bucket that names the owner."""
 Tags = dict[str, str]
 
 _NAME = re.compile(r"[a-z](?:[a-z0-9-]{0,14}[a-z0-9])?")
@@ -88,7 +91,7 @@ def parse_ttl(text: str) -> int:
 
 
 def parse_cidr(text: str) -> str:
-    """Return an address or network as CIDR; raises ``UsageError`` for none, and for one that is half the world."""
+    """Return an address or network as CIDR; raises ``UsageError`` for other text or too large a network."""
     try:
         network = ipaddress.ip_network(text.strip(), strict=False)
     except ValueError:
@@ -119,6 +122,14 @@ def utc(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def seconds_of(text: str) -> float:
+    """Return a time of a tag in seconds since 1970, 0 if it is none."""
+    try:
+        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+    except ValueError:
+        return 0.0
+
+
 def buckets_in(texts: tuple[str, ...]) -> tuple[str, ...]:
     """Return the buckets of all ``s3://bucket/...`` in ``texts``, sorted."""
     found = {match for text in texts for match in re.findall(r"s3://([a-z0-9][a-z0-9.-]+)", text)}
@@ -126,14 +137,19 @@ def buckets_in(texts: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def value_of(flag: str, words: Sequence[str]) -> str:
-    """Return what a command line gives for a flag, the last time; "" if it does not."""
+    """Return the last value of a flag in a command line, "" if there is none."""
     pairs = [*itertools.pairwise(words), *(word.split("=", 1) for word in words if "=" in word)]
     return next((value for name, value in reversed(pairs) if name == flag), "")
 
 
-def tag_list(tags: Tags, *, key: str = "Key", value: str = "Value") -> list[dict[str, str]]:
+def tag_list(tags: Tags) -> list[dict[str, str]]:
     """Return tags as AWS wants them."""
-    return [{key: name, value: text} for name, text in tags.items()]
+    return [{"Key": name, "Value": text} for name, text in tags.items()]
+
+
+def tagged(tags: Tags, *kinds: str) -> list[dict[str, Any]]:
+    """Return the ``TagSpecifications`` of a call of EC2 that creates resources of these kinds."""
+    return [{"ResourceType": kind, "Tags": tag_list(tags)} for kind in kinds]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +177,7 @@ class Names:
 
     @property
     def partition(self) -> str:
-        """What ARNs of the region begin with, after ``arn:``."""
+        """The partition in the region's ARNs."""
         return "aws-cn" if self.region.startswith("cn-") else "aws"
 
     @property
@@ -171,7 +187,7 @@ class Names:
 
     @property
     def secret(self) -> str:
-        """The parameter that keeps the run's secret."""
+        """The parameter with the run's secret."""
         return f"/dl4jlegacy/{self.cluster}/secret"
 
     @property
@@ -181,7 +197,7 @@ class Names:
 
     @property
     def key_folder(self) -> Path:
-        """Where this machine keeps the cluster's private key and host keys."""
+        """The folder on this machine for the cluster's private key and host keys."""
         return Path.home() / ".dl4jlegacy" / "aws" / f"{self.cluster}-{self.region}"
 
 
@@ -234,7 +250,7 @@ class ClusterSpec:
     user: str = "admin"
 
     def check(self) -> None:
-        """Raise ``UsageError`` or ``ConfError`` for what can be known to be wrong without asking AWS."""
+        """Raise ``UsageError`` or ``ConfError`` for values that are wrong whatever AWS says."""
         check_name(self.name)
         if not 1 <= self.workers <= 1000:
             raise UsageError(f"-w {self.workers}: give a number of workers from 1 to 1000")
@@ -277,7 +293,7 @@ class ClusterSpec:
         """Return a warning if instances of a size are paid for GPUs that stay idle, "" if they have none.
 
         Raises:
-            ConfError: nobody has said, with ``--device cpu`` of the run, that they shall.
+            ConfError: the run has no ``--device cpu``, which accepts that.
         """
         if not gpus:
             return ""

@@ -1,10 +1,10 @@
-"""Whose a cluster is, and which ``up`` works on it: one object in the cluster's bucket, ``owner.json``.
+"""The owner of a cluster, and the ``up`` that works on it: one object in the cluster's bucket, ``owner.json``.
 
 It changes only by compare-and-set (``conditional_object``): of two users, or of two ``up`` at once, exactly one writes
 it. A working ``up`` writes it again and again; one that has not for a while was killed, and the next takes over. Both
-times of that are S3's own: no clock of anybody's machine counts.
+times of that are S3's own: no machine's clock matters.
 
-Removing a cluster removes the object last, so that half a cluster is still somebody's.
+Removing a cluster removes the object last, so that a partly removed cluster still has an owner.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, replace
 
 import msgspec
 
+from dl4jlegacy.aws.calls import attempts
 from dl4jlegacy.aws.cluster_spec import OWNER, Names, utc
 from dl4jlegacy.errors import CloudError, ConfError, DeadlineError, Dl4jError
 from dl4jlegacy.storage.s3.conditional_object import ConditionalObject
@@ -33,20 +34,19 @@ logger = logging.getLogger(__name__)
 SILENT_SECONDS = 180.0
 """An ``up`` that has not written for so long no longer works on the cluster."""
 _WAIT_SECONDS = 900.0
-_POLL_SECONDS = 5.0
 _MADE_UP_SESSION = re.compile(r"(:assumed-role/[^/]+)/(?:botocore-session|AWS-CLI-session)-\d+$")
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """What the object says.
+    """The content of the object.
 
     Attributes:
-        arn: who the cluster belongs to.
-        since: from when on, as tags have times.
-        up: the random id of the ``up`` that worked on it last.
-        working: whether that has not ended yet.
-        writes: how often it was written; it makes every version of the object another one.
+        arn: of the owner.
+        since: time of the first ``up``, in the format of tags.
+        up: random id of the last ``up`` on the cluster.
+        working: whether that ``up`` is still running.
+        writes: number of writes; makes every version of the object different.
     """
 
     arn: str
@@ -66,15 +66,15 @@ class _Found:
 
 
 def owner_of(arn: str) -> str:
-    """Return as whom a cluster is owned: a caller's ARN, without a session's name that a program made up by itself.
+    """Return the caller's ARN as the owner of a cluster, without a generated session name.
 
-    Roles that are assumed through a profile get a new one in every process, which would be a new owner.
+    Roles that are assumed through a profile get a new session name in every process, which would be a new owner.
     """
     return _MADE_UP_SESSION.sub(r"\1", arn)
 
 
 class Ownership:
-    """One cluster's owner, from the view of one caller. Used by one thread at a time.
+    """Reads and changes the owner of one cluster on behalf of one caller. Used by one thread at a time.
 
     Args:
         aws: the region.
@@ -89,12 +89,12 @@ class Ownership:
         self._object = ConditionalObject(aws, Location(names.bucket, OWNER), self._what)
 
     def owner(self) -> Owner | None:
-        """Return what the object says, None if the cluster is nobody's."""
+        """Return the cluster's owner, or None."""
         found = self._read()
         return None if found is None else found.owner
 
     def check(self) -> None:
-        """Raise ``ConfError`` if the cluster belongs to somebody else."""
+        """Raise ``ConfError`` if the cluster belongs to another user."""
         self._refuse_others(self.owner())
 
     def _refuse_others(self, owner: Owner | None) -> None:
@@ -108,11 +108,11 @@ class Ownership:
 
     @contextmanager
     def held(self, make_bucket: Callable[[], object], *, others: bool = False) -> Iterator[None]:
-        """Own the cluster, and let no other ``up`` work on it meanwhile; wait for one that does.
+        """Own the cluster while no other ``up`` works on it; wait for one that does.
 
         Args:
-            make_bucket: makes the cluster's bucket, unless there is one.
-            others: whether it may be somebody else's, and stays theirs.
+            make_bucket: creates the cluster's bucket, unless there is one.
+            others: whether a cluster of another user is accepted; it stays theirs.
 
         Raises:
             ConfError: it belongs to somebody else. DeadlineError: another ``up`` works on it all the time.
@@ -125,35 +125,32 @@ class Ownership:
             self._release(up)
 
     def _take(self, up: str, make_bucket: Callable[[], object], *, others: bool) -> None:
-        reason = ""
-        with self._aws.deadline(_WAIT_SECONDS) as deadline:
-            while True:
-                found = self._read()
-                if not others:
-                    self._refuse_others(None if found is None else found.owner)
-                if found is None:
+        busy = ""
+        for _ in attempts(self._aws, _WAIT_SECONDS, pause=5.0):
+            found = self._read()
+            if not others:
+                self._refuse_others(None if found is None else found.owner)
+            if found is None:
+                make_bucket()
+                if self._write(self._new(up), None):
+                    return
+            elif not found.owner.working or found.age > SILENT_SECONDS:
+                if self._write(replace(found.owner, up=up, working=True), found.etag):
                     make_bucket()
-                    if self._write(Owner(self.me, utc(self._aws.clock.wall()), up, working=True), None):
-                        return
-                elif not found.owner.working or found.age > SILENT_SECONDS:
-                    if self._write(replace(found.owner, up=up, working=True), found.etag):
-                        make_bucket()
-                        return
-                elif not reason:
-                    reason = self._busy(found)
-                    logger.warning("%s; waiting for it", reason)
-                if deadline.passed():
-                    raise DeadlineError(f"{reason or self._what + ' cannot be written'}; repeat `dl4j aws up`")
-                self._aws.clock.wait(_POLL_SECONDS)
+                    return
+            elif not busy:
+                busy = (
+                    f"another `up` of yours ({found.owner.up}) works on cluster {self._names.cluster}, and wrote "
+                    f"{found.age:.0f} s ago; it counts as killed after {SILENT_SECONDS:.0f} s"
+                )
+                logger.warning("%s; waiting for it", busy)
+        raise DeadlineError(f"{busy or self._what + ' cannot be written'}; repeat `dl4j aws up`")
 
-    def _busy(self, found: _Found) -> str:
-        return (
-            f"another `up` of yours ({found.owner.up}) works on cluster {self._names.cluster}, and wrote "
-            f"{found.age:.0f} s ago; it counts as killed after {SILENT_SECONDS:.0f} s"
-        )
+    def _new(self, up: str) -> Owner:
+        return Owner(self.me, utc(self._aws.clock.wall()), up, working=True)
 
     def keep(self) -> bool:
-        """Tell others that this ``up`` still works; return False if the cluster is no longer its to work on."""
+        """Record that this ``up`` is still running; return False if another one has taken the cluster."""
         return self._held is not None and self._write(*self._held)
 
     def taken_away(self) -> CloudError:
@@ -168,7 +165,7 @@ class Ownership:
         """Take the cluster again if no other ``up`` has since this one ended; return False otherwise."""
         found = self._read()
         if found is None:
-            return self._write(Owner(self.me, utc(self._aws.clock.wall()), secrets.token_hex(8), working=True), None)
+            return self._write(self._new(secrets.token_hex(8)), None)
         if self._held is None or found.owner.up != self._held[0].up:
             return False
         return self._write(replace(found.owner, working=True), found.etag)

@@ -1,4 +1,4 @@
-"""What instances install: this package as a wheel, and the lock file of everything that it needs there."""
+"""The files that instances install: this package as a wheel, and the lock file of its dependencies."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Payload:
 
 
 def load_payload(wheel: str = "", requirements: str = "") -> Payload:
-    """Return what instances are to install.
+    """Return the files that instances install.
 
     Args:
         wheel: a wheel's path; else one is made of the package that this belongs to.

@@ -6,11 +6,13 @@ On demand prices come from the price list (``pricing:GetProducts``), spot prices
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from dl4jlegacy.aws.cluster_spec import WITNESS_SIZES, ClusterSpec
+from dl4jlegacy.aws.calls import call
+from dl4jlegacy.aws.cluster_spec import MASTER, STANDBY, WITNESS, WITNESS_SIZES, WORKER, ClusterSpec
 from dl4jlegacy.aws.instances import describe_instance_type
 from dl4jlegacy.errors import CloudError, ConfError, Dl4jError, counted
 from dl4jlegacy.storage.s3.session import Aws, translate_errors
@@ -56,27 +58,38 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a cluster costs: dollars an hour, and at most until its time to live is over (data transfer apart).
+    """What a cluster costs until its time to live is over (data transfer apart), and what that buys.
 
-    And what that buys: the worker processes of all instances, and the jobs between two averagings; 0: not known.
+    Attributes:
+        prices: of one instance, by its role.
+        workers: instances with workers.
+        ttl_seconds: time to live.
+        disk: GB of each instance.
+        processes: workers of all instances; 0: not known.
+        jobs_per_round: jobs between two averagings; 0: not known.
     """
 
-    master: Price
-    worker: Price
+    prices: dict[str, Price]
     workers: int
-    dollars_per_hour: float
-    dollars_at_most: float
     ttl_seconds: int
+    disk: int
     processes: int = 0
     jobs_per_round: int = 0
-    disk: int = 0
-    witness: Price | None = None
 
-    def of_running(self, masters: int, workers: int, witnesses: int = 0) -> float:
-        """Return the dollars an hour of so many instances of it; a standby is like a master."""
-        dollars = masters * self.master.dollars + workers * self.worker.dollars
-        dollars += witnesses * self.witness.dollars if self.witness else 0.0
-        return _an_hour(dollars, masters + workers + witnesses, self.disk)
+    def of_running(self, counts: Mapping[str, int]) -> float:
+        """Return the dollars an hour of so many instances of each role, with their disks and addresses."""
+        more = self.disk * _GB_AN_HOUR + _ADDRESS_AN_HOUR
+        return sum(count * (self.prices[role].dollars + more) for role, count in counts.items())
+
+    @property
+    def dollars_per_hour(self) -> float:
+        """What the whole cluster costs in an hour."""
+        return self.of_running({**dict.fromkeys(self.prices, 1), WORKER: self.workers})
+
+    @property
+    def dollars_at_most(self) -> float:
+        """What the whole cluster costs until its time to live is over."""
+        return self.dollars_per_hour * self.ttl_seconds / 3600
 
     def fields(self) -> dict[str, Any]:
         """Return it for JSON."""
@@ -89,32 +102,25 @@ class Estimate:
             "jobs_per_round": self.jobs_per_round or None,
             **{
                 role: {"size": price.size, "dollars_per_hour": round(price.dollars, 4), "source": price.source}
-                for role, price in self._prices().items()
+                for role, price in self.prices.items()
             },
         }
 
-    def _prices(self) -> dict[str, Price]:
-        """Return what one instance of each role costs."""
-        prices = {"master": self.master, "worker": self.worker}
-        return {**prices, "standby": self.master, "witness": self.witness} if self.witness else prices
-
     def text(self) -> str:
         """Return it as text."""
-        hours = self.ttl_seconds / 3600
-        lines = [
-            f"master   {self.master.size}: {self.master.dollars:.4f} $/h ({self.master.source})",
-            *([f"standby  {self.master.size}: {self.master.dollars:.4f} $/h"] if self.witness else []),
-            *([f"witness  {self.witness.size}: {self.witness.dollars:.4f} $/h"] if self.witness else []),
-            f"workers  {self.workers} x {self.worker.size}: {self.worker.dollars:.4f} $/h ({self.worker.source})",
-            *([self._buys()] if self.processes else []),
-            f"together {self.dollars_per_hour:.2f} $/h, {self.disk:,} GB of disk and an address each included",
-            f"at most  {self.dollars_at_most:.2f} $ in {hours:.1f} h, then it ends by itself; data transfer apart",
-        ]
-        return "\n".join(lines)
-
-    def _buys(self) -> str:
-        jobs = counted(self.jobs_per_round, "job")
-        return f"they run {counted(self.processes, 'worker process', 'worker processes')}, {jobs} a round"
+        lines = [f"{role:8} {each.size}: {each.dollars:.4f} $/h ({each.source})" for role, each in self.prices.items()]
+        lines[1] = lines[1].replace("worker  ", f"workers  {self.workers} x", 1)
+        if self.processes:
+            jobs = counted(self.jobs_per_round, "job")
+            lines.append(f"they run {counted(self.processes, 'worker process', 'worker processes')}, {jobs} a round")
+        return "\n".join(
+            [
+                *lines,
+                f"together {self.dollars_per_hour:.2f} $/h, {self.disk:,} GB of disk and an address each included",
+                f"at most  {self.dollars_at_most:.2f} $ in {self.ttl_seconds / 3600:.1f} h, then it ends by itself; "
+                "data transfer apart",
+            ]
+        )
 
 
 def on_demand(aws: Aws, size: str) -> Price:
@@ -132,9 +138,10 @@ def on_demand(aws: Aws, size: str) -> Price:
         with translate_errors(f"the price of {size}"):
             client = aws.client("pricing", _PRICE_LIST_REGION)
             found = client.get_products(ServiceCode="AmazonEC2", Filters=asked, MaxResults=10)["PriceList"]
-        dollars = [value for text in found if (value := _dollars(json.loads(text)))]
-        if dollars:
-            return Price(size, min(dollars), f"AWS's price list, {aws.region}")
+        terms = [term for text in found for term in json.loads(text)["terms"]["OnDemand"].values()]
+        prices = [float(each["pricePerUnit"]["USD"]) for term in terms for each in term["priceDimensions"].values()]
+        if dollars := min(filter(None, prices), default=0.0):
+            return Price(size, dollars, f"AWS's price list, {aws.region}")
     except (Dl4jError, ValueError, KeyError):
         pass  # not allowed, or not reached: the table will do for an estimate
     return list_price(size)
@@ -149,22 +156,17 @@ def list_price(size: str) -> Price:
     return Price(size, LIST_PRICES[size], "list price of us-east-1")
 
 
-def _dollars(product: dict[str, Any]) -> float:
-    for term in product["terms"]["OnDemand"].values():
-        for dimension in term["priceDimensions"].values():
-            return float(dimension["pricePerUnit"]["USD"])
-    return 0.0
-
-
 def spot(aws: Aws, size: str) -> Price:
     """Return the lowest last spot price of a size among the region's zones; raises ``CloudError`` if there is none."""
-    with translate_errors(f"the spot price of {size}"):
-        history = aws.client("ec2").describe_spot_price_history(
-            InstanceTypes=[size],
-            ProductDescriptions=["Linux/UNIX", "Linux/UNIX (Amazon VPC)"],
-            StartTime=datetime.fromtimestamp(aws.clock.wall(), UTC),
-            MaxResults=100,
-        )["SpotPriceHistory"]
+    history = call(
+        aws,
+        "ec2",
+        "describe_spot_price_history",
+        what=f"the spot price of {size}",
+        InstanceTypes=[size],
+        ProductDescriptions=["Linux/UNIX", "Linux/UNIX (Amazon VPC)"],
+        StartTime=datetime.fromtimestamp(aws.clock.wall(), UTC),
+    )["SpotPriceHistory"]
     prices = [(float(entry["SpotPrice"]), entry["AvailabilityZone"]) for entry in history]
     if not prices:
         raise CloudError(f"AWS has no spot price for {size} in {aws.region}; take another -s, or leave out --spot")
@@ -172,34 +174,21 @@ def spot(aws: Aws, size: str) -> Price:
     return Price(size, price, f"spot, {zone}")
 
 
-def _an_hour(dollars: float, instances: int, disk: int) -> float:
-    """Return what instances cost that are ``dollars`` an hour, with their disks (GB of each) and addresses."""
-    return dollars + (disk * _GB_AN_HOUR + _ADDRESS_AN_HOUR) * instances
-
-
 def estimate(aws: Aws | None, spec: ClusterSpec) -> Estimate:
-    """Return what the cluster would cost; by list prices, on demand, if there is no AWS to be asked."""
-    processes, leads, witness = 0, spec.master_size or spec.size, None
-    if aws is None:
-        master, worker = list_price(leads), list_price(spec.size)
-        witness = list_price(WITNESS_SIZES["x86_64"]) if spec.standby else None
-    else:
-        master = on_demand(aws, leads)
-        if spec.standby:
-            witness = on_demand(aws, WITNESS_SIZES[describe_instance_type(aws, leads).architecture])
-        worker = spot(aws, spec.size) if spec.spot else on_demand(aws, spec.size)
+    """Return the cost of the cluster; without AWS by list prices on demand."""
+    leads, architecture, processes = spec.master_size or spec.size, "x86_64", 0
+    if aws is not None:
+        architecture = describe_instance_type(aws, leads).architecture
         processes = spec.workers * spec.processes_of(describe_instance_type(aws, spec.size).cores)
-    servers = master.dollars + (master.dollars + witness.dollars if witness else 0.0)
-    hour = _an_hour(servers + spec.workers * worker.dollars, spec.workers + len(spec.server_roles), spec.disk)
-    return Estimate(
-        master=master,
-        worker=worker,
-        workers=spec.workers,
-        dollars_per_hour=hour,
-        dollars_at_most=hour * spec.ttl_seconds / 3600,
-        ttl_seconds=spec.ttl_seconds,
-        disk=spec.disk,
-        witness=witness,
-        processes=processes,
-        jobs_per_round=processes and spec.jobs_per_round(processes),
-    )
+    sizes = {MASTER: leads, WORKER: spec.size}
+    if spec.standby:
+        sizes |= {STANDBY: leads, WITNESS: WITNESS_SIZES[architecture]}
+
+    def price(role: str, size: str) -> Price:
+        if aws is None:
+            return list_price(size)
+        return spot(aws, size) if spec.spot and role == WORKER else on_demand(aws, size)
+
+    prices = {role: price(role, size) for role, size in sizes.items()}
+    jobs = processes and spec.jobs_per_round(processes)
+    return Estimate(prices, spec.workers, spec.ttl_seconds, spec.disk, processes, jobs)

@@ -8,12 +8,12 @@ left behind are found without a record.
 from __future__ import annotations
 
 import ipaddress
-import logging
 import secrets
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
+from dl4jlegacy.aws.calls import MISSING, call
 from dl4jlegacy.aws.cluster_bucket import (
     HOST_KEYS,
     INSTANCES,
@@ -26,97 +26,91 @@ from dl4jlegacy.aws.cluster_bucket import (
     read_done,
     read_object,
     read_servers,
+    write_object,
 )
-from dl4jlegacy.aws.cluster_spec import BOUNDARY, CLUSTER, IAM_PATH, OWNER, Names, Tags, tag_list
+from dl4jlegacy.aws.cluster_spec import BOUNDARY, CLUSTER, IAM_PATH, OWNER, Names, Tags, tag_list, tagged
 from dl4jlegacy.errors import CloudError, ConfError, Dl4jError
-from dl4jlegacy.storage.s3.session import Aws, error_code, translate_errors
+from dl4jlegacy.storage.s3.session import Aws
+from dl4jlegacy.storage.s3.uploader import S3Uploader
 from dl4jlegacy.system.strict_json import to_json
 
-__all__ = ["ClusterResources"]
+__all__ = ["ClusterResources", "failures_of"]
 
-logger = logging.getLogger(__name__)
-
-_SSH = 22
-_MISSING = {
-    *("InvalidGroup.NotFound", "InvalidGroupId.NotFound", "InvalidKeyPair.NotFound", "NoSuchEntity", "NoSuchBucket"),
-    *("ParameterNotFound", "NoSuchUpload", "404"),
-}
 _RETRIED = {
     *("InvalidGroup.NotFound", "InvalidGroupId.NotFound", "NoSuchEntity", "NoSuchBucket", "OperationAborted"),
-    *("ConcurrentModification", "DependencyViolation", "InvalidGroup.InUse", "DeleteConflict", "BucketNotEmpty"),
+    "ConcurrentModification",
 }
+"""Errors that pass once AWS knows a new resource everywhere."""
+_IN_USE = {"DependencyViolation", "InvalidGroup.InUse", "DeleteConflict", "BucketNotEmpty", "OperationAborted"}
+"""Errors that pass once AWS knows everywhere that a user of the resource is gone."""
+_POLICY = "dl4jlegacy"
 _TRUST = {
     "Version": "2012-10-17",
     "Statement": [{"Effect": "Allow", "Principal": {"Service": "ec2.amazonaws.com"}, "Action": "sts:AssumeRole"}],
 }
 
 
+def failures_of(steps: Iterable[Callable[[], object]]) -> list[str]:
+    """Do every step, also after one that failed; return the errors' messages."""
+    failures = []
+    for step in steps:
+        try:
+            step()
+        except Dl4jError as exc:
+            failures.append(str(exc))
+    return failures
+
+
 class ClusterResources:
     """The resources of one cluster. Used by one thread at a time."""
 
     def __init__(self, aws: Aws, names: Names) -> None:
-        self._aws, self.names = aws, names
+        self._aws, self.names, self._call = aws, names, partial(call, aws)
+        self._ours = [{"Name": f"tag:{CLUSTER}", "Values": [names.cluster]}]
 
     # --- security group -----------------------------------------------------------------------------------------------
 
     def ensure_security_group(self, vpc: str, allow: str, tags: Tags) -> str:
         """Return the id of the security group, which admits the cluster itself, and SSH from ``allow``."""
-        with translate_errors(f"security group {self.names.group}"):
-            group = self._find_or_create_group(vpc, tags)
-            pairs = [{"GroupId": group, "Description": "the cluster"}]
-            self._allow(group, {"IpProtocol": "-1", "UserIdGroupPairs": pairs})
-        self.admit(group, allow, "who started it")
-        return group
+        name, found = self.names.group, self.security_groups()
+        if not found:
+            made = self._call(
+                "ec2",
+                "create_security_group",
+                passed={"InvalidGroup.Duplicate"},
+                GroupName=name,
+                Description=f"dl4jlegacy cluster {self.names.cluster}",
+                VpcId=vpc,
+                TagSpecifications=tagged(tags, "security-group"),
+            )
+            found = [made["GroupId"]] if made else self.security_groups()
+        if not found:
+            raise ConfError(f"security group {name} is not this cluster's; give the cluster another name")
+        pairs = [{"GroupId": found[0], "Description": "the cluster"}]
+        self._allow(found[0], {"IpProtocol": "-1", "UserIdGroupPairs": pairs})
+        self.admit(found[0], allow, "who started it")
+        return found[0]
 
     def admit(self, group: str, allow: str, who: str) -> None:
         """Let a security group admit SSH from one more network (CIDR, of IPv4 or IPv6)."""
-        ranges = (
-            {"Ipv6Ranges": [{"CidrIpv6": allow, "Description": who}]}
-            if ":" in allow
-            else {"IpRanges": [{"CidrIp": allow, "Description": who}]}
-        )
-        with translate_errors(f"admitting SSH from {allow} to security group {group}"):
-            self._allow(group, {"IpProtocol": "tcp", "FromPort": _SSH, "ToPort": _SSH, **ranges})
-
-    def _find_or_create_group(self, vpc: str, tags: Tags) -> str:
-        from botocore.exceptions import ClientError
-
-        ec2, name, found = self._aws.client("ec2"), self.names.group, self.security_groups()
-        if found:
-            return found[0]
-        tagged = [{"ResourceType": "security-group", "Tags": tag_list(tags)}]
-        what = f"dl4jlegacy cluster {self.names.cluster}"
-        try:
-            made = ec2.create_security_group(GroupName=name, Description=what, VpcId=vpc, TagSpecifications=tagged)
-            return str(made["GroupId"])
-        except ClientError as exc:
-            if error_code(exc) != "InvalidGroup.Duplicate":
-                raise
-        filters = [{"Name": "group-name", "Values": [name]}, {"Name": f"tag:{CLUSTER}", "Values": [self.names.cluster]}]
-        found = [group["GroupId"] for group in ec2.describe_security_groups(Filters=filters)["SecurityGroups"]]
-        if not found:
-            raise ConfError(
-                f"there is a security group {name} that is not this cluster's; give the cluster another name"
-            )
-        return found[0]
+        ranges, field = ("Ipv6Ranges", "CidrIpv6") if ":" in allow else ("IpRanges", "CidrIp")
+        admitted = [{field: allow, "Description": who}]
+        self._allow(group, {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, ranges: admitted})
 
     def _allow(self, group: str, rule: dict[str, Any]) -> None:
-        from botocore.exceptions import ClientError
-
-        ec2 = self._aws.client("ec2")
-        try:
-            self._aws.eventually(
-                lambda: ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[rule]), _RETRIED
-            )
-        except ClientError as exc:
-            if error_code(exc) != "InvalidPermission.Duplicate":
-                raise
+        self._call(
+            "ec2",
+            "authorize_security_group_ingress",
+            retried=_RETRIED,
+            passed={"InvalidPermission.Duplicate"},
+            GroupId=group,
+            IpPermissions=[rule],
+        )
 
     def security_groups(self) -> list[str]:
         """Return the ids of the cluster's security groups."""
-        filters = [{"Name": f"tag:{CLUSTER}", "Values": [self.names.cluster]}]
-        pages = self._aws.client("ec2").get_paginator("describe_security_groups").paginate(Filters=filters)
-        return [group["GroupId"] for page in pages for group in page["SecurityGroups"]]
+        found = self._call("ec2", "describe_security_groups", Filters=self._ours)["SecurityGroups"]
+        return [group["GroupId"] for group in found]
 
     # --- key pair, secret ---------------------------------------------------------------------------------------------
 
@@ -128,50 +122,42 @@ class ClusterResources:
         Raises:
             ConfError: it has another key, and is in use.
         """
-        ec2, name = self._aws.client("ec2"), self.names.key_pair
-        with translate_errors(f"key pair {name}"):
-            present = self._describe_key_pairs()
-            if [_key_of(pair.get("PublicKey", "")) for pair in present] == [_key_of(public_key)]:
-                return name
-            if present and in_use:
-                raise ConfError(
-                    f"key pair {name} has another key than {self.names.key_folder / 'key'}, so the cluster was started "
-                    f"from another machine; copy the key from there to that file, and repeat `dl4j aws up`"
-                )
-            if present:
-                ec2.delete_key_pair(KeyName=name)
-            ec2.import_key_pair(
-                KeyName=name,
-                PublicKeyMaterial=public_key.encode(),
-                TagSpecifications=[{"ResourceType": "key-pair", "Tags": tag_list(tags)}],
+        name, present = self.names.key_pair, self._key_pairs()
+        if [pair.get("PublicKey", "").split()[:2] for pair in present] == [public_key.split()[:2]]:  # no comment
+            return name
+        if present and in_use:
+            raise ConfError(
+                f"key pair {name} has another key than {self.names.key_folder / 'key'}, so the cluster was started "
+                f"from another machine; copy the key from there to that file, and repeat `dl4j aws up`"
             )
+        self._remove_key_pairs()
+        self._call(
+            "ec2",
+            "import_key_pair",
+            KeyName=name,
+            PublicKeyMaterial=public_key.encode(),
+            TagSpecifications=tagged(tags, "key-pair"),
+        )
         return name
 
-    def key_pairs(self) -> list[str]:
-        """Return the names of the cluster's key pairs."""
-        return [str(pair["KeyName"]) for pair in self._describe_key_pairs()]
-
-    def _describe_key_pairs(self) -> list[dict[str, Any]]:
-        filters = [{"Name": f"tag:{CLUSTER}", "Values": [self.names.cluster]}]
-        return list(self._aws.client("ec2").describe_key_pairs(Filters=filters, IncludePublicKey=True)["KeyPairs"])
+    def _key_pairs(self) -> list[dict[str, Any]]:
+        return list(self._call("ec2", "describe_key_pairs", Filters=self._ours, IncludePublicKey=True)["KeyPairs"])
 
     def ensure_secret(self, tags: Tags) -> None:
         """Put a random secret for the run's processes into the parameter store, unless there is one."""
-        ssm, name = self._aws.client("ssm"), self.names.secret
-        from botocore.exceptions import ClientError
-
-        with translate_errors(f"parameter {name}"):
-            try:
-                value = secrets.token_urlsafe(32)
-                ssm.put_parameter(Name=name, Value=value, Type="SecureString", Tags=tag_list(tags))
-            except ClientError as exc:
-                if error_code(exc) != "ParameterAlreadyExists":
-                    raise
+        self._call(
+            "ssm",
+            "put_parameter",
+            passed={"ParameterAlreadyExists"},
+            Name=self.names.secret,
+            Value=secrets.token_urlsafe(32),
+            Type="SecureString",
+            Tags=tag_list(tags),
+        )
 
     def read_secret(self) -> bytes:
         """Return the run's secret."""
-        with translate_errors(f"parameter {self.names.secret}"):
-            found = self._aws.client("ssm").get_parameter(Name=self.names.secret, WithDecryption=True)
+        found = self._call("ssm", "get_parameter", Name=self.names.secret, WithDecryption=True)
         return str(found["Parameter"]["Value"]).encode()
 
     # --- role ---------------------------------------------------------------------------------------------------------
@@ -185,112 +171,76 @@ class ClusterResources:
             buckets: of the run's data and model; the role may read and write there.
             tags: of role and profile.
         """
-        iam, name = self._aws.client("iam"), self.names.role
-        listed = tag_list(tags)
-        with translate_errors(f"role {name}"):
-            self._create_if_absent(
-                lambda: iam.create_role(
-                    RoleName=name,
-                    Path=IAM_PATH,
-                    AssumeRolePolicyDocument=to_json(_TRUST),
-                    PermissionsBoundary=self.names.boundary,
-                    Tags=listed,
-                )
-            )
-            self._aws.eventually(
-                lambda: iam.put_role_policy(
-                    RoleName=name, PolicyName="dl4jlegacy", PolicyDocument=to_json(self._policy(buckets))
-                ),
-                _RETRIED,
-            )
-            self._create_if_absent(
-                lambda: iam.create_instance_profile(InstanceProfileName=name, Path=IAM_PATH, Tags=listed)
-            )
-            profile = self._aws.eventually(lambda: iam.get_instance_profile(InstanceProfileName=name), _RETRIED)
-            if not profile["InstanceProfile"]["Roles"]:
-                self._aws.eventually(
-                    lambda: iam.add_role_to_instance_profile(InstanceProfileName=name, RoleName=name), _RETRIED
-                )
+        name = self.names.role
+        create = partial(self._call, "iam", retried={"ConcurrentModification"}, passed={"EntityAlreadyExists"})
+        change = partial(self._call, "iam", retried=_RETRIED)
+        create(
+            operation="create_role",
+            RoleName=name,
+            Path=IAM_PATH,
+            AssumeRolePolicyDocument=to_json(_TRUST),
+            PermissionsBoundary=self.names.boundary,
+            Tags=tag_list(tags),
+        )
+        policy = to_json(self._policy(buckets))
+        change(operation="put_role_policy", RoleName=name, PolicyName=_POLICY, PolicyDocument=policy)
+        create(operation="create_instance_profile", InstanceProfileName=name, Path=IAM_PATH, Tags=tag_list(tags))
+        profile = change(operation="get_instance_profile", InstanceProfileName=name)["InstanceProfile"]
+        if not profile["Roles"]:
+            change(operation="add_role_to_instance_profile", InstanceProfileName=name, RoleName=name)
         return name
 
     def check_boundary(self) -> None:
         """Raise ``ConfError`` if the account lacks the permissions boundary of the role."""
-        iam, arn = self._aws.client("iam"), self.names.boundary
-        with translate_errors(f"permissions boundary {arn}"):
-            if self._ignore_missing(lambda: iam.get_policy(PolicyArn=arn)) is None:
-                raise ConfError(
-                    f"this account has no policy {arn}, which bounds what instances may do; let an administrator make "
-                    f"it once: aws iam create-policy --policy-name {BOUNDARY} --policy-document "
-                    "file://docs/aws-iam-boundary.json (docs/aws-permissions.md)"
-                )
-
-    def _create_if_absent(self, create: Callable[[], Any]) -> None:
-        from botocore.exceptions import ClientError
-
-        try:
-            self._aws.eventually(create, {"ConcurrentModification"})
-        except ClientError as exc:
-            if error_code(exc) != "EntityAlreadyExists":
-                raise
+        if self._call("iam", "get_policy", passed=MISSING, PolicyArn=self.names.boundary) is None:
+            raise ConfError(
+                f"this account has no policy {self.names.boundary}, which bounds what instances may do; let an "
+                f"administrator make it once: aws iam create-policy --policy-name {BOUNDARY} --policy-document "
+                "file://docs/aws-iam-boundary.json (docs/aws-permissions.md)"
+            )
 
     def _policy(self, buckets: tuple[str, ...]) -> dict[str, Any]:
         aws = self.names.partition
         own = f"arn:{aws}:s3:::{self.names.bucket}"
         secret = f"arn:{aws}:ssm:{self._aws.region}:{self.names.account}:parameter{self.names.secret}"
+        objects = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"]
+        listing = ["s3:ListBucket", "s3:ListBucketMultipartUploads", "s3:GetBucketLocation", "s3:CreateBucket"]
+        arns = [f"arn:{aws}:s3:::{bucket}" for bucket in buckets]
+        allowed = (
+            (["s3:GetObject"], [f"{own}/*"]),
+            (["s3:PutObject"], [f"{own}/{own_key('${aws:userid}', '*')}"]),
+            (["ssm:GetParameter"], [secret]),
+            ([*objects, "s3:ListMultipartUploadParts"], [f"{arn}/*" for arn in arns]),
+            (listing, arns),
+        )
         statements = [
-            {"Effect": "Allow", "Action": ["s3:GetObject"], "Resource": f"{own}/*"},
-            {"Effect": "Allow", "Action": ["s3:PutObject"], "Resource": f"{own}/{own_key('${aws:userid}', '*')}"},
-            {"Effect": "Allow", "Action": ["ssm:GetParameter"], "Resource": secret},
+            {"Effect": "Allow", "Action": actions, "Resource": resources} for actions, resources in allowed if resources
         ]
-        if buckets:
-            arns = [f"arn:{aws}:s3:::{bucket}" for bucket in buckets]
-            objects = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"]
-            parts = ["s3:ListMultipartUploadParts"]
-            listing = ["s3:ListBucket", "s3:ListBucketMultipartUploads", "s3:GetBucketLocation", "s3:CreateBucket"]
-            statements += [
-                {"Effect": "Allow", "Action": objects + parts, "Resource": [f"{arn}/*" for arn in arns]},
-                {"Effect": "Allow", "Action": listing, "Resource": arns},
-            ]
         return {"Version": "2012-10-17", "Statement": statements}
 
     # --- bucket -------------------------------------------------------------------------------------------------------
 
-    def ensure_bucket(self, tags: Tags) -> str:
-        """Return the name of the cluster's own bucket, private and tagged."""
-        from botocore.exceptions import ClientError
-
-        s3, name = self._aws.client("s3"), self.names.bucket
-        where = {} if self._aws.region == "us-east-1" else {"LocationConstraint": self._aws.region}
-        with translate_errors(f"bucket {name}"):
-            try:
-                create = {"CreateBucketConfiguration": where} if where else {}
-                self._aws.eventually(lambda: s3.create_bucket(Bucket=name, **create), {"OperationAborted"})
-            except ClientError as exc:
-                if error_code(exc) != "BucketAlreadyOwnedByYou":
-                    raise
-            private = dict.fromkeys(
-                ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets"), True
-            )
-            tagging = {"TagSet": tag_list(tags)}
-            self._aws.eventually(lambda: s3.put_bucket_tagging(Bucket=name, Tagging=tagging), _RETRIED)
-            self._aws.eventually(
-                lambda: s3.put_public_access_block(Bucket=name, PublicAccessBlockConfiguration=private), _RETRIED
-            )
-        return name
+    def ensure_bucket(self, tags: Tags) -> None:
+        """Create the cluster's own bucket, private and tagged, unless there is one."""
+        name = self.names.bucket
+        private = ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets")
+        S3Uploader(self._aws).ensure_bucket(name)
+        change = partial(self._call, "s3", retried=_RETRIED, Bucket=name)
+        change(operation="put_bucket_tagging", Tagging={"TagSet": tag_list(tags)})
+        change(
+            operation="put_public_access_block",
+            PublicAccessBlockConfiguration=dict.fromkeys(private, True),
+        )
 
     def upload(self, key: str, body: bytes) -> None:
         """Put an object into the cluster's bucket."""
-        s3, name = self._aws.client("s3"), self.names.bucket
-        with translate_errors(f"s3://{name}/{key}"):
-            self._aws.eventually(lambda: s3.put_object(Bucket=name, Key=key, Body=body), _RETRIED)
+        write_object(self._aws, self.names.bucket, key, body)
 
     # --- what instances say about themselves --------------------------------------------------------------------------
 
     def _user_id(self, instance_id: str) -> str:
         """Return an instance's ``aws:userid``."""
-        iam, name = self._aws.client("iam"), self.names.role
-        with translate_errors(f"role {name}"):
-            role = self._aws.eventually(lambda: iam.get_role(RoleName=name), _RETRIED)["Role"]
+        role = self._call("iam", "get_role", retried=_RETRIED, RoleName=self.names.role)["Role"]
         return f"{role['RoleId']}:{instance_id}"
 
     def read_host_keys(self, instance_id: str) -> str | None:
@@ -299,162 +249,109 @@ class ClusterResources:
         return None if found is None else found[0].decode()
 
     def write_servers(self, servers: Sequence[tuple[str, str]]) -> None:
-        """Tell all instances which ones are the master and the others with servers: their addresses and ids."""
+        """Write the addresses and ids of the master and the other instances with servers into the cluster's bucket."""
         present = [PresentMaster(address, self._user_id(instance_id)) for address, instance_id in servers]
         self.upload(PRESENT_MASTER, Servers(tuple(present)).to_bytes())
 
     def servers(self) -> Servers | None:
-        """Return which instances are, or were, the last master and the others with servers, None if none were."""
+        """Return the last master and the other instances with servers; None if there were none yet."""
         return read_servers(self._aws, self.names.bucket)
 
     def run_done(self) -> Done | None:
-        """Return what the last master, or its standby, has said about the end of the run; None if nothing."""
+        """Return the end of the run as the last master or its standby has recorded it; None while it is not over."""
         servers = self.servers()
         said = (read_done(self._aws, self.names.bucket, each) for each in (servers.leaders if servers else ()))
         return next((done for done in said if done is not None), None)
 
     def journals(self) -> dict[str, str]:
         """Return the keys of the kept journals by the ids of their instances, which may have ended long ago."""
-        s3, name, found = self._aws.client("s3"), self.names.bucket, {}
+        listed = self._call("s3", "list_objects_v2", passed=MISSING, Bucket=self.names.bucket, Prefix=INSTANCES) or {}
+        keys = [found["Key"] for found in listed.get("Contents", []) if found["Key"].endswith(f"/{JOURNAL}")]
+        return {key.split("/")[1].rpartition(":")[2]: key for key in keys}
 
-        def look() -> None:
-            for page in s3.get_paginator("list_objects_v2").paginate(Bucket=name, Prefix=INSTANCES):
-                for key in (each["Key"] for each in page.get("Contents", [])):
-                    user_id, _, what = key.removeprefix(INSTANCES).partition("/")
-                    if what == JOURNAL:
-                        found[user_id.rpartition(":")[2]] = key
-
-        with translate_errors(f"looking for journals in s3://{name}"):
-            self._ignore_missing(look)
-        return found
-
-    def read_journal(self, instance_id: str) -> str | None:
-        """Return the newest part of what an instance's services said, or None if nothing is kept."""
+    def read_journal(self, instance_id: str) -> str:
+        """Return the saved end of the journal of an instance's services, "" if there is none."""
         key = self.journals().get(instance_id)
         found = read_object(self._aws, self.names.bucket, key) if key else None
-        return None if found is None else found[0].decode(errors="replace")
+        return "" if found is None else found[0].decode(errors="replace")
 
     # --- removing -----------------------------------------------------------------------------------------------------
 
     def remove(self, *, keep_owner: bool = False) -> list[str]:
         """Remove all resources; return the reasons for those that could not be. Instances must be terminated before.
 
-        The bucket goes last, with the object that says whose the cluster is: only once all else is gone, and not at
-        all with ``keep_owner``.
+        The bucket goes last, with the object that names the owner: only once all else is gone, and not at all with
+        ``keep_owner``.
         """
         steps = (
             self._remove_groups,
             self._remove_key_pairs,
             self._remove_role,
-            self._remove_secret,
-            self._clear_bucket,
+            lambda: self._call("ssm", "delete_parameter", passed=MISSING, Name=self.names.secret),
+            self._empty_bucket,
         )
-        failures = []
-        for step in [*steps, self._clear_bucket]:
-            try:
-                step()
-            except Dl4jError as exc:
-                failures.append(str(exc))
-        if not failures and not keep_owner:
-            try:
-                self._remove_bucket()
-            except Dl4jError as exc:
-                failures.append(str(exc))
-        return failures
-
-    def _ignore_missing(self, call: Callable[[], Any], retried: Collection[str] = ()) -> Any:
-        """Return what ``call`` returns, None if the resource does not exist; repeat it over errors in ``retried``."""
-        from botocore.exceptions import ClientError
-
-        try:
-            return self._aws.eventually(call, retried)
-        except ClientError as exc:
-            if error_code(exc) not in _MISSING:
-                raise
-        return None
+        return failures_of(steps) or ([] if keep_owner else failures_of([self._remove_bucket]))
 
     def _remove_groups(self) -> None:
-        ec2 = self._aws.client("ec2")
-        in_use = {"DependencyViolation", "InvalidGroup.InUse"}
-        with translate_errors(f"removing security group {self.names.group}"):
-            for group in self.security_groups():
-                self._ignore_missing(partial(ec2.delete_security_group, GroupId=group), in_use)
+        for group in self.security_groups():
+            self._call("ec2", "delete_security_group", retried=_IN_USE, passed=MISSING, GroupId=group)
 
     def _remove_key_pairs(self) -> None:
-        ec2 = self._aws.client("ec2")
-        with translate_errors(f"removing key pair {self.names.key_pair}"):
-            for name in self.key_pairs():
-                ec2.delete_key_pair(KeyName=name)
+        for pair in self._key_pairs():
+            self._call("ec2", "delete_key_pair", KeyName=pair["KeyName"])
 
     def _remove_role(self) -> None:
-        iam, name = self._aws.client("iam"), self.names.role
-        with translate_errors(f"removing role {name}"):
-            profile = self._ignore_missing(lambda: iam.get_instance_profile(InstanceProfileName=name))
-            for role in profile["InstanceProfile"]["Roles"] if profile else ():
-                detach = partial(iam.remove_role_from_instance_profile, InstanceProfileName=name)
-                self._ignore_missing(partial(detach, RoleName=role["RoleName"]))
-            self._ignore_missing(lambda: iam.delete_instance_profile(InstanceProfileName=name), {"DeleteConflict"})
-            self._ignore_missing(lambda: iam.delete_role_policy(RoleName=name, PolicyName="dl4jlegacy"))
-            self._ignore_missing(lambda: iam.delete_role(RoleName=name), {"DeleteConflict"})
-
-    def _remove_secret(self) -> None:
-        ssm, name = self._aws.client("ssm"), self.names.secret
-        with translate_errors(f"removing parameter {name}"):
-            self._ignore_missing(lambda: ssm.delete_parameter(Name=name))
-
-    def _clear_bucket(self) -> None:
-        """Remove all from the bucket but the object that says whose the cluster is."""
-        with translate_errors(f"emptying bucket {self.names.bucket}"):
-            self._ignore_missing(self._empty_bucket)
-
-    def _remove_bucket(self) -> None:
-        s3, name = self._aws.client("s3"), self.names.bucket
-        with translate_errors(f"removing bucket {name}"):
-            self._ignore_missing(lambda: s3.delete_object(Bucket=name, Key=OWNER))
-            self._ignore_missing(lambda: s3.delete_bucket(Bucket=name), {"BucketNotEmpty", "OperationAborted"})
+        name = self.names.role
+        remove = partial(self._call, "iam", retried=_IN_USE, passed=MISSING)
+        remove(operation="remove_role_from_instance_profile", InstanceProfileName=name, RoleName=name)
+        remove(operation="delete_instance_profile", InstanceProfileName=name)
+        remove(operation="delete_role_policy", RoleName=name, PolicyName=_POLICY)
+        remove(operation="delete_role", RoleName=name)
 
     def _empty_bucket(self) -> None:
-        s3, name = self._aws.client("s3"), self.names.bucket
-        for page in s3.get_paginator("list_multipart_uploads").paginate(Bucket=name):
-            for upload in page.get("Uploads", []):
-                s3.abort_multipart_upload(Bucket=name, Key=upload["Key"], UploadId=upload["UploadId"])
-        for page in s3.get_paginator("list_objects_v2").paginate(Bucket=name):
-            keys = [{"Key": found["Key"]} for found in page.get("Contents", []) if found["Key"] != OWNER]
-            if keys:
-                failed = s3.delete_objects(Bucket=name, Delete={"Objects": keys, "Quiet": True}).get("Errors", [])
-                if failed:
-                    raise CloudError(f"bucket {name}: {failed[0]['Key']} cannot be deleted: {failed[0].get('Code')}")
+        """Remove all objects from the bucket except the owner."""
+        change = partial(self._call, "s3", passed=MISSING, Bucket=self.names.bucket)
+        for upload in (change(operation="list_multipart_uploads") or {}).get("Uploads", []):
+            change(operation="abort_multipart_upload", Key=upload["Key"], UploadId=upload["UploadId"])
+        listed = (change(operation="list_objects_v2") or {}).get("Contents", [])
+        keys = [{"Key": found["Key"]} for found in listed if found["Key"] != OWNER]
+        for first in range(0, len(keys), 1000):
+            removed = change(operation="delete_objects", Delete={"Objects": keys[first : first + 1000], "Quiet": True})
+            for failed in (removed or {}).get("Errors", []):
+                raise CloudError(
+                    f"s3://{self.names.bucket}/{failed['Key']} cannot be deleted: {failed.get('Code')}; "
+                    f"repeat `dl4j aws down {self.names.cluster}`"
+                )
+
+    def _remove_bucket(self) -> None:
+        remove = partial(self._call, "s3", retried=_IN_USE, passed=MISSING, Bucket=self.names.bucket)
+        remove(operation="delete_object", Key=OWNER)
+        remove(operation="delete_bucket")
 
     # --- listing ------------------------------------------------------------------------------------------------------
 
     def existing(self) -> list[str]:
         """Return the resources that exist, each as ``kind name``."""
-        names, found = self.names, []
-        with translate_errors(f"looking for what cluster {names.cluster} has"):
-            found += [f"security group {group}" for group in self.security_groups()]
-            found += [f"key pair {pair}" for pair in self.key_pairs()]
-            iam, ssm, s3 = (self._aws.client(service) for service in ("iam", "ssm", "s3"))
-            lookups: tuple[tuple[str, Callable[[], Any]], ...] = (
-                (f"role {names.role}", lambda: iam.get_role(RoleName=names.role)),
-                (
-                    f"instance profile {names.role}",
-                    lambda: iam.get_instance_profile(InstanceProfileName=names.role),
-                ),
-                (f"parameter {names.secret}", lambda: ssm.get_parameter(Name=names.secret)),
-                (f"bucket {names.bucket}", lambda: s3.head_bucket(Bucket=names.bucket)),
-            )
-            found += [what for what, look_up in lookups if self._ignore_missing(look_up) is not None]
+        role, secret, bucket = self.names.role, self.names.secret, self.names.bucket
+        lookups = (
+            ("role", role, "iam", "get_role", "RoleName"),
+            ("instance profile", role, "iam", "get_instance_profile", "InstanceProfileName"),
+            ("parameter", secret, "ssm", "get_parameter", "Name"),
+            ("bucket", bucket, "s3", "head_bucket", "Bucket"),
+        )
+        found = [f"security group {group}" for group in self.security_groups()]
+        found += [f"key pair {pair['KeyName']}" for pair in self._key_pairs()]
+        for kind, name, service, operation, argument in lookups:
+            if self._call(service, operation, passed=MISSING, **{argument: name}) is not None:
+                found.append(f"{kind} {name}")
         return found
 
     def find_subnets(self, subnet: str = "") -> tuple[str, list[str]]:
         """Return the VPC and the subnets to start in; raises ``ConfError`` if there is no default VPC."""
-        ec2 = self._aws.client("ec2")
-        with translate_errors(f"subnet {subnet or 'of the default VPC'}"):
-            if subnet:
-                [found] = ec2.describe_subnets(SubnetIds=[subnet])["Subnets"]
-                return str(found["VpcId"]), [subnet]
-            filters = [{"Name": "default-for-az", "Values": ["true"]}]
-            subnets = ec2.describe_subnets(Filters=filters)["Subnets"]
+        wanted = {"SubnetIds": [subnet]} if subnet else {"Filters": [{"Name": "default-for-az", "Values": ["true"]}]}
+        subnets = self._call("ec2", "describe_subnets", what=f"subnet {subnet or 'of the default VPC'}", **wanted)[
+            "Subnets"
+        ]
         if not subnets:
             raise ConfError(
                 f"region {self._aws.region} has no default VPC; make one (aws ec2 create-default-vpc) or give --subnet"
@@ -465,8 +362,9 @@ class ClusterResources:
 
     def subnet_of(self, address: str, subnets: Sequence[str]) -> str:
         """Return which of the subnets a private address belongs to; raises ``ConfError`` if none of them."""
-        with translate_errors(f"the subnet of {address}"):
-            found = self._aws.client("ec2").describe_subnets(SubnetIds=list(subnets))["Subnets"]
+        found = self._call("ec2", "describe_subnets", what=f"the subnet of {address}", SubnetIds=list(subnets))[
+            "Subnets"
+        ]
         own = [s for s in found if ipaddress.IPv4Address(address) in ipaddress.IPv4Network(s["CidrBlock"])]
         if not own:
             raise ConfError(
@@ -474,8 +372,3 @@ class ClusterResources:
                 f"{', '.join(subnets)} has it; repeat `dl4j aws up` with the --subnet of its first time"
             )
         return str(own[0]["SubnetId"])
-
-
-def _key_of(public_key: str) -> list[str]:
-    """Return type and key of a public key (OpenSSH), without the comment."""
-    return public_key.split()[:2]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import yaml
 
-from dl4jlegacy.aws.cluster_spec import MASTER, WITNESS, WORKER, value_of
+from dl4jlegacy.aws.cluster_spec import MASTER, STANDBY, WORKER, value_of
 from dl4jlegacy.errors import (
     ConfError,
     DataError,
@@ -33,7 +33,12 @@ __all__ = ["MOST_NBYTES", "InstanceConfig", "user_data"]
 MOST_NBYTES = 16384
 """Amazon's limit, before its encoding as base64."""
 
-_CACHE = "/var/cache/dl4j"
+_FOLDER = "/usr/local/lib/dl4j/"
+_TIME_IS_OVER = (
+    'left=$((@EXPIRES@ - $(date +%s))); [ "$left" -gt 0 ] || { systemctl poweroff; exit 0; }; '
+    'systemd-run --unit=dl4j-end --timer-property=DefaultDependencies=no --on-active="${left}s" systemctl poweroff'
+)
+"""Run at every boot before anything else: powers the instance off in time."""
 _FETCH = """\
 import hashlib, os, sys
 import boto3
@@ -56,15 +61,15 @@ again() { # a command that needs the network, up to 5 times
     done
 }
 id dl4j >/dev/null 2>&1 || useradd --system --home-dir /var/lib/dl4j --shell /usr/sbin/nologin dl4j
-mkdir -p @CACHE@ /var/lib/dl4j /etc/dl4j
+mkdir -p /var/cache/dl4j /var/lib/dl4j /etc/dl4j
 chown dl4j:dl4j /var/lib/dl4j
 [ -x /opt/dl4j/bin/python ] || python3 -m venv /opt/dl4j
 pip='/opt/dl4j/bin/pip --quiet --disable-pip-version-check'
-again /usr/bin/python3 /usr/local/lib/dl4j/fetch.py @CACHE@ @FETCH@
-again $pip install --require-hashes --only-binary :all: --requirement @CACHE@/requirements.txt
-$pip install --no-deps --no-index @CACHE@/@WHEEL@
+again /usr/bin/python3 /usr/local/lib/dl4j/fetch.py /var/cache/dl4j @BUCKET@ @REGION@ @WHEEL@ @DIGESTS@
+again $pip install --require-hashes --only-binary :all: --requirement /var/cache/dl4j/requirements.txt
+$pip install --no-deps --no-index /var/cache/dl4j/@WHEEL@
 $pip check
-again /opt/dl4j/bin/python -m dl4jlegacy.aws.boot --cluster @CLUSTER@ --region @REGION@ --bucket @BUCKET@
+again /opt/dl4j/bin/python -m dl4jlegacy.aws.on_instance boot @REGION@ @BUCKET@ @CLUSTER@
 systemctl daemon-reload
 units=@UNITS@
 systemctl enable --quiet $units
@@ -81,25 +86,25 @@ if [ -z "$begun" ]; then
 else
     dl4j resume @FOLDER@ --workers 0 @KEPT@ "$@"
 fi
-exec python -m dl4jlegacy.aws.watch --region @REGION@ --bucket @BUCKET@ --done @MODEL@
+exec python -m dl4jlegacy.aws.on_instance done @REGION@ @BUCKET@ @MODEL@
 """
-_PLACES = """\
-servers=$(python -m dl4jlegacy.aws.master_address --region @REGION@ --bucket @BUCKET@)
-with_port() { echo "$(echo "$1" | sed "s/,/:$2,/g"):$2"; }
-"""
-"""Of a cluster with a standby: where all servers are, the witness's last."""
 _SERVICES = """\
 #!/bin/sh
-# This instance's part of the servers, which are on three.
+exec dl4j services up --foreground --host "$DL4J_ADDRESS" --hazelcast-port 5701 --zookeeper-port 2181 --heap @HEAP@
+"""
+_SERVICES_OF_THREE = """\
+#!/bin/sh
+# This instance's part of the servers, which are on three; the witness's address is the last.
 set -eu
-@PLACES@
+servers=$(python -m dl4jlegacy.aws.on_instance servers @REGION@ @BUCKET@)
 exec dl4j services up --foreground --host "$DL4J_ADDRESS" --hosts "$servers" --witness "${servers##*,}" --heap @HEAP@
 """
 _LEADER = """\
 #!/bin/sh
 # Leads the run, or stands by behind whoever does, and says when it is done.
 set -eu
-@PLACES@
+servers=$(python -m dl4jlegacy.aws.on_instance servers @REGION@ @BUCKET@)
+with_port() { echo "$(echo "$1" | sed "s/,/:$2,/g"):$2"; }
 zookeeper=$(with_port "$servers" 2181)
 set -- --tracker "hazelcast://$(with_port "${servers%,*}" 5701)" --zookeeper "$zookeeper"@BIND@ --log-format json
 begun=@BEGUN@
@@ -117,7 +122,7 @@ if [ "$status" -eq 4 ]; then # another one leads, or servers do not answer yet
     fi
 fi
 [ "$status" -eq 0 ] || exit "$status"
-exec python -m dl4jlegacy.aws.watch --region @REGION@ --bucket @BUCKET@ --done @MODEL@
+exec python -m dl4jlegacy.aws.on_instance done @REGION@ @BUCKET@ @MODEL@
 """
 _END = """\
 #!/bin/sh
@@ -128,7 +133,7 @@ _WORKER = """\
 #!/bin/sh
 # Works for the present master, which may be another one than when this instance was started.
 set -eu
-servers=$(python -m dl4jlegacy.aws.master_address --region @REGION@ --bucket @BUCKET@ --otherwise @MASTER@)
+servers=$(python -m dl4jlegacy.aws.on_instance servers @REGION@ @BUCKET@)
 zookeeper=$(echo "$servers" | sed 's/,/:2181,/g')
 exec dl4j worker --zookeeper "$zookeeper:2181" --workers 1 --wait 600 --log-format json
 """
@@ -160,6 +165,11 @@ PrivateTmp=yes
 [Install]
 WantedBy=multi-user.target
 """
+_SERVICE = f"Type=notify\nTimeoutStartSec=600\nKillMode=mixed\nExecStart={_FOLDER}services"
+_WATCH = """\
+ExecStart=/opt/dl4j/bin/python -m dl4jlegacy.aws.on_instance watch @REGION@ @BUCKET@@KEEP@
+SupplementaryGroups=systemd-journal"""
+_ENDS = f"\nExecStopPost=+{_FOLDER}end"  # +: as root
 _CHECKPOINTS = "/var/lib/dl4j/checkpoints"
 _KEPT = ("--out", "--data-dir", "--bind", "--id", "--cluster-name", "--device-memory-limit")
 """What the checkpoints do not tell, or the environment tells otherwise: whoever resumes must be told again."""
@@ -179,8 +189,6 @@ class InstanceConfig:
         bucket: from which it fetches the wheel and the lock file.
         wheel, wheel_sha256, requirements_sha256: the wheel's name, and both digests.
         expires: when it ends, in seconds since 1970.
-        master: the master's private address, for a worker, unless the bucket says another by then; with a standby,
-            those of all servers, with commas between them.
         run: the arguments of ``dl4j master``, for a master.
         workers: how many worker processes the master expects, unless ``run`` says so.
         processes: of a worker's instance, each with one worker.
@@ -197,7 +205,6 @@ class InstanceConfig:
     wheel_sha256: str
     requirements_sha256: str
     expires: int
-    master: str = ""
     run: tuple[str, ...] = ()
     workers: int = 1
     processes: int = 1
@@ -208,24 +215,32 @@ class InstanceConfig:
 
 def user_data(instance: InstanceConfig) -> str:
     """Return the cloud-config of an instance; raises ``ConfError`` if it is too long."""
-    units = _units(instance)
-    files = {
-        "/usr/local/lib/dl4j/fetch.py": (_FETCH, "0644"),
-        "/usr/local/lib/dl4j/install": (_install(instance), "0755"),
-        **{f"/usr/local/lib/dl4j/{name}": (text, "0755") for name, text in _scripts(instance).items()},
-        **({} if instance.keep else {"/usr/local/lib/dl4j/end": (_END, "0755")}),
-        **{f"/etc/systemd/system/{name}": (text, "0644") for name, text in units.items()},
+    values = {
+        "CLUSTER": instance.cluster,
+        "REGION": instance.region,
+        "BUCKET": instance.bucket,
+        "WHEEL": instance.wheel,
+        "DIGESTS": f"{instance.wheel_sha256} requirements.txt {instance.requirements_sha256}",
+        "HEAP": instance.heap,
+        "EXPIRES": str(instance.expires),
+        "KEEP": " keep" if instance.keep else _ENDS,
+        "UNITS": _started(instance),
+        **_run_values(instance),
     }
+    files = {path: _fill(text, values) for path, text in (_scripts(instance) | _units(instance)).items()}
     config = {
-        "bootcmd": [["sh", "-c", _end(instance.expires)]],
+        "bootcmd": [["sh", "-c", _fill(_TIME_IS_OVER, values)]],
         "package_update": True,
         "packages": ["python3-boto3", "python3-venv"],
-        "write_files": [{"path": path, "permissions": mode, "content": text} for path, (text, mode) in files.items()],
-        "runcmd": [["sh", "-c", "/usr/local/lib/dl4j/install >/var/log/dl4j-install.log 2>&1"]],
+        "write_files": [
+            {"path": path, "permissions": "0644" if path.endswith((".py", ".service")) else "0755", "content": text}
+            for path, text in files.items()
+        ],
+        "runcmd": [["sh", "-c", f"{_FOLDER}install >/var/log/dl4j-install.log 2>&1"]],
     }
     text = "#cloud-config\n" + yaml.safe_dump(config, sort_keys=False, width=120)
-    if len(text.encode()) > MOST_NBYTES:
-        nbytes = len(text.encode())
+    nbytes = len(text.encode())
+    if nbytes > MOST_NBYTES:
         raise ConfError(
             f"the user data of {instance.cluster}'s {instance.role} are {nbytes} bytes, AWS takes {MOST_NBYTES}; "
             "shorten the command line of the run, for instance by a Conf file in S3"
@@ -233,127 +248,75 @@ def user_data(instance: InstanceConfig) -> str:
     return text
 
 
-def _end(expires: int) -> str:
-    """Return the shell command, run at every boot before anything else, that powers the instance off in time."""
-    return (
-        f'left=$(({expires} - $(date +%s))); [ "$left" -gt 0 ] || {{ systemctl poweroff; exit 0; }}; '
-        'systemd-run --unit=dl4j-end --timer-property=DefaultDependencies=no --on-active="${left}s" systemctl poweroff'
-    )
-
-
-def _install(instance: InstanceConfig) -> str:
-    fetched = (instance.wheel, instance.wheel_sha256, "requirements.txt", instance.requirements_sha256)
-    values = {
-        "CACHE": _CACHE,
-        "FETCH": " ".join(shlex.quote(word) for word in (instance.bucket, instance.region, *fetched)),
-        "WHEEL": instance.wheel,
-        "CLUSTER": instance.cluster,
-        "REGION": instance.region,
-        "BUCKET": instance.bucket,
-        "UNITS": _started(instance),
-    }
-    return _fill(_INSTALL, values)
-
-
 def _fill(text: str, values: dict[str, str]) -> str:
-    return re.sub(r"@([A-Z0-9]+)@", lambda found: values[found[1]], text)
+    return re.sub(r"@([A-Z]+)@", lambda found: values[found[1]], text)
 
 
-def _scripts(instance: InstanceConfig) -> dict[str, str]:
-    """Return what the units of the instance's role execute, by name."""
-    values = {
-        "REGION": instance.region,
-        "BUCKET": instance.bucket,
-        "MASTER": instance.master,
-        "HEAP": instance.heap,
-    }
-    if instance.role == WORKER:
-        return {WORKER: _fill(_WORKER, values)}
-    services = {"services": _fill(_SERVICES.replace("@PLACES@", _PLACES.rstrip()), values)} if instance.standby else {}
-    return services if instance.role == WITNESS else {**services, instance.role: _master(instance)}
-
-
-def _master(instance: InstanceConfig) -> str:
-    run = instance.run
-    folder = value_of("--checkpoint-dir", run)
+def _run_values(instance: InstanceConfig) -> dict[str, str]:
+    """Return what the scripts of a master and a standby need of the run's command line."""
+    run, folder = instance.run, value_of("--checkpoint-dir", instance.run)
     if not folder:
         folder, run = _CHECKPOINTS, (*run, "--checkpoint-dir", _CHECKPOINTS)
-    kept = [(flag, value) for flag in _KEPT if (value := value_of(flag, run))]
+    kept = [word for flag in _KEPT if (value := value_of(flag, run)) for word in (flag, value)]
     if not value_of("--workers", run):
         run = (*run, "--workers", str(instance.workers))
-    values = {
+    # the shell's word that is not empty if there is a run: if S3 does not answer, the script ends and is started again
+    begun = f"$([ ! -e {shlex.quote(f'{folder}/conf.json')} ] || echo yes)"
+    if folder.startswith("s3://"):
+        begun = f"$(python -m dl4jlegacy.aws.on_instance is-kept {shlex.quote(folder)})"
+    return {
         "BIND": "" if value_of("--bind", run) else ' --bind "$DL4J_ADDRESS"',
-        "BEGUN": _begun(folder),
+        "BEGUN": begun,
         "FOLDER": shlex.quote(folder),
-        "KEPT": shlex.join(word for pair in kept for word in pair),
+        "KEPT": shlex.join(kept),
         "RUN": shlex.join(run),
-        "REGION": instance.region,
-        "BUCKET": instance.bucket,
         "MODEL": shlex.quote(value_of("--out", run)),
         "FIRST": "" if instance.role == MASTER else "false && ",  # a standby begins no run
     }
-    if instance.standby:
-        return _fill(_LEADER.replace("@PLACES@", _PLACES.rstrip()), values)
-    return _fill(_MASTER, values)
 
 
-def _begun(folder: str) -> str:
-    """Return the shell's word that is not empty if there is a run in a folder; in S3 it may be that of a lost instance.
-
-    If S3 does not answer the script ends, and is started again.
-    """
-    if folder.startswith("s3://"):
-        return f"$(python -m dl4jlegacy.aws.kept_run {shlex.quote(folder)})"
-    return f"$([ ! -e {shlex.quote(f'{folder}/conf.json')} ] || echo yes)"
+def _scripts(instance: InstanceConfig) -> dict[str, str]:
+    """Return the scripts of the instance by their path, with places to be filled."""
+    scripts = {"fetch.py": _FETCH, "install": _INSTALL, "end": _END}
+    if instance.keep:
+        del scripts["end"]
+    if instance.role == WORKER:
+        scripts[WORKER] = _WORKER
+    else:
+        scripts["services"] = _SERVICES_OF_THREE if instance.standby else _SERVICES
+    if instance.role in (MASTER, STANDBY):
+        scripts[instance.role] = _LEADER if instance.standby else _MASTER
+    return {f"{_FOLDER}{name}": text for name, text in scripts.items()}
 
 
 def _units(instance: InstanceConfig) -> dict[str, str]:
-    """Return the systemd units by name."""
-    executes = f"ExecStart=/usr/local/lib/dl4j/{instance.role}"
-    watch = {"dl4j-watch.service": _unit(instance, "What keeps the journal, and ends with the run", _watch(instance))}
+    """Return the systemd units of the instance by their path, with places to be filled."""
     after = " dl4j-watch.service"  # which therefore is stopped after them, and keeps their last words
+    executes = f"ExecStart={_FOLDER}{instance.role}"
+    units = {"watch": _unit("Saves the journal, and ends the instance with its run", _WATCH, "")}
     if instance.role == WORKER:
-        return {**watch, "dl4j-worker@.service": _unit(instance, "dl4j worker %i", executes, after=after)}
-    up = (
-        "/opt/dl4j/bin/dl4j services up --foreground --host ${DL4J_ADDRESS} --hazelcast-port 5701 --zookeeper-port 2181"
-    )
-    up = "/usr/local/lib/dl4j/services" if instance.standby else f"{up} --heap {instance.heap}"
-    services = f"Type=notify\nTimeoutStartSec=600\nKillMode=mixed\nExecStart={up}"
-    watch["dl4j-services.service"] = _unit(instance, "Hazelcast and Zookeeper of dl4j", services, after=after)
-    if instance.role == WITNESS:
-        return watch
-    final = (TrainingError.exit_status, PoisonJobError.exit_status, *_FINAL)
-    return {
-        **watch,
-        "dl4j-master.service": _unit(
-            instance, "dl4j master", executes, after=f"{after} dl4j-services.service", final=final
-        ),
+        units["worker@"] = _unit("dl4j worker %i", executes, after)
+    else:
+        units["services"] = _unit("Hazelcast and Zookeeper of dl4j", _SERVICE, after)
+    if instance.role in (MASTER, STANDBY):
+        never = (TrainingError.exit_status, PoisonJobError.exit_status, *_FINAL)
+        units["master"] = _unit("dl4j master", executes, f"{after} dl4j-services.service", never)
+    return {f"/etc/systemd/system/dl4j-{name}.service": text for name, text in units.items()}
+
+
+def _unit(what: str, service: str, after: str, final: tuple[int, ...] = _FINAL) -> str:
+    values = {
+        "WHAT": what,
+        "AFTER": after,
+        "SERVICE": service,
+        "FINAL": " ".join(map(str, final)),
+        "REGION": "@REGION@",
     }
-
-
-def _watch(instance: InstanceConfig) -> str:
-    command = f"-m dl4jlegacy.aws.watch --region {instance.region} --bucket {instance.bucket}"
-    lines = [f"ExecStart=/opt/dl4j/bin/python {command}{' --keep' if instance.keep else ''}"]
-    if not instance.keep:
-        lines.append("ExecStopPost=+/usr/local/lib/dl4j/end")  # +: as root
-    return "\n".join([*lines, "SupplementaryGroups=systemd-journal"])
+    return _fill(_UNIT, values)
 
 
 def _started(instance: InstanceConfig) -> str:
     """Return the shell's word for the units that are started at every boot: of a worker's, one for each process."""
-    if instance.role != WORKER:
-        return f"'{' '.join(_units(instance))}'"
-    return f"\"dl4j-watch.service $(seq -s ' ' -f 'dl4j-worker@%.0f.service' {instance.processes})\""
-
-
-def _unit(
-    instance: InstanceConfig, what: str, service: str, *, after: str = "", final: tuple[int, ...] = _FINAL
-) -> str:
-    values = {
-        "WHAT": what,
-        "AFTER": after,
-        "REGION": instance.region,
-        "SERVICE": service,
-        "FINAL": " ".join(map(str, final)),
-    }
-    return _fill(_UNIT, values)
+    if instance.role == WORKER:
+        return f"\"dl4j-watch.service $(seq -s ' ' -f 'dl4j-worker@%.0f.service' {instance.processes})\""
+    return shlex.quote(" ".join(path.rpartition("/")[2] for path in _units(instance)))

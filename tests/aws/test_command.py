@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,13 @@ from dl4jlegacy.aws.reaper import find_clusters, reap
 from dl4jlegacy.aws.setup import ClusterSetup
 from dl4jlegacy.cli import main
 from dl4jlegacy.cli.commands import aws as aws_commands
+from dl4jlegacy.doctor import Settings
+from dl4jlegacy.doctor.cloud import credentials
 from dl4jlegacy.errors import UsageError
 from dl4jlegacy.storage.s3.session import Aws, Clock
-from tests.support.aws_fixtures import Fault, FaultProxy
+from tests.support.aws_fixtures import IMAGE, Fault, FaultProxy
 
-UP = ("aws", "up", "digits", "--out", "s3://models-of-mine/m.zip", "--allow", "203.0.113.7", "--no-wait")
+UP = ("--out", "s3://models-of-mine/m.zip", "--allow", "203.0.113.7", "-ami", IMAGE)
 
 
 ME = "arn:aws:sts::123456789012:user/moto"
@@ -55,15 +58,15 @@ def dl4j(capsys: pytest.CaptureFixture[str], aws_environment: FaultProxy) -> Any
 
 
 @pytest.fixture
-def wheel(tmp_path: Path) -> str:
+def up(dl4j: Any, tmp_path: Path) -> Any:
     path = tmp_path / "dl4jlegacy-0.1.0-py3-none-any.whl"
     path.write_bytes(b"a wheel")
-    return str(path)
+    return lambda *more, name="digits": dl4j("aws", "up", name, *UP, "--wheel", str(path), *more)
 
 
 @pytest.mark.long
-def test_up_status_scale_reap_down(dl4j, image, wheel, capsys) -> None:
-    done = dl4j(*UP, "-w", "2", "-ami", image, "--wheel", wheel, "--ttl", "90m", "--format", "json")
+def test_up_status_scale_reap_down(dl4j, up, capsys) -> None:
+    done = up("--no-wait", "-w", "2", "--ttl", "90m", "--format", "json")
     assert done.status == 0, done.err
     fields = json.loads(done.out)
     assert [instance["role"] for instance in fields["boxes"]] == ["master", "worker", "worker"]
@@ -87,12 +90,15 @@ def test_up_status_scale_reap_down(dl4j, image, wheel, capsys) -> None:
 
 
 @pytest.mark.long
-def test_a_dry_run_tells_the_price_and_makes_nothing(dl4j, image, aws, fault_proxy) -> None:
+def test_a_dry_run_tells_the_price_and_makes_nothing(dl4j, up, aws, fault_proxy) -> None:
     fault_proxy.requests.clear()
-    done = dl4j(*UP, "-ami", image, "-w", "3", "-s", "c5.xlarge", "--master-size", "m5.large", "--dry-run")
+    done = up("-w", "3", "-s", "c5.xlarge", "--master-size", "m5.large", "--dry-run")
     assert done.status == 0, done.err
     assert "workers  3 x c5.xlarge: 0.1700 $/h" in done.out
     assert "at most" in done.out
+    spot = json.loads(dl4j("aws", "price", "-w", "4", "--spot", "--ttl", "2h", "--format", "json").out)
+    assert spot["worker"]["source"].startswith("spot, us-east-1")
+    assert spot["dollars_at_most"] == pytest.approx(2 * spot["dollars_per_hour"], abs=0.01)
     changing = [r.action for r in fault_proxy.requests if not re.match(r"Describe|Get|List|GET|HEAD", r.action)]
     assert changing == []
 
@@ -107,57 +113,48 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 DRY = ("aws", "up", "digits", "--out", "s3://models-of-mine/m.zip", "--dry-run")
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("spot", [(), ("--spot",)], ids=("on-demand", "spot"))
-def test_a_dry_run_without_network_tells_the_list_price_and_what_it_could_not_check(dl4j, offline, spot) -> None:
-    done = dl4j(*DRY, *spot)
+def test_a_dry_run_without_network_tells_the_list_price_and_what_it_could_not_check(dl4j, offline, monkeypatch) -> None:
+    done = dl4j(*DRY, "--spot")
     assert done.status == 0, done.err
     assert "workers  1 x m5.large: 0.0960 $/h (list price of us-east-1)" in done.out
     account, address = [line for line in done.out.splitlines() if line.startswith("not checked: ")]
     assert "AWS could not be reached" in account and all(w in account for w in ("instance types", "image", "network"))
     assert "your public address" in address and "--allow" in address
-    fields = json.loads(dl4j(*DRY, *spot, "--allow", "203.0.113.7", "--format", "json").out)
-    assert fields["dollars_per_hour"] > 0.19 and len(fields["unchecked"]) == 1
-
-
-def test_a_dry_run_without_network_still_refuses_what_is_wrong_without_asking(dl4j, offline) -> None:
     dl4j("aws", "up", "digits", "--out", "m.zip", "--dry-run").is_error(2, "--out is 'm.zip'")
-    dl4j(*DRY, "--allow", "0.0.0.0/0").is_error(2, "admits too many")
-    dl4j(*DRY, "--wheel", "other.whl").is_error(3, "give a wheel of this package")
     dl4j(*DRY, "--requirements", __file__).is_error(3, "line 1", "--hash=sha256")
-
-
-def test_joining_looks_at_the_name_before_it_asks_anybody(dl4j, offline) -> None:
-    dl4j("aws", "join", "Bad_Name").is_error(2, "a cluster cannot be called 'Bad_Name'")
-
-
-def test_a_dry_run_without_credentials_or_a_known_price_says_so(dl4j, offline, monkeypatch) -> None:
+    dl4j("aws", "join", "Bad_Name").is_error(2, "a cluster cannot be called 'Bad_Name'")  # before the address is asked
+    dl4j("aws", "status", "digits").is_error(4, "could not be reached")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     done = dl4j(*DRY, "-s", "x9.huge", "--format", "json")
     assert done.status == 0, done.err
     unchecked = "\n".join(json.loads(done.out)["unchecked"])
     assert "there are no AWS credentials here" in unchecked and "the price of x9.huge is not known" in unchecked
+    dl4j("aws", "status", "digits").is_error(6, "no AWS credentials", "AWS_ACCESS_KEY_ID", "AWS_PROFILE")
+    monkeypatch.setenv("org.deeplearning4j.aws.accessKey", "AKIAOLD")
+    dl4j("aws", "status", "digits").is_error(6, "org.deeplearning4j.aws.accessSecret is not")
+
+
+def test_the_originals_properties_are_credentials_and_are_never_shown(dl4j, monkeypatch, fault_proxy) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("org.deeplearning4j.aws.accessKey", "AKIAOLDPROPERTY")
+    monkeypatch.setenv("org.deeplearning4j.aws.accessSecret", "never-to-be-seen")
+    fault_proxy.judge = lambda r: Fault("error", "UnauthorizedOperation", 403) if r.service == "ec2" else None
+    dl4j("aws", "status", "digits").is_error(6, "denies DescribeInstances", "docs/aws-iam-policy.json")
+    fault_proxy.judge = lambda r: Fault("error", "InvalidClientTokenId", 403)
+    for command in (("aws", "status", "digits"), DRY):
+        done = dl4j(*command, *(("--allow", "203.0.113.7") if command is DRY else ()))
+        done.is_error(6, "does not accept these credentials")
+        assert "never-to-be-seen" not in done.out + done.err
+    assert "Credential=AKIAOLDPROPERTY/" in fault_proxy.requests[-1].headers["authorization"]
+    assert "never-to-be-seen" not in repr(Aws("us-east-1"))
 
 
 @pytest.mark.long
-def test_a_dry_run_with_credentials_that_aws_refuses_fails(dl4j, fault_proxy) -> None:
-    fault_proxy.judge = lambda request: Fault("error", "InvalidClientTokenId", 403)
-    dl4j(*DRY, "--allow", "203.0.113.7").is_error(6, "does not accept these credentials")
-
-
-def test_price_of_spot_workers_is_the_last_one_paid(dl4j) -> None:
-    done = dl4j("aws", "price", "-w", "4", "--spot", "--ttl", "2h", "--format", "json")
-    assert done.status == 0, done.err
-    fields = json.loads(done.out)
-    assert fields["worker"]["source"].startswith("spot, us-east-1")
-    assert fields["dollars_at_most"] == pytest.approx(2 * fields["dollars_per_hour"], abs=0.01)
-
-
-@pytest.mark.long
-def test_reap_ends_what_has_expired_and_nothing_else(dl4j, image, wheel, aws) -> None:
+def test_reap_ends_what_has_expired_and_nothing_else(dl4j, up, aws) -> None:
     for name, ttl in (("short", "5m"), ("long", "1d")):
-        assert dl4j("aws", "up", name, *UP[3:], "-ami", image, "--wheel", wheel, "--ttl", ttl).status == 0
+        assert up("--no-wait", "--ttl", ttl, name=name).status == 0
     later = time.time() + 600
     with Aws("us-east-1", clock=Clock(now=aws.clock.now, wait=aws.clock.wait, wall=lambda: later)) as in_ten_minutes:
         assert [found.name for found in reap(in_ten_minutes, dry_run=True)] == ["short"]
@@ -170,20 +167,18 @@ def test_reap_ends_what_has_expired_and_nothing_else(dl4j, image, wheel, aws) ->
 
 
 @pytest.mark.long
-def test_an_up_that_fails_undoes_what_it_began(dl4j, image, wheel, fault_proxy, aws) -> None:
+def test_an_up_that_fails_undoes_what_it_began(dl4j, up, fault_proxy, aws) -> None:
     fault_proxy.judge = lambda r: Fault("error", "VcpuLimitExceeded") if r.action == "RunInstances" else None
-    dl4j(*UP, "-ami", image, "--wheel", wheel).is_error(
-        7, "a quota of this account is reached", "Service Quotas", "Everything begun was undone"
-    )
+    up("--no-wait").is_error(7, "a quota of this account is reached", "Service Quotas", "Everything begun was undone")
     fault_proxy.judge = lambda request: None
     assert dl4j("aws", "down", "digits").out.startswith("there was nothing")
 
 
 def test_an_up_that_is_interrupted_says_what_runs_what_it_costs_and_how_to_end_it(
-    dl4j, image, wheel, aws, monkeypatch
+    dl4j, up, aws, fault_proxy, monkeypatch
 ) -> None:
     monkeypatch.setattr(ClusterSetup, "wait_for_workers", lambda setup, count: signal.raise_signal(signal.SIGINT))
-    done = dl4j(*UP[:-1], "-ami", image, "--wheel", wheel, "-w", "3")
+    done = up("-w", "3")
     assert done.status == 128 + signal.SIGINT and not done.out
     [said] = done.err.splitlines()
     running = [instance for instance in list_instances(aws) if instance.alive]
@@ -192,23 +187,21 @@ def test_an_up_that_is_interrupted_says_what_runs_what_it_costs_and_how_to_end_i
     assert all(f"{instance.role} {instance.id}" in said for instance in running)
     assert "`dl4j aws down digits --region us-east-1` ends it, `dl4j aws up digits` with the same options" in said
     assert not ClusterSetup(aws, "digits").ownership.owner().working
-
-
-def test_an_up_that_is_interrupted_before_anything_runs_says_so(dl4j, image, wheel, fault_proxy) -> None:
+    assert dl4j("aws", "down", "digits").status == 0
     fault_proxy.judge = lambda r: signal.raise_signal(signal.SIGINT) if r.action == "CreateRole" else None
-    done = dl4j(*UP, "-ami", image, "--wheel", wheel)
+    done = up("--no-wait")
     assert done.status == 128 + signal.SIGINT
     assert "no instance of cluster digits runs: `dl4j aws down digits" in done.err
 
 
 @pytest.mark.long
-def test_spot_without_capacity_falls_back_to_on_demand(dl4j, image, wheel, fault_proxy) -> None:
+def test_spot_without_capacity_falls_back_to_on_demand(dl4j, up, fault_proxy) -> None:
     fault_proxy.judge = lambda r: (
         Fault("error", "InsufficientInstanceCapacity", 500)
         if "InstanceMarketOptions.MarketType" in r.parameters
         else None
     )
-    done = dl4j(*UP, "-ami", image, "--wheel", wheel, "--spot", "--format", "json")
+    done = up("--no-wait", "--spot", "--format", "json")
     assert done.status == 0, done.err
     assert "no spot capacity, so on demand" in done.err
     asked = [r.parameters for r in fault_proxy.calls("RunInstances")]
@@ -216,7 +209,7 @@ def test_spot_without_capacity_falls_back_to_on_demand(dl4j, image, wheel, fault
     assert len(set(tried)) == len(tried) >= 3  # every zone
     assert [instance["spot"] for instance in json.loads(done.out)["boxes"]] == [False, False]
     assert dl4j("aws", "down", "digits").status == 0
-    only = dl4j(*UP, "-ami", image, "--wheel", wheel, "--spot", "--spot-only")
+    only = up("--no-wait", "--spot", "--spot-only")
     assert only.status == 7
     assert "no capacity" in only.err
 
@@ -239,54 +232,32 @@ def test_spot_without_capacity_falls_back_to_on_demand(dl4j, image, wheel, fault
         (("--allow", "here"), 2, ("--allow is 'here'",)),
         (("-kp", "mine"), 2, ("-kpath",)),
         (("-kp", "mine", "-kpath", "no-such-file"), 3, ("no-such-file", "another -kpath")),
+        (("-kp", "mine", "-kpath", "FILE"), 3, ("chmod 600", __file__)),
         (("-wscript", "no-such-script"), 3, ("-wscript no-such-script",)),
         (("--subnet", "subnet-0"), 3, ("subnet-0",)),
         (("--wheel", "thing.whl"), 3, ("--wheel thing.whl",)),
         (("--spot-only",), 2, ("--spot",)),
     ],
 )
-def test_bad_input_of_up(arguments, status, words, dl4j, image, wheel, aws) -> None:
-    dl4j(*UP, "-ami", image, "--wheel", wheel, *arguments).is_error(status, *words)
+def test_bad_input_of_up(arguments, status, words, dl4j, up, aws) -> None:
+    arguments = [__file__ if word == "FILE" else word for word in arguments]
+    up(*arguments).is_error(status, *words)
     assert dl4j("aws", "down", "digits").out.startswith("there was nothing")
 
 
-def test_a_name_that_cannot_be_is_refused(dl4j) -> None:
-    dl4j("aws", "status", "A_B").is_error(2, "a cluster cannot be called 'A_B'")
-    dl4j("aws", "frobnicate").is_error(2, "frobnicate")
-
-
-def test_without_credentials_the_message_says_where_they_come_from(dl4j, monkeypatch) -> None:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.delenv(name)
-    dl4j("aws", "status", "digits").is_error(6, "no AWS credentials", "AWS_ACCESS_KEY_ID", "AWS_PROFILE")
-    monkeypatch.setenv("org.deeplearning4j.aws.accessKey", "AKIAOLD")
-    dl4j("aws", "status", "digits").is_error(6, "org.deeplearning4j.aws.accessSecret is not")
-
-
-def test_the_originals_properties_are_credentials_and_are_never_shown(dl4j, monkeypatch, fault_proxy) -> None:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("org.deeplearning4j.aws.accessKey", "AKIAOLDPROPERTY")
-    monkeypatch.setenv("org.deeplearning4j.aws.accessSecret", "never-to-be-seen")
-    fault_proxy.judge = lambda r: Fault("error", "InvalidClientTokenId", 403)
-    done = dl4j("aws", "status", "digits")
-    done.is_error(6, "does not accept these credentials")
-    assert "Credential=AKIAOLDPROPERTY/" in fault_proxy.requests[-1].headers["authorization"]
-    assert "never-to-be-seen" not in done.out + done.err
-    assert "never-to-be-seen" not in repr(Aws("us-east-1"))
-
-
-def test_what_is_denied_names_the_policy(dl4j, fault_proxy) -> None:
-    fault_proxy.judge = lambda r: Fault("error", "UnauthorizedOperation", 403) if r.service == "ec2" else None
-    dl4j("aws", "status", "digits").is_error(6, "denies DescribeInstances", "docs/aws-iam-policy.json")
+def test_the_doctor_asks_aws_whose_the_credentials_are(aws_environment: FaultProxy) -> None:
+    assert ME in credentials(Settings()).found
+    aws_environment.judge = lambda request: Fault("error", "ExpiredToken", 403)
+    found = credentials(Settings())
+    assert found.status == "warning" and "ExpiredToken" in found.found
 
 
 @pytest.mark.long
-def test_a_bucket_of_somebody_else_is_refused_before_anything_is_made(dl4j, image, wheel, fault_proxy) -> None:
+def test_a_bucket_of_somebody_else_is_refused_before_anything_is_made(dl4j, up, fault_proxy) -> None:
     fault_proxy.judge = lambda r: (
         Fault("error", "403", 403) if r.service == "s3" and "models-of-mine" in r.path else None
     )
-    dl4j(*UP, "-ami", image, "--wheel", wheel).is_error(6, "bucket models-of-mine")
+    up("--no-wait").is_error(6, "bucket models-of-mine")
     assert not fault_proxy.calls("RunInstances")
     fault_proxy.judge = lambda r: (
         Fault("error", "BucketAlreadyExists", 409)
@@ -295,40 +266,22 @@ def test_a_bucket_of_somebody_else_is_refused_before_anything_is_made(dl4j, imag
         if r.action == "HEAD s3"
         else None
     )
-    dl4j(*UP, "-ami", image, "--wheel", wheel).is_error(6, "belongs to somebody else")
-
-
-def test_a_key_file_that_others_can_read_is_refused(dl4j, image, wheel, tmp_path) -> None:
-    key = tmp_path / "key.pem"
-    key.write_text("a key", encoding="ascii")
-    key.chmod(0o644)
-    dl4j(*UP, "-ami", image, "--wheel", wheel, "-kp", "mine", "-kpath", str(key)).is_error(3, "chmod 600", str(key))
-
-
-def test_an_aws_that_cannot_be_reached_is_exit_status_4(dl4j, monkeypatch) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    dl4j("aws", "status", "digits").is_error(4, "could not be reached")
+    up("--no-wait").is_error(6, "belongs to somebody else")
 
 
 @pytest.mark.long
-def test_nodes_that_are_not_there_are_named(dl4j, image, wheel) -> None:
+def test_what_instances_said_is_there_when_they_are_gone_until_down(dl4j, up, aws) -> None:
     dl4j("aws", "ssh", "digits").is_error(3, "no instance of it is running")
-    assert dl4j(*UP, "-ami", image, "--wheel", wheel).status == 0
+    assert up("--no-wait").status == 0
     dl4j("aws", "logs", "digits", "--node", "mastre").is_error(3, "did you mean 'master'?")
     dl4j("aws", "ssh", "digits").is_error(4, "has not told its host key yet")
-    logs = dl4j("aws", "logs", "digits")
-    assert (logs.status, "the console of i-" in logs.out) == (0, True)
-
-
-@pytest.mark.long
-def test_what_instances_said_is_there_when_they_are_gone_until_down(dl4j, image, wheel, aws) -> None:
-    assert dl4j(*UP, "-ami", image, "--wheel", wheel).status == 0
+    assert "the console of i-" in dl4j("aws", "logs", "digits").out  # no SSH yet
     setup = ClusterSetup(aws, "digits")
     master, worker = setup.status(ask=False).instances
     for instance in (master, worker):
         said = "".join(f"{number} of {instance.role}\n" for number in range(200))
         setup.resources.upload(own_key(setup.resources._user_id(instance.id), JOURNAL), said.encode())
-    assert dl4j("aws", "logs", "digits", "-n", "1").out.endswith("\n199 of master\n")  # no SSH yet
+    assert dl4j("aws", "logs", "digits", "-n", "1").out.endswith("\n199 of master\n")
     aws.client("ec2").terminate_instances(InstanceIds=[master.id, worker.id])
     assert dl4j("aws", "logs", "digits", "-n", "2").out == "198 of master\n199 of master\n"
     assert dl4j("aws", "logs", "digits", "--node", worker.id).out.startswith("100 of worker\n")
@@ -371,23 +324,20 @@ def test_nothing_of_aws_is_loaded_before_it_is_used(repository: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("5m", 300), ("4h", 14400), ("1.5h", 5400), ("30", 1800), ("30d", 2592000)]
+    ("read", "text", "expected"),
+    [
+        *((parse_ttl, *pair) for pair in (("5m", 300), ("1.5h", 5400), ("30", 1800), ("30d", 2592000))),
+        *((parse_ttl, text, None) for text in ("0", "299s", "-1h", "31d", "", "1w", "1h30m")),
+        (parse_cidr, "203.0.113.7", "203.0.113.7/32"),
+        (parse_cidr, "203.0.113.9/28", "203.0.113.0/28"),
+        (parse_cidr, "2001:DB8::7", "2001:db8::7/128"),
+        (parse_cidr, "2001:db8:1:2::7/64", "2001:db8:1:2::/64"),
+        *((parse_cidr, text, None) for text in ("10.0.0.0/8", "2001::/16", "::/0", "0.0.0.0/0")),
+    ],
 )
-def test_times_to_live_are_read(text: str, seconds: int) -> None:
-    assert parse_ttl(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["0", "299s", "-1h", "31d", "", "1w", "1h30m"])
-def test_times_to_live_that_are_none_are_refused(text: str) -> None:
-    with pytest.raises(UsageError):
-        parse_ttl(text)
-
-
-def test_networks_are_read() -> None:
-    assert parse_cidr("203.0.113.7") == "203.0.113.7/32"
-    assert parse_cidr("203.0.113.9/28") == "203.0.113.0/28"
-    assert parse_cidr("2001:DB8::7") == "2001:db8::7/128"
-    assert parse_cidr("2001:db8:1:2::7/64") == "2001:db8:1:2::/64"
-    for too_many in ("10.0.0.0/8", "2001::/16", "::/0", "0.0.0.0/0"):
-        with pytest.raises(UsageError, match="admits too many"):
-            parse_cidr(too_many)
+def test_times_to_live_and_networks_are_read(read: Callable[[str], object], text: str, expected: object) -> None:
+    if expected is None:
+        with pytest.raises(UsageError):
+            read(text)
+    else:
+        assert read(text) == expected

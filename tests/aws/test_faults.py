@@ -6,7 +6,6 @@ import itertools
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from dl4jlegacy.storage.s3.session import Aws
 from tests.aws.test_cluster import PAYLOAD, SPEC, registered
 from tests.support import REPOSITORY, aws_failures
 from tests.support.aws_failures import left_with_our_tag
-from tests.support.aws_fixtures import IMAGE, Fault, FaultProxy
+from tests.support.aws_fixtures import Fault, FaultProxy
 
 SEEDS = int(os.environ.get("DL4J_AWS_SEEDS", "40"))
 
@@ -54,6 +53,6 @@ def test_with_the_retries_of_everyday_a_single_failure_is_not_even_noticed(
         throttled = Fault("error", "RequestLimitExceeded", 503)
         fault_proxy.judge = lambda request: throttled if request.number in (number, number + 7) else None
         setup = ClusterSetup(patient, "digits", list_workers=registered)
-        assert len(setup.up(replace(SPEC, ami=IMAGE), PAYLOAD).workers or ()) == 2
+        assert len(setup.up(SPEC, PAYLOAD).workers or ()) == 2
         setup.down()
         assert left_with_our_tag(patient) == []

@@ -23,10 +23,10 @@ from dl4jlegacy.errors import CloudError, ConfError, DeadlineError, Dl4jError
 from dl4jlegacy.storage.s3.session import ACCESS_KEY, ACCESS_SECRET, Aws
 from tests.aws.test_cluster import PAYLOAD, SPEC, registered
 from tests.support.aws_failures import left_with_our_tag, long_ago
-from tests.support.aws_fixtures import IMAGE, Fault, Request, impatient
+from tests.support.aws_fixtures import Fault, Request, impatient
 
 SECONDS = 60.0
-UP = replace(SPEC, ami=IMAGE)
+UP = SPEC
 ANNA, BERTA = (f"arn:aws:iam::123456789012:user/{name}" for name in ("anna", "berta"))
 WHOLE = {"master": 1, "worker": 2}
 User = Callable[..., ClusterSetup]
@@ -82,7 +82,8 @@ def outcome(future: Future[Any]) -> Dl4jError | None:
 
 
 def test_another_users_up_is_refused_and_changes_nothing(user, aws, fault_proxy, monkeypatch, tmp_path) -> None:
-    user("anna").up(UP, PAYLOAD)
+    owner = user("anna").up(UP, PAYLOAD).owner
+    assert (owner.arn, owner.working) == (ANNA, False)
     berta = user("berta")
     before = everything(aws, berta)
     monkeypatch.setenv("HOME", str(tmp_path / "berta"))
@@ -95,15 +96,6 @@ def test_another_users_up_is_refused_and_changes_nothing(user, aws, fault_proxy,
     assert everything(aws, berta) == before
     with pytest.raises(ConfError, match="belongs to"):  # as a dry run asks
         berta.check(other)
-
-
-@pytest.mark.long
-def test_each_repeats_the_up_of_their_own(user, aws) -> None:
-    anna = user("anna")
-    first = anna.up(UP, PAYLOAD)
-    assert first.owner == anna.ownership.owner() and (first.owner.arn, first.owner.working) == (ANNA, False)
-    assert user("anna").up(UP, PAYLOAD).instances == first.instances
-    assert everything(aws, anna)["keys"][0]["KeyName"] == "dl4j-digits"
 
 
 class _Meeting:
@@ -212,16 +204,12 @@ def test_scaling_waits_for_an_up_and_leaves_the_cluster_whose_it_is(user, aws, f
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(user("anna").up, UP, PAYLOAD)
         waited(held.arrived)
-        berta = user("berta", wait=lambda seconds: held.go_on.set() or waited_for(first))
+        berta = user("berta", wait=lambda seconds: held.go_on.set() or outcome(first))
         berta.scale(2)
         assert outcome(first) is None
     assert roles(aws) == WHOLE
     owner = berta.ownership.owner()
     assert (owner.arn, owner.working) == (ANNA, False)
-
-
-def waited_for(future: Future[Any]) -> None:
-    future.exception(timeout=SECONDS)
 
 
 @pytest.mark.long
@@ -330,49 +318,29 @@ def test_a_bucket_that_is_not_yet_tagged_is_no_orphan(user, aws) -> None:
 # --- joining ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("allow", "kind", "field"),
-    [
-        pytest.param("198.51.100.1/32", "IpRanges", "CidrIp", id="IPv4"),
-        pytest.param("2001:db8::7/128", "Ipv6Ranges", "CidrIpv6", id="IPv6", marks=pytest.mark.long),
-    ],
-)
-def test_joining_admits_one_more_network_and_replaces_nothing(allow, kind, field, user, aws) -> None:
-    user("anna").up(UP, PAYLOAD)
+def test_joining_admits_one_more_network_and_replaces_nothing(user, aws) -> None:
     berta = user("berta")
+    with pytest.raises(ConfError, match="nothing to join: no instance of cluster digits runs"):
+        berta.join("198.51.100.1/32")
+    user("anna").up(UP, PAYLOAD)
     before = everything(aws, berta)
-    for _ in range(2):
+    for allow in ("198.51.100.1/32", "2001:db8::7/128", "2001:db8::7/128"):
         assert berta.join(allow).owner.arn == ANNA
     after = everything(aws, berta)
-    [[old], [new]] = before.pop("groups"), after.pop("groups")
+    before.pop("groups")
+    [group] = after.pop("groups")
     assert before == after
-    [old_rule] = [rule for rule in old["IpPermissions"] if rule.get("FromPort") == 22]
-    new_rules = [rule for rule in new["IpPermissions"] if rule.get("FromPort") == 22]
-    admitted = {found[name] for rule in new_rules for of, name in RANGES for found in rule.get(of, [])}
-    assert admitted == {"203.0.113.7/32", allow}
-    assert old_rule["IpRanges"][0]["CidrIp"] == "203.0.113.7/32"
-    described = [found["Description"] for rule in new_rules for found in rule[kind] if found[field] == allow]
-    assert described == [f"joined by {BERTA}"]
-
-
-RANGES = (("IpRanges", "CidrIp"), ("Ipv6Ranges", "CidrIpv6"))
-
-
-@pytest.mark.long
-def test_what_cannot_be_joined_is_refused(user, aws) -> None:
-    with pytest.raises(ConfError, match="nothing to join: no instance of cluster digits runs"):
-        user("berta").join("198.51.100.1/32")
-    group = aws.client("ec2").create_security_group(GroupName="annas", Description="hers")["GroupId"]
-    user("anna").up(replace(UP, security_group=group), PAYLOAD)
+    rules = [rule for rule in group["IpPermissions"] if rule.get("FromPort") == 22]
+    ranges = [each for rule in rules for each in (*rule["IpRanges"], *rule["Ipv6Ranges"])]
+    assert {each.get("CidrIp") or each["CidrIpv6"]: each["Description"] for each in ranges} == {
+        "203.0.113.7/32": "who started it",
+        **dict.fromkeys(("198.51.100.1/32", "2001:db8::7/128"), f"joined by {BERTA}"),
+    }
+    other = aws.client("ec2").create_security_group(GroupName="annas", Description="hers")["GroupId"]
+    user("anna").down()
+    user("anna").up(replace(UP, security_group=other), PAYLOAD)
     with pytest.raises(ConfError, match="has no security group of its own"):
-        user("berta").join("198.51.100.1/32")
-
-
-def test_ssh_is_admitted_from_an_ipv6_network(user, fault_proxy) -> None:
-    user("anna").up(replace(UP, allow="2001:db8::7/128"), PAYLOAD)
-    _, outside = (request.parameters for request in fault_proxy.calls("AuthorizeSecurityGroupIngress"))
-    assert outside["IpPermissions.1.Ipv6Ranges.1.CidrIpv6"] == "2001:db8::7/128"
-    assert not [name for name in outside if "IpRanges" in name]
+        berta.join("198.51.100.1/32")
 
 
 # --- one owner, two machines ------------------------------------------------------------------------------------------

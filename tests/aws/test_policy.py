@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -14,7 +15,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import numpy as np
 import pytest
 
-from dl4jlegacy.aws import boot
+from dl4jlegacy.aws import on_instance
 from dl4jlegacy.aws.cluster_bucket import DONE, HOST_KEYS, INSTANCES, JOURNAL, PRESENT_MASTER, own_key
 from dl4jlegacy.aws.cluster_spec import tag_list
 from dl4jlegacy.aws.prices import estimate
@@ -29,7 +30,7 @@ from dl4jlegacy.storage.s3.session import Aws
 from dl4jlegacy.storage.s3.uploader import S3Uploader
 from tests.aws.test_cluster import PAYLOAD, SPEC, registered
 from tests.support import REPOSITORY
-from tests.support.aws_fixtures import Fault, FaultProxy, Request
+from tests.support.aws_fixtures import IMAGE, Fault, FaultProxy, Request
 
 POLICY = REPOSITORY / session.POLICY
 BOUNDARY_FILE = REPOSITORY / "docs/aws-iam-boundary.json"
@@ -118,13 +119,13 @@ def policy() -> dict[str, Any]:
 
 
 @pytest.fixture
-def seen(aws: Aws, image: str, fault_proxy: FaultProxy, tmp_path: Path) -> dict[tuple[str, str], str]:
+def seen(aws: Aws, fault_proxy: FaultProxy, tmp_path: Path) -> dict[tuple[str, str], str]:
     """Everything that the commands do, as AWS was asked for it: action and resource, with the request's path."""
     big, kept = tmp_path / "big", S3Folder(Location("models-of-mine", "run"), aws=aws)
     big.write_bytes(np.random.default_rng(1).bytes(11 << 20))
     setup = ClusterSetup(aws, "digits", list_workers=registered)
     for spot in (False, True):
-        spec = replace(SPEC, ami="" if spot else image, spot=spot)
+        spec = replace(SPEC, ami="" if spot else IMAGE, spot=spot)
         estimate(aws, spec)
         setup.up(spec, PAYLOAD)
         setup.scale(3)
@@ -138,7 +139,7 @@ def seen(aws: Aws, image: str, fault_proxy: FaultProxy, tmp_path: Path) -> dict[
         reap(aws, everything=True) if spot else setup.down()
     tags = SPEC.tags("", 0.0, 0.0)
     kind = {"ResourceType": "spot-instances-request", "Tags": tag_list(tags)}
-    aws.client("ec2").request_spot_instances(LaunchSpecification={"ImageId": image}, TagSpecifications=[kind])
+    aws.client("ec2").request_spot_instances(LaunchSpecification={"ImageId": IMAGE}, TagSpecifications=[kind])
     fault_proxy.requests.pop()  # moto makes none for RunInstances, as AWS does
     setup.resources.ensure_bucket(tags)
     aws.client("s3").create_multipart_upload(Bucket=setup.names.bucket, Key="unfinished")
@@ -210,9 +211,9 @@ def test_whoever_has_the_policy_makes_no_role_beyond_the_boundary(policy) -> Non
     assert listed(passes["Resource"]) == ["arn:aws:iam::*:role/dl4jlegacy/*"]
 
 
-def test_every_role_is_made_within_the_boundary_and_gets_no_more_than_that(aws: Aws, image: str) -> None:
+def test_every_role_is_made_within_the_boundary_and_gets_no_more_than_that(aws: Aws) -> None:
     setup = ClusterSetup(aws, "digits", list_workers=registered)
-    setup.up(replace(SPEC, ami=image), PAYLOAD)
+    setup.up(SPEC, PAYLOAD)
     role = aws.client("iam").get_role(RoleName=setup.names.role)["Role"]
     own = "arn:aws:iam::123456789012:policy/dl4jlegacy-boundary"
     assert role["PermissionsBoundary"]["PermissionsBoundaryArn"] == setup.names.boundary == own
@@ -225,46 +226,37 @@ def test_every_role_is_made_within_the_boundary_and_gets_no_more_than_that(aws: 
     assert not [action for action in most if "*" in action or action.startswith(("iam:", "sts:", "ec2:"))]
 
 
-def test_an_account_without_the_boundary_is_told_how_to_make_it_before_anything_is_made(
-    aws, image, fault_proxy
-) -> None:
+def test_an_account_without_the_boundary_is_told_how_to_make_it_before_anything_is_made(aws, fault_proxy) -> None:
     aws.client("iam").delete_policy(PolicyArn="arn:aws:iam::123456789012:policy/dl4jlegacy-boundary")
     setup = ClusterSetup(aws, "digits", list_workers=registered)
     with pytest.raises(ConfError, match=r"no policy arn:.*dl4jlegacy-boundary.*aws iam create-policy --policy-name"):
-        setup.up(replace(SPEC, ami=image), PAYLOAD)
+        setup.up(SPEC, PAYLOAD)
     assert not [r for r in fault_proxy.requests if r.action.startswith(("Create", "Put", "Run", "Import"))]
 
 
-def test_no_instance_writes_what_another_one_says_of_itself(aws: Aws) -> None:
+def test_no_instance_writes_what_another_one_says_of_itself(aws: Aws, tmp_path: Path, monkeypatch) -> None:
     """Its policy binds a key to ``aws:userid``, as which AWS knows each instance: its role's id and its own."""
     names = (setup := ClusterSetup(aws, "digits")).names
-    writes = [s["Resource"] for s in setup.resources._policy(())["Statement"] if "s3:PutObject" in s["Action"]]
-    assert writes == [f"arn:aws:s3:::{names.bucket}/instances/${{aws:userid}}/*"]
+    policy, bucket = setup.resources._policy(()), f"arn:aws:s3:::{names.bucket}"
+    writes = [s["Resource"] for s in policy["Statement"] if "s3:PutObject" in s["Action"]]
+    assert writes == [[f"{bucket}/instances/${{aws:userid}}/*"]]
     assert {own_key("ID", what) for what in (HOST_KEYS, JOURNAL, DONE)} == {
         f"{INSTANCES}ID/{what}" for what in ("host-keys", "journal", "done")
     }
-    masters = f"arn:aws:s3:::{names.bucket}/{PRESENT_MASTER}"
-    assert [a for a in ("s3:GetObject", "s3:PutObject") if allows(setup.resources._policy(()), a, masters)] == [
-        "s3:GetObject"
-    ]
-    setup.resources.ensure_bucket(SPEC.tags("", 0.0, 0.0))
-    setup.resources.ensure_role((), SPEC.tags("", 0.0, 0.0))
+    actions = ("s3:GetObject", "s3:PutObject")
+    assert [each for each in actions if allows(policy, each, f"{bucket}/{PRESENT_MASTER}")] == ["s3:GetObject"]
+    for ensure in (
+        setup.resources.ensure_bucket,
+        partial(setup.resources.ensure_role, ()),
+        setup.resources.ensure_secret,
+    ):
+        ensure(SPEC.tags("", 0.0, 0.0))
     role = aws.client("iam").get_role(RoleName=names.role)["Role"]["RoleId"]
-    for instance in ("i-1", "i-2"):
-        setup.resources.upload(f"instances/{role}:{instance}/host-keys", f"key of {instance}".encode())
-    assert [setup.resources.read_host_keys(i) for i in ("i-1", "i-2", "i-3")] == ["key of i-1", "key of i-2", None]
-
-
-def test_an_instance_puts_its_host_keys_where_it_is_looked_for(aws: Aws, tmp_path: Path, monkeypatch) -> None:
-    setup = ClusterSetup(aws, "digits")
-    setup.resources.ensure_bucket(SPEC.tags("", 0.0, 0.0))
-    setup.resources.ensure_role((), SPEC.tags("", 0.0, 0.0))
-    setup.resources.ensure_secret(SPEC.tags("", 0.0, 0.0))
-    role = aws.client("iam").get_role(RoleName=setup.names.role)["Role"]["RoleId"]
+    setup.resources.upload(f"instances/{role}:i-1/host-keys", b"another")
     (tmp_path / "etc/ssh").mkdir(parents=True)
     (tmp_path / "etc/ssh/ssh_host_ed25519_key.pub").write_text("ssh-ed25519 AAAA\n")
-    sts = aws.client("sts")
-    monkeypatch.setattr(sts, "get_caller_identity", lambda: {"UserId": f"{role}:i-7"})
-    monkeypatch.setattr(boot.shutil, "chown", lambda *given: None)
-    boot.prepare(aws, "digits", setup.names.bucket, tmp_path)
-    assert setup.resources.read_host_keys("i-7") == "ssh-ed25519 AAAA"
+    monkeypatch.setattr(aws.client("sts"), "get_caller_identity", lambda: {"UserId": f"{role}:i-7"})
+    monkeypatch.setattr(on_instance.shutil, "chown", lambda *given: None)
+    on_instance.prepare(aws, names.bucket, "digits", tmp_path)
+    assert [setup.resources.read_host_keys(i) for i in ("i-7", "i-1", "i-3")] == ["ssh-ed25519 AAAA", "another", None]
+    assert (tmp_path / "etc/dl4j/secret").read_bytes() == setup.resources.read_secret()

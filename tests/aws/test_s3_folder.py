@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from dl4jlegacy.aws import kept_run
+from dl4jlegacy.aws import on_instance
 from dl4jlegacy.errors import CheckpointError, CloudError, ConfError
 from dl4jlegacy.scaleout import saved_run
 from dl4jlegacy.scaleout.conf import Conf
@@ -332,18 +332,6 @@ def test_an_s3_that_hangs_is_given_up(aws_environment: FaultProxy, monkeypatch: 
             hanging.keep_conf(OURS)
 
 
-@pytest.mark.long
-def test_a_run_goes_on_while_its_checkpoints_are_refused(
-    aws: Aws, fault_proxy: FaultProxy, caplog: pytest.LogCaptureFixture
-) -> None:
-    refused = Fault("error", "AccessDenied", 403)
-    fault_proxy.judge = lambda request: refused if "/model-" in request.path and "PUT" in request.action else None
-    place = ("--checkpoint-dir", f"s3://{BUCKET}/{PREFIX}", "--checkpoint-every", "2")
-    assert run("train", "--dataset", "iris", "--model", "mlp", "--epochs", "3", *place) == 0
-    said = [record.getMessage() for record in caplog.records if "AccessDenied" in record.getMessage()]
-    assert [f"could not be written to s3://{BUCKET}/{PREFIX}" in each for each in said] == [True]  # once
-
-
 # --- the journal ------------------------------------------------------------------------------------------------------
 
 
@@ -374,21 +362,6 @@ def test_parts_are_named_by_turn_and_not_by_the_clocks_of_their_machines(folder:
     ]
 
 
-def test_a_journal_that_s3_refuses_is_a_warning_once_and_complete_later(
-    folder: Make, fault_proxy: FaultProxy, caplog: pytest.LogCaptureFixture
-) -> None:
-    tracker = InMemoryStateTracker()
-    writer, copy = Journal(tracker, "a"), JournalFile(folder())
-    fault_proxy.judge = lambda request: Fault("error", "SlowDown", 503)
-    for event in ("run_began", "paused", "went_on"):
-        writer.write(event)
-        copy.append(Journal.read(tracker))
-    assert caplog.text.count("cannot be written") == 1
-    fault_proxy.reset()
-    copy.append([])
-    assert [entry.event for entry in JournalFile(folder()).read()] == ["run_began", "paused", "went_on"]
-
-
 def test_a_folder_that_hangs_delays_nobody_who_writes_the_journal(tmp_path: Path, caplog) -> None:
     hangs, goes_on = threading.Event(), threading.Event()
 
@@ -414,7 +387,7 @@ def test_a_folder_that_hangs_delays_nobody_who_writes_the_journal(tmp_path: Path
 def test_an_instance_is_told_whether_a_run_is_kept(folder: Make, fault_proxy: FaultProxy, capsys) -> None:
     def says() -> tuple[int, str]:
         with pytest.raises(SystemExit) as leave:
-            kept_run.main([f"s3://{BUCKET}/{PREFIX}/"])
+            on_instance.main(["is-kept", f"s3://{BUCKET}/{PREFIX}/"])
         return int(leave.value.code or 0), capsys.readouterr().out.strip()
 
     assert says() == (0, "")
@@ -435,12 +408,9 @@ def test_no_folder_here_is_called_as_one_in_s3(path: str | Path, tmp_path, monke
     with pytest.raises(ConfError, match=r"places in S3 are written s3://bucket/key"):
         CheckpointStore(path)
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("url", ["s3://", "s3:///x", "s3://A_B/x", "s3://ab/x", f"s3://bucket/{'x' * 1025}"])
-def test_what_is_no_place_in_s3_is_refused(url: str) -> None:
-    with pytest.raises(ConfError, match=r"is no place in S3|S3 takes 1024"):
-        saved_run.open_checkpoints(url)
+    for url in ("s3://", "s3:///x", "s3://A_B/x", "s3://ab/x", f"s3://bucket/{'x' * 1025}"):
+        with pytest.raises(ConfError, match=r"is no place in S3|S3 takes 1024"):
+            saved_run.open_checkpoints(url)
 
 
 def test_rights_that_are_missing_are_named(aws: Aws, fault_proxy: FaultProxy, capsys) -> None:

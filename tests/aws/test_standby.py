@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import base64
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
-from dl4jlegacy.aws import kept_run, master_address, watch
+from dl4jlegacy.aws import on_instance
 from dl4jlegacy.aws.cluster_bucket import (
     DONE,
     PRESENT_MASTER,
@@ -22,14 +21,14 @@ from dl4jlegacy.aws.cluster_bucket import (
 )
 from dl4jlegacy.aws.cluster_spec import MASTER, STANDBY, WITNESS, WORKER
 from dl4jlegacy.aws.instances import Instance, list_instances
-from dl4jlegacy.aws.launcher import server_places
 from dl4jlegacy.aws.prices import estimate
+from dl4jlegacy.aws.server_places import server_places
 from dl4jlegacy.aws.setup import ClusterSetup
 from dl4jlegacy.errors import CloudError, ConfError
 from tests.aws.test_cluster import PAYLOAD, SPEC, cluster, instances  # noqa: F401 (a fixture)
 from tests.aws.test_user_data import MASTER as ALONE
+from tests.aws.test_user_data import PROGRAM, Machine, begun, files
 from tests.aws.test_user_data import WORKER as WORKER_NODE
-from tests.aws.test_user_data import begun, files
 
 SERVERS = ("10.0.0.9", "10.0.0.8", "10.0.0.7")
 LED = replace(ALONE, standby=True)
@@ -44,42 +43,16 @@ STANDS_BY = ["master", "--standby", "--out", OUT, *ZOOKEEPER, "--bind", "10.0.0.
 FOLDER = "/var/lib/dl4j/checkpoints"
 
 
-class Machine:
-    """An instance on which scripts are executed: what ``dl4j`` is told is kept, and how it ends is told beforehand."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        (folder / "bin").mkdir()
-        (folder / "var/lib/dl4j").mkdir(parents=True)
-        self._write("python", f'[ "$2" != {master_address.__name__} ] || exec echo {",".join(SERVERS)}\n')
-
-    def _write(self, name: str, text: str) -> None:
-        path = self.folder / "bin" / name
-        path.write_text(f'#!/bin/sh\necho "{name} $@" >> {self.folder}/said\n{text}', encoding="utf-8")
-        path.chmod(0o755)
-
-    def execute(self, node, name: str, ends: dict[str, tuple[int, str]] | None = None) -> tuple[int, list[list[str]]]:
-        """Return the script's exit status, and what it executed; ``ends`` are a command's status and output."""
-        cases = "".join(f"{key}) echo '{says}'; exit {status} ;;\n" for key, (status, says) in (ends or {}).items())
-        self._write("dl4j", f'case "$1$2" in\n{cases}esac\n')
-        (self.folder / "said").unlink(missing_ok=True)
-        here = str(self.folder / "var/lib/dl4j")
-        script = files(node)[f"/usr/local/lib/dl4j/{name}"].replace("/var/lib/dl4j", here)
-        env = {"PATH": f"{self.folder / 'bin'}:/usr/bin:/bin", "DL4J_ADDRESS": "10.0.0.8", "HOME": "/root"}
-        done = subprocess.run(["sh", "-c", script], cwd=here, env=env, capture_output=True, text=True, timeout=60)
-        assert done.stderr == ""
-        lines = (self.folder / "said").read_text(encoding="utf-8").replace(str(self.folder), "").splitlines()
-        told = [line.split(" ") for line in lines if master_address.__name__ not in line]
-        return done.returncode, [words[1:] if words[0] == "dl4j" else words for words in told]
-
-
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
-    return Machine(tmp_path)
+    made = Machine(tmp_path)
+    made.write("python", f'[ "$3" != servers ] || echo {",".join(SERVERS)}')
+    return made
 
 
 PLAIN = ("--model", "dbn", "--out", OUT)
-DONE_SAID = ["python", "-m", watch.__name__, "--region", "us-east-1", "--bucket", LED.bucket, "--done", OUT]
+ASKS = [*PROGRAM, "servers", "us-east-1", LED.bucket]
+DONE_SAID = [*PROGRAM, "done", "us-east-1", LED.bucket, OUT]
 BEGINS = ["master", *PLAIN, "--checkpoint-dir", FOLDER, "--workers", "4", *WHERE]
 STANDING = [*STANDS_BY, "--format", "json"]
 RESUMES = ["resume", FOLDER, "--workers", "0", "--out", OUT, *WHERE]
@@ -108,46 +81,36 @@ RESUMES = ["resume", FOLDER, "--workers", "0", "--out", OUT, *WHERE]
 def test_one_begins_the_run_each_may_go_on_with_it_and_who_ended_it_says_so(
     machine: Machine, node, has_begun, ends, status, executed
 ) -> None:
+    cases = "".join(f"{key}) echo '{says}'; exit {status} ;;\n" for key, (status, says) in ends.items())
+    machine.write("dl4j", f'case "$1$2" in\n{cases}esac'.replace(FOLDER, str(machine.home / "checkpoints")))
     if has_begun:
         begun(machine.folder / FOLDER[1:])
-    found = machine.execute(replace(node, run=PLAIN), node.role, ends)
-    assert found == (status, executed)
-
-
-def test_nobody_leads_while_it_is_not_known_where_the_servers_are(machine: Machine) -> None:
-    machine._write("python", "exit 4\n")
-    for node in (LED, BEHIND):
-        status, executed = machine.execute(replace(node, run=PLAIN), node.role)
-        assert status == 4 and not any("master" in words[0] for words in executed)
+    assert machine.execute(replace(node, run=PLAIN), node.role) == (status, [ASKS, *executed])
 
 
 def test_checkpoints_in_s3_are_asked_for_and_gone_on_with_by_either(machine: Machine) -> None:
     place = "s3://runs-of-mine/one"
     node = replace(BEHIND, run=(*PLAIN, "--checkpoint-dir", place))
-    machine._write(
-        "python",
-        f'case "$2" in {master_address.__name__}) echo 10.0.0.9,10.0.0.8,10.0.0.7 ;; *kept_run) echo yes ;; esac\n',
-    )
-    status, executed = machine.execute(node, STANDBY, {"master--standby": (4, "")})
-    asked = ["python", "-m", kept_run.__name__, place]
-    assert (status, executed) == (0, [asked, STANDING, ["resume", place, *RESUMES[2:]], DONE_SAID])
+    machine.write("python", f'case "$3" in servers) echo {",".join(SERVERS)} ;; is-kept) echo yes ;; esac')
+    machine.write("dl4j", '[ "$2" != --standby ] || exit 4')
+    asked = [ASKS, [*PROGRAM, "is-kept", place]]
+    again = [STANDING, ["resume", place, *RESUMES[2:]], DONE_SAID]
+    assert machine.execute(node, STANDBY) == (0, [*asked, *again])
+    machine.write("python", "exit 4")  # nobody leads while it is not known where the servers are
+    assert machine.execute(node, STANDBY) == (4, [ASKS])
 
 
-def test_each_of_the_three_starts_its_part_of_the_servers(machine: Machine) -> None:
+def test_each_of_the_three_starts_its_part_of_the_servers_and_a_worker_goes_to_all(machine: Machine) -> None:
     part = ["services", "up", "--foreground", "--host", "10.0.0.8", "--hosts", ",".join(SERVERS)]
     for node in (LED, BEHIND, VOTES):
-        assert machine.execute(node, "services") == (0, [[*part, "--witness", "10.0.0.7", "--heap", "1g"]])
-        unit = files(node)["/etc/systemd/system/dl4j-services.service"]
-        assert "ExecStart=/usr/local/lib/dl4j/services\n" in unit and "Type=notify\n" in unit
-    units = {node.role: [name for name in files(node) if name.endswith(".service")] for node in (LED, BEHIND, VOTES)}
-    assert [len(units[role]) for role in (MASTER, STANDBY, WITNESS)] == [3, 3, 2]
+        expected = [ASKS, [*part, "--witness", "10.0.0.7", "--heap", "1g"]]
+        assert machine.execute(node, "services") == (0, expected)
+    counts = {node.role: sum(name.endswith(".service") for name in files(node)) for node in (LED, BEHIND, VOTES)}
+    assert counts == {MASTER: 3, STANDBY: 3, WITNESS: 2}
     assert f"ExecStart=/usr/local/lib/dl4j/{STANDBY}\n" in files(BEHIND)["/etc/systemd/system/dl4j-master.service"]
     assert not [name for name in files(VOTES) if name.endswith(("/master", "/witness"))]
-
-
-def test_a_worker_goes_to_all_three(machine: Machine) -> None:
     told = ["worker", *ZOOKEEPER, "--workers", "1", "--wait", "600", "--log-format", "json"]
-    assert machine.execute(WORKER_NODE, WORKER) == (0, [told])
+    assert machine.execute(WORKER_NODE, WORKER) == (0, [ASKS, told])
 
 
 # -- what is launched --------------------------------------------------------------------------------------------------
@@ -155,13 +118,13 @@ def test_a_worker_goes_to_all_three(machine: Machine) -> None:
 
 def running(setup: ClusterSetup) -> dict[str, str]:
     """The private addresses of the running instances with servers, and their roles, the oldest first."""
-    found = [i for i in list_instances(setup._aws, setup.names.cluster) if i.state == "running" and i.role != WORKER]
+    found = [i for i in list_instances(setup.aws, setup.names.cluster) if i.state == "running" and i.role != WORKER]
     return {instance.private_address: instance.role for instance in found}
 
 
 def lose(setup: ClusterSetup, address: str) -> None:
-    [lost] = [i.id for i in list_instances(setup._aws, setup.names.cluster) if i.private_address == address]
-    setup._aws.client("ec2").terminate_instances(InstanceIds=[lost])
+    [lost] = [i.id for i in list_instances(setup.aws, setup.names.cluster) if i.private_address == address]
+    setup.aws.client("ec2").terminate_instances(InstanceIds=[lost])
 
 
 def told(fault_proxy, number: int) -> dict[str, str]:
@@ -170,8 +133,8 @@ def told(fault_proxy, number: int) -> dict[str, str]:
     return {file["path"].rpartition("/")[2]: file["content"] for file in yaml.safe_load(data)["write_files"]}
 
 
-def test_a_lost_instance_is_replaced_at_its_address_and_begins_nothing(cluster, image, aws, fault_proxy) -> None:  # noqa: F811
-    setup, spec = cluster(), replace(SPEC, ami=image, standby=True, workers=1)
+def test_a_lost_instance_is_replaced_at_its_address_and_begins_nothing(cluster, aws, fault_proxy) -> None:  # noqa: F811
+    setup, spec = cluster(), replace(SPEC, standby=True, workers=1)
     status = setup.up(spec, PAYLOAD, wait=False)
     sizes = {instance.role: instance.size for instance in status.instances}
     assert sizes == {MASTER: "m5.large", STANDBY: "m5.large", WITNESS: "t3.small", WORKER: "m5.large"}
@@ -179,7 +142,6 @@ def test_a_lost_instance_is_replaced_at_its_address_and_begins_nothing(cluster, 
     assert list(running(setup).values()) == [MASTER, STANDBY, WITNESS]
     servers = read_servers(aws, setup.names.bucket)
     assert servers.addresses == ",".join(addresses) and [s.address for s in servers.leaders] == [first, second]
-    assert f"--otherwise {','.join(addresses)}" in told(fault_proxy, 3)[WORKER]  # a worker's, should S3 not answer
     lose(setup, first)
     assert setup.scale(1, wait=False)  # though the master is gone
     setup.up(spec, PAYLOAD, wait=False)
@@ -230,18 +192,26 @@ def test_where_servers_go_follows_from_what_runs_and_from_where_they_were() -> N
 def test_the_price_has_all_three_and_tells_each() -> None:
     alone, safe = (estimate(None, replace(SPEC, standby=standby)) for standby in (False, True))
     assert safe.dollars_per_hour - alone.dollars_per_hour == pytest.approx(0.096 + 0.0208, abs=0.02)  # and their disks
-    assert safe.dollars_per_hour == pytest.approx(safe.of_running(2, 2, 1))
-    said = safe.text().splitlines()
-    assert said[1:3] == ["standby  m5.large: 0.0960 $/h", "witness  t3.small: 0.0208 $/h"]
+    assert safe.dollars_per_hour == pytest.approx(
+        safe.of_running({MASTER: 1, STANDBY: 1, WORKER: 2, WITNESS: 1}), abs=1e-9
+    )
+    said = safe.text()
+    assert "standby  m5.large: 0.0960 $/h" in said and "witness  t3.small: 0.0208 $/h" in said
     assert (safe.fields()["witness"]["size"], "witness" in alone.fields()) == ("t3.small", False)
 
 
-@pytest.mark.parametrize("said", [b"10.0.0.1 AROA:i-1\n10.0.0.2 AROA:i-2", b"10.0.0.1 AROA:i-1\n\n"])
+@pytest.mark.parametrize(
+    "said",
+    [
+        *(b"", b"10.0.0.7", b"master.example AROA:i-1", b"10.0.0.7; rm -rf /", b"\xff \xff"),
+        *(b"10.0.0.1 AROA:i-1\n10.0.0.2 AROA:i-2", b"10.0.0.1 AROA:i-1\n\n"),
+    ],
+)
 def test_what_up_did_not_write_is_not_believed(aws, said: bytes) -> None:
     bucket = "dl4j-digits-123456789012-us-east-1"
     aws.client("s3").create_bucket(Bucket=bucket)
+    with pytest.raises(CloudError, match="does not say yet where the cluster's servers are"):
+        on_instance.server_addresses(aws, bucket)
     write_object(aws, bucket, PRESENT_MASTER, said)
     with pytest.raises(CloudError, match="is not as `up` writes it"):
-        read_servers(aws, bucket)
-    with pytest.raises(CloudError, match="where the cluster's servers are is not known"):
-        master_address.master_address("us-east-1", bucket, "")
+        on_instance.server_addresses(aws, bucket)

@@ -80,8 +80,7 @@ def cluster(aws: Aws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "5")
     net = f"127.{secrets.randbelow(200) + 20}.{secrets.randbelow(250) + 1}"
     run = (*RUN, "--epochs", EPOCHS, "--out", OUT)
-    servers = ",".join(f"{net}.{number}" for number in (1, 2, 3))
-    led = replace(ALONE, standby=True, run=run, workers=1, heap="512m", master=servers)
+    led = replace(ALONE, standby=True, run=run, workers=1, heap="512m")
     there = {
         role: Instance(replace(led, role=role), f"{net}.{number}", tmp_path / role)
         for number, role in enumerate((MASTER, STANDBY, WITNESS, WORKER), 1)

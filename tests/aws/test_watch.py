@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from dl4jlegacy.aws import watch as module
+from dl4jlegacy.aws import on_instance
 from dl4jlegacy.aws.cluster_bucket import (
-    DONE,
     JOURNAL,
     PRESENT_MASTER,
     PresentMaster,
+    Servers,
     own_key,
     read_done,
     read_object,
@@ -65,7 +65,7 @@ def test_it_ends_in_the_minute_in_which_the_master_says_so_and_has_kept_all_till
         said.append(b"more\n")
 
     minutes = Minutes({1: look, 4: look, 6: look, 9: lambda: say_done(aws, BUCKET, "s3://models-of-mine/m.zip")})
-    write_object(aws, BUCKET, PRESENT_MASTER, PresentMaster("10.0.0.1", me).to_bytes())
+    write_object(aws, BUCKET, PRESENT_MASTER, Servers((PresentMaster("10.0.0.1", me),)).to_bytes())
     with impatient(minutes.wait) as here:
         watch(here, BUCKET, ends=True, read=lambda: b"".join(said))
     assert minutes.count == 9
@@ -75,20 +75,20 @@ def test_it_ends_in_the_minute_in_which_the_master_says_so_and_has_kept_all_till
     assert done.model == "s3://models-of-mine/m.zip" and done.since.endswith("Z")
 
 
-def test_it_ends_for_nobody_but_the_present_master(aws: Aws, me: str) -> None:
-    write_object(aws, BUCKET, PRESENT_MASTER, PresentMaster("10.0.0.1", "AROA:i-1").to_bytes())
-    write_object(aws, BUCKET, own_key("AROA:i-2", DONE), b"s3://models-of-mine/m.zip")
-    minutes = Minutes({9: stop})
-    with impatient(minutes.wait) as here, pytest.raises(Stopped):
-        watch(here, BUCKET, ends=True, read=lambda: b"")
+def no_journal() -> bytes:
+    raise subprocess.TimeoutExpired("journalctl", 60)
 
 
-def test_it_stays_when_it_is_to_be_kept(aws: Aws, me: str) -> None:
-    write_object(aws, BUCKET, PRESENT_MASTER, PresentMaster("10.0.0.1", me).to_bytes())
+@pytest.mark.parametrize(
+    ("master", "ends", "read"),
+    [("AROA:i-1", True, bytes), ("", False, bytes), ("AROA:i-1", True, no_journal)],
+    ids=["another's word", "to be kept", "no journal"],
+)
+def test_it_goes_on_until_the_present_master_says_so(master: str, ends: bool, read, aws: Aws, me: str) -> None:
+    write_object(aws, BUCKET, PRESENT_MASTER, Servers((PresentMaster("10.0.0.1", master or me),)).to_bytes())
     say_done(aws, BUCKET, "s3://models-of-mine/m.zip")
-    minutes = Minutes({9: stop})
-    with impatient(minutes.wait) as here, pytest.raises(Stopped):
-        watch(here, BUCKET, ends=False, read=lambda: b"")
+    with impatient(Minutes({9: stop}).wait) as here, pytest.raises(Stopped):
+        watch(here, BUCKET, ends=ends, read=read)
 
 
 def test_it_keeps_the_last_words_when_it_is_told_to_end(aws: Aws, me: str) -> None:
@@ -112,15 +112,6 @@ def test_it_outlasts_an_s3_that_denies_or_fails(aws: Aws, me: str, fault_proxy: 
     assert kept(aws, me) == b"one\n"
 
 
-def test_it_does_not_end_because_no_journal_can_be_read(aws: Aws, me: str) -> None:
-    def read() -> bytes:
-        raise subprocess.TimeoutExpired("journalctl", 60)
-
-    minutes = Minutes({9: stop})
-    with impatient(minutes.wait) as here, pytest.raises(Stopped):
-        watch(here, BUCKET, ends=True, read=read)
-
-
 def test_a_journal_is_the_services_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     says = f'#!/bin/sh\necho "$@"\nhead --bytes={2 * JOURNAL_NBYTES} /dev/zero\necho the end\n'
     (tmp_path / "journalctl").write_text(says, encoding="ascii")
@@ -134,7 +125,7 @@ def test_a_journal_is_the_services_and_bounded(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_signal_ends_it_with_a_status_that_does_not_end_the_instance(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "watch", lambda *given, **options: stop())
+    monkeypatch.setattr(on_instance, "watch", lambda *given, **options: stop())
     with pytest.raises(SystemExit) as end:
-        module.main(["--region", "us-east-1", "--bucket", BUCKET])
+        on_instance.main(["watch", "us-east-1", BUCKET])
     assert end.value.code == 143

@@ -20,7 +20,7 @@ from dl4jlegacy.arrays.devices import Device
 from dl4jlegacy.doctor import Settings, all_checks
 from dl4jlegacy.doctor.examination import _finding
 from dl4jlegacy.doctor.kernels import compiled_kernels
-from dl4jlegacy.errors import CloudError, DeviceError, NotAuthorisedError
+from dl4jlegacy.errors import DeviceError, NotAuthorisedError
 from dl4jlegacy.kernels import load
 from dl4jlegacy.scaleout.state import copies
 from tests.doctor.broken_things import Broken, Case
@@ -32,11 +32,7 @@ DAMAGED_IMAGES = bytes([0, 0, 8, 3, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 2]) + b"123
 EXPIRED = NotAuthorisedError("AWS does not accept these credentials: ExpiredToken; renew them, or check the clock")
 HANGS = DeviceError("gpu:0 has not answered for 60 s, is it somebody else's; does nvidia-smi work here")
 NO_LIBRARY = OSError("libcuda.so.1: cannot open shared object file")
-NODES, AWS, DENIED = (
-    "dl4jlegacy.doctor.gpus._NODES",
-    "dl4jlegacy.doctor.cloud.Aws",
-    "dl4jlegacy.doctor.cloud.denied_actions",
-)
+NODES, AWS = "dl4jlegacy.doctor.gpus._NODES", "dl4jlegacy.doctor.cloud.Aws"
 HOST_GPU, CACHE = "dl4jlegacy.doctor.gpus.load", "dl4jlegacy.kernels.numba.compile.cache_folder"
 
 
@@ -345,9 +341,6 @@ CASES: tuple[Case, ...] = (
     ("AWS credentials", "warning", "not reached ... proxy", lambda b: aws(b, "not reached: timeout")),
     ("AWS credentials", "warning", "does not accept ... renew them", lambda b: aws(b, caller=EXPIRED)),
     ("AWS credentials", "skipped", "no AWS credentials", lambda b: None),
-    ("AWS rights", "warning", "1 of 56 actions ... aws-iam-policy.json", lambda b: b.returns(DENIED, ["iam:P"])),
-    ("AWS rights", "skipped", "iam:SimulatePrincipalPolicy", lambda b: b.returns(DENIED, NotAuthorisedError("no"))),
-    ("AWS rights", "warning", "repeat", lambda b: b.returns(DENIED, CloudError("AWS did not answer; repeat"))),
 )
 KNOWN = frozenset({"DL4J_WORKERS", "DL4J_EPOCHS"})
 

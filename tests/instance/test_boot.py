@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dl4jlegacy.aws.boot import own_address
-from dl4jlegacy.aws.cluster_bucket import HOST_KEYS, JOURNAL, PRESENT_MASTER, PresentMaster, own_key
+from dl4jlegacy.aws.cluster_bucket import HOST_KEYS, JOURNAL, PRESENT_MASTER, PresentMaster, Servers, own_key
+from dl4jlegacy.aws.on_instance import own_address
 from dl4jlegacy.aws.payload import load_payload
 from dl4jlegacy.aws.setup import ClusterSetup
 from dl4jlegacy.aws.user_data import user_data
@@ -76,10 +76,10 @@ def test_the_user_data_makes_a_master_and_a_worker_that_train_though_all_of_it_i
 ) -> None:
     setup = ClusterSetup(aws, "digits", list_workers=lambda setup, master: ["the one that is about to be started"])
     run = ("--model", "dbn", "--dataset", "digits", "--jobs-per-round", "2", "--epochs", "3", "--seed", "7")
-    setup.up(replace(SPEC, ami=image, workers=1, processes=2, run=run), load_payload())
+    setup.up(replace(SPEC, workers=1, processes=2, run=run), load_payload())
     data = [base64.b64decode(r.parameters["UserData"]).decode() for r in aws_environment.calls("RunInstances")]
     me = aws.client("sts").get_caller_identity()["UserId"]  # no role's: it is whoever runs this
-    master_here = PresentMaster(own_address(), me)  # another one than in the worker's user data
+    master_here = Servers((PresentMaster(own_address(), me),))
     setup.resources.upload(PRESENT_MASTER, master_here.to_bytes())
     secret = setup.resources.read_secret()
     environment = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}

@@ -27,7 +27,6 @@ from dl4jlegacy.errors import Dl4jError
 from dl4jlegacy.storage.s3.session import Aws
 from tests.aws.test_cluster import PAYLOAD, SPEC, registered
 from tests.support.aws_fixtures import (
-    IMAGE,
     Fault,
     FaultProxy,
     Request,
@@ -133,7 +132,7 @@ def repeat(aws: Aws, seed: int, proxy: FaultProxy) -> None:
     """Up under faults, then without: the second ends with the wanted number, and ``down`` leaves nothing."""
     saboteur = proxy.judge = Saboteur(seed)
     name = f"seed-{seed}"
-    spec = replace(SPEC, name=name, ami=IMAGE, spot=seed // 2 % 2 == 0)
+    spec = replace(SPEC, name=name, spot=seed // 2 % 2 == 0)
     with contextlib.suppress(Dl4jError):
         ClusterSetup(aws, name, list_workers=registered).up(spec, PAYLOAD)
     proxy.judge = long_ago
@@ -150,7 +149,7 @@ def attempt(aws: Aws, seed: int, proxy: FaultProxy) -> tuple[str, str]:
     saboteur = proxy.judge = Saboteur(seed)
     outcomes = []
     name = f"seed-{seed}"
-    spec = replace(SPEC, name=name, ami=IMAGE, spot=seed // 2 % 2 == 0)
+    spec = replace(SPEC, name=name, spot=seed // 2 % 2 == 0)
     for step in ("up", "down"):
         try:
             setup = ClusterSetup(aws, name, list_workers=registered)

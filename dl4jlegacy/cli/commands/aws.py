@@ -7,7 +7,9 @@ import os
 import re
 import subprocess
 import urllib.request
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from dl4jlegacy.aws.instances import Instance
     from dl4jlegacy.aws.prices import Estimate
     from dl4jlegacy.aws.setup import ClusterSetup, ClusterStatus
-    from dl4jlegacy.storage.s3.session import Aws
 
 __all__ = ["add_commands"]
 
@@ -54,9 +55,10 @@ Region = Annotated[
 User = Annotated[str, typer.Option("--user", metavar="USER", help="Who SSH logs in as (admin).")]
 KeyPath = Annotated[str, typer.Option("-kpath", metavar="FILE", help="The private key, if up did not make it.")]
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Do not wait for the workers to register.")]
-Node = Annotated[str, typer.Option("--node", metavar="NODE", help="master, an instance's id, or a worker's number.")]
+Node = Annotated[str, typer.Option("--node", metavar="NODE", help="master, an instance's id, or worker number.")]
 Workers = Annotated[int, number_option("-w", "--workers", help="Worker instances (1).", least=1)]
 Size = Annotated[str, typer.Option("-s", "--size", metavar="TYPE", help="Instance type (m5.large).")]
+MasterSize = Annotated[str, typer.Option("--master-size", metavar="TYPE", help="The master's, if another.")]
 Ttl = Annotated[str, typer.Option("--ttl", metavar="TIME", help="When instances end by themselves: 90m, 4h, 1d (4h).")]
 Allow = Annotated[
     str, typer.Option("--allow", metavar="CIDR", help="From where SSH is admitted (your public address).")
@@ -82,7 +84,7 @@ class UpOptions:
     out: Annotated[str, typer.Option("--out", metavar="S3", help="Where the model goes: s3://bucket/name.zip.")] = ""
     workers: Workers = 1
     size: Size = "m5.large"
-    master_size: Annotated[str, typer.Option("--master-size", metavar="TYPE", help="The master's, if another.")] = ""
+    master_size: MasterSize = ""
     ami: Annotated[str, typer.Option("-ami", metavar="ID", help="Image (the newest Debian 12).")] = ""
     security_group: Annotated[str, typer.Option("-sg", metavar="ID", help="Security group (one is made).")] = ""
     key_pair: Annotated[str, typer.Option("-kp", metavar="NAME", help="Key pair (one is made).")] = ""
@@ -126,31 +128,10 @@ class UpOptions:
         folder = value_of("--checkpoint-dir", self.context.args)
         if folder[:3].lower() == "s3:":
             storage.open_folder(folder)  # a mistake in it would be noticed on the instance only
-        return ClusterSpec(
-            name=self.name,
-            out=self.out,
-            ttl_seconds=parse_ttl(self.ttl),
-            allow=allow and parse_cidr(allow),
-            workers=self.workers,
-            size=self.size,
-            master_size=self.master_size,
-            ami=self.ami,
-            security_group=self.security_group,
-            key_pair=self.key_pair,
-            key_path=self.key_path,
-            worker_script=self.worker_script,
-            master_script=self.master_script,
-            spot=self.spot,
-            spot_only=self.spot_only,
-            subnet=self.subnet,
-            processes=self.processes,
-            disk=self.disk,
-            heap=self.heap,
-            keep=self.keep,
-            standby=self.standby,
-            user=self.user,
-            run=tuple(self.context.args) or ("--model", "dbn", "--dataset", "digits"),
-        )
+        given = {each.name: getattr(self, each.name) for each in fields(ClusterSpec) if hasattr(self, each.name)}
+        run = tuple(self.context.args) or ("--model", "dbn", "--dataset", "digits")
+        read = {"allow": allow and parse_cidr(allow), "ttl_seconds": parse_ttl(self.ttl), "run": run}
+        return ClusterSpec(**given | read)
 
 
 def up(options: UpOptions) -> None:
@@ -161,8 +142,8 @@ def up(options: UpOptions) -> None:
     spec = options.cluster_spec(options.allow or _own_address())
     open_console()
     spec.check()
-    with _session(options.region) as aws:
-        _start(aws, spec, options)
+    with _cluster(options.name, options.region, options.user, options.key_path) as setup:
+        _start(setup, spec, options)
 
 
 add_command(_app, up, UpOptions, context_settings=_EXTRA)
@@ -172,18 +153,20 @@ def _check(options: UpOptions) -> None:
     """Check everything that can be checked without creating anything; print the price, and what was not checked."""
     from dl4jlegacy.aws.payload import load_payload
     from dl4jlegacy.aws.prices import estimate
+    from dl4jlegacy.aws.setup import ClusterSetup
+    from dl4jlegacy.storage.s3.session import Aws
 
     spec = options.cluster_spec(options.allow)
     open_console()
     spec.check()
     load_payload(options.wheel, options.requirements)
     unchecked: list[str] = []
-    with _session(options.region) as aws:
+    with Aws(options.region, environ=os.environ) as aws:
         silent = aws.why_silent()
         if silent:
             unchecked.append(f"account, instance types, image, network and today's prices in {aws.region}: {silent}")
         else:
-            _setup(aws, spec.name, spec.user, spec.key_path).check(spec)
+            ClusterSetup(aws, spec.name).check(spec)
         try:
             if not options.allow:
                 _own_address()
@@ -201,16 +184,15 @@ def _check(options: UpOptions) -> None:
     emit(to_json({"dry_run": True, "unchecked": unchecked, **fields}) if options.format == "json" else "\n".join(text))
 
 
-def _start(aws: Aws, spec: ClusterSpec, options: UpOptions) -> None:
+def _start(setup: ClusterSetup, spec: ClusterSpec, options: UpOptions) -> None:
     """Start a cluster, and print its state and price; if that fails, take down what was started."""
     from dl4jlegacy.aws.payload import load_payload
     from dl4jlegacy.aws.prices import estimate
 
     price: Estimate | None = None
     with contextlib.suppress(ConfError):  # a size without a known price may be started all the same
-        price = estimate(aws, spec)
+        price = estimate(setup.aws, spec)
     payload = load_payload(options.wheel, options.requirements)
-    setup = _setup(aws, spec.name, spec.user, spec.key_path)
     setup.check_is_free()
     try:
         status = setup.up(spec, payload, wait=not options.no_wait)
@@ -221,13 +203,11 @@ def _start(aws: Aws, spec: ClusterSpec, options: UpOptions) -> None:
     except Stopped as stop:
         stop.hint = _what_runs(setup, price)
         raise
-    _show(status, options.format == "json", price.fields() if price else {})
+    _show(status, options.format, price.fields() if price else {})
 
 
 def _what_runs(setup: ClusterSetup, price: Estimate | None) -> str:
     """Return what an interrupted ``up`` leaves running, what that costs, and how to end it, for the message."""
-    from dl4jlegacy.aws.cluster_spec import MASTER, STANDBY, WITNESS, WORKER
-
     name, region = setup.names.cluster, setup.names.region
     end = f"`dl4j aws down {name} --region {region}` ends it, `dl4j aws up {name}` with the same options goes on"
     try:
@@ -236,8 +216,7 @@ def _what_runs(setup: ClusterSetup, price: Estimate | None) -> str:
         return f"; what runs of cluster {name} could not be asked ({exc}): {end}"
     if not alive:
         return f"; no instance of cluster {name} runs: {end}"
-    counts = [sum(each.role in roles for each in alive) for roles in ((MASTER, STANDBY), (WORKER,), (WITNESS,))]
-    cost = f", {price.of_running(*counts):.2f} $/h" if price else ""
+    cost = f", {price.of_running(Counter(each.role for each in alive)):.2f} $/h" if price else ""
     until = min(instance.expires for instance in alive)
     ids = ", ".join(f"{instance.role} {instance.id}" for instance in alive)
     return f"; cluster {name} runs on, until {until} at most{cost} ({ids}): {end}"
@@ -263,12 +242,9 @@ def join(name: Name, allow: Allow = "", region: Region = None, format: Format = 
     from dl4jlegacy.aws.cluster_spec import check_name, parse_cidr
 
     check_name(name)
-    as_json = format == "json"
-    open_console()
     network = parse_cidr(allow or _own_address())
-    with _session(region) as aws:
-        found = _setup(aws, name, "admin", "").join(network)
-    _show(found, as_json, {})
+    with _cluster(name, region) as setup:
+        _show(setup.join(network), format)
 
 
 @_app.command()
@@ -276,11 +252,8 @@ def status(
     name: Name, region: Region = None, user: User = "admin", key_path: KeyPath = "", format: Format = "text"
 ) -> None:
     """Show a cluster: its instances, its other resources, and which workers have registered."""
-    as_json = format == "json"
-    open_console()
-    with _session(region) as aws:
-        found = _setup(aws, name, user, key_path).status()
-    _show(found, as_json, {})
+    with _cluster(name, region, user, key_path) as setup:
+        _show(setup.status(), format)
 
 
 @_app.command()
@@ -294,28 +267,21 @@ def scale(
     format: Format = "text",
 ) -> None:
     """Have N workers: start more like those that are there, or end the youngest."""
-    as_json = format == "json"
-    open_console()
-    with _session(region) as aws:
-        found = _setup(aws, name, user, key_path).scale(workers, wait=not no_wait)
-    _show(found, as_json, {})
+    with _cluster(name, region, user, key_path) as setup:
+        _show(setup.scale(workers, wait=not no_wait), format)
 
 
 @_app.command(context_settings=_EXTRA)
 def ssh(
     context: typer.Context,
     name: Name,
-    node: Annotated[
-        str, typer.Option("--node", metavar="NODE", help="master, an instance's id, or worker number.")
-    ] = "master",
+    node: Node = "master",
     region: Region = None,
     user: User = "admin",
     key_path: KeyPath = "",
 ) -> int:
     """Log in on a node, whose host key is known; after -- comes a command to run instead. Exits as that does."""
-    open_console()
-    with _session(region) as aws:
-        setup = _setup(aws, name, user, key_path)
+    with _cluster(name, region, user, key_path) as setup:
         instance = _named(node, _running_nodes(setup), name)
         keys = setup.host_keys(instance)
         key = setup.key_file()
@@ -333,24 +299,27 @@ def ssh(
 @_app.command()
 def logs(
     name: Name,
-    node: Annotated[
-        str, typer.Option("--node", metavar="NODE", help="master, an instance's id, or worker number.")
-    ] = "master",
+    node: Node = "master",
     lines: Annotated[int, number_option("-n", "--lines", help="How many lines (100).", least=1)] = 100,
     region: Region = None,
     user: User = "admin",
     key_path: KeyPath = "",
 ) -> None:
     """Print what a node's services said, ended ones too; before it can be logged in to, what its console shows."""
-    open_console()
-    with _session(region) as aws:
-        setup = _setup(aws, name, user, key_path)
+    from dl4jlegacy.aws.cluster_spec import MASTER
+
+    def print_last(text: str) -> None:
+        emit("\n".join(text.splitlines()[-lines:]))
+
+    with _cluster(name, region, user, key_path) as setup:
         nodes = _running_nodes(setup)
-        if node not in nodes and (kept := _kept_journal(setup, node)):
-            emit(_last(lines, kept))
-            return
-        kept_of = "".join(f", {each}" for each in sorted(setup.resources.journals()) if node not in nodes)
-        instance = _named(node, nodes, name, f"; logs are kept of{kept_of[1:]}" if kept_of else "")
+        if node not in nodes:
+            servers = setup.resources.servers() if node == MASTER else None
+            if kept := setup.resources.read_journal(servers.master.instance_id if servers else node):
+                print_last(kept)
+                return
+        kept_of = ", ".join(sorted(setup.resources.journals().keys() - nodes.keys()))
+        instance = _named(node, nodes, name, f"; logs are kept of {kept_of}" if kept_of else "")
         try:
             with setup.provisioner(instance) as host:
                 command = (
@@ -358,40 +327,19 @@ def logs(
                 )
                 emit(host.run_remote_command(command, seconds=60).out.rstrip())
         except CloudError as exc:
-            kept = setup.resources.read_journal(instance.id) or ""
-            what = f"the bucket has of {instance.id}" if kept else f"the console of {instance.id} shows"
-            emit(f"{exc}\n{what}:\n{_last(lines, kept) if kept else _console_output(aws, instance)}")
-
-
-def _last(lines: int, text: str) -> str:
-    return "\n".join(text.splitlines()[-lines:])
-
-
-def _kept_journal(setup: ClusterSetup, node: str) -> str:
-    """Return what is kept of an instance that has ended: master, or its id; "" if nothing is."""
-    from dl4jlegacy.aws.cluster_spec import MASTER
-
-    servers = setup.resources.servers() if node == MASTER else None
-    return setup.resources.read_journal(servers.master.instance_id if servers else node) or ""
-
-
-def _console_output(aws: Aws, instance: Instance) -> str:
-    from dl4jlegacy.storage.s3.session import translate_errors
-
-    with translate_errors(f"the console of {instance.id}"):
-        return str(aws.client("ec2").get_console_output(InstanceId=instance.id).get("Output") or "nothing yet").rstrip()
+            kept = setup.resources.read_journal(instance.id)
+            emit(f"{exc}\n{f'the bucket has of {instance.id}' if kept else f'the console of {instance.id} shows'}:")
+            print_last(kept or setup.console_output(instance))
 
 
 @_app.command()
 def down(name: Name, region: Region = None, format: Format = "text") -> None:
     """End a cluster and remove all that belongs to it; returns when nothing is left. The model in S3 stays."""
-    as_json = format == "json"
-    open_console()
-    with _session(region) as aws:
-        removed = _setup(aws, name, "admin", "").down()
+    with _cluster(name, region) as setup:
+        removed, where = setup.down(), setup.names.region
     logs = ", with the logs in it" if any(each.startswith("bucket ") for each in removed) else ""
-    said = f"removed {', '.join(removed)}{logs}" if removed else f"there was nothing of cluster {name} in {aws.region}"
-    emit(to_json({"cluster": name, "region": aws.region, "removed": removed}) if as_json else said)
+    said = f"removed {', '.join(removed)}{logs}" if removed else f"there was nothing of cluster {name} in {where}"
+    emit(to_json({"cluster": name, "region": where, "removed": removed}) if format == "json" else said)
 
 
 @_app.command()
@@ -403,16 +351,16 @@ def reap(
 ) -> None:
     """Find clusters whose time is over, or of which only remains are there, and end them."""
     from dl4jlegacy.aws.reaper import reap as reap_clusters
+    from dl4jlegacy.storage.s3.session import Aws
 
-    as_json = format == "json"
     open_console()
-    with _session(region) as aws:
+    with Aws(region, environ=os.environ) as aws:
         found = reap_clusters(aws, dry_run=dry_run, everything=everything)
-    if as_json:
-        emit(to_json({"region": aws.region, "dry_run": dry_run, "clusters": [each.fields() for each in found]}))
+    if format == "json":
+        emit(to_json({"region": aws.region, "dry_run": dry_run, "clusters": [asdict(each) for each in found]}))
         return
     verb = "would end" if dry_run else "ended"
-    texts = [f"{verb} {each.name}: {', '.join(each.resources)}" for each in found]
+    texts = [f"{verb} {each.name}: {', '.join(each.belongings)}" for each in found]
     emit("\n".join(texts) or f"nothing to reap in {aws.region}")
 
 
@@ -420,7 +368,7 @@ def reap(
 def price(
     workers: Workers = 1,
     size: Size = "m5.large",
-    master_size: Annotated[str, typer.Option("--master-size", metavar="TYPE", help="The master's, if another.")] = "",
+    master_size: MasterSize = "",
     ttl: Ttl = "4h",
     spot: Spot = False,
     standby: Standby = False,
@@ -430,6 +378,7 @@ def price(
     """Tell what a cluster would cost."""
     from dl4jlegacy.aws.cluster_spec import ClusterSpec, parse_ttl
     from dl4jlegacy.aws.prices import estimate
+    from dl4jlegacy.storage.s3.session import Aws
 
     spec = ClusterSpec(
         name="price",
@@ -442,7 +391,7 @@ def price(
         spot=spot,
         standby=standby,
     )
-    with _session(region) as aws:
+    with Aws(region, environ=os.environ) as aws:
         found = estimate(aws, spec)
     emit(to_json(found.fields()) if format == "json" else found.text())
 
@@ -450,21 +399,21 @@ def price(
 # --- shared --------------------------------------------------------------------------------------------------
 
 
-def _session(region: str | None) -> Aws:
-    from dl4jlegacy.storage.s3.session import Aws
-
-    return Aws(region, environ=os.environ)
-
-
-def _setup(aws: Aws, name: str, user: str, key_path: str) -> ClusterSetup:
+@contextlib.contextmanager
+def _cluster(name: str, region: str | None, user: str = "admin", key_path: str = "") -> Iterator[ClusterSetup]:
+    """Yield a cluster, with a session that ends afterwards."""
     from dl4jlegacy.aws.cluster_spec import check_name
     from dl4jlegacy.aws.setup import ClusterSetup
+    from dl4jlegacy.storage.s3.session import Aws
 
-    return ClusterSetup(aws, check_name(name), user=user, key_path=key_path)
+    check_name(name)
+    open_console()
+    with Aws(region, environ=os.environ) as aws:
+        yield ClusterSetup(aws, name, user=user, key_path=key_path)
 
 
-def _show(status: ClusterStatus, as_json: bool, price: dict[str, Any]) -> None:
-    emit(to_json(_fields(status, price)) if as_json else _text(status, price))
+def _show(status: ClusterStatus, format: str, price: dict[str, Any] | None = None) -> None:
+    emit(to_json(_fields(status, price or {})) if format == "json" else _text(status, price or {}))
 
 
 def _fields(status: ClusterStatus, price: dict[str, Any]) -> dict[str, Any]:
@@ -505,13 +454,13 @@ def _text(status: ClusterStatus, price: dict[str, Any]) -> str:
 
 def _running_nodes(setup: ClusterSetup) -> dict[str, Instance]:
     """Return the running instances by all that ``--node`` may call them: master, standby, a worker's number, an id."""
-    from dl4jlegacy.aws.cluster_spec import MASTER, STANDBY, WITNESS, WORKER
+    from dl4jlegacy.aws.cluster_spec import WORKER
 
     running = [instance for instance in setup.status(ask=False).instances if instance.state == "running"]
     workers = [instance for instance in running if instance.role == WORKER]
     names = {str(number): instance for number, instance in enumerate(workers)}
     names.update((instance.id, instance) for instance in running)
-    names.update((each.role, each) for each in reversed(running) if each.role in (MASTER, STANDBY, WITNESS))
+    names.update((each.role, each) for each in reversed(running) if each.role != WORKER)
     return names
 
 

@@ -1,4 +1,4 @@
-"""Which instances a cluster's servers are on, and how the instances of one ``up`` are launched."""
+"""On which instances a cluster's servers are, or are to be."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dl4jlegacy.aws.cluster_bucket import Servers
-from dl4jlegacy.aws.cluster_spec import MASTER, STANDBY, WITNESS, WORKER, ClusterSpec, Names
-from dl4jlegacy.aws.instances import Ec2BoxCreator, Instance
-from dl4jlegacy.aws.resources import ClusterResources
-from dl4jlegacy.aws.user_data import InstanceConfig, user_data
+from dl4jlegacy.aws.cluster_spec import MASTER, STANDBY, ClusterSpec
+from dl4jlegacy.aws.instances import Instance
 from dl4jlegacy.errors import ConfError
-from dl4jlegacy.storage.s3.session import Aws
 
-__all__ = ["Launcher", "ServerPlace", "leaders", "server_places"]
+__all__ = ["ServerPlace", "leaders", "server_places"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,49 +56,11 @@ def server_places(spec: ClusterSpec, former: Servers | None, instances: Sequence
 
 
 def _place(role: str, address: str, kept: Sequence[Instance]) -> ServerPlace:
-    """Return what is, or is to be, at an address where servers were."""
+    """Return the place at an address where servers were."""
     role = STANDBY if role == MASTER and leaders(kept) else role
     return ServerPlace(role, address, next((each for each in kept if each.private_address == address), None))
 
 
 def leaders(instances: Sequence[Instance]) -> list[Instance]:
-    """Return those that lead the run, or may have to, the first of them first."""
+    """Return the masters and standbys among instances, masters first."""
     return [each for role in (MASTER, STANDBY) for each in instances if each.role == role]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launcher:
-    """Launches the instances of one ``up``."""
-
-    aws: Aws
-    spec: ClusterSpec
-    group: str
-    key_pair: str
-    profile: str
-    subnets: tuple[str, ...]
-    now: float
-    expires: float
-    witness_size: str = ""
-
-    def launch(self, config: InstanceConfig, count: int, address: str = "") -> list[str]:
-        """Launch ``count`` instances, a single one with a private address if that is given; return their ids."""
-        spec = self.spec
-        sizes = {WORKER: spec.size, WITNESS: self.witness_size}
-        resources = ClusterResources(self.aws, Names(spec.name, self.aws.region, ""))
-        creator = Ec2BoxCreator(
-            self.aws,
-            ami=spec.ami,
-            num_boxes=count,
-            size=sizes.get(config.role, spec.master_size or spec.size),
-            security_group_id=self.group,
-            key_pair=self.key_pair,
-            tags=spec.tags(config.role, self.now, self.expires),
-            profile=self.profile,
-            subnets=(resources.subnet_of(address, self.subnets),) if address else self.subnets,
-            user_data=user_data(config),
-            disk=spec.disk,
-            private_address=address,
-        )
-        if spec.spot and config.role == WORKER:  # losing the master costs more than the difference
-            return creator.create_spot(fall_back=not spec.spot_only)
-        return creator.create()
