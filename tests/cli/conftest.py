@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,26 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def dl4j(capsys: pytest.CaptureFixture[str]) -> Any:
-    """Runs a command line; returns what it prints, or what it says if it ``fails`` with that status."""
+class CommandLine:
+    """Runs ``dl4j`` in this process."""
 
-    def run(*arguments: str, fails: int = 0) -> str:
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, *arguments: str, fails: int = 0) -> str:
+        """Return what a command prints, or what it says if it ``fails`` with that status."""
         with pytest.raises(SystemExit) as leave:
             main.main(list(arguments))
-        out, err = capsys.readouterr()
+        out, err = self._capsys.readouterr()
         assert (leave.value.code or 0) == fails, err
         return err if fails else out
 
-    return run
+    def json(self, *arguments: str) -> Any:
+        """Return the object that a command prints with ``--format json``."""
+        return json.loads(self(*arguments, "--format", "json"))
+
+
+@pytest.fixture
+def dl4j(capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    """Runs commands; see ``CommandLine``."""
+    return CommandLine(capsys)

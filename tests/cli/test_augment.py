@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,13 @@ import pytest
 from PIL import Image
 
 from dl4jlegacy import ActorNetworkRunner, ListDataSetIterator
-from dl4jlegacy.cluster.reached_data import jobs_by_reference
 from dl4jlegacy.datasets import ImageTransform, load
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.training.prepare import batches, prepare
+from dl4jlegacy.training.prepare import prepare
 
 pytestmark = pytest.mark.usefixtures("photos")
-SHORT = ("--epochs", "2", "--jobs-per-round", "4", "--batch-size", "8", "--format", "json")
+SHORT = ("--epochs", "2", "--jobs-per-round", "4", "--batch-size", "8")
 AUGMENT = ("--augment", "flip,rotate=15,crop=1,brightness=0.2,color=0.1")
 FIELDS = {"flip": "horizontal", "rotate": 15.0, "crop": 1, "brightness": 0.2, "color": 0.1}
 
@@ -34,42 +32,18 @@ def photos(here: Path) -> None:
         Image.fromarray(stripes if number % 2 else stripes.T.copy()).save(here / "photos" / name / f"{number:02}.png")
 
 
-def test_the_answer_is_the_same_for_any_number_of_workers_and_after_a_stop(dl4j: Any, here: Path) -> None:
-    train = ("train", "photos", "--model", "mlp", *SHORT)
-    plain = json.loads(dl4j(*train))
-    found = [json.loads(dl4j(*train, *AUGMENT, "--workers", workers)) for workers in ("1", "2", "3", "4")]
-    assert len({report["params_sha256"] for report in found}) == 1
-    assert found[0]["params_sha256"] != plain["params_sha256"]
-    assert found[0]["augment"] == FIELDS and "augment" not in plain
-    dl4j(*train, *AUGMENT, "--epochs", "1", "--checkpoint-dir", "run", "--checkpoint-every", "1")
-    conf = json.loads(Path("run", "conf.json").read_text())
-    Path("run", "conf.json").write_text(json.dumps({**conf, "epochs": 2}), encoding="utf-8")
-    resumed = json.loads(dl4j("resume", "run", "--format", "json"))
-    assert resumed["params_sha256"] == found[0]["params_sha256"]
-
-
 def test_only_what_is_learned_from_is_changed(dl4j: Any) -> None:
-    validated = ("--validation", "0.25", "--out", "m.zip")
-    report = json.loads(dl4j("train", "photos", "--model", "mlp", *SHORT, *AUGMENT, *validated))
-    found = json.loads(dl4j("evaluate", "m.zip", "--dataset", "photos", "--format", "json"))
+    train = ("train", "photos", "--model", "mlp", *SHORT, "--validation", "0.25", "--out", "m.zip")
+    plain, report = dl4j.json(*train), dl4j.json(*train, *AUGMENT)
+    assert report["params_sha256"] != plain["params_sha256"]
+    assert report["augment"] == FIELDS and "augment" not in plain
+    found = dl4j.json("evaluate", "m.zip", "--dataset", "photos")
     assert (found["loss"], found["accuracy"]) == (report["loss"], report["accuracy"])
     assert report["best"]["score"] == report["best"]["figures"]["loss"]
 
 
-def test_a_worker_of_another_process_changes_them_alike() -> None:
-    fields = {"dataset": str(Path("photos").absolute()), "data_by_reference": True, "augment": ImageTransform(**FIELDS)}
-    run, data = prepare(Conf(**fields, epochs=2, jobs_per_round=4), frozenset(fields), on_cluster=True)
-    jobs = jobs_by_reference(Conf.from_json(run.conf.to_json()), run.plan)
-    assert jobs is not None
-    slot = run.plan.slot(run.plan.total_rounds - 1, 1)  # of the second epoch
-    own = batches(run.conf, data)
-    assert jobs.work(slot) == [own.batch(slot.epoch, index) for index in range(slot.first, slot.last)]
-    plain = batches(run.conf.replace(augment=None), data)
-    assert jobs.work(slot) != [plain.batch(slot.epoch, index) for index in range(slot.first, slot.last)]
-
-
 def test_images_by_name_and_of_a_network_are_known(dl4j: Any) -> None:
-    report = json.loads(dl4j("train", "--dataset", "digits", *SHORT, "--epochs", "1", "--augment", "rotate=10"))
+    report = dl4j.json("train", "--dataset", "digits", *SHORT, "--epochs", "1", "--augment", "rotate=10")
     assert report["augment"] == {"rotate": 10.0}
     said = dl4j("train", "--dataset", "iris", *SHORT, *AUGMENT, fails=3)
     assert "Conf.augment is for images, and data set 'iris' has none that are known" in said

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dl4jlegacy.cluster.reached_data import jobs_by_reference
-from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.training.prepare import prepare
-
 pytestmark = pytest.mark.usefixtures("here")
-SHORT = ("--epochs", "2", "--jobs-per-round", "4", "--batch-size", "8", "--format", "json")
+SHORT = ("--epochs", "2", "--jobs-per-round", "4", "--batch-size", "8")
 BALANCED = ("--stratify", "--class-weights", "balanced")
 
 
@@ -35,28 +30,19 @@ def rare(here: Path) -> list[str]:
 def test_both_parts_have_the_rare_class_and_evaluate_finds_the_same_part_again(
     dl4j: Any, rare: list[str], file: int
 ) -> None:
-    report = json.loads(dl4j("train", "--dataset", rare[file], *BALANCED, *SHORT, "--out", "m.zip"))
+    report = dl4j.json("train", "--dataset", rare[file], *BALANCED, *SHORT, "--out", "m.zip")
     assert report["stratified"] is True
     assert report["class_weights"] == {"rare": 8.0, "usual": 160 / 300}  # of 10 and 150 to learn from
-    found = json.loads(dl4j("evaluate", "m.zip", "--dataset", rare[file], "--format", "json"))
+    found = dl4j.json("evaluate", "m.zip", "--dataset", rare[file])
     assert [found[name] for name in ("accuracy", "f1", "loss", "examples")] == [
         *(report[name] for name in ("accuracy", "f1", "loss")),
         40,
     ]
 
 
-def test_the_answer_is_the_same_for_any_number_of_workers_and_after_a_stop(dl4j: Any, rare: list[str]) -> None:
-    command = ("train", "--dataset", rare[0], *BALANCED, "--validation", "0.25", "--metric", "f1", *SHORT)
-    reports = [json.loads(dl4j(*command, "--workers", workers)) for workers in ("1", "2", "4")]
-    assert len({report["params_sha256"] for report in reports}) == 1
-    assert reports[0]["validation"]["examples"] == 40
-    ended = json.loads(dl4j(*command, "--checkpoint-dir", "runs"))
-    assert json.loads(dl4j("resume", "runs", "--format", "json"))["params_sha256"] == ended["params_sha256"]
-
-
 def test_weights_by_name(dl4j: Any, rare: list[str]) -> None:
     command = ("train", "--dataset", rare[1], *SHORT)
-    report = json.loads(dl4j(*command, "--class-weights", "rare=5, usual=0.5"))
+    report = dl4j.json(*command, "--class-weights", "rare=5, usual=0.5")
     assert report["class_weights"] == {"rare": 5.0, "usual": 0.5} and "stratified" not in report
     for given, said in (
         ("rare", "give balanced, or weights such as yes=5,no=1"),
@@ -79,11 +65,3 @@ def test_what_cannot_be_stratified_or_weighed_is_said(dl4j: Any, here: Path, rar
     assert "has loss 'mse', in which its weights are those of outputs" in dl4j(
         *priced, "--class-weights", "balanced", fails=3
     )
-
-
-def test_a_worker_of_another_process_holds_out_the_same_rows(rare: list[str]) -> None:
-    conf = Conf(dataset=rare[0], data_by_reference=True, stratify=True, class_weights="balanced", jobs_per_round=4)
-    run, _ = prepare(conf, frozenset(), on_cluster=True)
-    assert jobs_by_reference(run.conf, run.plan) is not None
-    plain, _ = prepare(conf.replace(stratify=False, class_weights=None), frozenset(), on_cluster=True)
-    assert plain.conf.data_fingerprint != run.conf.data_fingerprint

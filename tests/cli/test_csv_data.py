@@ -17,8 +17,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from dl4jlegacy import load_model
-from dl4jlegacy.cluster.reached_data import jobs_by_reference
-from dl4jlegacy.datasets import DataSet, Reading, load
+from dl4jlegacy.datasets import Reading, load
 from dl4jlegacy.datasets.dataset import split_order
 from dl4jlegacy.nn.evaluation.regression import RegressionEvaluation
 from dl4jlegacy.scaleout.conf import Conf
@@ -59,7 +58,7 @@ def write_scikit_learns(folder: Path, name: str) -> str:
 def test_numbers_are_learned_reported_evaluated_and_predicted_in_their_own_units(dl4j: Any, here: Path) -> None:
     write(here / "cars.csv", table())
     train = ("train", "cars.csv", "--label", "price", "--regression", *SHORT, "--out", "m.zip", "--format", "json")
-    report = json.loads(dl4j(*train))
+    report = dl4j.json(*train)
     assert report["accuracy"] is None and report["f1"] is None and report["label"] == "price"
     model = load_model("m.zip")
     assert model.reading.transform is not None and model.label_names == ("price",)
@@ -71,16 +70,16 @@ def test_numbers_are_learned_reported_evaluated_and_predicted_in_their_own_units
         assert report[name] == pytest.approx(evaluation.average(name), rel=1e-4)
     assert report["rmse"] > 100, "in the units of the price"
     evaluate = ("evaluate", "m.zip", "--dataset", "cars.csv", "--format", "json")
-    found = json.loads(dl4j(*evaluate))
+    found = dl4j.json(*evaluate)
     assert {name: found[name] for name in ("loss", "mse", "mae", "r2", "rmse")} == {
         name: report[name] for name in ("loss", "mse", "mae", "r2", "rmse")
     }
-    assert json.loads(dl4j(*evaluate, "--workers", "2")) == found
+    assert dl4j.json(*evaluate, "--workers", "2") == found
     assert "R^2" in dl4j("evaluate", "m.zip", "--dataset", "cars.csv")
     whole = model.reading.transform.features(model.reading.transform.read(here / "cars.csv"), new_rows=True)
     numbers = [float(line) for line in dl4j("predict", "m.zip", "cars.csv").split()]
     assert numbers == pytest.approx(model.output(whole)[:, 0].tolist(), rel=1e-6)
-    body = json.loads(dl4j("predict", "m.zip", "cars.csv", "--format", "json"))
+    body = dl4j.json("predict", "m.zip", "cars.csv")
     assert body["predictions"] == numbers and body["column"] == "price"
     assert dl4j("predict", "m.zip", "cars.csv", "--workers", "2").split() == [repr(number) for number in numbers]
     first = json.loads(dl4j("predict", "m.zip", "cars.csv", "--format", "jsonl").splitlines()[0])
@@ -89,9 +88,9 @@ def test_numbers_are_learned_reported_evaluated_and_predicted_in_their_own_units
 
 def test_words_and_gaps_are_learned_without_a_word(dl4j: Any, here: Path) -> None:
     write(here / "cars.csv", table())
-    report = json.loads(dl4j("train", "cars.csv", *SHORT, "--out", "m.zip", "--format", "json"))
+    report = dl4j.json("train", "cars.csv", *SHORT, "--out", "m.zip")
     assert report["label"] == "sold" and 0 <= report["accuracy"] <= 1
-    found = json.loads(dl4j("evaluate", "m.zip", "--dataset", "cars.csv", "--format", "json"))
+    found = dl4j.json("evaluate", "m.zip", "--dataset", "cars.csv")
     assert (found["accuracy"], found["f1"]) == (report["accuracy"], report["f1"])
     assert set(dl4j("predict", "m.zip", "cars.csv").splitlines()) <= {"0 no", "1 yes"}
 
@@ -113,36 +112,6 @@ def test_a_prediction_finds_its_columns_and_says_what_it_does_not_find(dl4j: Any
     write(here / "bad.csv", [rows[0], ["red", "a lot", 3, "gas", 9000, "no"]])
     said = dl4j("predict", "m.zip", "bad.csv", fails=3)
     assert "bad.csv, line 2, column 'power, kW' (2): 'a lot' is not a number" in said
-
-
-def test_the_answer_is_the_same_for_any_number_of_workers_by_reference_and_after_resume(dl4j: Any, here: Path) -> None:
-    write(here / "cars.csv", table())
-    train = ("train", "cars.csv", "--label", "price", "--regression", *SHORT, "--format", "json")
-    found = {json.loads(dl4j(*train, "--workers", str(n)))["params_sha256"] for n in (1, 2, 4)}
-    whole = json.loads(dl4j(*train, "--checkpoint-dir", "run", "--checkpoint-every", "1"))
-    Path("run", "conf.json").write_text(
-        json.dumps({**json.loads(Path("run", "conf.json").read_text()), "epochs": 3}), encoding="utf-8"
-    )
-    resumed = json.loads(dl4j("resume", "run", "--format", "json"))
-    longer = json.loads(dl4j(*train, "--epochs", "3"))
-    assert found == {whole["params_sha256"]}
-    assert resumed["params_sha256"] == longer["params_sha256"] != whole["params_sha256"]
-    kept = Conf.read(Path("run", "conf.json"))
-    assert kept.reading.transform is not None and kept.reading.transform.is_fitted
-    assert json.loads(dl4j("evaluate", "run", "--dataset", "cars.csv", "--format", "json"))["r2"] == resumed["r2"]
-
-
-def test_a_worker_of_another_process_makes_the_same_examples_by_the_schema_of_the_run(here: Path) -> None:
-    write(here / "cars.csv", table())
-    fields = {"dataset": str(here / "cars.csv"), "data_by_reference": True, "epochs": 1}
-    run, data = prepare(Conf(**fields), frozenset(fields), label="price", regression=True)
-    jobs = jobs_by_reference(Conf.from_json(run.conf.to_json()), run.plan)
-    assert jobs is not None
-    (first,) = jobs.work(run.plan.slot(0, 0))
-    mine = prepare(Conf(**fields), frozenset(fields), label="price", regression=True)
-    assert isinstance(first, DataSet) and first.n_out == 1
-    assert mine[0].conf.data_fingerprint == run.conf.data_fingerprint
-    assert data.reading.transform == run.conf.transform
 
 
 def test_a_schema_of_ones_own_is_used(dl4j: Any, here: Path) -> None:
@@ -211,7 +180,7 @@ def test_a_run_that_predicts_numbers_is_validated_and_stopped_by_its_loss(dl4j: 
     write(here / "others.csv", [rows[0], *rows[-40:]])
     train = ("train", "cars.csv", "--label", "price", "--regression", "--workers", "2", "--format", "json")
     for part in ("0.2", "others.csv"):
-        report = json.loads(dl4j(*train, "--epochs", "3", "--validation", part, "--stop-at-score", "100"))
+        report = dl4j.json(*train, "--epochs", "3", "--validation", part, "--stop-at-score", "100")
         assert report["stopped_by"].startswith("BestScore: loss") and report["best"]["metric"] == "loss"
         assert report["validation"]["accuracy"] is None and report["r2"] < 1
     said = dl4j(*train, "--validation", "0.2", "--metric", "accuracy", fails=3)
@@ -227,7 +196,7 @@ def test_a_run_is_scored_in_the_units_of_the_label(dl4j: Any, here: Path, metric
     write(here / "others.csv", [rows[0], *rows[-40:]])
     train = ("train", "cars.csv", "--label", "price", "--regression", *SHORT, "--format", "json")
     scored = ("--validation", "others.csv", "--metric", metric, "--patience", "9", "--out", "m.zip")
-    reports = [json.loads(dl4j(*train, *scored, "--workers", workers)) for workers in ("1", "3")]
+    reports = [dl4j.json(*train, *scored, "--workers", workers) for workers in ("1", "3")]
     best = reports[0]["best"]
     assert best == reports[1]["best"] and best["metric"] == metric and best["score"] == best["figures"][metric]
     others = load("others.csv", reading=Reading(transform=(model := load_model("m.zip")).reading.transform))
@@ -302,7 +271,7 @@ def test_tables_are_learned_as_well_as_by_scikit_learns_network(
         file, label = write(here / "cars.csv", table(600)), "price"
     else:
         file, label = write_scikit_learns(here, name), "outcome"
-    report = json.loads(dl4j("train", file, "--label", label, *flags, "--out", "m.zip", "--format", "json"))
+    report = dl4j.json("train", file, "--label", label, *flags, "--out", "m.zip")
     transform = load_model("m.zip").reading.transform
     source = load(file, reading=Reading(transform=transform))
     x, test = source.train.features, source.test.features

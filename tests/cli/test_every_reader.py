@@ -15,26 +15,41 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dl4jlegacy import DenseLayer, ListDataSetIterator, MultiLayerConfiguration, NeuralNetConfiguration, OutputLayer
+from dl4jlegacy import (
+    DenseLayer,
+    MultiLayerConfiguration,
+    NeuralNetConfiguration,
+    OutputLayer,
+    ValidationConf,
+    load_model,
+)
 from dl4jlegacy.cluster.reached_data import jobs_by_reference
-from dl4jlegacy.datasets import ImageRecordReader, ImageTransform
+from dl4jlegacy.datasets import DataSource, ImageRecordReader, ImageTransform
 from dl4jlegacy.datasets.sequences.sequence_reader import SequenceRecordReader
 from dl4jlegacy.datasets.tables import stored_tables
 from dl4jlegacy.datasets.text.texts import TextReader
+from dl4jlegacy.errors import DataError
 from dl4jlegacy.models.model import local_data
 from dl4jlegacy.nn.zoo.models import char_lstm, lstm, word_lstm
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.training.prepare import prepare, train, training_data
+from dl4jlegacy.training.run import Run, job_iterator
 
 RANDOM = np.random.default_rng(3)
 X = RANDOM.normal(size=(90, 5)).astype(np.float32).astype(np.float64)
 Y = (X[:, 0] > 0).astype(int) + (X[:, 1] > 1)
 LINES = [",".join([*map(repr, map(float, x)), str(y)]) for x, y in zip(X, Y, strict=True)]
 HEADER = "a,b,c,d,e,label"
-NETWORK = MultiLayerConfiguration(
-    conf=NeuralNetConfiguration(seed=7, activation="tanh", drop_out=0.1),
-    layers=(DenseLayer(n_out=6), OutputLayer(activation="softmax")),
-)
+
+
+def network(activation: str, loss: str) -> MultiLayerConfiguration:
+    conf = NeuralNetConfiguration(seed=7, activation="tanh", drop_out=0.1)
+    return MultiLayerConfiguration(
+        conf=conf, layers=(DenseLayer(n_out=6), OutputLayer(activation=activation, loss=loss))
+    )
+
+
+NETWORK = network("softmax", "mcxent")
 SHORT: dict[str, Any] = {"epochs": 2, "batch_size": 8, "jobs_per_round": 4, "seed": 5, "checkpoint_every": 1}
 Fields = dict[str, Any]
 
@@ -107,6 +122,25 @@ def words_and_gaps(folder: Path) -> Fields:
 ROWS = list(enumerate(zip(LINES, Y, strict=True)))
 
 
+def stratified(folder: Path) -> Fields:
+    validation = ValidationConf(fraction=0.25, metric="f1")
+    return {**words_and_gaps(folder), "stratify": True, "class_weights": "balanced", "validation": validation}
+
+
+def numbers(folder: Path) -> Fields:
+    rows = [f"{line},{100 * x[0] - 30 * y:.2f}" for line, x, y in zip(LINES, X, Y, strict=True)]
+    fields = text("n.csv", ["a,b,c,d,e,code,price", *rows], folder)
+    chosen = {"label": "price", "regression": True, "multi_layer_conf": network("identity", "mse")}
+    return {**fields, **chosen, "validation": ValidationConf(fraction=0.2, metric="rmse")}
+
+
+def several_labels(folder: Path) -> Fields:
+    rows = [f"{line.rpartition(',')[0]},{y % 2},{int(y > 1)}" for line, y in zip(LINES, Y, strict=True)]
+    fields = text("s.csv", ["a,b,c,d,e,odd,large", *rows], folder)
+    chosen = {"label": "odd,large", "multi_label": True, "multi_layer_conf": network("sigmoid", "xent")}
+    return {**fields, **chosen, "validation": ValidationConf(fraction=0.2, metric="f1")}
+
+
 def images(folder: Path) -> Fields:
     for number, y in enumerate(Y):
         path = folder / "photos" / "abc"[y] / f"{number:03}.png"
@@ -140,6 +174,15 @@ def sequences(folder: Path) -> Fields:
     return {"dataset": str(folder / "steps"), "sequences": reader, "multi_layer_conf": lstm(1, 2, hidden=(3,))}
 
 
+def numbers_of_steps(folder: Path) -> Fields:
+    (folder / "steps").mkdir()
+    for number in range(45):
+        rows = [f"{v!r},{7 * v + 50:.3f}" for v in map(float, RANDOM.normal(size=3 + number % 4))]
+        text(f"{number}.csv", ["value,level", *rows], folder / "steps")
+    fields = {"dataset": str(folder / "steps"), "sequences": SequenceRecordReader(label="level", regression=True)}
+    return {**fields, "model": "lstm", "multi_layer_conf": None, "validation": ValidationConf(fraction=0.2)}
+
+
 def characters(folder: Path) -> Fields:
     fields = text("t.txt", ["the fox saw the grapes. " * 150], folder)
     return {**fields, "multi_layer_conf": char_lstm(14, 14, hidden=(3,))}
@@ -155,7 +198,11 @@ TABLES: dict[str, Callable[[Path], Fields]] = {
     each.__name__: each for each in (csv, gzipped, parts, json_lines, svmlight, parquet, arrow, npz, npy)
 }
 OTHERS: dict[str, Callable[[Path], Fields]] = {
-    each.__name__: each for each in (words_and_gaps, images, augmented, listed_images, sequences, characters, words)
+    each.__name__: each
+    for each in (
+        *(words_and_gaps, stratified, numbers, several_labels, images, augmented, listed_images),
+        *(sequences, numbers_of_steps, characters, words),
+    )
 }
 READERS = {**TABLES, **OTHERS}
 
@@ -180,9 +227,22 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def trained(fields: Fields, **more: Any) -> str:
     """Train as ``dl4j train`` does; return the digest of the parameters."""
+    return str(train(*prepared(fields, **more), progress=False).fields["params_sha256"])
+
+
+def prepared(fields: Fields, **more: Any) -> tuple[Run, DataSource]:
     chosen = {"multi_layer_conf": NETWORK, **SHORT, **fields, **more}
-    run, data = prepare(Conf(**chosen), frozenset(chosen))
-    return str(train(run, data, progress=False).fields["params_sha256"])
+    labels = {name: chosen.pop(name) for name in ("label", "regression", "multi_label") if name in chosen}
+    return prepare(Conf(**chosen), frozenset(chosen), **labels)
+
+
+def spoil(folder: Path) -> None:
+    """Change what is in the files of a data set."""
+    images = list(folder.rglob("*.png"))
+    for path in images:
+        Image.fromarray(255 - np.asarray(Image.open(path))).save(path)
+    for path in [] if images else [*folder.rglob("*.csv"), *folder.rglob("*.txt")]:
+        path.write_text(path.read_text().replace("0.", "1.").replace("fox", "grapes"))
 
 
 def check(fields: Fields, folder: Path, dl4j: Any) -> str:
@@ -195,10 +255,11 @@ def check(fields: Fields, folder: Path, dl4j: Any) -> str:
     trained(fields, workers=2, epochs=1, checkpoint_dir=str(folder / "run"))
     kept = folder / "run" / "conf.json"
     kept.write_text(json.dumps({**json.loads(kept.read_text(encoding="utf-8")), "epochs": 2}), encoding="utf-8")
-    ways["resumed"] = json.loads(dl4j("resume", str(folder / "run"), "--workers", "3", "--format", "json"))[
-        "params_sha256"
-    ]
+    resume = ("resume", str(folder / "run"), "--workers", "3", "--format", "json", "--out", str(folder / "m.zip"))
+    ways["resumed"] = dl4j.json(*resume)["params_sha256"]
     assert len(set(ways.values())) == 1, ways
+    readings = [load_model(folder / name).reading.replace(normalizer=None) for name in ("run", "m.zip")]
+    assert readings[0] == readings[1]
     return ways["carried"]
 
 
@@ -208,13 +269,15 @@ def test_the_parameters_are_the_same_however_the_data_come_to_the_workers(
 ) -> None:
     fields = READERS[reader](tmp_path)
     check(fields, tmp_path, dl4j)
-    chosen = {"multi_layer_conf": NETWORK, **SHORT, **fields, "data_by_reference": True}
-    run, data = prepare(Conf(**chosen), frozenset(chosen))
-    jobs = jobs_by_reference(Conf.from_json(run.conf.to_json()), run.plan)  # as another process reads them
-    assert jobs is not None
-    slot, expected = run.plan.slot(0, 1), training_data(run.conf, data)
-    assert isinstance(expected, ListDataSetIterator)
-    assert jobs.work(slot) == [expected.batch(slot.epoch, slot.first)]
+    run, data = prepared(fields, data_by_reference=True)
+    conf = Conf.from_json(run.conf.to_json())
+    jobs, slot = jobs_by_reference(conf, run.plan), run.plan.slot(run.plan.total_rounds - 1, 0)
+    assert jobs is not None, "as another process reads them"
+    assert jobs.work(slot) == job_iterator(run.conf, training_data(run.conf, data)).work(slot)
+    if reader in OTHERS:
+        spoil(tmp_path)
+        with pytest.raises(DataError, match="has data of fingerprint"):
+            jobs_by_reference(conf, run.plan)
 
 
 def test_a_table_has_the_same_parameters_in_every_kind_of_file_in_memory_or_not_and_from_the_web(

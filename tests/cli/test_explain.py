@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 
@@ -75,7 +74,7 @@ def test_a_code_is_known_however_it_was_copied(dl4j, name: str) -> None:
 
 
 def test_an_exit_status_stands_for_all_codes_that_end_with_it(dl4j) -> None:
-    found = json.loads(dl4j("explain", "8", "--format", "json"))["codes"]
+    found = dl4j.json("explain", "8")["codes"]
     assert [(each["code"], each["exit"]) for each in found] == [("DL4J-CHECKPOINT", 8), ("DL4J-MODEL", 8)]
     assert all(remedy["cause"] and remedy["remedy"] for each in found for remedy in each["remedies"])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ def model(here: Path) -> Path:
 
 def test_text_begins_with_the_seed_text_and_json_has_both(dl4j: Any) -> None:
     asked = ("generate", "m.zip", "--seed-text", "bad café"[:3], "--length", "50", "--temperature", "2", "--seed", "9")
-    found = json.loads(dl4j(*asked, "--format", "json"))
+    found = dl4j.json(*asked)
     assert (found["model"], found["tokens"], found["seed_text"]) == ("m.zip", "characters", "bad")
     assert (found["length"], found["temperature"], found["seed"]) == (50, 2.0, 9)
     assert len(found["text"]) == 50 and set(found["text"]) <= set(ALPHABET)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from dl4jlegacy.nn import MultiLayerNetwork
 from dl4jlegacy.nn.zoo import mlp, sda
 
 pytestmark = pytest.mark.usefixtures("here")
-SHORT = ("--workers", "1", "--jobs-per-round", "1", "--format", "json")
+SHORT = ("--workers", "1", "--jobs-per-round", "1")
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +40,7 @@ def pixels(name: str) -> np.ndarray:
 
 def test_digits_are_drawn_above_what_the_model_gives_back(dl4j: Any, trained: Path) -> None:
     asked = ("reconstruct", str(trained / "vae.zip"), "digits", "--out", "grid.png", "--count", "4")
-    found = json.loads(dl4j(*asked, "--format", "json"))
+    found = dl4j.json(*asked)
     assert (found["out"], found["examples"], found["drawn"]) == ("grid.png", 359, 4)
     test = load("digits").test.features
     spread = float(((test - test.mean(axis=0)) ** 2).mean())
@@ -64,7 +63,7 @@ def test_a_table_and_images_are_given_back_too(dl4j: Any, trained: Path) -> None
         Image.fromarray(np.round(255 * row).astype(np.uint8).reshape(8, 8)).save(f"images/{number}.png")
     for place in ("rows.csv", "images"):
         asked = ("reconstruct", str(trained / "vae.zip"), place, "--out", f"{place}.png", "--format", "json")
-        assert json.loads(dl4j(*asked))["examples"] == 6
+        assert dl4j.json(*asked)["examples"] == 6
     assert np.abs(pixels("rows.csv.png").astype(int) - pixels("images.png")).max() <= 2
     dl4j("reconstruct", str(trained / "dbn.zip"), "rows.csv", "--out", "dbn.png", "--layer", "0")
     assert not np.array_equal(pixels("dbn.png"), pixels("rows.csv.png"))
@@ -74,7 +73,7 @@ def test_a_table_and_images_are_given_back_too(dl4j: Any, trained: Path) -> None
 def test_samples_are_drawn_in_rows_and_columns_the_same_for_a_seed(dl4j: Any, trained: Path, name: str) -> None:
     model = str(trained / f"{name}.zip")
     size = ("--rows", "2", "--columns", "5", "--gibbs-steps", "30")
-    found = json.loads(dl4j("sample", model, "--out", "a.png", *size, "--seed", "7", "--format", "json"))
+    found = dl4j.json("sample", model, "--out", "a.png", *size, "--seed", "7")
     assert (found["out"], found["rows"], found["columns"], found["seed"]) == ("a.png", 2, 5, 7)
     loaded = load_model(model)
     samples = draw_samples(loaded, 10, seed=7, gibbs_steps=30)

@@ -13,7 +13,6 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from dl4jlegacy import load_model
-from dl4jlegacy.cluster.reached_data import jobs_by_reference
 from dl4jlegacy.datasets import DataSet, DataSource, ImageRecordReader, Reading, load
 from dl4jlegacy.datasets.images.image_inspection import inspect_images
 from dl4jlegacy.datasets.sources import SPLIT_SEED
@@ -23,7 +22,7 @@ from dl4jlegacy.training.prepare import params_sha256, prepare, train
 from tests.support.image_contents import png
 
 pytestmark = pytest.mark.usefixtures("here")
-SHORT = ("--epochs", "1", "--jobs-per-round", "4", "--batch-size", "8", "--format", "json")
+SHORT = ("--epochs", "1", "--jobs-per-round", "4", "--batch-size", "8")
 
 
 def write_digits(folder: Path, count: int) -> DataSet:
@@ -49,15 +48,15 @@ def photos(here: Path) -> DataSet:
 
 
 def test_what_is_trained_is_reported_evaluated_and_predicted(dl4j: Any, photos: DataSet) -> None:
-    report = json.loads(dl4j("train", "--model", "mlp", "--dataset", "photos", *SHORT, "--out", "m.zip"))
+    report = dl4j.json("train", "--model", "mlp", "--dataset", "photos", *SHORT, "--out", "m.zip")
     assert report["images"] == {"height": 8, "width": 8, "channels": 1} and not report["scaled_features"]
     model = load_model("m.zip")
     assert model.reading.images == ImageRecordReader(height=8, width=8, channels=1)
     assert model.label_names == tuple("0123456789")
-    found = json.loads(dl4j("evaluate", "m.zip", "--dataset", "photos", "--format", "json"))
+    found = dl4j.json("evaluate", "m.zip", "--dataset", "photos")
     assert (found["accuracy"], found["f1"], found["examples"]) == (report["accuracy"], report["f1"], 24)
-    whole = json.loads(dl4j("evaluate", "m.zip", "--dataset", "photos", "--split", "all", "--format", "json"))
-    predicted = json.loads(dl4j("predict", "m.zip", "photos", "--format", "json"))
+    whole = dl4j.json("evaluate", "m.zip", "--dataset", "photos", "--split", "all")
+    predicted = dl4j.json("predict", "m.zip", "photos")
     right = [
         Path(file).parent.name == str(n) for file, n in zip(predicted["files"], predicted["predictions"], strict=1)
     ]
@@ -76,51 +75,23 @@ def test_what_is_trained_is_reported_evaluated_and_predicted(dl4j: Any, photos: 
     }
 
 
-def test_the_answer_is_that_of_the_same_arrays_for_any_number_of_workers(dl4j: Any, photos: DataSet) -> None:
-    found = {json.loads(dl4j("train", "photos", *SHORT, "--workers", str(n)))["params_sha256"] for n in (1, 2, 3, 4)}
-    run, data = prepare(
-        Conf(dataset="photos", epochs=1, jobs_per_round=4, batch_size=8), frozenset({"epochs", "batch_size"})
-    )
-    arrays = as_arrays(photos)
+def test_the_examples_are_those_of_the_same_arrays(photos: DataSet) -> None:
+    data, arrays = load("photos", reading=Reading(images=ImageRecordReader())), as_arrays(photos)
     assert data.train == arrays.train and data.test == arrays.test
-    assert {train(run, arrays, progress=False).fields["params_sha256"]} == found
 
 
-def test_a_run_goes_on_only_with_the_images_that_it_began_with(dl4j: Any, here: Path, photos: DataSet) -> None:
-    whole = json.loads(dl4j("train", "photos", *SHORT, "--checkpoint-dir", "run", "--checkpoint-every", "1"))
-    conf = json.loads(Path("run", "conf.json").read_text())
-    assert conf["images"] == {"height": 8, "width": 8, "channels": 1}
-    Path("run", "conf.json").write_text(json.dumps({**conf, "epochs": 2}), encoding="utf-8")
-    resumed = json.loads(dl4j("resume", "run", "--format", "json"))
-    longer = json.loads(dl4j("train", "photos", *SHORT, "--epochs", "2"))
-    assert resumed["params_sha256"] == longer["params_sha256"] != whole["params_sha256"]
-    evaluated = json.loads(dl4j("evaluate", "run", "--dataset", "photos", "--format", "json"))
-    assert evaluated["accuracy"] == resumed["accuracy"]
-    changed = sorted(Path("photos", "3").iterdir())
-    for path in changed:
+def test_a_run_goes_on_only_with_the_images_that_it_began_with(dl4j: Any, photos: DataSet) -> None:
+    dl4j("train", "photos", *SHORT, "--checkpoint-dir", "run")
+    for path in Path("photos", "3").iterdir():
         Image.open(path).transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(path)
-    Path("run", "conf.json").write_text(json.dumps({**conf, "epochs": 3}), encoding="utf-8")
     assert "so something in it has changed" in dl4j("resume", "run", fails=8)
-
-
-def test_a_worker_of_another_process_reads_the_same_folder(here: Path, photos: DataSet) -> None:
-    fields = {"dataset": str(here / "photos"), "data_by_reference": True, "epochs": 1}
-    run, data = prepare(Conf(**fields), frozenset(fields))
-    jobs = jobs_by_reference(Conf.from_json(run.conf.to_json()), run.plan)
-    assert jobs is not None and run.conf.images == data.reading.images
-    assert len(jobs.work(run.plan.slot(0, 0))) == run.conf.averaging_frequency
-    other = np.where(data.train.features[0] > 0, 0, 200).astype(np.uint8).reshape(8, 8)
-    for path in sorted(Path("photos", "3").iterdir()):  # some of them are held out
-        Image.fromarray(other).save(path)
-    with pytest.raises(DataError, match="has data of fingerprint"):
-        jobs_by_reference(run.conf, run.plan)
 
 
 def test_images_of_another_size_are_made_this_large(dl4j: Any, photos: DataSet) -> None:
     assert "differ in size" not in dl4j("train", "photos", *SHORT, "--image-size", "6x4", "--out", "m.zip")
     assert load_model("m.zip").reading.images == ImageRecordReader(height=6, width=4, channels=1)
     crop = ("--image-size", "6", "--image-fit", "crop", "--image-channels", "3")
-    report = json.loads(dl4j("train", "photos", *SHORT, *crop, "--out", "m.zip"))
+    report = dl4j.json("train", "photos", *SHORT, *crop, "--out", "m.zip")
     assert report["images"] == {"height": 6, "width": 6, "channels": 3, "fit": "crop"}
     large = Path("large.png")
     Image.fromarray(np.zeros((50, 70, 3), np.uint8)).save(large)
@@ -131,7 +102,7 @@ def test_a_set_of_images_to_validate_on_is_read_as_those_that_are_trained_on(
     dl4j: Any, here: Path, photos: DataSet
 ) -> None:
     write_digits(here / "others", 40)
-    report = json.loads(dl4j("train", "photos", *SHORT, "--validation", "others", "--metric", "accuracy"))
+    report = dl4j.json("train", "photos", *SHORT, "--validation", "others", "--metric", "accuracy")
     assert report["validation"]["examples"] == 40
 
 
@@ -179,7 +150,7 @@ def test_images_of_a_cameras_ten_bits_in_sixteen_are_refused_wherever_they_come_
 @pytest.mark.long
 def test_digits_in_folders_are_learned_as_well_as_arrays(dl4j: Any, here: Path) -> None:
     examples = write_digits(here / "photos", 1797)
-    report = json.loads(dl4j("train", "--model", "mlp", "--dataset", "photos", "--out", "m.zip", "--format", "json"))
+    report = dl4j.json("train", "--model", "mlp", "--dataset", "photos", "--out", "m.zip")
     assert report["accuracy"] >= 0.965
     run, _ = prepare(Conf(dataset="photos", model="mlp"), frozenset({"model"}))
     same = train(run, as_arrays(examples), progress=False)
@@ -192,7 +163,7 @@ def test_a_lenet_learns_digits_in_folders(dl4j: Any, here: Path) -> None:
     write_digits(here / "photos", 1797)
     lenet = ("--model", "lenet", "--image-size", "20", "--epochs", "8", "--batch-size", "16", "--jobs-per-round", "1")
     adam = ("--updater", "adam", "--learning-rate", "0.001")
-    report = json.loads(dl4j("train", "photos", *lenet, *adam, "--format", "json"))
+    report = dl4j.json("train", "photos", *lenet, *adam)
     assert report["accuracy"] >= 0.93
     assert load("photos", reading=Reading(images=ImageRecordReader(height=20, width=20))).train.n_in == 400
 
@@ -209,7 +180,7 @@ def test_a_lenet_sees_colours_where_they_are(dl4j: Any) -> None:
             pixels[y : y + 8, x : x + 8, channel] = 250
             Image.fromarray(pixels).save(Path("colours", name, f"{number}.png"))
     adam = ("--updater", "adam", "--learning-rate", "0.001", "--epochs", "6")
-    report = json.loads(dl4j("train", "colours", "--model", "lenet", *adam, "--format", "json"))
+    report = dl4j.json("train", "colours", "--model", "lenet", *adam)
     assert report["images"]["channels"] == 3 and report["accuracy"] >= 0.98
 
 

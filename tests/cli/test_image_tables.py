@@ -16,7 +16,6 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from dl4jlegacy import load_model
-from dl4jlegacy.cluster.reached_data import jobs_by_reference
 from dl4jlegacy.datasets import ImageRecordReader, Reading, TransformProcess, load
 from dl4jlegacy.datasets.dataset import split_order
 from dl4jlegacy.datasets.images.image_inspection import problems_of_listed
@@ -25,11 +24,9 @@ from dl4jlegacy.datasets.sources import SPLIT_SEED
 from dl4jlegacy.datasets.tables.inspection import Problem
 from dl4jlegacy.datasets.tables.table import Column
 from dl4jlegacy.errors import ConfError, DataError
-from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.training.prepare import prepare
 
 pytestmark = pytest.mark.usefixtures("here")
-SHORT = ("--epochs", "1", "--jobs-per-round", "4", "--batch-size", "8", "--format", "json")
+SHORT = ("--epochs", "1", "--jobs-per-round", "4", "--batch-size", "8")
 LIST = ("--images", "file", "--label", "kind")
 
 
@@ -52,8 +49,8 @@ def rows(here: Path) -> list[tuple[str, str]]:
     return sorted(found)
 
 
-def sha(report: str) -> str:
-    return str(json.loads(report)["params_sha256"])
+def sha(dl4j: Any, *words: str) -> str:
+    return str(dl4j.json("train", *words)["params_sha256"])
 
 
 def test_the_parameters_are_those_of_the_same_images_in_folders_for_any_number_of_workers(
@@ -61,10 +58,10 @@ def test_the_parameters_are_those_of_the_same_images_in_folders_for_any_number_o
 ) -> None:
     augment = ("--image-size", "6x4", "--image-fit", "crop", "--augment", "flip,rotate=10", "--stratify")
     for options in ((), augment):
-        in_folders = sha(dl4j("train", "--dataset", "photos", "--image-size", "8", *SHORT, *options))
-        found = {sha(dl4j("train", "photos/list.csv", *LIST, *SHORT, *options, "--workers", str(n))) for n in (1, 2, 3)}
+        in_folders = sha(dl4j, "--dataset", "photos", "--image-size", "8", *SHORT, *options)
+        found = {sha(dl4j, "photos/list.csv", *LIST, *SHORT, *options, "--workers", str(n)) for n in (1, 2, 3)}
         if not options:  # in the folder that has a table, too, images in folders are those that are asked for
-            found.add(sha(dl4j("train", "photos", *LIST, *SHORT)))
+            found.add(sha(dl4j, "photos", *LIST, *SHORT))
         assert found == {in_folders}
     one, other = (
         load("photos", reading=Reading(images=ImageRecordReader(height=8, width=8))),
@@ -78,11 +75,11 @@ def reader(**fields: Any) -> ImageRecordReader:
 
 
 def test_what_is_trained_is_reported_evaluated_and_predicted(dl4j: Any, rows: list[tuple[str, str]]) -> None:
-    report = json.loads(dl4j("train", "photos/list.csv", *LIST, *SHORT, "--out", "m.zip"))
+    report = dl4j.json("train", "photos/list.csv", *LIST, *SHORT, "--out", "m.zip")
     assert report["images"] == {"height": 8, "width": 8, "channels": 1, "column": "file"} and report["label"] == "kind"
     model = load_model("m.zip")
     assert model.reading.images == reader(height=8, width=8, channels=1) and model.label_names == tuple("0123456789")
-    found = json.loads(dl4j("evaluate", "m.zip", "--dataset", "photos/list.csv", "--format", "json"))
+    found = dl4j.json("evaluate", "m.zip", "--dataset", "photos/list.csv")
     assert (found["accuracy"], found["loss"], found["examples"]) == (report["accuracy"], report["loss"], 24)
     write_list("photos/unlabelled.csv", [(name,) for name, _ in rows], "file")
     listed = dl4j("predict", "m.zip", "photos/list.csv")
@@ -91,7 +88,7 @@ def test_what_is_trained_is_reported_evaluated_and_predicted(dl4j: Any, rows: li
     assert dl4j("predict", "m.zip", f"photos/{rows[5][0]}") == f"{listed.splitlines()[5]}\n"
     Path("photos/list.csv").unlink()
     Path("photos/unlabelled.csv").unlink()
-    by_folder = json.loads(dl4j("evaluate", "m.zip", "--dataset", "photos", "--format", "json"))
+    by_folder = dl4j.json("evaluate", "m.zip", "--dataset", "photos")
     assert by_folder["loss"] == found["loss"]
     assert "standard input has no folder" in dl4j("predict", "m.zip", "-", fails=3)
 
@@ -99,7 +96,7 @@ def test_what_is_trained_is_reported_evaluated_and_predicted(dl4j: Any, rows: li
 def test_numbers_and_several_labels_are_learned_of_images(dl4j: Any, rows: list[tuple[str, str]]) -> None:
     write_list("photos/ages.csv", [(name, int(kind) * 2.5) for name, kind in rows], "file,age")
     command = ("train", "photos/ages.csv", "--images", "file", "--label", "age", "--regression")
-    report = json.loads(dl4j(*command, *SHORT, "--out", "m.zip"))
+    report = dl4j.json(*command, *SHORT, "--out", "m.zip")
     assert "r2" in report and report["label"] == "age"
     first = json.loads(dl4j("predict", "m.zip", "photos/ages.csv", "--format", "jsonl").splitlines()[0])
     assert first["file"] == f"photos/{rows[0][0]}" and first["column"] == "age" and -30 < first["value"] < 60
@@ -107,34 +104,10 @@ def test_numbers_and_several_labels_are_learned_of_images(dl4j: Any, rows: list[
     several = [(name, int(kind) % 2, int(int(kind) > 4)) for name, kind in rows]
     write_list("photos/both.csv", several, "file,odd,large")
     both = ("--images", "file", "--label", "odd,large", "--multi-label")
-    report = json.loads(dl4j("train", "photos/both.csv", *both, *SHORT, "--out", "m.zip"))
+    report = dl4j.json("train", "photos/both.csv", *both, *SHORT, "--out", "m.zip")
     assert list(report["labels"]) == ["odd", "large"]
     lines = dl4j("predict", "m.zip", "photos").splitlines()
     assert all(line.split("\t")[1] in ("odd", "large", "odd,large", "-") for line in lines) and len(lines) == 120
-
-
-def test_a_run_goes_on_and_workers_of_other_processes_read_the_same_list(
-    dl4j: Any, here: Path, rows: list[tuple[str, str]]
-) -> None:
-    dl4j("train", "photos/list.csv", *LIST, *SHORT, "--checkpoint-dir", "run", "--checkpoint-every", "1")
-    conf = json.loads(Path("run", "conf.json").read_text(encoding="utf-8"))
-    assert conf["images"]["column"] == "file" and conf["transform"]["classes"] == list("0123456789")
-    Path("run", "conf.json").write_text(json.dumps({**conf, "epochs": 2}), encoding="utf-8")
-    longer = ("--epochs", "2")
-    assert sha(dl4j("resume", "run", "--format", "json")) == sha(
-        dl4j("train", "photos/list.csv", *LIST, *SHORT, *longer)
-    )
-    fields = {"dataset": str(here / "photos/list.csv"), "data_by_reference": True, "epochs": 1, "images": reader()}
-    run, data = prepare(Conf(**fields), frozenset(fields), label="kind")
-    jobs = jobs_by_reference(Conf.from_json(run.conf.to_json()), run.plan)
-    assert jobs is not None and run.conf.images == data.reading.images
-    carried = jobs.work(run.plan.slot(0, 0))
-    assert len(carried) == run.conf.averaging_frequency and carried[0].n_in == 64
-    write_list("photos/list.csv", [*rows[:-1], (rows[-1][0], "0")])
-    Path("photos", rows[0][0]).write_bytes(Path("photos", rows[50][0]).read_bytes())
-    Path("photos", rows[1][0]).write_bytes(Path("photos", rows[50][0]).read_bytes())
-    with pytest.raises(DataError, match="has data of fingerprint"):
-        jobs_by_reference(run.conf, run.plan)
 
 
 def test_parts_and_validation_are_tables_of_their_own(dl4j: Any, rows: list[tuple[str, str]]) -> None:
@@ -145,7 +118,7 @@ def test_parts_and_validation_are_tables_of_their_own(dl4j: Any, rows: list[tupl
     assert (len(source.train), len(source.test), source.label_names) == (60, 60, tuple("0123456789"))
     write_list("photos/others.csv", rows[:40])
     options = ("--validation", "photos/others.csv", "--metric", "accuracy")
-    report = json.loads(dl4j("train", "photos/train.csv", *LIST, *SHORT, *options))
+    report = dl4j.json("train", "photos/train.csv", *LIST, *SHORT, *options)
     assert report["validation"]["examples"] == 40
     Path("photos/others.csv").unlink()
     write_list("photos/test.csv", rows[:3])
@@ -224,10 +197,10 @@ def test_what_is_wrong_with_a_list_is_said(dl4j: Any, rows: list[tuple[str, str]
 def test_a_list_is_inspected_and_its_schema_is_that_of_training(dl4j: Any, rows: list[tuple[str, str]]) -> None:
     shown = dl4j("data", "inspect", "photos/list.csv", "--images", "file", "--out", "schema.json")
     assert "label        kind, 10 classes: " in shown and "standardize" not in shown
-    found = json.loads(dl4j("data", "inspect", "photos/list.csv", *LIST, "--format", "json"))
+    found = dl4j.json("data", "inspect", "photos/list.csv", *LIST)
     assert found["label"] == "kind" and found["schema"] == json.loads(Path("schema.json").read_text(encoding="utf-8"))
-    given = sha(dl4j("train", "photos/list.csv", "--images", "file", "--schema", "schema.json", *SHORT))
-    assert given == sha(dl4j("train", "photos/list.csv", *LIST, *SHORT))
+    given = sha(dl4j, "photos/list.csv", "--images", "file", "--schema", "schema.json", *SHORT)
+    assert given == sha(dl4j, "photos/list.csv", *LIST, *SHORT)
 
 
 def test_what_is_wrong_with_a_list_is_counted_and_shown(dl4j: Any, rows: list[tuple[str, str]]) -> None:

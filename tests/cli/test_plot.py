@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -29,7 +28,7 @@ def test_a_run_that_was_just_trained_is_drawn(here: Path, dl4j) -> None:
         *("train", "--dataset", "iris", "--workers", "2", "--epochs", "2", "--learning-rate", "0.05"),
         *("--validation", "0.2", "--checkpoint-dir", "runs/iris"),
     )
-    found = json.loads(dl4j("plot", "runs/iris", "--out", "curves.svg", "--format", "json"))
+    found = dl4j.json("plot", "runs/iris", "--out", "curves.svg")
     (run,) = found["runs"]
     history = read_history("runs/iris")
     assert (found["svg"], run["name"], run["versions"]) == ("curves.svg", "iris", len(history))
@@ -51,7 +50,7 @@ def test_several_runs_are_in_one_drawing(two_runs: tuple[Path, Path], dl4j) -> N
 def test_runs_whose_folders_are_called_the_same_are_told_apart(two_runs: tuple[Path, Path], dl4j) -> None:
     Path("other").mkdir()
     two_runs[1].rename("other/first")
-    found = json.loads(dl4j("plot", "first", "other/first/", "--out", "curves.svg", "--format", "json"))
+    found = dl4j.json("plot", "first", "other/first/", "--out", "curves.svg")
     assert [run["name"] for run in found["runs"]] == ["first", "other/first/"]
 
 

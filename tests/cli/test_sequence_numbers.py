@@ -10,13 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dl4jlegacy import ValidationConf, load_model
-from dl4jlegacy.cluster.reached_data import jobs_by_reference
+from dl4jlegacy import load_model
 from dl4jlegacy.datasets import CsvSequenceDataSetIterator, Reading, load
 from dl4jlegacy.datasets.sequences.sequence_reader import SequenceRecordReader
 from dl4jlegacy.errors import ConfError, DataError, ModelError
-from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.training.prepare import prepare
 
 pytestmark = pytest.mark.usefixtures("here")
 SHORT = ("--sequences", "--regression", "--epochs", "2", "--jobs-per-round", "3", "--batch-size", "4")
@@ -24,7 +21,7 @@ LONG = ("--sequences", "--regression", "--epochs", "80", "--jobs-per-round", "1"
 
 
 def trained(dl4j: Any, *options: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(dl4j("train", *options, "--format", "json"))
+    found: dict[str, Any] = dl4j.json("train", *options)
     return found
 
 
@@ -59,7 +56,7 @@ def test_numbers_at_each_step_are_learned_evaluated_and_predicted(dl4j: Any, tan
     assert report["model"] == "lstm" and report["r2"] > 0.9 and report["accuracy"] is None
     kept = report["sequences"]
     assert kept["labels"] == ["level", "drop"] and kept["regression"] and kept["columns"] == 1
-    found = json.loads(dl4j("evaluate", "m.zip", "--dataset", "tanks", "--format", "json"))
+    found = dl4j.json("evaluate", "m.zip", "--dataset", "tanks")
     assert {name: found[name] for name in ("loss", "mse", "mae", "r2")} == {
         name: report[name] for name in ("loss", "mse", "mae", "r2")
     }
@@ -106,30 +103,6 @@ def test_labels_are_scaled_by_the_steps_that_are_learned_from_and_no_padding(tan
     batch = named.batch(0, 0)
     np.testing.assert_allclose(batch.labels[3, :, : len(rows)].T, np.array(rows)[:, 1:], rtol=1e-6)
     np.testing.assert_allclose(batch.features[3, 0, : len(rows)], np.array(rows)[:, 0], rtol=1e-6)
-
-
-def test_the_parameters_are_the_same_for_any_number_of_workers_by_reference_and_after_a_stop(
-    dl4j: Any, tanks: Path
-) -> None:
-    label = ("--label", "drop", "--validation", "0.2", "--metric", "rmse")
-    found = [trained(dl4j, "tanks", *SHORT, *label, "--workers", str(n)) for n in (1, 3)]
-    assert found[0]["params_sha256"] == found[1]["params_sha256"]
-    assert found[0]["validation"] == found[1]["validation"] and found[0]["validation"]["rmse"] > 1  # in its units
-    kept = ("--checkpoint-dir", "run", "--checkpoint-every", "1")
-    whole = trained(dl4j, "tanks", *SHORT, "--label", "drop", "--epochs", "3")["params_sha256"]
-    trained(dl4j, "tanks", *SHORT, "--label", "drop", *kept)
-    conf = json.loads(Path("run", "conf.json").read_text(encoding="utf-8"))
-    Path("run", "conf.json").write_text(json.dumps({**conf, "epochs": 3}), encoding="utf-8")
-    resumed = json.loads(dl4j("resume", "run", "--format", "json", "--out", "m.zip"))
-    assert (
-        resumed["params_sha256"] == whole
-        and load_model("run").reading.sequences == load_model("m.zip").reading.sequences
-    )
-    fields = {"dataset": str(tanks), "data_by_reference": True, "epochs": 1, "validation": ValidationConf(fraction=0.2)}
-    run, _ = prepare(Conf(**fields, sequences=SequenceRecordReader(regression=True)), frozenset(fields))
-    jobs = jobs_by_reference(Conf.from_json(run.conf.to_json()), run.plan)
-    assert jobs is not None and jobs.plan == run.plan and run.plan.validation is not None
-    assert run.conf.sequences is not None and run.plan.validation.label_scales == run.conf.sequences.label_stds
 
 
 @pytest.mark.parametrize(

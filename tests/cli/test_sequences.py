@@ -10,21 +10,19 @@ import numpy as np
 import pytest
 
 from dl4jlegacy import load_model
-from dl4jlegacy.cluster.reached_data import jobs_by_reference
 from dl4jlegacy.datasets import CsvSequenceDataSetIterator, DataSet
 from dl4jlegacy.datasets.sequences.sequence_reader import SequenceRecordReader
-from dl4jlegacy.errors import DataError
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.training.prepare import prepare
 
 pytestmark = pytest.mark.usefixtures("here")
-SHORT = ("--sequences", "--epochs", "2", "--jobs-per-round", "3", "--batch-size", "4", "--format", "json")
+SHORT = ("--sequences", "--epochs", "2", "--jobs-per-round", "3", "--batch-size", "4")
 STEPS = SequenceRecordReader(label="move", align="equal", skip_lines=1, columns=2, names=("a", "b", "move"))
 READ = {"label": "move", "align": "equal", "skip_lines": 1, "columns": 2, "names": ["a", "b", "move"]}
 
 
 def trained(dl4j: Any, *options: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(dl4j("train", *options))
+    found: dict[str, Any] = dl4j.json("train", *options)
     return found
 
 
@@ -74,7 +72,7 @@ def test_a_class_at_each_step_is_learned_evaluated_and_predicted(dl4j: Any, step
     assert report["model"] == "lstm" and report["accuracy"] > 0.9
     assert report["sequences"] == READ
     assert load_model("m.zip").reading.sequences == STEPS and load_model("m.zip").label_names == ("down", "up")
-    found = json.loads(dl4j("evaluate", "m.zip", "--dataset", "steps", "--format", "json"))
+    found = dl4j.json("evaluate", "m.zip", "--dataset", "steps")
     assert (found["accuracy"], found["loss"]) == (report["accuracy"], report["loss"])
     lines = dl4j("predict", "m.zip", "steps").splitlines()
     paths = sorted(steps.iterdir(), key=lambda path: int(path.stem))
@@ -97,7 +95,7 @@ def test_a_class_for_each_whole_sequence_is_told_at_its_end(dl4j: Any, whole: Pa
     assert report["sequences"] == {"align": "end", "skip_lines": 0, "columns": 1}
     assert report["accuracy"] == 1 and report["scaled_features"]
     for split, examples in (("test", 10), ("train", 30), ("all", 40)):
-        found = json.loads(dl4j("evaluate", "m.zip", "--dataset", "whole", "--split", split, "--format", "json"))
+        found = dl4j.json("evaluate", "m.zip", "--dataset", "whole", "--split", split)
         assert (found["examples"], found["accuracy"]) == (examples, 1.0)
     lines = dl4j("predict", "m.zip", "whole/test/features").splitlines()
     files = [f"whole/test/features/{number}.csv" for number in range(30, 40)]
@@ -105,31 +103,6 @@ def test_a_class_for_each_whole_sequence_is_told_at_its_end(dl4j: Any, whole: Pa
     assert [line.split()[2] for line in lines] == ["rises", "falls"] * 5
     scored = trained(dl4j, "whole", *SHORT, "--validation", "whole", "--metric", "accuracy")
     assert scored["validation"]["examples"] == 40
-
-
-def test_the_parameters_are_the_same_for_any_number_of_workers_by_reference_and_after_a_stop(
-    dl4j: Any, steps: Path
-) -> None:
-    found = [trained(dl4j, "steps", *SHORT, "--workers", str(n))["params_sha256"] for n in (1, 2, 3)]
-    assert len(set(found)) == 1
-    kept = ("--checkpoint-dir", "run", "--checkpoint-every", "1")
-    assert trained(dl4j, "steps", *SHORT, *kept)["params_sha256"] == found[0]
-    conf = json.loads(Path("run", "conf.json").read_text(encoding="utf-8"))
-    assert conf["sequences"] == READ
-    Path("run", "conf.json").write_text(json.dumps({**conf, "epochs": 3}), encoding="utf-8")
-    resumed = json.loads(dl4j("resume", "run", "--format", "json", "--out", "m.zip"))
-    assert resumed["params_sha256"] == trained(dl4j, "steps", *SHORT, "--epochs", "3")["params_sha256"]
-    assert load_model("run").reading.sequences == load_model("m.zip").reading.sequences == STEPS
-    fields = {"dataset": str(steps), "data_by_reference": True, "epochs": 1, "sequences": SequenceRecordReader()}
-    run, data = prepare(Conf(**fields), frozenset(fields))
-    jobs = jobs_by_reference(Conf.from_json(run.conf.to_json()), run.plan)
-    assert jobs is not None
-    carried = jobs.work(run.plan.slot(0, 0))[0]
-    assert carried.features.shape[1:] == (2, 9) and carried.features_mask is not None
-    assert data.label_names == ("down", "up")
-    (steps / "3.csv").write_text((steps / "4.csv").read_text())
-    with pytest.raises(DataError, match="has data of fingerprint"):
-        jobs_by_reference(run.conf, run.plan)
 
 
 def test_the_examples_are_those_of_the_iterator(steps: Path) -> None:

@@ -11,7 +11,6 @@ import pytest
 from sklearn.metrics import f1_score, mean_squared_error, r2_score
 
 from dl4jlegacy import load_model
-from dl4jlegacy.cluster.reached_data import jobs_by_reference
 from dl4jlegacy.datasets import Reading, load
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.nn import DenseLayer, MultiLayerConfiguration, OutputLayer
@@ -21,7 +20,7 @@ from dl4jlegacy.training.data import new_data
 from dl4jlegacy.training.prepare import prepare
 
 pytestmark = pytest.mark.usefixtures("here")
-SHORT = ("--epochs", "8", "--jobs-per-round", "4", "--batch-size", "8", "--format", "json")
+SHORT = ("--epochs", "8", "--jobs-per-round", "4", "--batch-size", "8")
 NUMBERS = ("train", "plants.csv", "--label", "height, weight", *SHORT)
 ANSWERS = ("train", "plants.csv", "--label", "edible,tall", "--multi-label", *SHORT)
 
@@ -39,14 +38,14 @@ def plants(here: Path) -> np.ndarray:
 
 
 def test_several_numbers_are_learned_reported_and_predicted_each_in_its_units(dl4j: Any, plants: np.ndarray) -> None:
-    report = json.loads(dl4j(*NUMBERS, "--out", "m.zip"))
+    report = dl4j.json(*NUMBERS, "--out", "m.zip")
     assert report["label"] == ["height", "weight"] and report["accuracy"] is None
     model = load_model("m.zip")
     assert model.label_names == ("height", "weight") and model.predicts_numbers
-    predicted = json.loads(dl4j("predict", "m.zip", "plants.csv", "--format", "json"))
+    predicted = dl4j.json("predict", "m.zip", "plants.csv")
     found = np.array(predicted["predictions"])
     assert predicted["columns"] == ["height", "weight"] and found.shape == (200, 2)
-    whole = json.loads(dl4j("evaluate", "m.zip", "--dataset", "plants.csv", "--split", "all", "--format", "json"))
+    whole = dl4j.json("evaluate", "m.zip", "--dataset", "plants.csv", "--split", "all")
     labels = plants[:, 2:4]
     assert whole["mse"] == pytest.approx(mean_squared_error(labels, found), rel=1e-3)
     assert whole["r2"] == pytest.approx(r2_score(labels, found), rel=1e-3) and whole["r2"] > 0.5
@@ -59,16 +58,16 @@ def test_several_numbers_are_learned_reported_and_predicted_each_in_its_units(dl
 
 
 def test_answers_are_learned_and_evaluated_label_by_label(dl4j: Any, plants: np.ndarray) -> None:
-    report = json.loads(dl4j(*ANSWERS, "--out", "m.zip"))
+    report = dl4j.json(*ANSWERS, "--out", "m.zip")
     assert report["label"] == ["edible", "tall"] and list(report["labels"]) == ["edible", "tall"]
     model = load_model("m.zip")
     last = model.network.layers[-1]
     assert (last.activation, last.loss) == ("sigmoid", "xent")
     assert model.reading.is_multi_label and model.label_names == ("edible", "tall")
-    found = json.loads(dl4j("predict", "m.zip", "plants.csv", "--format", "json"))
+    found = dl4j.json("predict", "m.zip", "plants.csv")
     answers, probabilities = np.array(found["predictions"]), np.array(found["probabilities"])
     assert (answers == (probabilities > 0.5)).all() and found["label_names"] == ["edible", "tall"]
-    whole = json.loads(dl4j("evaluate", "m.zip", "--dataset", "plants.csv", "--split", "all", "--format", "json"))
+    whole = dl4j.json("evaluate", "m.zip", "--dataset", "plants.csv", "--split", "all")
     labels = plants[:, 4:]
     assert whole["f1"] == pytest.approx(f1_score(labels, answers, average="macro"))
     assert whole["accuracy"] == pytest.approx((labels == answers).mean()) and whole["accuracy"] > 0.8
@@ -76,7 +75,7 @@ def test_answers_are_learned_and_evaluated_label_by_label(dl4j: Any, plants: np.
     assert each["f1"] == pytest.approx(f1_score(labels[:, 1], answers[:, 1]))
     assert each["true_positives"] + each["false_negatives"] == labels[:, 1].sum()
     evaluate = ("evaluate", "m.zip", "--dataset", "plants.csv", "--split", "all", "--format", "json")
-    assert json.loads(dl4j(*evaluate, "--workers", "2")) == whole
+    assert dl4j.json(*evaluate, "--workers", "2") == whole
     assert "\nedible" in dl4j("evaluate", "m.zip", "--dataset", "plants.csv")
 
 
@@ -93,24 +92,13 @@ def test_predictions_name_the_labels_that_are_there(dl4j: Any) -> None:
     assert load_model("m.zip").predict(features).tolist() == [[1, 1]] * 2
 
 
-@pytest.mark.parametrize("command", [NUMBERS, ANSWERS])
-def test_the_answer_and_the_best_model_are_the_same_for_any_number_of_workers(dl4j: Any, command: tuple[str]) -> None:
-    metric = "r2" if command is NUMBERS else "f1"
-    scored = ("--validation", "0.2", "--metric", metric, "--patience", "9")
-    found = [json.loads(dl4j(*command, *scored, "--workers", workers)) for workers in ("1", "3")]
-    assert found[0]["params_sha256"] == found[1]["params_sha256"] and found[0]["best"] == found[1]["best"]
-    assert found[0]["best"]["score"] == found[0]["best"]["figures"][metric] != 0
-
-
-def test_a_worker_of_another_process_has_the_same_labels() -> None:
-    conf = Conf(dataset="plants.csv", data_by_reference=True, jobs_per_round=4)
-    run, data = prepare(conf, frozenset(), label="edible,tall", multi_label=True, on_cluster=True)
-    assert Conf.from_json(run.conf.to_json()) == run.conf and jobs_by_reference(run.conf, run.plan) is not None
+def test_a_schema_may_be_given_another_label() -> None:
+    conf, data = new_data(Conf(dataset="plants.csv"), label="edible,tall", multi_label=True)
     assert data.train.labels.shape == (160, 2)
-    again, _ = new_data(run.conf, label="tall")  # a schema that is given another label
+    again, _ = new_data(conf, label="tall")
     assert again.reading.transform is not None and again.reading.transform.labels == ("tall",)
     with pytest.raises(ConfError, match="names the label 'height'; steps are for features"):
-        new_data(run.conf, label="height", regression=True)
+        new_data(conf, label="height", regression=True)
 
 
 def test_what_cannot_be_learned_is_said(dl4j: Any, here: Path) -> None:

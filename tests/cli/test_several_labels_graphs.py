@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +41,8 @@ def test_a_graph_is_evaluated_and_scored_as_its_layers_in_a_stack_are(
     for conf in (base.replace(computation_graph_conf=graph), base.replace(multi_layer_conf=stack)):
         (here / "conf.json").write_text(conf.to_json())
         scored = ("--validation", "0.2", "--metric", metric, "--out", "m.zip", "--format", "json")
-        report = json.loads(dl4j("train", "conf.json", *words, *scored))
-        whole = json.loads(dl4j("evaluate", "m.zip", "--dataset", "plants.csv", "--split", "all", "--format", "json"))
-        predicted = json.loads(dl4j("predict", "m.zip", "plants.csv", "--format", "json"))["predictions"]
+        report = dl4j.json("train", "conf.json", *words, *scored)
+        whole = dl4j.json("evaluate", "m.zip", "--dataset", "plants.csv", "--split", "all")
+        predicted = dl4j.json("predict", "m.zip", "plants.csv")["predictions"]
         found.append((report["best"], whole, predicted))
     assert found[0] == found[1] and metric in found[0][1]

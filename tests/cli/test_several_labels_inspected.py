@@ -50,7 +50,7 @@ def test_an_inspection_shows_the_range_of_each_number(dl4j: Any) -> None:
 def test_the_schema_that_is_written_is_that_of_a_training(
     dl4j: Any, words: tuple[str, ...], multi_label: bool, ones: dict[str, int] | None
 ) -> None:
-    body = json.loads(dl4j("data", "inspect", "orders.csv", *words, "--out", "s.json", "--format", "json"))
+    body = dl4j.json("data", "inspect", "orders.csv", *words, "--out", "s.json")
     assert body["label"] == words[1].split(",") and body["ones"] == ones and body["classes"] is None
     assert (body["multi_label"], body["regression"]) == (multi_label, not multi_label)
     schema = TransformProcess.from_json(Path("s.json").read_text(encoding="utf-8"))
@@ -59,7 +59,7 @@ def test_the_schema_that_is_written_is_that_of_a_training(
 
 
 def test_one_label_of_0_and_1_is_learned_by_itself(dl4j: Any) -> None:
-    body = json.loads(dl4j("data", "inspect", "orders.csv", "--multi-label", "--format", "json"))
+    body = dl4j.json("data", "inspect", "orders.csv", "--multi-label")
     assert body["schema"]["labels"] == body["label"] == ["urgent"] and body["schema"]["multi_label"]
 
 

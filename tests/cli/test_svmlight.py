@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dl4jlegacy.cluster.reached_data import jobs_by_reference
 from dl4jlegacy.datasets.tables import stored_tables
-from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.training.prepare import prepare
 
 pytestmark = pytest.mark.usefixtures("points")
-SHORT = ("--epochs", "2", "--jobs-per-round", "4", "--batch-size", "8", "--format", "json")
+SHORT = ("--epochs", "2", "--jobs-per-round", "4", "--batch-size", "8")
 
 
 @pytest.fixture
@@ -36,7 +32,7 @@ def points(here: Path) -> Path:
 
 
 def digest(dl4j: Any, *arguments: str) -> str:
-    return str(json.loads(dl4j("train", *arguments, *SHORT))["params_sha256"])
+    return str(dl4j.json("train", *arguments, *SHORT)["params_sha256"])
 
 
 def test_the_same_cells_give_the_same_parameters(dl4j: Any) -> None:
@@ -49,27 +45,11 @@ def test_the_same_cells_give_the_same_parameters(dl4j: Any) -> None:
         assert len(found) == 1, (name, options)
 
 
-def test_any_number_of_workers_by_value_and_by_reference(dl4j: Any, points: Path) -> None:
-    assert len({digest(dl4j, "a.svm", "--workers", workers) for workers in ("1", "2", "4")}) == 1
-    fields = {"dataset": str(points / "a"), "epochs": 1}
-    run, _ = prepare(Conf(**fields), frozenset(fields))
-    expected = run.plan.slot(0, 0)
-    conf = run.conf.replace(data_by_reference=True)
-    jobs = jobs_by_reference(Conf.from_json(conf.to_json()), run.plan)
-    assert jobs is not None
-    [batch, *_] = jobs.work(expected)
-    assert batch.features.min() >= 0 and batch.features.max() <= 1  # scaled there, too
-    by_value = {digest(dl4j, "a.svm", "--workers", "2"), digest(dl4j, "a.svm", "--workers", "2", "--data-by-reference")}
-    assert len(by_value) == 1
-
-
 def test_a_model_takes_other_files(dl4j: Any) -> None:
     dl4j("train", "a.svm", *SHORT, "--out", "m.zip")
     Path("few.svm").write_text("1 1:0.5\n0 2:-1\n" * 4)
     Path("full.svm").write_text("1 1:0.5 6:0\n0 2:-1\n" * 4)
-    reports = [
-        json.loads(dl4j("evaluate", "m.zip", "--dataset", name, "--format", "json")) for name in ("few.svm", "full.svm")
-    ]
+    reports = [dl4j.json("evaluate", "m.zip", "--dataset", name) for name in ("few.svm", "full.svm")]
     assert reports[0]["loss"] == reports[1]["loss"] and reports[0]["examples"] == 2
     dl4j("train", "a.csv", *SHORT, "--out", "csv.zip")
     Path("few.csv").write_text("0.5,0,0,0,0,0\n0,-1,0,0,0,0\n" * 4)
@@ -89,7 +69,7 @@ def test_a_model_takes_other_files(dl4j: Any) -> None:
 def test_several_labels(dl4j: Any) -> None:
     Path("tags.svm").write_text("1,3 1:0.5 2:1\n3 2:-1\n1 1:2\n1,2,3 1:1\n" * 8)
     dl4j("train", "tags.svm", "--multi-label", *SHORT, "--out", "tags.zip")
-    report = json.loads(dl4j("evaluate", "tags.zip", "--dataset", "tags.svm", "--format", "json"))
+    report = dl4j.json("evaluate", "tags.zip", "--dataset", "tags.svm")
     assert list(report["labels"]) == ["label 1", "label 2", "label 3"]
     assert len(dl4j("predict", "tags.zip", "tags.svm").splitlines()) == 32
     said = dl4j("train", "tags.svm", fails=3)

@@ -12,13 +12,12 @@ import pyarrow.feather
 import pyarrow.parquet
 import pytest
 
-from dl4jlegacy.cluster.reached_data import jobs_by_reference
 from dl4jlegacy.datasets.tables import stored_tables
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.training.prepare import prepare
 
 pytestmark = pytest.mark.usefixtures("cars")
-SHORT = ("--epochs", "2", "--jobs-per-round", "4", "--batch-size", "8", "--format", "json")
+SHORT = ("--epochs", "2", "--jobs-per-round", "4", "--batch-size", "8")
 PRICE = ("--label", "price", "--regression")
 
 
@@ -39,24 +38,10 @@ def cars(here: Path) -> Path:
     return here
 
 
-def test_every_kind_is_learned_to_the_same_parameters(dl4j: Any, cars: Path) -> None:
-    found = {
-        name: json.loads(dl4j("train", name, *PRICE, *SHORT, "--workers", workers))
-        for name, workers in (
-            ("cars.csv", "1"),
-            ("cars.parquet", "4"),
-            ("cars.jsonl", "1"),
-            ("parts", "2"),
-        )
-    }
-    assert len({report["params_sha256"] for report in found.values()}) == 1
-    assert len({report["r2"] for report in found.values()}) == 1
-
-
 def test_a_model_of_one_kind_takes_the_others_and_says_what_does_not_fit(dl4j: Any, cars: Path) -> None:
     dl4j("train", "cars.parquet", "--label", "1", *SHORT, "--out", "m.zip")
     others = ("cars.csv", "cars.jsonl", "cars.parquet", "parts/*")
-    reports = [json.loads(dl4j("evaluate", "m.zip", "--dataset", name, "--format", "json")) for name in others]
+    reports = [dl4j.json("evaluate", "m.zip", "--dataset", name) for name in others]
     assert len({report["loss"] for report in reports}) == 1
     answers = {dl4j("predict", "m.zip", name) for name in ("cars.csv", "cars.jsonl", "cars.feather", "cars.parquet")}
     assert len(answers) == 1 and len(answers.pop().splitlines()) == 64
@@ -76,16 +61,9 @@ def test_a_run_on_parts_named_by_a_pattern_goes_on_from_any_folder(
     dl4j(*train, "--checkpoint-dir", "run", "--checkpoint-every", "1")
     kept = Path("run", "conf.json")
     kept.write_text(json.dumps({**json.loads(kept.read_text()), "epochs": 3}), encoding="utf-8")
-    longer = json.loads(dl4j(*train, "--epochs", "3"))["params_sha256"]
+    longer = dl4j.json(*train, "--epochs", "3")["params_sha256"]
     monkeypatch.chdir("/")
-    assert json.loads(dl4j("resume", str(cars / "run"), "--format", "json"))["params_sha256"] == longer
-
-
-def test_workers_read_parts_themselves(cars: Path) -> None:
-    fields = {"dataset": str(cars / "parts"), "data_by_reference": True, "epochs": 1}
-    run, _ = prepare(Conf(**fields), frozenset(fields), label="price", regression=True)
-    jobs = jobs_by_reference(Conf.from_json(run.conf.to_json()), run.plan)
-    assert jobs is not None and jobs.work(run.plan.slot(0, 0))[0].n_out == 1
+    assert dl4j.json("resume", str(cars / "run"))["params_sha256"] == longer
 
 
 def test_the_data_commands_take_every_kind(dl4j: Any, cars: Path) -> None:
@@ -97,33 +75,6 @@ def test_the_data_commands_take_every_kind(dl4j: Any, cars: Path) -> None:
     assert "6  missing values in 'age': row 1, row 12, row 23" in said
     assert "line 1" in dl4j("data", "validate", "cars.jsonl", *PRICE)
     assert dl4j("data", "validate", "parts/*.parquet", *PRICE).count("16 rows") == 4
-
-
-def test_a_table_that_lies_in_files_is_learned_to_the_same_parameters(
-    dl4j: Any, cars: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    train = ("train", "cars.csv", *PRICE, *SHORT, "--validation", "0.2")
-    held = json.loads(dl4j(*train))
-    monkeypatch.setenv("DL4J_TABLES_CACHE", str(cars / "cache"))
-    monkeypatch.setattr(stored_tables, "LARGE", 0)
-    stored = json.loads(dl4j(*train, "--workers", "4", "--checkpoint-dir", "run", "--out", "m.zip"))
-    names = ("params_sha256", "r2", "loss", "best")
-    assert {name: stored[name] for name in names} == {name: held[name] for name in names}
-    assert len([place for place in (cars / "cache").iterdir() if not place.is_symlink()]) == 1
-    found = json.loads(dl4j("evaluate", "m.zip", "--dataset", "cars.csv", "--format", "json"))
-    assert found["r2"] == held["r2"]
-    kept = Path("run", "conf.json")
-    kept.write_text(json.dumps({**json.loads(kept.read_text()), "epochs": 3}), encoding="utf-8")
-    longer = json.loads(dl4j("resume", "run", "--format", "json"))["params_sha256"]
-    fields = {"dataset": str(cars / "cars.csv"), "data_by_reference": True, "epochs": 1}
-    run, _ = prepare(Conf(**fields), frozenset(fields), label="price", regression=True)
-    jobs = jobs_by_reference(Conf.from_json(run.conf.to_json()), run.plan)
-    assert jobs is not None
-    [batch, *_] = jobs.work(run.plan.slot(0, 0))
-    monkeypatch.setattr(stored_tables, "LARGE", 1 << 40)
-    assert json.loads(dl4j(*train, "--epochs", "3"))["params_sha256"] == longer
-    expected = jobs_by_reference(Conf.from_json(run.conf.to_json()), run.plan)
-    assert expected is not None and expected.work(run.plan.slot(0, 0))[0] == batch
 
 
 def test_a_large_table_of_numbers_gets_a_schema(cars: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,17 +9,13 @@ from typing import Any
 import pytest
 
 from dl4jlegacy import load_model
-from dl4jlegacy.cluster.reached_data import jobs_by_reference
 from dl4jlegacy.datasets import Reading, load
 from dl4jlegacy.datasets.text.texts import UNKNOWN, TextReader
-from dl4jlegacy.errors import DataError
 from dl4jlegacy.models.prediction import blocks_of
-from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.training.prepare import prepare
 
 pytestmark = pytest.mark.usefixtures("here")
 WORDS = ("--tokens", "words", "--vocabulary-size", "50")
-SHORT = ("--epochs", "1", "--jobs-per-round", "4", "--batch-size", "8", "--format", "json")
+SHORT = ("--epochs", "1", "--jobs-per-round", "4", "--batch-size", "8")
 FABLE = "The fox saw the grapes, and the grapes hung high. The crow saw the fox, and the fox left.\n"
 
 
@@ -31,7 +27,7 @@ def notes(here: Path) -> Path:
 
 
 def trained(dl4j: Any, *options: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(dl4j("train", *options))
+    found: dict[str, Any] = dl4j.json("train", *options)
     return found
 
 
@@ -43,7 +39,7 @@ def test_a_text_is_learned_by_words_evaluated_and_predicted(dl4j: Any, notes: Pa
     model = load_model("m.zip")
     assert model.reading.text == TextReader(tokens="words", vocabulary_size=50)
     assert model.label_names[:4] == (UNKNOWN, "the", "fox", ",") and len(model.label_names) == 12
-    found = json.loads(dl4j("evaluate", "m.zip", "--dataset", "notes.txt", "--format", "json"))
+    found = dl4j.json("evaluate", "m.zip", "--dataset", "notes.txt")
     assert (found["accuracy"], found["loss"]) == (report["accuracy"], report["loss"])
     Path("lines.txt").write_text("The fox saw the\n\nthe grapes hung\nThe CROW\n", encoding="utf-8")
     lines = dl4j("predict", "m.zip", "lines.txt").splitlines()
@@ -87,38 +83,8 @@ def test_unknown_words_are_one_word_in_predictions_and_evaluations(dl4j: Any, no
     zebra, okapi = dl4j("predict", "m.zip", "lines.txt", "--probabilities").splitlines()
     assert zebra == okapi
     Path("others.txt").write_text("a zebra and an okapi met. " * 60, encoding="utf-8")
-    found = json.loads(dl4j("evaluate", "m.zip", "--dataset", "others.txt", "--split", "all", "--format", "json"))
+    found = dl4j.json("evaluate", "m.zip", "--dataset", "others.txt", "--split", "all")
     assert found["examples"] > 5 and 0 <= found["accuracy"] <= 1
-
-
-def test_the_parameters_are_the_same_for_any_number_of_workers_by_reference_and_after_a_stop(
-    dl4j: Any, here: Path, notes: Path
-) -> None:
-    found = [trained(dl4j, "notes.txt", *WORDS, *SHORT, "--workers", str(n))["params_sha256"] for n in (1, 2, 3)]
-    assert len(set(found)) == 1
-    kept = ("--checkpoint-dir", "run", "--checkpoint-every", "1")
-    assert trained(dl4j, "notes.txt", *WORDS, *SHORT, *kept)["params_sha256"] == found[0]
-    conf = json.loads(Path("run", "conf.json").read_text(encoding="utf-8"))
-    assert conf["text"] == {"tokens": "words", "vocabulary_size": 50}
-    Path("run", "conf.json").write_text(json.dumps({**conf, "epochs": 2}), encoding="utf-8")
-    resumed = json.loads(dl4j("resume", "run", "--format", "json", "--out", "m.zip"))
-    longer = trained(dl4j, "notes.txt", *WORDS, *SHORT, "--epochs", "2")
-    assert resumed["params_sha256"] == longer["params_sha256"]
-    assert load_model("run").label_names == load_model("m.zip").label_names
-    assert (
-        load_model("run").reading.text
-        == load_model("m.zip").reading.text
-        == TextReader(tokens="words", vocabulary_size=50)
-    )
-    fields = {"dataset": str(notes), "data_by_reference": True, "epochs": 1, "text": TextReader(tokens="words")}
-    run, data = prepare(Conf(**fields), frozenset(fields))
-    jobs = jobs_by_reference(Conf.from_json(run.conf.to_json()), run.plan)
-    assert jobs is not None
-    carried = jobs.work(run.plan.slot(0, 0))[0]
-    assert carried.features.shape[1:] == (1, 32) and carried.n_out == len(data.label_names)
-    notes.write_text(FABLE.replace("crow", "cat") * 40 + FABLE * 40, encoding="utf-8")
-    with pytest.raises(DataError, match="has data of fingerprint"):
-        jobs_by_reference(run.conf, run.plan)
 
 
 def test_a_text_to_validate_on_has_the_words_that_are_learned(dl4j: Any, notes: Path) -> None:
