@@ -45,6 +45,7 @@ from dl4jlegacy.scaleout.state.records import Head, Manifest, account, advance
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, StateTracker
 from dl4jlegacy.scaleout.workers.perform import MultiLayerNetworkPerformer
 from dl4jlegacy.training.execution import RunExecution
+from dl4jlegacy.training.run import resolve
 
 QUICK = Limits(lease=1.0, poll=0.05)
 
@@ -399,8 +400,8 @@ def test_a_job_that_takes_longer_than_a_run_may_stand_still_ends_well():
     idle = lambda: run._parts.outcome.idle_seconds  # noqa: E731
     performer = lambda conf, kernels: LongJob(conf, kernels, clock, 50.0, idle)  # noqa: E731
     tracker = InMemoryStateTracker(clock)
-    with RunExecution(iterator(), performer=performer, tracker=tracker) as run:
-        run.setup(long)
+    with RunExecution(data := iterator(), performer=performer, tracker=tracker) as run:
+        run.setup(resolve(long, data))
         result = run.train()
     assert result.head.status == "done"
     assert clock.seconds >= 2 * 600.0  # and 300 s without a batch would have been too long

@@ -16,6 +16,7 @@ import typer
 import typer.core
 
 from dl4jlegacy.cli.options.read import variable_of
+from dl4jlegacy.cli.outputs.answer import Answer
 from dl4jlegacy.errors import UsageError
 from dl4jlegacy.system.console import emit, run_guarded
 from dl4jlegacy.version import __version__
@@ -60,6 +61,15 @@ class _InOrderOfUse(typer.core.TyperGroup):
         return sorted(self.commands, key=list(FAMILIES).index)
 
 
+class _Command(typer.core.TyperCommand):
+    """A command that prints the ``Answer`` of its function, if that returns one."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Call the function; return the exit status."""
+        found = super().invoke(ctx)
+        return found.print(as_json=ctx.params["format"] != "text") if isinstance(found, Answer) else found
+
+
 def declared(commands: Iterable[str] = FAMILIES) -> typer.Typer:
     """Return ``dl4j`` with these commands, and those that share a module with one.
 
@@ -75,6 +85,9 @@ def declared(commands: Iterable[str] = FAMILIES) -> typer.Typer:
     app.callback(invoke_without_command=True)(_root)
     for family in dict.fromkeys(FAMILIES[name] for name in commands):
         import_module(f"dl4jlegacy.cli.commands.{family}").add_commands(app)
+    for each in (app, *(group.typer_instance for group in app.registered_groups)):
+        for command in each.registered_commands if each else ():
+            command.cls = _Command
     return app
 
 

@@ -65,7 +65,7 @@ from dl4jlegacy.scaleout.workers.plugins import PerformerFactory, checked, find_
 from dl4jlegacy.scaleout.workers.prefetch import prefetched, stop_reading
 from dl4jlegacy.storage.folders import LinesFolder
 from dl4jlegacy.training.progress import shown
-from dl4jlegacy.training.run import Run, TrainingData, folder_of, job_iterator, resolve
+from dl4jlegacy.training.run import Run, TrainingData, folder_of, job_iterator
 
 __all__ = ["RunExecution", "RunStatus", "TrainingResult"]
 
@@ -165,18 +165,13 @@ class RunExecution:
                 raise
             logger.warning("%s", exc)
 
-    def setup(self, conf: Conf | Run, *, resume: bool = False) -> Conf:
-        """Put everything together; return the Conf with all defaults resolved.
-
-        Args:
-            conf: a Conf, which is resolved here, or what ``run.resolve`` made of one, which is taken as it is.
-            resume: as for ``run.resolve``; a ``Run`` says so itself.
+    def setup(self, run: Run) -> Conf:
+        """Put everything together for a run, as ``run.resolve`` returned it; return its Conf.
 
         Errors as for ``ActorNetworkRunner.setup``.
         """
         if self._parts is not None:
             raise UsageError("setup was called twice; make a new runner for another run")
-        run = conf if isinstance(conf, Run) else resolve(conf, self._iterator, resume=resume)
         conf, kernels = run.conf, host_kernels(run.conf.kernels)
         tracker = self._tracker or InMemoryStateTracker()
         made_of = MadeOf(tracker)

@@ -345,7 +345,7 @@ def test_every_command_that_prints_json_has_a_schema_and_is_tried() -> None:
 
 @pytest.mark.parametrize("command", OUTPUTS)
 def test_a_schema_is_a_schema_and_has_an_object_for_a_failure(command: str, dl4j: Dl4j, capsys) -> None:
-    schema = json.loads(dl4j("schema", *command.split()))
+    schema = dl4j.json("schema", *command.split())
     jsonschema.Draft202012Validator.check_schema(schema)
     with pytest.raises(SystemExit) as left:
         main.main([*command.split(), "--nonsense", "--format", "json"])

@@ -25,6 +25,7 @@ from dl4jlegacy.scaleout.state.records import Head, Manifest
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
 from dl4jlegacy.storage.folders import LocalFolder
 from dl4jlegacy.training.execution import RunExecution
+from dl4jlegacy.training.run import resolve
 from tests.scaleout.test_monitor import Leadership, Watched, wait_for
 
 HEAD = Head(run="r", version=9, round=9, model=Manifest("", 0, 0), batches=36, examples=576, status="done")
@@ -197,7 +198,7 @@ def led(
 
     data = IrisDataSetIterator(16)
     with monitor, RunExecution(data, tracker=tracker, monitor=monitor, worker_listeners=[hold]) as execution:
-        execution.setup(conf, resume=takes_over and folder is not None)
+        execution.setup(resolve(conf, data, resume=takes_over and folder is not None))
         result = execution.train(tick, progress=False)
         return result, execution.summary(result)
 

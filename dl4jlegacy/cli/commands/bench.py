@@ -102,28 +102,16 @@ def _help(summary: str, suite: str) -> str:
 Names = Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Only these benchmarks (all).")]
 
 
-@_app.command(help=_help("Measure training on the CPU.", "cpu"))
-def cpu(names: Names = None) -> int:
-    """Run the benchmarks of the CPU."""
-    return run_suite("cpu", names or ())
+def _add(suite: str, summary: str) -> None:
+    @_app.command(suite, help=_help(summary, suite))
+    def run(names: Names = None) -> int:
+        return run_suite(suite, names or ())
 
 
-@_app.command(help=_help("Measure training on a GPU.", "gpu"))
-def gpu(names: Names = None) -> int:
-    """Run the benchmarks of a GPU."""
-    return run_suite("gpu", names or ())
-
-
-@_app.command(help=_help("Measure a cluster on this machine.", "cluster"))
-def cluster(names: Names = None) -> int:
-    """Run the benchmarks of a cluster."""
-    return run_suite("cluster", names or ())
-
-
-@_app.command(help=_help("Measure trained models that answer over HTTP.", "serving"))
-def serving(names: Names = None) -> int:
-    """Run the benchmarks of serving."""
-    return run_suite("serving", names or ())
+_add("cpu", "Measure training on the CPU.")
+_add("gpu", "Measure training on a GPU.")
+_add("cluster", "Measure a cluster on this machine.")
+_add("serving", "Measure trained models that answer over HTTP.")
 
 
 def run_suite(suite: str, names: Sequence[str], *, folder: Path | None = None) -> int:

@@ -9,16 +9,18 @@ import typer
 from dl4jlegacy.cli.commands.dashboard import cluster_source, in_browser
 from dl4jlegacy.cli.commands.observing import ObservedTrainOptions, ObservedWorkerOptions, observing
 from dl4jlegacy.cli.options.read import ResumeOptions, TrainOptions, add_command, cluster_address, import_used
+from dl4jlegacy.cli.outputs.answer import Answer
 from dl4jlegacy.errors import UsageError
-from dl4jlegacy.system.console import emit, open_console
+from dl4jlegacy.system.console import open_console
 from dl4jlegacy.system.strict_json import to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from dl4jlegacy.cli.terminal.progress import ProgressDisplay
     from dl4jlegacy.cluster.address import ClusterAddress
     from dl4jlegacy.cluster.leadership import MasterOptions
+    from dl4jlegacy.scaleout.conf import Conf
     from dl4jlegacy.scaleout.monitoring.observers import RunObserver
     from dl4jlegacy.training.prepare import Report
 
@@ -27,6 +29,7 @@ __all__ = [
     "master",
     "resume_folder_on_cluster",
     "resume_on_cluster",
+    "show_run",
     "train_on_cluster",
     "worker",
 ]
@@ -39,6 +42,27 @@ def add_commands(app: typer.Typer) -> None:
 
 
 # --- the master -------------------------------------------------------------------------------------------------------
+
+
+def show_run(
+    options: TrainOptions | ResumeOptions,
+    start: Callable[[ProgressDisplay], Report],
+    conf: Conf,
+    address: ClusterAddress | None = None,
+    *,
+    warning: str = "",
+) -> None:
+    """Show a run to its end; args as for ``show_training``, ``address``: where it is registered, if it is."""
+    from dl4jlegacy.cli.terminal.next_steps import RunLocation
+    from dl4jlegacy.cli.terminal.progress import show_training
+
+    show_training(
+        start,
+        RunLocation(conf.checkpoint_dir, conf.run, address, conf.data_dir),
+        warning=warning,
+        as_json=options.format == "json",
+        json_lines=options.log_format == "json",
+    )
 
 
 def master(options: ObservedTrainOptions) -> None:
@@ -67,35 +91,21 @@ def train_on_cluster(
     options: ObservedTrainOptions, observers: Sequence[RunObserver], *, local_workers: int | None
 ) -> None:
     """Be the master of a new run; ``local_workers`` are in this process (None: as many as the Conf says)."""
-    from dl4jlegacy.cli.terminal.next_steps import RunLocation
-    from dl4jlegacy.cli.terminal.progress import show_training
     from dl4jlegacy.cluster.master import run_master
     from dl4jlegacy.services.grid import grid_of
-    from dl4jlegacy.training import prepare as training
+    from dl4jlegacy.training.prepare import few_updates
 
     members, cluster_name = grid_of(options.tracker, options.cluster_name, or_else="memory, or ")
     address = _address(options.tracker, options.zookeeper, options.id)
-    conf, given = options.read_conf()
-    run, data = training.prepare(
-        conf.replace(state_tracker_connection_string=members, cluster_name=cluster_name),
-        given,
-        learning_rate=options.learning_rate,
-        updater=options.updater,
-        examples_per_update=options.examples_per_update,
-        label=options.label or "",
-        regression=options.regression,
-        multi_label=options.multi_label,
-        missing=options.missing,
-        local_workers=local_workers,
-        on_cluster=True,
-    )
+    grid = {"state_tracker_connection_string": members, "cluster_name": cluster_name}
+    run, data = options.prepare(local_workers=local_workers, on_cluster=True, **grid)
     with in_browser(options, lambda: cluster_source(address)):
-        show_training(
+        show_run(
+            options,
             lambda display: run_master(run, data, address, _master_options(options, display, observers)),
-            RunLocation(run.conf.checkpoint_dir, run.conf.run, address, run.conf.data_dir),
-            warning=training.few_updates(run),
-            as_json=options.format == "json",
-            json_lines=options.log_format == "json",
+            run.conf,
+            address,
+            warning=few_updates(run),
         )
 
 
@@ -107,12 +117,11 @@ def _address(tracker: str, zookeeper: str | None, id: str | None) -> ClusterAddr
 
 def _stand_by(options: TrainOptions, observers: Sequence[RunObserver]) -> None:
     """Wait behind the present master, and show its run to the end if it dies."""
-    from dl4jlegacy.cli.terminal.next_steps import RunLocation, command
-    from dl4jlegacy.cli.terminal.progress import show_training
+    from dl4jlegacy.cli.terminal.next_steps import command
     from dl4jlegacy.cluster.address import find_conf
     from dl4jlegacy.cluster.master import stand_by
 
-    address, as_json = cluster_address(options.zookeeper, options.id), options.format == "json"
+    address = cluster_address(options.zookeeper, options.id)
     conf = find_conf(address, wait_seconds=60.0)
 
     def start(display: ProgressDisplay) -> Report:
@@ -124,42 +133,31 @@ def _stand_by(options: TrainOptions, observers: Sequence[RunObserver]) -> None:
         report = stand_by(conf, address, _master_options(options, display, observers), on_stand_by=say)
         if report is None:
             over = {"status": "done", "standby": True}
-            emit(to_json(over) if as_json else f"run {conf.run} is over; its master was never gone")
+            Answer(over, f"run {conf.run} is over; its master was never gone").print(as_json=options.format == "json")
             raise typer.Exit(0)
         return report
 
-    show_training(
-        start,
-        RunLocation(conf.checkpoint_dir, address.id, address, conf.data_dir),
-        as_json=as_json,
-        json_lines=options.log_format == "json",
-    )
+    show_run(options, start, conf, address)
 
 
 def resume_on_cluster(options: ResumeOptions, observers: Sequence[RunObserver]) -> None:
     """Take over a registered run whose master is gone, and show it to the end."""
-    from dl4jlegacy.cli.terminal.next_steps import RunLocation
-    from dl4jlegacy.cli.terminal.progress import show_training
     from dl4jlegacy.cluster.leadership import find_run
     from dl4jlegacy.cluster.master import resume_run
 
     given = cluster_address(options.zookeeper, options.id)
     address, conf = find_run(given, options.run, id_given=options.id is not None)
-    changes = options.conf_changes(conf)
-    workers = changes.pop("workers", None)  # of this process; the Conf is that of all
-    conf = conf.replace(**changes)
-    show_training(
+    conf, workers = conf.replace(**options.conf_changes(conf)), options.workers
+    show_run(
+        options,
         lambda display: resume_run(conf, address, _master_options(options, display, observers), workers=workers),
-        RunLocation(conf.checkpoint_dir, conf.run, address, conf.data_dir),
-        as_json=options.format == "json",
-        json_lines=options.log_format == "json",
+        conf,
+        address,
     )
 
 
 def resume_folder_on_cluster(options: ResumeOptions, content: bytes, observers: Sequence[RunObserver]) -> None:
     """Continue a run from its checkpoints on the grid of ``--tracker``; ``content`` is that of its ``conf.json``."""
-    from dl4jlegacy.cli.terminal.next_steps import RunLocation
-    from dl4jlegacy.cli.terminal.progress import show_training
     from dl4jlegacy.cluster.master import resume_from_checkpoints
     from dl4jlegacy.services.grid import grid_of
     from dl4jlegacy.storage import paths as storage
@@ -169,21 +167,19 @@ def resume_folder_on_cluster(options: ResumeOptions, content: bytes, observers: 
     members, cluster_name = grid_of(tracker, options.cluster_name)
     address = _address(tracker, options.zookeeper, options.id)
     begun = training.read_run(options.run, content)
-    changes = options.conf_changes(begun)
-    workers = changes.pop("workers", None)  # of this process; the Conf is that of all
     conf = begun.replace(
-        **changes,
+        **options.conf_changes(begun),
         checkpoint_dir=storage.absolute(options.run),
         state_tracker_connection_string=members,
         cluster_name=cluster_name,
     )
-    show_training(
+    show_run(
+        options,
         lambda display: resume_from_checkpoints(
-            conf, address, _master_options(options, display, observers), workers=workers
+            conf, address, _master_options(options, display, observers), workers=options.workers
         ),
-        RunLocation(conf.checkpoint_dir, conf.run, address, conf.data_dir),
-        as_json=options.format == "json",
-        json_lines=options.log_format == "json",
+        conf,
+        address,
     )
 
 

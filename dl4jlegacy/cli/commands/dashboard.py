@@ -14,8 +14,9 @@ from dl4jlegacy.cli.commands.observing import ObservedTrainOptions
 from dl4jlegacy.cli.options.declarations import number_option, option
 from dl4jlegacy.cli.options.read import ClusterName, Format, Id, Tracker, Zookeeper, cluster_address
 from dl4jlegacy.cli.options.values import not_empty, whole_number
+from dl4jlegacy.cli.outputs.answer import Answer
 from dl4jlegacy.errors import ConfError, UsageError, how_to_install
-from dl4jlegacy.system.console import emit, open_console
+from dl4jlegacy.system.console import open_console
 from dl4jlegacy.system.strict_json import to_json
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def dashboard(
         with told(shown.url, policy, os.environ, sys.stdout) as (url, token_file):
             text = f"run {found.run if found else '?'} is shown at {url} (Ctrl-C ends this){_token_in(token_file)}"
             fields = {"url": url, "run": found.run if found else None, "token_file": token_file}
-            emit(to_json(fields) if format == "json" else text)
+            Answer(fields, text).print(as_json=format == "json")
             shown.serve()
 
 

@@ -19,9 +19,8 @@ from dl4jlegacy.cli.options.read import (
     option,
 )
 from dl4jlegacy.cli.options.values import not_empty
+from dl4jlegacy.cli.outputs.answer import Answer
 from dl4jlegacy.errors import DataError, OutputError, counted
-from dl4jlegacy.system.console import emit, error_fields
-from dl4jlegacy.system.strict_json import to_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,7 +65,7 @@ def inspect(
         option("--out", metavar="FILE", help="Write the schema to this file, for --schema of train.", read=not_empty),
     ] = None,
     format: Format = "text",
-) -> None:
+) -> Answer:
     """Print the columns of a table, their types, ranges and gaps, the labels, and the schema of dl4j train.
 
     A label of real numbers is one to predict, also without --regression.
@@ -89,10 +88,8 @@ def inspect(
         schema = guess_schema(start, label=label or "", regression=numbers, multi_label=multi_label)
     if out is not None:
         _write(out, schema.to_json())
-    if format == "json":
-        emit(to_json({**_fields(found, schema), "schema_path": out}))
-        return
-    emit("\n".join([*_lines(found, schema), *([f"schema       {out}"] if out else [])]))
+    lines = [*_lines(found, schema), *([f"schema       {out}"] if out else [])]
+    return Answer({**_fields(found, schema), "schema_path": out}, lines)
 
 
 @_app.command()
@@ -106,7 +103,7 @@ def validate(
     images: Images = None,
     image_size: ImageSize = None,
     format: Format = "text",
-) -> None:
+) -> Answer:
     """Count what is missing, invalid or duplicated, with examples; fails if training would refuse the file."""
     from dl4jlegacy.training.prepare import refusal
 
@@ -122,21 +119,12 @@ def validate(
         error = _error_of(pairs) or refusal(path, label=label or "", images=reader, **kind)
     else:
         pairs, error = _judged(path, label or "", reader, **kind)
-    if format == "json":
-        fields: dict[str, Any] = {"is_accepted": error is None, "files": [_problems(*pair) for pair in pairs]}
-        emit(to_json(fields if error is None else {**fields, "error": error_fields(error)}))
-    else:
-        lines = [line for pair in pairs for line in _problem_lines(*pair)]
-        emit("\n".join([*lines, _verdict(has_problems=any(parts for _, parts in pairs), is_refused=error is not None)]))
+    verdict = f"takes this{', with the problems above' if any(parts for _, parts in pairs) else ''}"
     if error is not None:
-        error.is_printed = format == "json"
-        raise error
-
-
-def _verdict(*, has_problems: bool, is_refused: bool) -> str:
-    if is_refused:
-        return "verdict: dl4j train refuses this; the error says what to correct"
-    return f"verdict: dl4j train takes this{', with the problems above' if has_problems else ''}"
+        verdict = "refuses this; the error says what to correct"
+    lines = [line for pair in pairs for line in _problem_lines(*pair)]
+    fields = {"is_accepted": error is None, "files": [_problems(*pair) for pair in pairs]}
+    return Answer(fields, [*lines, f"verdict: dl4j train {verdict}"], error)
 
 
 def _error_of(pairs: _Pairs) -> DataError | None:

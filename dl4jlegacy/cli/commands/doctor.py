@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,10 +13,10 @@ import typer
 from dl4jlegacy.cli.options.declarations import option
 from dl4jlegacy.cli.options.read import ClusterName, DataDir, Device, Format, Tracker, Zookeeper
 from dl4jlegacy.cli.options.values import not_empty
+from dl4jlegacy.cli.outputs.answer import Answer
 from dl4jlegacy.errors import DataError, PreflightError, UsageError, counted
 from dl4jlegacy.system import files
-from dl4jlegacy.system.console import emit, error_fields
-from dl4jlegacy.system.strict_json import to_json
+from dl4jlegacy.system.console import emit
 
 if TYPE_CHECKING:
     from dl4jlegacy.doctor import Result
@@ -59,7 +59,7 @@ def doctor(
         bool, typer.Option("--fix", help="Create folders that are missing; remove damaged compiled kernels.")
     ] = False,
     format: Format = "text",
-) -> None:
+) -> Answer:
     """Look whether this machine, and the servers that are named, are as a run needs them; exits with 11 if not."""
     from dl4jlegacy.doctor import Result, Settings, all_checks, examine
 
@@ -79,13 +79,7 @@ def doctor(
         if format != "json":
             emit("\n".join(_lines(result, width, is_first=not results or results[-1].area != result.area)))
         results.append(result)
-    error = _error(results)
-    if format == "json":
-        emit(to_json(_fields(results, error)))
-    else:
-        emit(f"\n{_sum(results)}")
-    if error is not None:
-        raise error
+    return _answer(results)
 
 
 def _data_dir(given: str | None) -> str | None:
@@ -128,34 +122,17 @@ def variables(command: Any) -> frozenset[str]:
     return frozenset(found)
 
 
-def _error(results: Sequence[Result]) -> PreflightError | None:
-    """Return what the command ends with; None: nothing that is needed has failed."""
+def _answer(results: list[Result]) -> Answer:
+    """Return the results; the command fails if a check failed that is needed."""
+    from dl4jlegacy.cli.outputs.structs import Examined
+
+    counts = Counter(result.status for result in results)
+    found = Examined(results, counts["ok"], counts["warning"], counts["failed"], counts["skipped"])
+    warnings = counted(found.warning, "warning")
+    numbers = f"{found.ok} ok, {warnings}, {found.failed} failed, {found.skipped} skipped"
     fatal = [result.name for result in results if result.is_fatal]
-    if not fatal:
-        return None
-    return PreflightError(f"{counted(len(fatal), 'check')} failed of what a run needs: {', '.join(fatal)}")
-
-
-def _fields(results: Sequence[Result], error: PreflightError | None) -> dict[str, Any]:
-    import msgspec
-
-    counts = Counter(result.status for result in results)
-    fields = {
-        "checks": [msgspec.to_builtins(result) for result in results],
-        **{status: counts[status] for status in ("ok", "warning", "failed", "skipped")},
-    }
-    return fields if error is None else {**fields, "error": error_fields(error)}
-
-
-def _sum(results: Sequence[Result]) -> str:
-    counts = Counter(result.status for result in results)
-    parts = [
-        f"{counts['ok']} ok",
-        counted(counts["warning"], "warning"),
-        f"{counts['failed']} failed",
-        f"{counts['skipped']} skipped",
-    ]
-    return f"{counted(len(results), 'check')}: {', '.join(parts)}"
+    error = PreflightError(f"{counted(len(fatal), 'check')} failed of what a run needs: {', '.join(fatal)}")
+    return Answer(found, f"\n{counted(len(results), 'check')}: {numbers}", error if fatal else None)
 
 
 def _lines(result: Result, width: int, *, is_first: bool) -> Iterator[str]:

@@ -10,9 +10,8 @@ import typer
 from dl4jlegacy.cli.commands.explanations import EXPLANATIONS, Explanation
 from dl4jlegacy.cli.options.completion import starting
 from dl4jlegacy.cli.options.read import Format
+from dl4jlegacy.cli.outputs.answer import Answer
 from dl4jlegacy.errors import UsageError, nearest
-from dl4jlegacy.system.console import emit
-from dl4jlegacy.system.strict_json import to_json
 
 __all__ = ["add_commands", "explain"]
 
@@ -34,15 +33,14 @@ def explain(
         ),
     ] = "",
     format: Format = "text",
-) -> None:
+) -> Answer:
     """Say what a code in a message means, and what to do about it; without one, list them all."""
     found = _found(code.strip()) if code else list(EXPLANATIONS)
-    if format == "json":
-        emit(to_json({"codes": [_fields(each) for each in found]}))
-    elif code:
-        emit("\n\n".join(_text(each) for each in found))
+    if code:
+        text = "\n\n".join(map(_text, found))
     else:
-        emit("\n".join(f"{each.code:<18} {_status(each):<8} {textwrap.shorten(each.means, 72)}" for each in found))
+        text = "\n".join(f"{each.code:<18} {_status(each):<8} {textwrap.shorten(each.means, 72)}" for each in found)
+    return Answer({"codes": [_fields(each) for each in found]}, text)
 
 
 def _found(code: str) -> list[Explanation]:

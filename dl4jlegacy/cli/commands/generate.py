@@ -10,9 +10,9 @@ import typer
 
 from dl4jlegacy.cli.options.read import DataDir, Device, ReportFormat, add_command, number_option, option
 from dl4jlegacy.cli.options.values import not_empty, rate
+from dl4jlegacy.cli.outputs.answer import Answer
 from dl4jlegacy.errors import UsageError
 from dl4jlegacy.system.console import emit
-from dl4jlegacy.system.strict_json import to_json
 
 if TYPE_CHECKING:
     from dl4jlegacy.storage.paths import Output
@@ -59,7 +59,7 @@ class GenerateOptions:
     format: ReportFormat = "text"
 
 
-def generate(options: GenerateOptions) -> None:
+def generate(options: GenerateOptions) -> Answer | None:
     """Let a model of texts (char-lstm, word-lstm) go on with a text, a character or a word at a time."""
     from dl4jlegacy.cli.terminal.progress import use_device_and_report
     from dl4jlegacy.models.generation import generate_text
@@ -69,16 +69,15 @@ def generate(options: GenerateOptions) -> None:
         raise UsageError("--seed-text is missing; give what the text begins with, such as --seed-text 'Shall I'")
     with use_device_and_report(options.device) as (kernels, _):
         model = load_model(options.model, kernels=kernels)
-        drawn = {"length": options.length, "temperature": options.temperature, "seed": options.seed}
-        pieces = generate_text(
-            model, options.seed_text, length=options.length, temperature=options.temperature, seed=options.seed
-        )
+        drawn: dict[str, Any] = {"length": options.length, "temperature": options.temperature, "seed": options.seed}
+        pieces = generate_text(model, options.seed_text, **drawn)
         if options.format == "json":
             tokens = "" if model.reading.text is None else model.reading.text.tokens
             text = {"model": model.name, "tokens": tokens, "seed_text": options.seed_text, "text": "".join(pieces)}
-            emit(to_json({**text, **drawn}))
-        elif emit(options.seed_text, end="") and all(emit(piece, end="") for piece in pieces):
+            return Answer({**text, **drawn}, "")
+        if emit(options.seed_text, end="") and all(emit(piece, end="") for piece in pieces):
             emit("")
+    return None
 
 
 _AUTOENCODER = typer.Argument(metavar="MODEL", help="A saved autoencoder, a folder of checkpoints, or one of these.")
@@ -135,7 +134,7 @@ class SampleOptions(GridOptions):
     ] = 1000
 
 
-def reconstruct(options: ReconstructOptions) -> None:
+def reconstruct(options: ReconstructOptions) -> Answer:
     """Draw examples above what an autoencoder (deep-autoencoder, vae, dbn, sda) gives back of them.
 
     The mean squared error is that of all examples, in their own units.
@@ -154,10 +153,10 @@ def reconstruct(options: ReconstructOptions) -> None:
     output.save(functools.partial(reconstruction.write_grid, grid=grid))
     fields = {"examples": found.examples, "drawn": len(found.originals), "mean_squared_error": found.mean_squared_error}
     said = "{drawn} of {examples:,} examples above their reconstructions; mean squared error {mean_squared_error:.6g}"
-    _report(options, output, fields, said)
+    return _answer(options, output, fields, said)
 
 
-def sample(options: SampleOptions) -> None:
+def sample(options: SampleOptions) -> Answer:
     """Draw what a generative model (vae, dbn) finds probable: latent values, or Gibbs chains in its top RBM."""
     from dl4jlegacy.cli.terminal.progress import use_device_and_report
     from dl4jlegacy.models import reconstruction
@@ -171,7 +170,8 @@ def sample(options: SampleOptions) -> None:
         samples = reconstruction.draw_samples(model, count, layer=options.layer, **drawn)
     grid = reconstruction.sample_grid(samples, shape, columns=options.columns)
     output.save(functools.partial(reconstruction.write_grid, grid=grid))
-    _report(options, output, {"rows": options.rows, "columns": options.columns, **drawn}, "{rows} x {columns} samples")
+    fields = {"rows": options.rows, "columns": options.columns, **drawn}
+    return _answer(options, output, fields, "{rows} x {columns} samples")
 
 
 def _output(options: GridOptions) -> Output:
@@ -190,6 +190,5 @@ def _size(options: GridOptions) -> tuple[int, int] | None:
     return None if options.image_size is None else image_size(options.image_size)
 
 
-def _report(options: GridOptions, output: Output, fields: dict[str, Any], said: str) -> None:
-    fields = {"model": options.model, "out": output.place, **fields}
-    emit(to_json(fields) if options.format == "json" else f"{output.place}: {said.format(**fields)}")
+def _answer(options: GridOptions, output: Output, fields: dict[str, Any], text: str) -> Answer:
+    return Answer({"model": options.model, "out": output.place, **fields}, f"{output.place}: {text.format(**fields)}")

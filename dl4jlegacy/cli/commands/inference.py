@@ -27,9 +27,9 @@ from dl4jlegacy.cli.options.read import (
     variable_of,
 )
 from dl4jlegacy.cli.options.values import not_empty, one_of
+from dl4jlegacy.cli.outputs.answer import Answer
 from dl4jlegacy.errors import UsageError
 from dl4jlegacy.system.console import emit
-from dl4jlegacy.system.strict_json import to_json
 
 if TYPE_CHECKING:
     from dl4jlegacy.arrays.backend import Array
@@ -148,7 +148,7 @@ def _write_scores(output: Output, network: Network, examples: DataSet) -> None:
     output.save(functools.partial(write_texts, texts=itertools.chain(["row,loss"], lines)))
 
 
-def evaluate(options: EvaluateOptions) -> None:
+def evaluate(options: EvaluateOptions) -> Answer:
     """Evaluate a saved model on a data set; with --tracker by the workers of a cluster (dl4j worker)."""
     from dl4jlegacy.cli.terminal.progress import use_device_and_report
     from dl4jlegacy.models.model import evaluate_model
@@ -162,7 +162,7 @@ def evaluate(options: EvaluateOptions) -> None:
         model = load_model(options.model, kernels=kernels)
         evaluation, fields = evaluate_model(model, options.dataset, options.data_dir or "", **chosen)
     fields["device"] = used.label
-    emit(to_json(fields) if options.format == "json" else evaluation.text())
+    return Answer(fields, evaluation.text())
 
 
 def _evaluate_by(options: EvaluateOptions) -> Evaluate:
@@ -181,7 +181,7 @@ def _evaluate_by(options: EvaluateOptions) -> Evaluate:
     return functools.partial(evaluate_with_workers, workers=options.workers, device=options.device or "")
 
 
-def predict(options: PredictOptions) -> None:
+def predict(options: PredictOptions) -> Answer | None:
     """Print what a saved model says of each row of a table, or each image: its class, or a number.
 
     The file may be huge.
@@ -204,12 +204,9 @@ def predict(options: PredictOptions) -> None:
                 for text in texts:
                     if not emit(text):
                         break
-                return
+                return None
             output.save(functools.partial(write_texts, texts=texts))
-    place = output.place
-    emit(
-        f"the predictions are in {place}" if options.format == "text" else to_json({"model": model.name, "out": place})
-    )
+    return Answer({"model": model.name, "out": output.place}, f"the predictions are in {output.place}")
 
 
 def _predicted(
@@ -272,7 +269,7 @@ def export(
         typer.Option("--dl4j-version", metavar="0.9.1|1.0.0", help="The Deeplearning4j that is to read the model."),
     ] = None,
     format: ReportFormat = "text",
-) -> None:
+) -> Answer:
     """Write a run's newest checkpoint, or a model file, as a model of any kind; a run may go on."""
     from dl4jlegacy.nn.interchange.dl4j.versions import VERSIONS
     from dl4jlegacy.training.checkpoints import convert_model, export_model, is_model_file
@@ -292,5 +289,4 @@ def export(
         said = "the model of run {run} in round {round}, after {examples:,} examples, is in {model_path}"
     if best:
         said = "the best model of run {run}, scored {score:.6g} in round {round}, is in {model_path}"
-    text = said.format(**fields)
-    emit(to_json(fields) if format == "json" else text)
+    return Answer(fields, said.format(**fields))

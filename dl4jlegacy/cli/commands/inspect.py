@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -16,6 +16,7 @@ import typer
 
 from dl4jlegacy.cli.options.read import Format, Id, Zookeeper, cluster_address, option
 from dl4jlegacy.cli.options.values import seconds
+from dl4jlegacy.cli.outputs.answer import Answer
 from dl4jlegacy.errors import TrackerError, UsageError, counted
 from dl4jlegacy.system.console import emit, open_console
 from dl4jlegacy.system.decoding import described
@@ -62,7 +63,7 @@ def status(
         float | None, option("--every", metavar="SECONDS", help="Between two looks of --watch (1).", read=seconds)
     ] = None,
     format: Format = "text",
-) -> None:
+) -> Answer | None:
     """Show where a registered run is: its master, its workers, and what last failed."""
     from dl4jlegacy.cluster.address import closing, find_conf, open_tracker
     from dl4jlegacy.scaleout.monitoring.run_state import AWAY_SECONDS
@@ -76,7 +77,7 @@ def status(
 
         look = _Look(address)
         watch(look, every=1.0 if every is None else every, close=look.close, as_json=format == "json")
-        return
+        return None
     conf = find_conf(address)
     master, standbys = _candidates(address)
     try:
@@ -88,9 +89,7 @@ def status(
             fields = _status_fields(conf, address, tracker, failures, candidates=(master, standbys))
     except TrackerError as exc:
         raise TrackerError(f"run {conf.run} is stalled: {exc}") from exc
-    emit(to_json(fields) if format == "json" else "\n".join(_status_lines(fields, address)))
-    if fields["state"] == "stalled":
-        raise typer.Exit(STALLED)
+    return Answer(fields, _status_lines(fields, address), exit_status=STALLED if fields["state"] == "stalled" else 0)
 
 
 class _Look:
@@ -185,7 +184,7 @@ def _place(conf: Conf) -> tuple[str, str, str]:
 def _failures(entries: Iterable[JournalEntry]) -> list[dict[str, Any]]:
     """Return the last jobs that failed, or whose process died, as they are shown."""
     failed = ("job_failed", "worker_crashed")
-    return [_entry_fields(entry) for entry in entries if entry.event in failed][-_FAILURES:]
+    return [entry.flat() for entry in entries if entry.event in failed][-_FAILURES:]
 
 
 def _candidates(address: ClusterAddress) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
@@ -319,49 +318,37 @@ def logs(
         bool, typer.Option("--history", help="Show each version of the model instead: score, speed, workers.")
     ] = False,
     format: Format = "text",
-) -> None:
+) -> Answer | None:
     """Show what happened in a run: who came and went, what failed, who took over; or how its model got better."""
     from dl4jlegacy.cluster.address import closing, find_conf, open_tracker
     from dl4jlegacy.scaleout import saved_run
     from dl4jlegacy.scaleout.persistence.journal import Journal, JournalFile
     from dl4jlegacy.storage import paths as storage
 
-    as_json = format == "json"
     if folder is not None:
         if follow:
             raise UsageError("--follow needs a run that is registered; leave the folder out and give --zookeeper")
         if history:
-            _print_history(saved_run.read_history(folder), _states(folder), as_json=as_json)
-        else:
-            _print_entries(JournalFile(storage.open_folder(folder)).read(), as_json=as_json)
-        return
+            return _history(saved_run.read_history(folder), _states(folder))
+        return _journal(JournalFile(storage.open_folder(folder)).read())
     if history:
         raise UsageError("--history needs the folder of the run's checkpoints: dl4j logs DIR --history")
     address = cluster_address(zookeeper, id)
     conf = find_conf(address)
     with closing(open_tracker(conf, address, registered=True)) as tracker:
-        if follow:
-            _follow(tracker, as_json=as_json)
-            _say_where_the_journal_is(conf, as_json=as_json)
-        else:
-            _print_entries(Journal.read(tracker), as_json=as_json)
+        if not follow:
+            return _journal(Journal.read(tracker))
+        _follow(tracker, as_json=format == "json")
+        if conf.checkpoint_dir and format == "text":
+            from dl4jlegacy.cli.terminal.next_steps import command
+
+            shown = command("logs", shlex.quote(conf.checkpoint_dir))
+            open_console().print(f"the run has ended; its journal is kept: {shown}", markup=False, soft_wrap=True)
+        return None
 
 
-def _say_where_the_journal_is(conf: Conf, *, as_json: bool) -> None:
-    """Say on stderr how the journal of a run that has just ended can be read again."""
-    from dl4jlegacy.cli.terminal.next_steps import command
-
-    if conf.checkpoint_dir and not as_json:
-        shown = command("logs", shlex.quote(conf.checkpoint_dir))
-        open_console().print(f"the run has ended; its journal is kept: {shown}", markup=False, soft_wrap=True)
-
-
-def _print_entries(entries: list[JournalEntry], *, as_json: bool) -> None:
-    """Print the entries: as text, or as one JSON object."""
-    if as_json:
-        emit(to_json({"entries": [_entry_fields(entry) for entry in entries]}))
-    elif entries:
-        emit("\n".join(_entry_line(entry) for entry in entries))
+def _journal(entries: list[JournalEntry]) -> Answer:
+    return Answer({"entries": [entry.flat() for entry in entries]}, (entry.text() for entry in entries))
 
 
 def _states(folder: str) -> list[JournalEntry]:
@@ -377,20 +364,24 @@ def _states(folder: str) -> list[JournalEntry]:
         return []
 
 
-def _print_history(entries: list[HistoryEntry], states: list[JournalEntry], *, as_json: bool) -> None:
-    """Print the versions of a run's model and the states between them, one a line, or as one JSON object."""
-    if as_json:
-        versions = [msgspec.to_builtins(entry) for entry in entries]
-        emit(to_json({"history": versions, "states": [_entry_fields(entry) for entry in states]}))
-        return
-    before, left = 0, deque(states)
+def _history(entries: list[HistoryEntry], states: list[JournalEntry]) -> Answer:
+    """Return the versions of a run's model, and the states between them."""
+    fields = {"history": msgspec.to_builtins(entries), "states": [state.flat() for state in states]}
+    return Answer(fields, _history_lines(entries, deque(states)))
+
+
+def _history_lines(entries: list[HistoryEntry], states: deque[JournalEntry]) -> Iterator[str]:
+    before = 0
     for entry in entries:
-        while left and left[0].time <= entry.time:
-            emit(f"{_time(left[0].time)} {left.popleft().line()}")
-        emit(_history_line(entry, entry.examples - before))
+        while states and states[0].time <= entry.time:
+            yield _state_line(states.popleft())
+        yield _history_line(entry, entry.examples - before)
         before = entry.examples
-    for last in left:
-        emit(f"{_time(last.time)} {last.line()}")
+    yield from map(_state_line, states)
+
+
+def _state_line(state: JournalEntry) -> str:
+    return f"{_time(state.time)} {state.line()}"
 
 
 def _history_line(entry: HistoryEntry, examples: int) -> str:
@@ -420,23 +411,15 @@ def _follow(tracker: StateTracker, *, as_json: bool) -> None:
         began = began or head is not None
         over = began and (head is None or head.status != "running")  # looked up before what may be its last entries
         for entry in reader.read():
-            emit(to_json(_entry_fields(entry)) if as_json else _entry_line(entry))
+            emit(to_json(entry.flat()) if as_json else entry.text())
         if over:
             return
         time.sleep(_FOLLOW_SECONDS)
 
 
-def _entry_line(entry: JournalEntry) -> str:
-    return entry.text()
-
-
 def _time(seconds: float) -> str:
     """Return a time of day, which another machine's clock gave, in this one's time zone."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) + f".{int(seconds * 1000) % 1000:03}"
-
-
-def _entry_fields(entry: JournalEntry) -> dict[str, Any]:
-    return entry.flat()
 
 
 # --- drain, stop ------------------------------------------------------------------------------------------------------

@@ -10,10 +10,9 @@ import typer
 
 from dl4jlegacy.cli.options.read import Format, Id, Zookeeper, cluster_address, option
 from dl4jlegacy.cli.options.values import not_empty, one_of
+from dl4jlegacy.cli.outputs.answer import Answer
 from dl4jlegacy.errors import CheckpointError, OutputError, UsageError
 from dl4jlegacy.system import files
-from dl4jlegacy.system.console import emit
-from dl4jlegacy.system.strict_json import to_json
 
 if TYPE_CHECKING:
     from dl4jlegacy.scaleout.monitoring.curves import RunCurves
@@ -53,7 +52,7 @@ def plot(
         typer.Option("--log/--linear", help="Draw by logarithms, where all values are above 0, or as they are."),
     ] = True,
     format: Format = "text",
-) -> None:
+) -> Answer:
     """Draw how runs went: their score, validation and learning rate, each over the others."""
     from dl4jlegacy.scaleout import saved_run
     from dl4jlegacy.scaleout.monitoring.curves import OVER, curves_of
@@ -73,7 +72,7 @@ def plot(
     drawing = curves_svg(found, over=axis, log=log)
     with files.errors_as(OutputError, f"{out} cannot be written", "choose another --out"):
         files.write(files.expand(out), drawing.encode(errors="replace"))
-    emit(to_json(_fields(found, places, out)) if format == "json" else "\n".join(_lines(found, out)))
+    return Answer(_fields(found, places, out), _lines(found, out))
 
 
 def _places(runs: Sequence[str], zookeeper: str | None, id: str | None) -> list[str]:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dl4jlegacy.cli.options.read import ClusterName, Format, Tracker, Zookeeper, cluster_address
+from dl4jlegacy.cli.outputs.answer import Answer
 from dl4jlegacy.errors import UsageError
-from dl4jlegacy.system.console import emit
-from dl4jlegacy.system.strict_json import to_json
 
 if TYPE_CHECKING:
     from dl4jlegacy.cluster.runs import FoundRun
@@ -35,7 +34,7 @@ def runs(
         bool, typer.Option("--clean", help="Remove what has no master and cannot be resumed; the rest stays.")
     ] = False,
     format: Format = "text",
-) -> None:
+) -> Answer:
     """List the runs of which anything is in a grid or in Zookeeper: those with a master, and what others left."""
     from dl4jlegacy.cluster.address import Access
     from dl4jlegacy.cluster.runs import Grid, clean, find_runs
@@ -50,10 +49,9 @@ def runs(
     access = Access(read_secret(os.environ), allows_unsigned(os.environ))
     found = find_runs(zookeeper or "", grids, access)
     removed = clean(found, access) if is_clean else []
-    if format == "json":
-        emit(to_json({"runs": [{**_fields(run), "removed": run in removed} for run in found]}))
-    else:
-        emit("\n".join(line for run in found for line in _lines(run, run in removed)) or "there are no runs")
+    lines = [line for run in found for line in _lines(run, run in removed)]
+    fields = {"runs": [{**_fields(run), "removed": run in removed} for run in found]}
+    return Answer(fields, lines or "there are no runs")
 
 
 def _fields(run: FoundRun) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from dl4jlegacy.cli.options.read import Format
+from dl4jlegacy.cli.outputs.answer import Answer
 from dl4jlegacy.errors import UsageError, nearest
-from dl4jlegacy.system.console import emit
 from dl4jlegacy.system.strict_json import to_json
 
 __all__ = ["add_commands", "schema", "schema_of"]
@@ -26,17 +26,17 @@ def schema(
         list[str] | None, typer.Argument(metavar="[COMMAND]...", help="Such as train, or data inspect.")
     ] = None,
     format: Format = "text",
-) -> None:
+) -> Answer:
     """Print the JSON Schema of what a command prints with --format json; without one, list the commands."""
     from dl4jlegacy.cli.outputs.structs import OUTPUTS
 
     name = " ".join(command or [])
     if not name:
-        emit(to_json({"commands": list(OUTPUTS)}) if format == "json" else "\n".join(OUTPUTS))
-        return
+        return Answer({"commands": list(OUTPUTS)}, OUTPUTS)
     if name not in OUTPUTS:
         raise UsageError(f"there is no schema of {name!r}{nearest(name, tuple(OUTPUTS))}")
-    emit(to_json(schema_of(name), indent=2))
+    found = schema_of(name)
+    return Answer(found, to_json(found, indent=2))
 
 
 def schema_of(command: str) -> dict[str, Any]:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from dl4jlegacy.cli.options.read import Format, number_option, option
 from dl4jlegacy.cli.options.values import not_empty, one_of, rate, seconds
+from dl4jlegacy.cli.outputs.answer import Answer
 from dl4jlegacy.errors import ConfError, how_to_install
-from dl4jlegacy.system.console import emit
-from dl4jlegacy.system.strict_json import to_json
-
-if TYPE_CHECKING:
-    from dl4jlegacy.serving.service import Service
 
 __all__ = ["add_commands", "serve"]
 
@@ -103,17 +99,10 @@ def serve(
             service, listening, reload_seconds=reload_every, drain_seconds=timeout, connections=max_connections
         )
         with server:
-            _announce(service, server.url, format)
+            where = f"{server.url}/predict" if len(paths) == 1 else f"{server.url}/v1/models/NAME/predict"
+            text = f"{', '.join(paths)}: POST {where} (Ctrl-C ends this)"
+            Answer({"url": server.url, "models": list(paths)}, text).print(as_json=format == "json")
             server.wait()
-
-
-def _announce(service: Service, url: str, form: str) -> None:
-    names = list(service.models)
-    if form == "json":
-        emit(to_json({"url": url, "models": names}))
-        return
-    where = f"{url}/predict" if len(names) == 1 else f"{url}/v1/models/NAME/predict"
-    emit(f"{', '.join(names)}: POST {where} (Ctrl-C ends this)")
 
 
 def _check_installed() -> None:

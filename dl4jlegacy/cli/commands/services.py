@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dl4jlegacy.cli.options.read import Format, number_option
+from dl4jlegacy.cli.outputs.answer import Answer
 from dl4jlegacy.errors import TrackerError, UsageError, counted
-from dl4jlegacy.system.console import emit, open_console
-from dl4jlegacy.system.strict_json import to_json
+from dl4jlegacy.system.console import open_console
 
 if TYPE_CHECKING:
     from dl4jlegacy.services.ensemble import Ensemble
@@ -135,15 +135,14 @@ def status(folder: Folder = None, format: Format = "text") -> int:
 
 
 @_app.command()
-def down(folder: Folder = None, format: Format = "text") -> None:
+def down(folder: Folder = None, format: Format = "text") -> Answer:
     """Stop the servers; what they held is gone."""
     from dl4jlegacy.services.servers import Services
 
     stopped = Services.down(folder)
-    if format == "json":
-        emit(to_json({"stopped": stopped, "folder": str(Services.folder(folder))}))
-    else:
-        emit(f"stopped {', '.join(stopped)}" if stopped else f"no servers ran in {Services.folder(folder)}")
+    place = str(Services.folder(folder))
+    text = f"stopped {', '.join(stopped)}" if stopped else f"no servers ran in {place}"
+    return Answer({"stopped": stopped, "folder": place}, text)
 
 
 def _waiting(state: ServicesState) -> tuple[str, ...]:
@@ -162,9 +161,7 @@ def _for_others(ensemble: Ensemble, waiting: tuple[str, ...]) -> Iterator[str]:
 
 
 def _show(state: ServicesState, format: str, silent: tuple[str, ...] = ()) -> None:
-    if format == "json":
-        emit(to_json({**state.to_dict(), "silent": list(silent)}))
-        return
+    """Print the servers; people are told on stderr what to do next."""
     lines = [
         f"hazelcast  {state.hazelcast or 'none'}",
         f"zookeeper  {state.zookeeper or 'none'}",
@@ -178,8 +175,9 @@ def _show(state: ServicesState, format: str, silent: tuple[str, ...] = ()) -> No
         lines += _for_others(state.ensemble, silent)
     elif silent:
         lines.append(f"silent     {', '.join(silent)}: running, but not answering")
-    emit("\n".join(lines))
-    if not state.stopped and (not silent or state.ensemble is not None):
+    as_json = format == "json"
+    Answer({**state.to_dict(), "silent": list(silent)}, lines).print(as_json=as_json)
+    if not as_json and not state.stopped and (not silent or state.ensemble is not None):
         from dl4jlegacy.cli.terminal.next_steps import after_services_up
 
         console = open_console()

@@ -11,9 +11,9 @@ import typer
 
 from dl4jlegacy.cli.options.read import Format, option
 from dl4jlegacy.cli.options.values import not_empty
+from dl4jlegacy.cli.outputs.answer import Answer
 from dl4jlegacy.errors import OutputError, counted
 from dl4jlegacy.system import files
-from dl4jlegacy.system.console import emit
 from dl4jlegacy.system.strict_json import to_json
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def stats(
         option("--trace", metavar="FILE", help="Write a trace, which ui.perfetto.dev opens.", read=not_empty),
     ] = None,
     format: Format = "text",
-) -> None:
+) -> Answer:
     """Show what each phase of a run took that was trained with --collect-training-stats."""
     from dl4jlegacy.scaleout import saved_run
     from dl4jlegacy.scaleout.monitoring.stats_page import stats_page
@@ -57,7 +57,7 @@ def stats(
         _write("--trace", trace, to_json(chrome_trace(found)))
     if html is not None:
         _write("--html", html, stats_page(found, title=f"Training statistics of {run}"))
-    emit(to_json(_fields(found)) if format == "json" else "\n".join(_lines(found)))
+    return Answer(_fields(found), _lines(found))
 
 
 def _write(flag: str, path: str, text: str) -> None:

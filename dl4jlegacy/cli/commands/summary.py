@@ -9,10 +9,9 @@ import typer
 
 from dl4jlegacy.cli.options.read import MODELS, number_option, option
 from dl4jlegacy.cli.options.values import text_or_json
+from dl4jlegacy.cli.outputs.answer import Answer
 from dl4jlegacy.errors import ConfError, ModelError, OutputError, nearest
 from dl4jlegacy.system import files
-from dl4jlegacy.system.console import emit
-from dl4jlegacy.system.strict_json import to_json
 
 if TYPE_CHECKING:
     from dl4jlegacy.nn.networks import NetworkConfiguration
@@ -49,7 +48,7 @@ def summary(
     format: Annotated[
         str, option("--format", metavar="text|json", help="As text, or as JSON.", read=text_or_json)
     ] = "text",
-) -> None:
+) -> Answer:
     """Print a network's layers, shapes, parameters, memory and multiply-adds."""
     from dl4jlegacy.nn.summary import summarize
     from dl4jlegacy.ui.network_svg import network_svg
@@ -57,10 +56,7 @@ def summary(
     found = summarize(configuration_of(model, dataset))
     if svg is not None:
         _write(svg, network_svg(found, Path(model).name))
-    if format == "json":
-        emit(to_json({"model": model, **found.to_dict(batch_size), "svg": svg}))
-    else:
-        emit(found.text(batch_size))
+    return Answer({"model": model, **found.to_dict(batch_size), "svg": svg}, found.text(batch_size))
 
 
 def configuration_of(model: str, dataset: str = "") -> NetworkConfiguration:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -16,6 +16,7 @@ from dl4jlegacy.errors import CheckpointError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dl4jlegacy.cli.terminal.progress import ProgressDisplay
     from dl4jlegacy.scaleout.monitoring.observers import RunObserver
     from dl4jlegacy.training.prepare import Report
 
@@ -49,34 +50,18 @@ def train(options: ObservedTrainOptions) -> None:
 
 
 def _train_here(options: ObservedTrainOptions, observers: Sequence[RunObserver]) -> None:
-    from dl4jlegacy.cli.terminal.next_steps import RunLocation
-    from dl4jlegacy.cli.terminal.progress import show_training
     from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
     from dl4jlegacy.training import prepare as training
 
-    conf, given = options.read_conf()
-    run, data = training.prepare(
-        conf,
-        given,
-        learning_rate=options.learning_rate,
-        updater=options.updater,
-        examples_per_update=options.examples_per_update,
-        label=options.label or "",
-        regression=options.regression,
-        multi_label=options.multi_label,
-        missing=options.missing,
-    )
+    run, data = options.prepare()
     tracker = InMemoryStateTracker()
+
+    def start(display: ProgressDisplay) -> Report:
+        parts: Any = {"tracker": tracker, "observers": observers}
+        return training.train(run, data, out=options.out or "", tick=display.tick, **parts)
+
     with in_browser(options, lambda: local_source(run, tracker)):
-        show_training(
-            lambda display: training.train(
-                run, data, out=options.out or "", tick=display.tick, tracker=tracker, observers=observers
-            ),
-            RunLocation(run.conf.checkpoint_dir, data_dir=run.conf.data_dir),
-            warning=training.few_updates(run),
-            as_json=options.format == "json",
-            json_lines=options.log_format == "json",
-        )
+        cluster.show_run(options, start, run.conf, warning=training.few_updates(run))
 
 
 def resume(options: ObservedResumeOptions) -> None:
@@ -104,8 +89,6 @@ def resume(options: ObservedResumeOptions) -> None:
 
 def _resume_folder(options: ObservedResumeOptions, content: bytes, observers: Sequence[RunObserver]) -> None:
     """Continue a run from its checkpoints, in this process; ``content`` is that of its ``conf.json``."""
-    from dl4jlegacy.cli.terminal.next_steps import RunLocation
-    from dl4jlegacy.cli.terminal.progress import ProgressDisplay, show_training
     from dl4jlegacy.storage import paths as storage
     from dl4jlegacy.system import files
     from dl4jlegacy.training import data as run_data
@@ -114,7 +97,8 @@ def _resume_folder(options: ObservedResumeOptions, content: bytes, observers: Se
 
     folder = options.run if storage.is_remote(options.run) else str(files.expand(options.run))
     begun = training.read_run(folder, content)
-    conf = begun.replace(**options.conf_changes(begun), checkpoint_dir=folder)
+    workers = begun.workers if options.workers is None else options.workers
+    conf = begun.replace(**options.conf_changes(begun), workers=workers, checkpoint_dir=folder)
     data = run_data.data_of(conf)
 
     def start(display: ProgressDisplay) -> Report:
@@ -122,9 +106,4 @@ def _resume_folder(options: ObservedResumeOptions, content: bytes, observers: Se
         run = resolve(conf, there, resume=True, changed_code=options.changed_code)
         return training.train(run, data, out=options.out or "", tick=display.tick, observers=observers)
 
-    show_training(
-        start,
-        RunLocation(folder, data_dir=conf.data_dir),
-        as_json=options.format == "json",
-        json_lines=options.log_format == "json",
-    )
+    cluster.show_run(options, start, conf)

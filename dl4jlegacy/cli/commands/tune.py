@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,9 +28,10 @@ from dl4jlegacy.cli.options.read import (
     option,
 )
 from dl4jlegacy.cli.options.values import not_empty, one_of, text_or_json
+from dl4jlegacy.cli.outputs.answer import Answer
 from dl4jlegacy.cli.terminal.next_steps import command
 from dl4jlegacy.errors import UsageError, counted
-from dl4jlegacy.system.console import emit, open_console
+from dl4jlegacy.system.console import open_console
 from dl4jlegacy.system.exits import Stopped
 from dl4jlegacy.system.strict_json import to_json
 
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
     from dl4jlegacy.tuning import FinishedTrial, SearchCluster, SearchResult
 
 __all__ = ["TuneOptions", "add_commands", "tune"]
-
-_SEED = 123
 
 
 def _pruner(label: str, text: str) -> str:
@@ -59,7 +58,7 @@ class TuneOptions:
         count_option("--workers", "Worker threads of all trials together (4); of this process, on a cluster.", least=0),
     ] = None
     at_once: Annotated[int, number_option("--at-once", help="Trials that run at the same time (1).", least=1)] = 1
-    seed: Annotated[int, number_option("--seed", help="Seed of the search (123).", least=-(2**63))] = _SEED
+    seed: Annotated[int, number_option("--seed", help="Seed of the search (123).", least=-(2**63))] = 123
     storage: Annotated[
         str | None,
         option(
@@ -119,7 +118,7 @@ def add_commands(app: typer.Typer) -> None:
     add_command(app, tune, TuneOptions)
 
 
-def tune(options: TuneOptions) -> None:
+def tune(options: TuneOptions) -> Answer:
     """Search for good settings: train with those that the section search of CONF allows, and keep the best.
 
     Each trial is scored on its validation data (a fifth of the training data). Needs Optuna: ./install tune.
@@ -160,7 +159,7 @@ def tune(options: TuneOptions) -> None:
     except Stopped as stop:
         stop.hint = _how_to_go_on(options)
         raise
-    emit(to_json(_report(found, options)) if options.format == "json" else _text(found, options))
+    return Answer(_report(found, options), _text(found, options))
 
 
 def _cluster(options: TuneOptions) -> SearchCluster | None:
@@ -193,30 +192,18 @@ def _how_to_go_on(options: TuneOptions) -> str:
         return "; nothing is kept: with --storage FILE a search can go on later"
     from dl4jlegacy.tuning.storage_address import spoken_storage
 
-    words = [shlex.quote(str(options.conf)), "--trials", str(options.trials)]
-    values = {
-        "--workers": options.workers,
-        "--at-once": None if options.at_once == 1 else options.at_once,
-        "--seed": None if options.seed == _SEED else options.seed,
-        "--storage": spoken_storage(options.storage),
-        "--study": None if options.study == "search" else options.study,
-        "--pruner": None if options.pruner == "median" else options.pruner,
-        "--tracker": options.tracker,
-        "--cluster-name": options.cluster_name,
-        "--zookeeper": options.zookeeper if options.tracker else None,
-        "--id": options.id if options.tracker else None,
-        "--bind": None if options.bind == "127.0.0.1" else options.bind,
-        "--label": options.label,
-        "--missing": None if options.missing is None else ",".join(options.missing),
-        "--out-conf": options.out_conf,
-        "--out": options.out,
-        "--plot": options.plot,
-    }
-    for flag, value in values.items():
-        words += [] if value is None else [flag, shlex.quote(str(value))]
-    words += ["--regression"] if options.regression else []
-    words += ["--multi-label"] if options.multi_label else []
-    words += ["--keep-index"] if options.keep_index else []
+    shown = replace(options, storage=spoken_storage(options.storage))
+    if options.missing is not None:
+        shown = replace(shown, missing=",".join(options.missing))
+    if not options.tracker:  # Zookeeper's may be in the environment
+        shown = replace(shown, zookeeper=None, id=None)
+    words = [shlex.quote(str(options.conf))]
+    for each in fields(TuneOptions):
+        value = getattr(shown, each.name)
+        is_told = value != each.default and each.name not in ("conf", "format", "log_format")
+        if is_told or each.name == "trials":
+            flag = f"--{each.name.replace('_', '-')}"
+            words += [flag] if value is True else [flag, shlex.quote(str(value))]
     return f"; `{command('tune', *words)}` goes on from there"
 
 

@@ -8,15 +8,15 @@ import typer
 
 from dl4jlegacy.cli.options.completion import MODELS, starting
 from dl4jlegacy.cli.options.read import Format
+from dl4jlegacy.cli.outputs.answer import Answer
 from dl4jlegacy.system.console import emit
-from dl4jlegacy.system.strict_json import to_json
 
 __all__ = ["add_commands", "warm_up"]
 
 
 def add_commands(app: typer.Typer) -> None:
     """Add this module's command to ``dl4j``."""
-    app.command(name="warm-up")(warm_up)
+    app.command("warm-up")(warm_up)
 
 
 def warm_up(
@@ -25,7 +25,7 @@ def warm_up(
         typer.Argument(metavar="[MODEL]...", help="Of the zoo; all.", autocompletion=starting(MODELS)),
     ] = None,
     format: Format = "text",
-) -> None:
+) -> Answer:
     """Compile the kernels of models for this processor, so that their first run need not wait for it."""
     from dl4jlegacy.kernels import load_for_host
     from dl4jlegacy.nn.compiling import warm_up as warming
@@ -37,11 +37,11 @@ def warm_up(
             shown = "what any run needs" if each.name == warming.RUNS else each.name
             emit(f"{shown:<18} {each.seconds:6.1f} s, the next time {each.again:.2f} s")
     folder = _cache() if load_for_host().name == "numba" else None
-    if format == "json":
-        *trained, (_, runs) = done
-        emit(to_json({"models": [{"model": name, **times} for name, times in trained], "runs": runs, "cache": folder}))
-    else:
-        emit(f"kept in {folder}" if folder else "kept nowhere: not compiled (NumPy's), or no folder is writable")
+    *trained, (_, runs) = done
+    return Answer(
+        {"models": [{"model": name, **times} for name, times in trained], "runs": runs, "cache": folder},
+        f"kept in {folder}" if folder else "kept nowhere: not compiled (NumPy's), or no folder is writable",
+    )
 
 
 def _cache() -> str | None:

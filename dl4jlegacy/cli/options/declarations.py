@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import os
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
 from dl4jlegacy.cli.options.completion import completed
 from dl4jlegacy.cli.options.values import not_empty, one_of, whole_number
 
-__all__ = ["PoisonJobs", "count_option", "number_option", "option", "text_option", "variable_of"]
+__all__ = ["PoisonJobs", "add_command", "count_option", "number_option", "option", "text_option", "variable_of"]
+
+T = TypeVar("T")
 
 
 def option(
@@ -77,3 +81,31 @@ PoisonJobs = Annotated[
 def count_option(flag: str, help: str, *, least: int = 1) -> Any:
     """Return that of a whole number of at least ``least``."""
     return number_option(flag, help=help, least=least, variable=variable_of(flag))
+
+
+def add_command(app: typer.Typer, run: Callable[[T], Any], options: type[T], **settings: Any) -> None:
+    """Add a command to ``app`` whose parameters are the fields of a dataclass; those that it inherits come last.
+
+    Args:
+        run: called with the options; its name and docstring are the command's.
+        options: the dataclass; its fields are annotated with ``typer`` declarations.
+        settings: as for ``typer.Typer.command``.
+    """
+
+    def command(**values: Any) -> Any:
+        return run(options(**values))
+
+    hints = get_type_hints(options, include_extras=True)
+    fields = dataclasses.fields(options)  # type: ignore[arg-type]  # T is a dataclass
+    parameters = [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default,
+            annotation=hints[field.name],
+        )
+        for field in sorted(fields, key=lambda field: field.name not in options.__annotations__)
+    ]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
+    command.__name__, command.__doc__ = run.__name__, run.__doc__
+    app.command(**settings)(command)

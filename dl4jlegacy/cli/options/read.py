@@ -6,19 +6,17 @@ so that each kind of mistake has one message, which names the option (or the var
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dl4jlegacy.cli.options import completion
-from dl4jlegacy.cli.options.declarations import PoisonJobs, number_option, option, variable_of
+from dl4jlegacy.cli.options.declarations import PoisonJobs, add_command, number_option, option, variable_of
 from dl4jlegacy.cli.options.declarations import count_option as _number
 from dl4jlegacy.cli.options.declarations import text_option as _text
 from dl4jlegacy.cli.options.values import (
@@ -36,7 +34,9 @@ from dl4jlegacy.errors import UsageError
 
 if TYPE_CHECKING:
     from dl4jlegacy.cluster.address import ClusterAddress
+    from dl4jlegacy.datasets import DataSource
     from dl4jlegacy.scaleout.conf import Conf
+    from dl4jlegacy.training.run import Run
 
 __all__ = [
     "MODELS",
@@ -71,7 +71,6 @@ __all__ = [
 MODELS, UPDATERS = completion.listed(completion.MODELS), completion.listed(completion.UPDATERS)
 """The models of the zoo, and the updaters, for the help."""
 
-T = TypeVar("T")
 _ID = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
 # -- reading one value -------------------------------------------------------------------------------------------------
@@ -434,6 +433,30 @@ class TrainOptions:
             raise UsageError("--collect-training-stats writes beside the run's checkpoints; give --checkpoint-dir")
         return conf, named
 
+    def prepare(
+        self, *, local_workers: int | None = None, on_cluster: bool = False, **grid: str
+    ) -> tuple[Run, DataSource]:
+        """Return the new run that options, environment and file describe, and its data.
+
+        Args and errors as for ``training.prepare`` and ``read_conf``; ``grid``: the Conf's fields of its tracker.
+        """
+        from dl4jlegacy.training.prepare import prepare
+
+        conf, given = self.read_conf()
+        return prepare(
+            conf.replace(**grid),
+            given,
+            learning_rate=self.learning_rate,
+            updater=self.updater,
+            examples_per_update=self.examples_per_update,
+            label=self.label or "",
+            regression=self.regression,
+            multi_label=self.multi_label,
+            missing=self.missing,
+            local_workers=local_workers,
+            on_cluster=on_cluster,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeOptions:
@@ -470,10 +493,10 @@ class ResumeOptions:
     log_format: ProgressFormat = "text"
 
     def conf_changes(self, conf: Conf) -> dict[str, Any]:
-        """Return the fields of the run's Conf that are to be changed."""
+        """Return the fields of the run's Conf that are to be changed, but for the workers, which are this process's."""
         from dl4jlegacy.storage import paths as storage
 
-        changes = _given(self, ("workers", "min_workers", "poison_jobs", "device", "device_memory_limit"))
+        changes = _given(self, ("min_workers", "poison_jobs", "device", "device_memory_limit"))
         if self.data_dir is not None:
             changes["data_dir"] = storage.absolute(self.data_dir)  # whoever takes over next may be in another folder
         if self.mixed_devices:
@@ -550,36 +573,6 @@ def import_used(modules: str | None) -> None:
         from dl4jlegacy.scaleout.workers.plugins import import_parts
 
         import_parts(modules.split(","))
-
-
-def add_command(
-    app: typer.Typer, run: Callable[[T], Any], options: type[T], *, name: str | None = None, **settings: Any
-) -> None:
-    """Add a command to ``app`` whose parameters are the fields of a dataclass; those that it inherits come last.
-
-    Args:
-        run: called with the options; its name and docstring are the command's, unless ``name`` and ``settings`` say so.
-        options: the dataclass; its fields are annotated with ``typer`` declarations.
-        settings: as for ``typer.Typer.command``.
-    """
-
-    def command(**values: Any) -> Any:
-        return run(options(**values))
-
-    hints = get_type_hints(options, include_extras=True)
-    fields = dataclasses.fields(options)  # type: ignore[arg-type]  # T is a dataclass
-    parameters = [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default,
-            annotation=hints[field.name],
-        )
-        for field in sorted(fields, key=lambda field: field.name not in options.__annotations__)
-    ]
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
-    command.__name__, command.__doc__ = run.__name__, run.__doc__
-    app.command(name, **settings)(command)
 
 
 def cluster_address(zookeeper: str | None, id: str | None) -> ClusterAddress:
