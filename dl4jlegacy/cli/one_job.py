@@ -104,7 +104,7 @@ def _perform(given: argparse.Namespace) -> None:
             f"run {conf.run} names no data set that could be read here; call dl4jlegacy.cli.one_job.perform_one_job "
             "with the jobs of the program that began it"
         )
-    jobs = job_iterator(conf, training.training_data(conf, run_data.data_of(conf)))
+    jobs = job_iterator(conf, training.training_data(conf, run_data.reload(conf)))
     round_, slot = int(found[1]), int(found[2])
     emit(f"process {os.getpid()} performs round {round_}, slot {slot} of run {conf.run}")
     sys.stdout.flush()

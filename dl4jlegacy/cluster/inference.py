@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.cluster.address import ClusterAddress
 from dl4jlegacy.cluster.ending import forget
-from dl4jlegacy.cluster.leadership import LedRun, MasterOptions, leading_new_run
+from dl4jlegacy.cluster.leadership import MasterOptions, MasterRun, elect_new
 from dl4jlegacy.datasets import DataSet
 from dl4jlegacy.errors import TrackerError
 from dl4jlegacy.models.model import TrainedModel
@@ -106,9 +106,9 @@ def _lead(work: PredictionRun | ScoringRun, run: Run, address: ClusterAddress, o
 
 
 @contextlib.contextmanager
-def _leading(run: Run, address: ClusterAddress, options: MasterOptions | None) -> Iterator[LedRun]:
+def _leading(run: Run, address: ClusterAddress, options: MasterOptions | None) -> Iterator[MasterRun]:
     """Lead a new run; clear it up when what is done inside is done, or fails."""
-    with leading_new_run(run, address, options or MasterOptions()) as led:
+    with elect_new(run, address, options or MasterOptions()) as led:
         try:
             yield led
         except BaseException:

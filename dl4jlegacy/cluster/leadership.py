@@ -1,9 +1,9 @@
 """How a process becomes the master of a run on a cluster, leads it, and leaves it: new, or after another master.
 
-Each way is a context manager that yields a ``LedRun``: a run whose ``Conf`` is registered in Zookeeper, so that workers
-find it, and whose tracker and monitor are ready for a ``RunExecution``. At the end the run is cleared up if it is over,
-and left for somebody to continue if not. Everything that matters is in the tracker, so a master that dies is replaced
-by a standby, or by who resumes the run, in the round where it was.
+Each way is a context manager that yields a ``MasterRun``: a run whose ``Conf`` is registered in Zookeeper, so that
+workers find it, and whose tracker and monitor are ready for a ``RunExecution``. At the end a run that is over is
+cleared up, and any other one can be continued. Everything that matters is in the tracker, so a master that dies is
+replaced by a standby, or by who resumes the run, in the round where it was.
 
 Legacy: ``ZooKeeperConfigurationRegister``, ``ZookeeperConfigurationRetriever``, and the master's half of
 ``DeepLearning4jDistributed``, which nobody could take over.
@@ -51,16 +51,16 @@ from dl4jlegacy.training.run import Run, TrainingData, folder_of, resolve
 
 __all__ = [
     "Candidate",
-    "LedRun",
     "MasterOptions",
+    "MasterRun",
     "check_may_take_over",
     "check_takes_over",
+    "elect_new",
     "find_run",
     "leading",
-    "leading_again",
-    "leading_from_checkpoints",
-    "leading_new_run",
     "resolve_registered",
+    "resume_registered",
+    "resume_saved",
     "standing",
 ]
 
@@ -135,7 +135,7 @@ def standing(address: ClusterAddress, conf: Conf, *, standby: bool = False) -> I
 
 
 @dataclass(slots=True)
-class LedRun:
+class MasterRun:
     """A run that this process leads; changed by one thread.
 
     Attributes:
@@ -156,7 +156,7 @@ class LedRun:
 
 
 @contextlib.contextmanager
-def leading_new_run(run: Run, address: ClusterAddress, options: MasterOptions) -> Iterator[LedRun]:
+def elect_new(run: Run, address: ClusterAddress, options: MasterOptions) -> Iterator[MasterRun]:
     """Be the master of a new run.
 
     Args:
@@ -178,7 +178,7 @@ def leading_new_run(run: Run, address: ClusterAddress, options: MasterOptions) -
 
 
 def check_may_take_over(conf: Conf, address: ClusterAddress) -> None:
-    """Refuse to take a run over that can name files to this process without being believed; before one is touched.
+    """Refuse to take over an unsigned run beyond loopback, whose Conf names files that this process would open.
 
     Raises:
         NotAuthorisedError: it is not signed, and beyond loopback.
@@ -187,9 +187,9 @@ def check_may_take_over(conf: Conf, address: ClusterAddress) -> None:
 
 
 @contextlib.contextmanager
-def leading_again(
+def resume_registered(
     conf: Conf, data: TrainingData, address: ClusterAddress, options: MasterOptions, *, workers: int | None = None
-) -> Iterator[LedRun]:
+) -> Iterator[MasterRun]:
     """Take over a registered run that has failed, or whose master is gone.
 
     Args:
@@ -219,9 +219,9 @@ def leading_again(
 
 
 @contextlib.contextmanager
-def leading_from_checkpoints(
+def resume_saved(
     conf: Conf, data: TrainingData, address: ClusterAddress, options: MasterOptions, *, workers: int | None = None
-) -> Iterator[LedRun]:
+) -> Iterator[MasterRun]:
     """Continue a run from its folder of checkpoints, on a grid and a Zookeeper that may have nothing of it.
 
     What the grid has of this very run counts all the same: it is newer than the checkpoints.
@@ -231,7 +231,7 @@ def leading_from_checkpoints(
         data: its training data.
         address: where to register the run.
         options: of the new master.
-        workers: as for ``leading_again``.
+        workers: as for ``resume_registered``.
 
     Raises:
         TrackerError: the run has a master; or the name or the id is another run's. CheckpointError: the folder is in
@@ -260,7 +260,7 @@ def leading(
     options: MasterOptions,
     *,
     takes_over: str = "",
-) -> Iterator[LedRun]:
+) -> Iterator[MasterRun]:
     """Register the Conf and share the plan; at the end clear up; ``takes_over`` says how, "" for a new run."""
     conf, address, run = run.conf, candidate.address, replace(run, changed_code=options.changed_code)
     check_grid_memory(run, tracker, takes_over=bool(takes_over))
@@ -281,7 +281,7 @@ def leading(
         folder=saved_run.open_lines(conf),
     )
     display = _Display(options.tick, monitor)
-    led = LedRun(run, tracker, monitor, display.tick, out)
+    led = MasterRun(run, tracker, monitor, display.tick, out)
     try:
         mesh = joined_mesh(conf, address, candidate.session, monitor.source, workers=run.local_workers)
         with monitor, mesh as monitor.messages:

@@ -10,18 +10,18 @@ from dataclasses import replace
 
 from dl4jlegacy.cluster.address import ClusterAddress
 from dl4jlegacy.cluster.leadership import (
-    LedRun,
     MasterOptions,
+    MasterRun,
     check_may_take_over,
-    leading_again,
-    leading_from_checkpoints,
-    leading_new_run,
+    elect_new,
+    resume_registered,
+    resume_saved,
 )
-from dl4jlegacy.cluster.standby import leading_after_master
+from dl4jlegacy.cluster.standby import take_over
 from dl4jlegacy.datasets import DataSource
 from dl4jlegacy.errors import ConfError, ModelError
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.training.data import data_of
+from dl4jlegacy.training.data import reload
 from dl4jlegacy.training.prepare import Report, train, training_data
 from dl4jlegacy.training.run import Run
 
@@ -32,15 +32,15 @@ def run_master(run: Run, data: DataSource, address: ClusterAddress, options: Mas
     """Be the master of a new run to its end; return the report.
 
     Args:
-        run, address, options: as for ``leading_new_run``; None: the defaults.
+        run, address, options: as for ``elect_new``; None: the defaults.
         data: the data that the run was resolved with; they travel with the jobs.
 
     Raises:
-        NotEnoughWorkersError: too few workers for too long; the run can be resumed. And what ``leading_new_run``
+        NotEnoughWorkersError: too few workers for too long; the run can be resumed. And what ``elect_new``
             raises.
     """
     options = options or MasterOptions()
-    with leading_new_run(run, address, options) as led:
+    with elect_new(run, address, options) as led:
         return _train(led, data, options)
 
 
@@ -49,22 +49,22 @@ def stand_by(
 ) -> Report | None:
     """Wait behind the present master, and finish its run if it dies; None if the run was done without that.
 
-    Args and errors as for ``leading_after_master``.
+    Args and errors as for ``take_over``.
     """
     check_may_take_over(conf, address)  # before a file that it names is touched
     data = _load(conf)
-    with leading_after_master(conf, training_data(conf, data), address, options, on_stand_by=on_stand_by) as led:
+    with take_over(conf, training_data(conf, data), address, options, on_stand_by=on_stand_by) as led:
         return None if led is None else _train(led, data, options)
 
 
 def resume_run(conf: Conf, address: ClusterAddress, options: MasterOptions, *, workers: int | None = None) -> Report:
     """Take over a registered run that has failed, or whose master is gone, and finish it.
 
-    Returns what its master would have. Args and errors as for ``leading_again``.
+    Returns what its master would have. Args and errors as for ``resume_registered``.
     """
     check_may_take_over(conf, address)  # before a file that it names is touched
     data = _load(conf)
-    with leading_again(conf, training_data(conf, data), address, options, workers=workers) as led:
+    with resume_registered(conf, training_data(conf, data), address, options, workers=workers) as led:
         return _train(led, data, options)
 
 
@@ -73,11 +73,11 @@ def resume_from_checkpoints(
 ) -> Report:
     """Continue a run from its folder of checkpoints, on a grid and a Zookeeper that may have nothing of it; finish it.
 
-    Args and errors as for ``leading_from_checkpoints``.
+    Args and errors as for ``resume_saved``.
     """
     check_may_take_over(conf, address)
     data = _load(conf)
-    with leading_from_checkpoints(conf, training_data(conf, data), address, options, workers=workers) as led:
+    with resume_saved(conf, training_data(conf, data), address, options, workers=workers) as led:
         return _train(led, data, options)
 
 
@@ -88,10 +88,10 @@ def _load(conf: Conf) -> DataSource:
             f"run {conf.run} is led by a program of its own, and its Conf names no data: start that program again, "
             'with ActorNetworkRunner("standby", ...) or setup(conf, resume=True)'
         )
-    return data_of(conf)
+    return reload(conf)
 
 
-def _train(led: LedRun, data: DataSource, options: MasterOptions) -> Report:
+def _train(led: MasterRun, data: DataSource, options: MasterOptions) -> Report:
     """Train the run that this process leads; one whose model is not where it was wanted stays in the grid."""
     report = train(
         led.run,

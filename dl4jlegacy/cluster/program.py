@@ -11,13 +11,13 @@ from typing import Self
 from dl4jlegacy.cluster import address as cluster_address
 from dl4jlegacy.cluster.address import ClusterAddress
 from dl4jlegacy.cluster.leadership import (
-    LedRun,
     MasterOptions,
-    leading_again,
-    leading_from_checkpoints,
-    leading_new_run,
+    MasterRun,
+    elect_new,
+    resume_registered,
+    resume_saved,
 )
-from dl4jlegacy.cluster.standby import leading_after_master
+from dl4jlegacy.cluster.standby import take_over
 from dl4jlegacy.cluster.worker import run_worker
 from dl4jlegacy.errors import CheckpointError, ConfError, UsageError
 from dl4jlegacy.nn.listeners import TrainingListener
@@ -67,7 +67,7 @@ class ClusterProgram:
 
     def leading(
         self, conf: Conf | Run, data: TrainingData, tick: Tick, *, resume: bool, changed_code: bool = False
-    ) -> AbstractContextManager[LedRun]:
+    ) -> AbstractContextManager[MasterRun]:
         """Return what makes this process the master of a new run, or of one that goes on.
 
         Raises:
@@ -76,7 +76,7 @@ class ClusterProgram:
         """
         options, here = MasterOptions(bind=self.bind, tick=tick, changed_code=changed_code), self.workers or 0
         if isinstance(conf, Run):
-            return leading_new_run(conf, self.address, options)
+            return elect_new(conf, self.address, options)
         if not resume:
             if conf.data_by_reference and not conf.export_directory:  # a data set's name says nothing of these batches
                 raise ConfError(
@@ -84,18 +84,18 @@ class ClusterProgram:
                     "processes share, or a prefix in S3; without it they go with the jobs"
                 )
             run = resolve(self._on_grid(conf), data, local_workers=here, on_cluster=True)
-            return leading_new_run(run, self.address, options)
+            return elect_new(run, self.address, options)
         there = cluster_address.find_registered(self.address)
         if there is None:
-            return leading_from_checkpoints(self._kept(conf), data, self.address, options, workers=here)
+            return resume_saved(self._kept(conf), data, self.address, options, workers=here)
         if (there.network_conf, there.performer) != (conf.network_conf, conf.performer):
             raise ConfError(f"run {there.run}, which is registered, has other jobs than this Conf; give it another id")
-        return leading_again(there, data, self.address, options, workers=here)
+        return resume_registered(there, data, self.address, options, workers=here)
 
-    def leading_after_master(self, conf: Conf, data: TrainingData, tick: Tick) -> AbstractContextManager[LedRun | None]:
+    def take_over(self, conf: Conf, data: TrainingData, tick: Tick) -> AbstractContextManager[MasterRun | None]:
         """Return what makes this process wait behind the master of a run, and lead it when that is gone."""
         options = MasterOptions(bind=self.bind, tick=tick)
-        return leading_after_master(conf, data, self.address, options, workers=self.workers or 0)
+        return take_over(conf, data, self.address, options, workers=self.workers or 0)
 
     def work(
         self,

@@ -17,7 +17,7 @@ from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.state.job import JobIterator
 from dl4jlegacy.system.resources import give_back_memory
-from dl4jlegacy.training.data import data_of
+from dl4jlegacy.training.data import reload
 from dl4jlegacy.training.prepare import batches
 from dl4jlegacy.training.run import job_iterator
 
@@ -60,7 +60,7 @@ def _open(conf: Conf, data_dir: str) -> tuple[BatchIterator, str]:
         if conf.export_directory:
             data: BatchIterator = open_batches(place)
         else:
-            data = batches(conf, data_of(conf, data_dir))
+            data = batches(conf, reload(conf, data_dir))
     except Dl4jError as exc:
         remedy = "share that folder with this host by the same path, or take one in S3"
         if not conf.export_directory:

@@ -44,7 +44,7 @@ from dl4jlegacy.training.progress import reading, shown
 from dl4jlegacy.training.run import Run, TrainingData, resolve
 
 if TYPE_CHECKING:
-    from dl4jlegacy.cluster.leadership import LedRun
+    from dl4jlegacy.cluster.leadership import MasterRun
     from dl4jlegacy.cluster.program import ClusterProgram
 
 __all__ = ["ActorNetworkRunner"]
@@ -176,7 +176,7 @@ class ActorNetworkRunner:
         self._execution: RunExecution | None = None
         self._executed: RunExecution | None = None
         self._stack = contextlib.ExitStack()
-        self._led: LedRun | None = None
+        self._led: MasterRun | None = None
         self._show: Tick = _show_nothing
 
     def __enter__(self) -> Self:
@@ -275,7 +275,7 @@ class ActorNetworkRunner:
         if self._cluster is not None and self._type == "standby":
             with self._undone_if_it_fails():
                 data = self._read_data(self._conf, again=True)
-                self._enter(self._cluster.leading_after_master(self._conf, data, self._tick))
+                self._enter(self._cluster.take_over(self._conf, data, self._tick))
             if self._led is None:
                 return None
         execution = self._ready()
@@ -437,7 +437,7 @@ class ActorNetworkRunner:
             self._leave(exc)
             raise
 
-    def _enter(self, leading: contextlib.AbstractContextManager[LedRun | None]) -> None:
+    def _enter(self, leading: contextlib.AbstractContextManager[MasterRun | None]) -> None:
         """Become the master of a run, if there is one to lead, and set it up."""
         self._led = self._stack.enter_context(leading)
         if self._led is not None:

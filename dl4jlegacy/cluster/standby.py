@@ -13,8 +13,8 @@ from dl4jlegacy.cluster.address import ClusterAddress, closing, open_tracker
 from dl4jlegacy.cluster.continuation import has_checkpoint, where_it_continues
 from dl4jlegacy.cluster.leadership import (
     Candidate,
-    LedRun,
     MasterOptions,
+    MasterRun,
     check_may_take_over,
     check_takes_over,
     leading,
@@ -32,7 +32,7 @@ from dl4jlegacy.scaleout.state.records import Head
 from dl4jlegacy.system.exits import Stopped
 from dl4jlegacy.training.run import TrainingData
 
-__all__ = ["end_without", "leading_after_master"]
+__all__ = ["end_without", "take_over"]
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ _YIELDED_SESSIONS = 3.0
 
 
 @contextlib.contextmanager
-def leading_after_master(
+def take_over(
     conf: Conf,
     data: TrainingData,
     address: ClusterAddress,
@@ -50,7 +50,7 @@ def leading_after_master(
     *,
     workers: int = 0,
     on_stand_by: Callable[[], None] = lambda: None,
-) -> Iterator[LedRun | None]:
+) -> Iterator[MasterRun | None]:
     """Wait behind the present master, and lead its run when that dies; None if the run was done without that.
 
     Args:
@@ -62,7 +62,7 @@ def leading_after_master(
         on_stand_by: called on this thread, once, when this process waits behind a master.
 
     Raises:
-        CheckpointError: the data here are not those that the run began with; and what ``leading_new_run`` raises.
+        CheckpointError: the data here are not those that the run began with; and what ``elect_new`` raises.
         TrainingError: somebody stopped the run; JobError and its like: it failed, as its master says it.
         TrackerError: the servers have no model of the run any more, and nobody has put it back; or this process was
             asked to stop while it waited for that, or somebody stopped the run meanwhile.

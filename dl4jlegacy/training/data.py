@@ -32,7 +32,7 @@ from dl4jlegacy.models.model import local_data
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.storage import paths as storage
 
-__all__ = ["data_of", "first_examples", "load_data", "new_data"]
+__all__ = ["first_examples", "load_data", "load_new", "reload"]
 
 logger = logging.getLogger(__name__)
 
@@ -78,13 +78,13 @@ def _in_float32(source: DataSource, *parts: DataSet) -> DataSource:
     return dataclasses.replace(source, train=train, test=test)
 
 
-def data_of(conf: Conf, data_dir: str = "") -> DataSource:
+def reload(conf: Conf, data_dir: str = "") -> DataSource:
     """Return the data that a Conf names, with MNIST's files in ``data_dir`` if it is given; raises ``DataError``."""
     place = data_dir or conf.data_dir
     return load_data(conf.dataset, place, scale=conf.scale_features, reading=conf.reading, keep_index=conf.keep_index)
 
 
-def new_data(
+def load_new(
     conf: Conf,
     *,
     label: str = "",
@@ -133,7 +133,7 @@ def new_data(
             if label or regression or multi_label:
                 raise
     try:
-        data = data_of(conf)
+        data = reload(conf)
     except CellError:
         if conf.transform is not None:
             raise
@@ -142,7 +142,7 @@ def new_data(
             raise
         warn_of_index(found.index, found.name)
         conf = conf.replace(transform=guess_schema(found, scale=conf.scale_features))
-        data = data_of(conf)
+        data = reload(conf)
     _check_read_as_asked(conf, data.reading, named)
     _warn_of_ignored_columns(data.reading)
     _warn_of_telling(data, named)
@@ -154,7 +154,7 @@ def _warn_of_ignored_columns(reading: Reading) -> None:
     steps = () if reading.transform is None else reading.transform.steps
     ignored = [name for step in steps if isinstance(step, RemoveColumns) for name in step.columns]
     if ignored:
-        logger.warning("columns that are not learned from: %s (see dl4j data inspect)", ", ".join(ignored))
+        logger.warning("ignored columns: %s (see dl4j data inspect)", ", ".join(ignored))
 
 
 def _check_read_as_asked(conf: Conf, reading: Reading, named: str) -> None:
@@ -206,7 +206,7 @@ def _columns_of_words(source: DataSource) -> dict[str, list[int]]:
 def _new_sequences(
     conf: Conf, named: str, label: str, *, regression: bool, multi_label: bool
 ) -> tuple[Conf, DataSource]:
-    """Return sequences of files, and the Conf with how they are read; errors as for ``new_data``."""
+    """Return sequences of files, and the Conf with how they are read; errors as for ``load_new``."""
     assert conf.sequences is not None
     others = ("transform", "images", "text")
     if multi_label or any(getattr(conf, name) is not None for name in others):
@@ -220,7 +220,7 @@ def _new_sequences(
     if regression:
         reader = msgspec.structs.replace(reader, regression=True)
     conf = conf.replace(sequences=reader)
-    data = data_of(conf)
+    data = reload(conf)
     return conf.replace(dataset=named, sequences=data.reading.sequences), dataclasses.replace(data, name=named)
 
 

@@ -74,7 +74,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Parts:
-    """What ``setup`` has put together for one run."""
+    """The parts of one run, made by ``setup``."""
 
     run: Run
     jobs: JobIterator
@@ -217,7 +217,7 @@ class RunExecution:
         return conf
 
     def _performer_of(self, run: Run) -> PerformerFactory:
-        """Return what makes the performers of the workers in this process; what others have is not needed here."""
+        """Return the factory of performers for the workers in this process."""
         conf = run.conf
         if conf.network_conf is None and not conf.performer:
             if self._monitor is not None:
@@ -368,7 +368,7 @@ class RunExecution:
             monitor.begin(lambda: tell(master, actors.Poll()), outcome.fail, self._followers.happened)
 
     def _record_phases(self, parts: _Parts, name: str, lines: LinesFolder | None) -> MasterStats | None:
-        """Return what records the phases of this process, if anybody wants to know of them."""
+        """Return the recorder of this process's phases; None if neither statistics nor observers need it."""
         conf, clock = parts.run.conf, parts.tracker.clock
         follow = self._followers.phases if self._followers.follow_phases() else None
         if not conf.collect_training_stats:
@@ -386,7 +386,7 @@ class RunExecution:
         return self._stats.collector.stats()
 
     def _new_version(self, parts: _Parts, observers: Observers, event: protocol.NewModel) -> None:
-        """Tell all who follow the run of a new version; called on the master's thread."""
+        """Notify all observers of a new version; called on the master's thread."""
         observers.on_version(event)
         entry = None if parts.history is None else parts.history.add(event)
         if entry is not None:
@@ -431,25 +431,25 @@ class RunExecution:
         return [*here, *([] if self._monitor is None else self._monitor.present())]
 
     def _job_failed(self, event: protocol.Perform, failure: Failure) -> None:
-        """Tell all who want to know that a job failed here; called on the worker's thread."""
+        """Notify observers and the journal of a job that failed here; called on the worker's thread."""
         self._followers.job_failed(event.plan[:2], failure)
         if self._monitor is not None:
             self._monitor.journal.job_failed(event, failure)
 
     def _reissued(self, slot: tuple[int, int], worker: str, reason: ReissueReason) -> None:
-        """Tell all who want to know that a job was given to another worker; called on the master's thread."""
+        """Notify observers and the monitor of a reissued job; called on the master's thread."""
         self._followers.job_reissued(reason)
         if self._monitor is not None:
             self._monitor.job_reissued(slot, worker, reason)
 
     def _job_set_aside(self, parts: _Parts, slot: tuple[int, int], failure: Failure) -> None:
-        """Say that the run goes on without a job; called on the master's thread."""
+        """Report a job that was set aside; called on the master's thread."""
         parts.outcome.warn(f"round {slot[0]}, slot {slot[1]} was set aside: {failure.message}")
         if self._monitor is not None:
             self._monitor.job_set_aside(slot, failure)
 
     def _set_aside(self, parts: _Parts, worker: str, failures: tuple[Failure, ...]) -> None:
-        """Say that the run goes on without a worker; called on the master's thread."""
+        """Report a worker that was set aside; called on the master's thread."""
         parts.outcome.warn(
             f"worker {worker} was set aside: {counted(len(failures), 'job')} failed there that other workers did "
             f"({messages(failures)})"
@@ -472,7 +472,7 @@ class RunExecution:
         return self._states.note(state_in_process(parts.tracker, parts.folder.troubles))
 
     def _storage_changed(self, what: str, why: str) -> None:
-        """Tell all who want to know that checkpoints cannot be written, and why; or, with "", that they can again."""
+        """Notify observers and the monitor that checkpoints cannot be written, and why; "": they can again."""
         if why:
             self._followers.checkpoint_failed(why)
         if self._monitor is not None:
@@ -574,7 +574,7 @@ def _best_known(parts: _Parts, head: Head) -> Any:
 
 
 def _save_unfinished(parts: _Parts) -> None:
-    """Save where a run is that was given up, failed, or was stopped."""
+    """Save a checkpoint of a run that was aborted, failed, or was stopped."""
     head = parts.tracker.head()
     if not parts.folder.keeps or head is None or head.status == "done":
         return

@@ -56,7 +56,7 @@ from dl4jlegacy.scaleout.workers.arithmetic import host_kernels, resolve_compute
 from dl4jlegacy.scaleout.workers.perform import trained_network
 from dl4jlegacy.storage import paths as storage
 from dl4jlegacy.system import files
-from dl4jlegacy.training.data import data_of, new_data
+from dl4jlegacy.training.data import load_new, reload
 from dl4jlegacy.training.execution import RunExecution
 from dl4jlegacy.training.run import Run, resolve
 
@@ -85,7 +85,7 @@ USUAL_JOBS = 4
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a finished run has to say: the contract's JSON object, and the evaluation for people.
+    """The result of a finished run: its JSON object, and its evaluation.
 
     ``trained_on`` and ``held_out`` are the numbers of examples in the two parts of the data set; ``misplaced`` is the
     error of a model that could not be saved where it was wanted, and says where it is.
@@ -116,12 +116,12 @@ def prepare(
     """Load the data set and choose the network that a Conf names, and resolve it; return the new run and its data.
 
     Args:
-        conf: as somebody wrote it, in flags, environment and file.
-        given: the names of the Conf's fields that somebody has set; the others get the defaults of the zoo's model, and
+        conf: as read from flags, environment and file.
+        given: the names of the Conf's fields that were set; the others get the defaults of the zoo's model, and
             ``workers`` the number of GPUs.
         learning_rate, updater: replace those of the network.
         examples_per_update: examples behind one update of the model: the batches get a share of them for each job.
-        label, regression, multi_label, missing: as for ``new_data``.
+        label, regression, multi_label, missing: as for ``load_new``.
         local_workers, on_cluster: as for ``run.resolve``.
 
     Raises:
@@ -130,7 +130,7 @@ def prepare(
     conf, compute = resolve_compute(with_absolute_paths(conf), local=local_workers != 0)
     if compute.on_gpu and "workers" not in given:
         conf, given = conf.replace(workers=len(compute.devices)), given | {"workers"}
-    conf, data = new_data(conf, label=label, regression=regression, multi_label=multi_label, missing=missing)
+    conf, data = load_new(conf, label=label, regression=regression, multi_label=multi_label, missing=missing)
     conf = with_network(conf, data, given, learning_rate=learning_rate, updater=updater)
     if examples_per_update is not None:
         conf = with_examples_per_update(conf, examples_per_update)
@@ -155,7 +155,7 @@ def with_examples_per_update(conf: Conf, examples: int) -> Conf:
 
 
 def few_updates(run: Run) -> str:
-    """Return a warning that many jobs a round mean few updates of the model; "" for as many as the defaults allow for.
+    """Return a warning that many jobs a round mean few updates of the model; "" for up to four jobs.
 
     The jobs of a round train side by side and make one update together: with k of them an epoch has a k-th of the
     updates, and the model is trained less unless something makes up for that.
@@ -233,7 +233,7 @@ def _is_multi_label(data: DataSource) -> bool:
 
 
 def _check_multi_label(network: NetworkConfiguration) -> None:
-    """Raise ``ConfError`` if the network that somebody gave does not say yes or no for each label."""
+    """Raise ``ConfError`` if a given network does not answer yes or no for each label."""
     if not answers_each(network):
         raise ConfError(
             "the labels do not exclude each other (multi-label), and the network's last layer tells classes apart, or "
@@ -242,7 +242,7 @@ def _check_multi_label(network: NetworkConfiguration) -> None:
 
 
 def _built(model: zoo.ZooModel, train: DataSet, seed: int, images: ImageRecordReader | None) -> MultiLayerConfiguration:
-    """Return a network of the zoo, which is told only how many values an image has; raises ``ShapeError``."""
+    """Return a network of the zoo for the training data; raises ``ShapeError`` if images do not fit it."""
     if images is None:
         n_in = train.features.shape[1] if model.of == "sequences" else train.n_in
         return model.build(n_in, train.n_out, seed=seed)
@@ -261,7 +261,7 @@ def _built(model: zoo.ZooModel, train: DataSet, seed: int, images: ImageRecordRe
 
 
 def _check_predicts_numbers(network: NetworkConfiguration) -> None:
-    """Raise ``ConfError`` if the network that somebody gave tells classes apart, and the data have a number."""
+    """Raise ``ConfError`` if a given network classifies, and the label is a number."""
     activation = getattr(network.layers[-1], "activation", "") if hasattr(network, "layers") else ""
     if activation in ("softmax", "sigmoid"):
         raise ConfError(
@@ -273,15 +273,15 @@ def _check_predicts_numbers(network: NetworkConfiguration) -> None:
 def refusal(
     name: str, *, keep_index: bool = False, images: ImageRecordReader | None = None, **kind: Any
 ) -> DataError | None:
-    """Return the error with which a new run would refuse a data set; None if it would learn from it.
+    """Return the error that a new run on a data set would raise; None if it would train.
 
-    The data are read as for such a run, and nothing is kept of them. ``keep_index`` and ``images`` are as in a Conf,
-    ``kind`` as for ``new_data``, which raises ``ConfError`` for these alone.
+    The data are read as for such a run, and not cached. ``keep_index`` and ``images`` are as in a Conf,
+    ``kind`` as for ``load_new``, which raises ``ConfError`` for these alone.
     """
     conf = Conf(dataset=name, keep_index=keep_index, images=images)
     try:
         with not_kept():
-            _, data = new_data(conf, **kind)
+            _, data = load_new(conf, **kind)
             if not (_is_regression(data) or _is_multi_label(data)):
                 check_classes(data)
     except DataError as error:
@@ -447,7 +447,7 @@ def train(
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What a run had come to: its Conf, its head, its network, and the data that the Conf names."""
+    """A run at a checkpoint: its Conf, its head, its network, and the data that the Conf names."""
 
     conf: Conf
     head: Head
@@ -486,13 +486,13 @@ def read_checkpoint(
                 "--patience have a run scored"
             )
         frame = of_best
-    data = data_of(conf)
+    data = reload(conf)
     network = trained_network(conf, Result.decode(frame), kernels or host_kernels(conf.kernels))
     return Checkpoint(conf, found[0], network, data)
 
 
 def _keep_unfinished(network: Network | None, data: DataSource) -> str:
-    """Write the model of a run that was given up to a file of its own; return where that is, to end a message with."""
+    """Save the model of an aborted run to a file of its own; return the end of a message that names it."""
     if network is None:
         return ""
     kept = storage.keep(model_writer(network, data))
@@ -500,7 +500,7 @@ def _keep_unfinished(network: Network | None, data: DataSource) -> str:
 
 
 def model_writer(network: Network, data: DataSource, dl4j_version: Version | None = None) -> Callable[[Path], None]:
-    """Return what writes the network to a file as ``write_model``, with the scaling and the names of its data."""
+    """Return a function that writes the network, with the scaling and the names of its data, to a file."""
     return functools.partial(write_model, network, reading=data.reading, dl4j_version=dl4j_version)
 
 
@@ -542,7 +542,7 @@ def _fields(
 
 
 def _scored(result: TrainingResult, network: Network) -> dict[str, Any]:
-    """Return what the report says of a run that was scored: its best model, which ``network`` is, and why it ended."""
+    """Return the report's fields of a scored run: its best model, which ``network`` is, and why it ended."""
     conf, best = result.conf, result.best
     if conf.validation is None and conf.early_stopping is None:
         return {}

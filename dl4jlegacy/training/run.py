@@ -1,4 +1,4 @@
-"""``resolve``: the one way from the ``Conf`` that somebody wrote to a ``Run``, in which nothing is left open.
+"""``resolve``: the one way from a ``Conf`` as it was written to a ``Run``, in which nothing is left open.
 
 A process resolves its Conf once. Whatever comes after (``ActorNetworkRunner``, ``training.train``, a cluster's master)
 takes the ``Run`` and decides nothing about it again.
@@ -178,7 +178,7 @@ def _are_sparse(training: object) -> bool:
 
 
 def _with_place_of_data(conf: Conf, data: TrainingData) -> Conf:
-    """Return a cluster's Conf with whether its jobs name their data; raises ``ConfError`` if nobody would find them."""
+    """Return a cluster's Conf with ``data_by_reference`` set; raises ``ConfError`` if no process could reach them."""
     by_reference = conf.data_by_reference
     if by_reference is None:
         by_reference = bool(conf.export_directory)
@@ -232,7 +232,7 @@ def _class_counts(training: DataSetIterator, n_classes: int) -> Array:
 
 
 def _check_validation(network: Network, validation: BatchIterator) -> None:
-    """Raise what ``check_data`` does, and say that it is about the validation data."""
+    """Check the validation data with ``check_data``; its errors then name them."""
     try:
         check_data(network, validation)
     except (ConfError, ShapeError, DataError) as exc:
@@ -351,7 +351,7 @@ def folder_of(conf: Conf, *, resumes: bool) -> RunFolder:
 
 
 def _incarnation_to_resume(conf: Conf) -> str:
-    """Return which run it is that continues; "" if an older version began it. Raises ``CheckpointError``."""
+    """Return the incarnation of the run to resume; "" if an older version began it. Raises ``CheckpointError``."""
     if not conf.checkpoint_dir:
         raise CheckpointError("resume needs Conf.checkpoint_dir")
     kept = saved_run.open_checkpoints(conf.checkpoint_dir, keep=conf.checkpoints_kept).kept("incarnation")
@@ -381,7 +381,7 @@ def _checkpoints_to_resume(conf: Conf, plan: Plan) -> CheckpointStore:
 
 
 def _check_trains_alike(conf: Conf, plan: Plan) -> None:
-    """Raise ``CheckpointError`` if a run that an older version of this package began would train on otherwise here."""
+    """Raise ``CheckpointError`` if an older version began the run, and this one would train it differently."""
     begins = conf.network_conf is not None and build_network(conf.network_conf, init=False).updater.beginnings
     what = ["its AdaGrad or RmsProp took other steps there"] if begins else []
     if plan.has_short_rounds:

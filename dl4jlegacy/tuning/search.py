@@ -41,7 +41,7 @@ from dl4jlegacy.scaleout.workers.arithmetic import Compute, resolve_compute
 from dl4jlegacy.storage import paths as storage
 from dl4jlegacy.system import files
 from dl4jlegacy.training import prepare as training
-from dl4jlegacy.training.data import new_data
+from dl4jlegacy.training.data import load_new
 from dl4jlegacy.tuning.plots import check_plotly
 from dl4jlegacy.tuning.pruning import BatchPruner, PruningCallback
 from dl4jlegacy.tuning.side_by_side import Tick, side_by_side
@@ -191,7 +191,7 @@ def _set_fields(conf: Conf) -> frozenset[str]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Have Optuna say nothing but warnings: the trials are told of by ``on_trial``."""
+    """Let Optuna log warnings only: ``on_trial`` reports the trials."""
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
@@ -261,7 +261,7 @@ def _open_storage(place: str) -> tuple[BaseStorage, Path | None]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Trained:
-    """What the run of a trial has come to: its best model, and that one's score."""
+    """The result of a trial's run: its best model, and the score of that."""
 
     conf: Conf
     network: Network
@@ -304,7 +304,7 @@ class _Search:
                 f"{options.at_once} trials at once would share a GPU, and its memory; leave --at-once (at_once) out, "
                 "or compute on the CPU"
             )
-        conf, data = new_data(
+        conf, data = load_new(
             conf,
             label=options.label,
             regression=options.regression,
@@ -369,7 +369,7 @@ class _Search:
         return _Trained(conf, network, result.best.score, result.seconds, pruning.has_pruned(result.stopped_by))
 
     def _note(self, number: int, trial: optuna.Trial, outcome: Future[_Trained]) -> None:
-        """Keep what a trial has come to; raises what it was ended by, unless that is due to what it has drawn."""
+        """Record the result of a trial; raises its error, unless the drawn settings caused it."""
         try:
             trained = outcome.result()
         except DeviceError:

@@ -24,7 +24,7 @@ class _HaltedError(Exception):
 
 
 class _Watched:
-    """What the runs say of themselves, by the numbers of their trials; they write it, and one thread reads it."""
+    """The last status of each run, by the number of its trial; the runs write it, and one thread reads it."""
 
     def __init__(self) -> None:
         self._said: dict[int, RunStatus] = {}
@@ -41,7 +41,7 @@ class _Watched:
         return tick
 
     def of_first(self, numbers: Iterator[int]) -> RunStatus | None:
-        """Return what the first of these trials has said last; None: none has said anything yet."""
+        """Return the last status of the first of these trials that has one; None: none has."""
         return next((self._said[number] for number in sorted(numbers) if number in self._said), None)
 
 

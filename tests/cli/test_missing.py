@@ -17,7 +17,7 @@ from dl4jlegacy.errors import ConfError, DataError
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.serving.answers import CSV, Limits, read_body
 from dl4jlegacy.system.clock import Deadline
-from dl4jlegacy.training.data import new_data
+from dl4jlegacy.training.data import load_new
 from tests.datasets.test_label_cells import FORMATS
 
 ROWS = 60
@@ -52,7 +52,7 @@ def test_listed_words_and_empty_cells_alone_are_gaps_in_every_kind_of_file(name:
     """The same as a file with empty cells in their places; NA is a word then, and a class."""
     state = DRAWN.bit_generator.state
     FORMATS[name](tmp_path / name, {column: [*map(str, cells)] for column, cells in table(-999, "n.v.", "?").items()})
-    listed, data = new_data(Conf(dataset=str(tmp_path / name)), label="kind", missing=("N.V.", "?", "-999"))
+    listed, data = load_new(Conf(dataset=str(tmp_path / name)), label="kind", missing=("N.V.", "?", "-999"))
     DRAWN.bit_generator.state = state
     (tmp_path / "e").mkdir()
     empty = {
@@ -60,7 +60,7 @@ def test_listed_words_and_empty_cells_alone_are_gaps_in_every_kind_of_file(name:
         for column, cells in table(None, None, None).items()
     }
     FORMATS[name](tmp_path / "e" / name, empty)
-    _, wanted = new_data(Conf(dataset=str(tmp_path / "e" / name)), label="kind", missing=())
+    _, wanted = load_new(Conf(dataset=str(tmp_path / "e" / name)), label="kind", missing=())
     assert data.train == wanted.train and data.test == wanted.test
     assert data.label_names == ("NA", "ham", "spam")
     assert listed.transform is not None and {"n.v.", "?", "-999", "-999.0", ""} == set(listed.transform.missing)
@@ -122,6 +122,6 @@ def test_a_schema_that_lists_other_words_is_refused(tmp_path: Path, dl4j: Any) -
 def test_data_without_such_cells_refuse_the_option(tmp_path: Path) -> None:
     (tmp_path / "t.svm").write_text("1 1:2\n0 1:3\n" * 20)
     with pytest.raises(ConfError, match="SVMLight files have no cells that stand for no value"):
-        new_data(Conf(dataset=str(tmp_path / "t.svm")), missing=("?",))
+        load_new(Conf(dataset=str(tmp_path / "t.svm")), missing=("?",))
     with pytest.raises(DataError, match="--missing and --schema are for tables, and it is none"):
-        new_data(Conf(dataset="iris"), missing=("?",))
+        load_new(Conf(dataset="iris"), missing=("?",))

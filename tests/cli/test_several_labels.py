@@ -16,7 +16,7 @@ from dl4jlegacy.errors import ConfError
 from dl4jlegacy.nn import DenseLayer, MultiLayerConfiguration, OutputLayer
 from dl4jlegacy.nn.batch_evaluation import is_classified
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.training.data import new_data
+from dl4jlegacy.training.data import load_new
 from dl4jlegacy.training.prepare import prepare
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -93,12 +93,12 @@ def test_predictions_name_the_labels_that_are_there(dl4j: Any) -> None:
 
 
 def test_a_schema_may_be_given_another_label() -> None:
-    conf, data = new_data(Conf(dataset="plants.csv"), label="edible,tall", multi_label=True)
+    conf, data = load_new(Conf(dataset="plants.csv"), label="edible,tall", multi_label=True)
     assert data.train.labels.shape == (160, 2)
-    again, _ = new_data(conf, label="tall")
+    again, _ = load_new(conf, label="tall")
     assert again.reading.transform is not None and again.reading.transform.labels == ("tall",)
     with pytest.raises(ConfError, match="names the label 'height'; steps are for features"):
-        new_data(conf, label="height", regression=True)
+        load_new(conf, label="height", regression=True)
 
 
 def test_what_cannot_be_learned_is_said(dl4j: Any, here: Path) -> None:
@@ -124,7 +124,7 @@ def test_what_cannot_be_learned_is_said(dl4j: Any, here: Path) -> None:
 
 def test_a_row_with_a_gap_in_a_label_is_left_out(here: Path, caplog: pytest.LogCaptureFixture) -> None:
     (here / "gap.csv").write_text("x,a,b\n" + "1,0,1\n2,1,\n3,1,1\n" * 4)
-    conf, data = new_data(Conf(dataset="gap.csv"), label="a,b", multi_label=True)
+    conf, data = load_new(Conf(dataset="gap.csv"), label="a,b", multi_label=True)
     assert data.train.num_examples + data.test.num_examples == 8
     assert "4 rows without a value in the label 'a, b' left out; the first is line 3" in caplog.text
     assert "labels that are the same in all training rows: b" in caplog.text

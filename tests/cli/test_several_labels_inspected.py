@@ -11,7 +11,7 @@ import pytest
 from dl4jlegacy.cli import main
 from dl4jlegacy.datasets import TransformProcess
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.training.data import new_data
+from dl4jlegacy.training.data import load_new
 
 pytestmark = pytest.mark.usefixtures("here")
 ORDERS = "sum,hour,gift,urgent\n" + "".join(f"{7 * i},{i % 5},{int(i > 5)},{i % 2}\n" for i in range(8))
@@ -54,8 +54,8 @@ def test_the_schema_that_is_written_is_that_of_a_training(
     assert body["label"] == words[1].split(",") and body["ones"] == ones and body["classes"] is None
     assert (body["multi_label"], body["regression"]) == (multi_label, not multi_label)
     schema = TransformProcess.from_json(Path("s.json").read_text(encoding="utf-8"))
-    conf, _ = new_data(Conf(dataset="orders.csv"), label=words[1], multi_label=multi_label)
-    assert new_data(Conf(dataset="orders.csv", transform=schema))[0] == conf
+    conf, _ = load_new(Conf(dataset="orders.csv"), label=words[1], multi_label=multi_label)
+    assert load_new(Conf(dataset="orders.csv", transform=schema))[0] == conf
 
 
 def test_one_label_of_0_and_1_is_learned_by_itself(dl4j: Any) -> None:

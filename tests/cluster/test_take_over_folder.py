@@ -13,7 +13,7 @@ import pytest
 
 from dl4jlegacy.cluster.leadership import MasterOptions
 from dl4jlegacy.cluster.master import resume_from_checkpoints, resume_run
-from dl4jlegacy.cluster.standby import leading_after_master
+from dl4jlegacy.cluster.standby import take_over
 from dl4jlegacy.errors import CheckpointError
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.persistence.checkpoint import CheckpointStore
@@ -32,9 +32,9 @@ def by_standby(place: Place, conf: Conf, election: MasterElection) -> training.R
     stands_by = threading.Event()
 
     def lead() -> training.Report:
-        data, address = training.data_of(conf), place.address("a")
+        data, address = training.reload(conf), place.address("a")
         given, options = training.training_data(conf, data), MasterOptions()
-        with leading_after_master(conf, given, address, options, workers=2, on_stand_by=stands_by.set) as led:
+        with take_over(conf, given, address, options, workers=2, on_stand_by=stands_by.set) as led:
             assert led is not None
             report = training.train(led.run, data, tracker=led.tracker, monitor=led.monitor, tick=led.tick)
             led.is_finished = True

@@ -124,7 +124,7 @@ def test_a_forged_conf_that_names_a_tracker_elsewhere_makes_nobody_touch_a_file(
     def touched(*given: object, **more: object) -> NoReturn:
         pytest.fail(f"a file that the Conf names was looked for: {given}")
 
-    monkeypatch.setattr(master, "data_of", touched)
+    monkeypatch.setattr(master, "reload", touched)
     address, options = ClusterAddress(HERE), leadership.MasterOptions()
     run: Any = OnlyConf(FORGED)
     data: Any = None
@@ -150,7 +150,7 @@ def test_whoever_takes_part_in_a_run_without_a_secret_is_warned(unsigned, monkey
             call()
         return "run theirs is not signed" in caplog.text and "DL4J_SECRET_FILE" in caplog.text
 
-    monkeypatch.setattr(master, "data_of", lambda *given, **more: data)
+    monkeypatch.setattr(master, "reload", lambda *given, **more: data)
     for module in (leadership, standby):
         monkeypatch.setattr(module, "resolve_registered", lambda *given, **more: run)
     calls = [

@@ -24,7 +24,7 @@ from dl4jlegacy.models.prediction import blocks_of
 from dl4jlegacy.nn import DenseLayer, MultiLayerNetwork, NeuralNetConfiguration, OutputLayer, write_model
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
 from dl4jlegacy.sklearn import DL4JClassifier
-from dl4jlegacy.training.data import new_data
+from dl4jlegacy.training.data import load_new
 
 ROWS = 48
 DRAWN = np.random.default_rng(4)
@@ -72,7 +72,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TrainedModel]:
 def model_of(folder: Path, kind: str) -> TrainedModel:
     table = folder / f"{kind}.csv"
     table_of(kind).to_csv(table, index=False)
-    source = new_data(Conf(dataset=str(table)))[1]
+    source = load_new(Conf(dataset=str(table)))[1]
     layers = (
         DenseLayer(n_in=source.train.n_in, n_out=5, activation="tanh"),
         OutputLayer(n_out=2, activation="softmax"),

@@ -19,7 +19,7 @@ from dl4jlegacy.datasets.tables.label_cells import class_name, classes_of, label
 from dl4jlegacy.datasets.tables.text_rows import MISSING
 from dl4jlegacy.datasets.tables.transform_process import TransformProcess
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.training.data import new_data
+from dl4jlegacy.training.data import load_new
 
 FEATURES = np.random.default_rng(2).normal(size=(60, 2)).round(3)
 LABELS: dict[str, tuple[list[Any], tuple[str, ...]]] = {
@@ -81,7 +81,7 @@ def test_a_label_has_the_same_classes_in_every_file_with_its_name_given_and_with
     FORMATS[name](path, rows(words))
     per_class = Counter(class_name(str(word)) for word in rows(words)["kind"] if word is not None)
     for label in ("", "kind"):
-        _, data = new_data(Conf(dataset=str(path)), label=label)
+        _, data = load_new(Conf(dataset=str(path)), label=label)
         assert data.label_names == classes, f"with --label {label!r}"
         found = data.train.labels.sum(axis=0) + data.test.labels.sum(axis=0)
         assert found.tolist() == [per_class[each] for each in classes]
@@ -108,7 +108,7 @@ def test_only_what_a_schema_lists_is_a_gap_besides_empty_cells(tmp_path: Path) -
     columns = '[{"name": "a"}, {"name": "b"}, {"name": "kind", "type": "category"}]'
     for missing, classes in (("", ("None", "blue", "red")), (', "missing": ["", "none"]', ("blue", "red"))):
         schema = TransformProcess.from_json(f'{{"columns": {columns}, "label": "kind"{missing}}}')
-        _, data = new_data(Conf(dataset=str(tmp_path / "t.csv"), transform=schema))
+        _, data = load_new(Conf(dataset=str(tmp_path / "t.csv"), transform=schema))
         assert data.label_names == classes
     assert label_gaps(MISSING) == {""} and label_gaps(("-",)) == {"", "-"}
 

@@ -11,7 +11,7 @@ import pytest
 from dl4jlegacy.datasets import load
 from dl4jlegacy.datasets.leaks import scaled_labels, telling_columns
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.training.data import new_data
+from dl4jlegacy.training.data import load_new
 from dl4jlegacy.training.prepare import refusal
 
 
@@ -67,7 +67,7 @@ def test_a_column_of_words_that_tells_the_class_is_named_by_its_own_name(
     rows = [f"{x},w{o},group {9 - k},k{k}" for x, o, k in zip(a, other, kind, strict=True)]
     (tmp_path / "t.csv").write_text("\n".join(["a,other,code,kind", *rows]))
     conf = Conf(dataset=str(tmp_path / "t.csv"))
-    _, data = new_data(conf, label="kind")
+    _, data = load_new(conf, label="kind")
     said = [message for message in caplog.messages if "told by one column alone" in message]
     assert len(said) == 1 and "nearly always right: 'code';" in said[0]
     assert len(data.columns) == data.train.n_in
@@ -78,7 +78,7 @@ def test_training_and_validation_name_it(drawn: np.random.Generator, label: str,
     kind, a = drawn.integers(0, 2, 200), drawn.normal(size=200).round(4)
     rows = [f"{x},{y},{10 * x + 3:.3f},{'ham' if k else 'spam'},{k}" for x, y, k in zip(a, a[::-1], kind, strict=True)]
     (tmp_path / "t.csv").write_text("\n".join(["price,b,cents,kind,code", *rows]))
-    new_data(Conf(dataset=str(tmp_path / "t.csv")), label=label, regression=label == "price")
+    load_new(Conf(dataset=str(tmp_path / "t.csv")), label=label, regression=label == "price")
     assert refusal(str(tmp_path / "t.csv"), label=label, regression=label == "price") is None  # as data validate asks
     said = [message for message in caplog.messages if "told by one column alone" in message]
     wanted = "'code'" if label == "kind" else "'cents'"

@@ -37,7 +37,7 @@ def train(wanted: Conf) -> training.Report:
 
 
 def resume(wanted: Conf) -> training.Report:
-    data = training.data_of(wanted)
+    data = training.reload(wanted)
     return training.train(resolve(wanted, training.training_data(wanted, data), resume=True), data, progress=False)
 
 

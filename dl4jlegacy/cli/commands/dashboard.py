@@ -80,7 +80,7 @@ def _token_in(file: str | None) -> str:
 def _source(
     folder: str | None, zookeeper: str | None, id: str | None, tracker: str | None, cluster_name: str | None
 ) -> Source:
-    """Return what is looked at; raises ``Dl4jError`` if there is no run."""
+    """Return the source of the run to show; raises ``Dl4jError`` if there is no run."""
     if folder is not None:
         from dl4jlegacy.ui.sources import FolderSource
 
@@ -140,21 +140,21 @@ def in_browser(options: ObservedTrainOptions, source: Callable[[], Source]) -> I
 
 
 def local_source(run: Run, tracker: StateTracker) -> Source:
-    """Return what a run in this process is read from."""
+    """Return the source of a run in this process."""
     from dl4jlegacy.ui.sources import LocalSource
 
     return LocalSource(tracker, run.conf, run.plan)
 
 
 def cluster_source(address: ClusterAddress) -> Source:
-    """Return what a run on a cluster is read from, as soon as it is registered."""
+    """Return the source of a run on a cluster, which need not be registered yet."""
     from dl4jlegacy.ui.cluster_source import ClusterSource
 
     return ClusterSource(address)
 
 
 def _check_installed() -> None:
-    """Raise ``ConfError`` if the libraries of the dashboard are not here."""
+    """Raise ``ConfError`` if the dashboard's libraries are not installed."""
     try:
         import dl4jlegacy.ui.server  # noqa: F401  # to see whether it can be
     except ModuleNotFoundError as exc:

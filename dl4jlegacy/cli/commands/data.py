@@ -37,9 +37,7 @@ __all__ = ["add_commands", "inspect", "validate"]
 _SHOWN = 5  # words of a column
 _MOST_CLASSES = 20
 
-_app = typer.Typer(
-    name="data", help="Look at tables before they are learned.", no_args_is_help=True, rich_markup_mode=None
-)
+_app = typer.Typer(name="data", help="Inspect and validate data files.", no_args_is_help=True, rich_markup_mode=None)
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -128,13 +126,13 @@ def validate(
 
 
 def _error_of(pairs: _Pairs) -> DataError | None:
-    """Return the error that names what is refused; None if nothing is."""
+    """Return an error that names all problems that training refuses; None if there are none."""
     refused = [f"{one.name}: {part.what}, {part.count:,}" for one, parts in pairs for part in parts if part.is_refused]
     return DataError(f"{'; '.join(refused)}; correct these, or leave them out") if refused else None
 
 
 def _reader(images: str | None, size: str | None) -> ImageRecordReader | None:
-    """Return how images are read, as ``dl4j train`` would by these options; None if nothing is said."""
+    """Return how ``dl4j train`` reads images with these options; None without any."""
     from dl4jlegacy.cli.options.images import image_size
     from dl4jlegacy.datasets.images.image_files import ImageRecordReader
 
@@ -145,7 +143,7 @@ def _reader(images: str | None, size: str | None) -> ImageRecordReader | None:
 
 
 def _judged(path: str, label: str, reader: ImageRecordReader | None, **kind: Any) -> tuple[_Pairs, DataError | None]:
-    """Return what is wrong with tables, and the error if training, which is asked, refuses them.
+    """Return the problems of tables, and the error with which training refuses them, if it does.
 
     ``kind`` are the other options, as for ``training.refusal``.
 
@@ -164,7 +162,7 @@ def _judged(path: str, label: str, reader: ImageRecordReader | None, **kind: Any
 
 
 def _images(path: str, reader: ImageRecordReader | None) -> list[tuple[Inspection, Sequence[Problem]]]:
-    """Return what is wrong with a folder of images; nothing if it is none."""
+    """Return the problems of a folder of images; an empty list if it is no such folder."""
     from dl4jlegacy.datasets.images.image_inspection import inspect_images
     from dl4jlegacy.datasets.sources import is_of_images
     from dl4jlegacy.system import files
@@ -191,7 +189,7 @@ def _labels_of_images(file: Path, images: str, label: str | None) -> str:
 def _listed(
     path: str, images: str, label: str | None, reader: ImageRecordReader | None, **kind: Any
 ) -> Iterator[tuple[Inspection, Sequence[Problem]]]:
-    """Yield what is wrong with tables that list images, and with these."""
+    """Yield the problems of tables that list images, and of these images."""
     from pathlib import Path
 
     from dl4jlegacy.datasets.images.image_inspection import problems_of_listed
@@ -231,7 +229,7 @@ def _files(path: str) -> list[Path]:
 
 
 def _index(path: str, keep_index: bool) -> tuple[str, ...]:
-    """Return the columns of a data set that are left out, as pandas' index."""
+    """Return the columns that are ignored because they are pandas' index."""
     from dl4jlegacy.datasets.tables.table_files import index_columns
 
     return () if keep_index else index_columns(_files(path))

@@ -93,7 +93,7 @@ def status(
 
 
 class _Look:
-    """Looks at a registered run; its connections are kept, and made anew after what one of them fails at.
+    """Looks at a registered run; keeps its connections, and opens new ones after an error.
 
     Used by one thread.
     """
@@ -134,7 +134,7 @@ class _Look:
         return _status_fields(conf, self._address, tracker, self._failures, candidates=candidates)
 
     def _check_ended(self, session: ZooKeeperSession) -> None:
-        """Raise ``TrackerError`` unless somebody has ended the run: servers that were started anew do not know it."""
+        """Raise ``TrackerError`` unless the run's end is recorded: restarted servers have lost what they had."""
         from dl4jlegacy.cluster.register import NothingKept, ZookeeperRegister, place_of
         from dl4jlegacy.scaleout import protocol
         from dl4jlegacy.scaleout.tracker import drive
@@ -182,13 +182,13 @@ def _place(conf: Conf) -> tuple[str, str, str]:
 
 
 def _failures(entries: Iterable[JournalEntry]) -> list[dict[str, Any]]:
-    """Return the last jobs that failed, or whose process died, as they are shown."""
+    """Return the journal entries of the last jobs that failed or whose process died."""
     failed = ("job_failed", "worker_crashed")
     return [entry.flat() for entry in entries if entry.event in failed][-_FAILURES:]
 
 
 def _candidates(address: ClusterAddress) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
-    """Return what the present master (None: there is none) and the standbys say of themselves: host, pid, ..."""
+    """Return host, pid and so on of the master (None: there is none), and of each standby."""
     from dl4jlegacy.scaleout.zookeeper import MasterElection, ZooKeeperSession
 
     with ZooKeeperSession(address.zookeeper, secret=address.secret) as session:
@@ -352,7 +352,7 @@ def _journal(entries: list[JournalEntry]) -> Answer:
 
 
 def _states(folder: str) -> list[JournalEntry]:
-    """Return the entries of a run's journal that say how its state changed; none if it keeps no journal."""
+    """Return the changes of state in a run's journal; none if it keeps no journal."""
     from dl4jlegacy.errors import CheckpointError
     from dl4jlegacy.scaleout.persistence.journal import JournalFile
     from dl4jlegacy.storage import paths as storage

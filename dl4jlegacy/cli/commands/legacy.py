@@ -118,7 +118,7 @@ def _network(args: argparse.Namespace, n_in: int, n_out: int) -> Any:
 
 
 def _check(args: argparse.Namespace, given: set[str]) -> None:
-    """Raise the error of flags that do not go together, or ask for what is not there."""
+    """Raise ``UsageError`` for a missing flag, and for flags that contradict each other."""
     if args.t == "worker":
         if others := sorted(given - {"-t", "-ad", "-h", "-a", "--use", "--stay"}):
             raise UsageError(f"{', '.join(others)} with -t worker: these are the master's; a worker takes them from it")

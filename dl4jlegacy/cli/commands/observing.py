@@ -1,4 +1,4 @@
-"""The options with which other tools follow a run, and what they come to."""
+"""The options for exporters (TensorBoard, Prometheus, OpenTelemetry, events), and the observers they select."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class MetricsOptions:
-    """What every process of a run has besides; None: not given."""
+    """Options of every process of a run; None: not given."""
 
     metrics_port: Annotated[
         int | None, count_option("--metrics-port", "Serve metrics for Prometheus at this port (0: any).", least=0)
@@ -53,7 +53,7 @@ class MetricsOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ObservingOptions(MetricsOptions):
-    """What a master's process has besides."""
+    """Further options of a master's process."""
 
     on_event: Annotated[
         str | None,
@@ -91,7 +91,7 @@ class ObservedWorkerOptions(MetricsOptions, WorkerOptions):
 def observing(
     options: ObservedTrainOptions | ObservedResumeOptions | ObservedWorkerOptions,
 ) -> Iterator[list[RunObserver]]:
-    """Yield who follows the runs of a command that is about to begin; nobody does any more at the end.
+    """Yield the observers of a command's runs, and close them at the end.
 
     Raises:
         UsageError: two options do not go together, or there is no such port.
@@ -127,7 +127,7 @@ def observing(
 
 
 def _receivers(options: ObservingOptions) -> list[Receiver]:
-    """Return who is told of events; raises ``UsageError`` where an option makes no sense."""
+    """Return the receivers of events; raises ``UsageError`` for an invalid option."""
     from dl4jlegacy.observing.events import Command, Webhook
 
     commands: list[Receiver] = [] if options.on_event is None else [Command(options.on_event)]

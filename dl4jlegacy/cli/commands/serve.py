@@ -106,7 +106,7 @@ def serve(
 
 
 def _check_installed() -> None:
-    """Raise ``ConfError`` if the libraries of the server are not here."""
+    """Raise ``ConfError`` if the server's libraries are not installed."""
     try:
         import dl4jlegacy.serving.server  # noqa: F401  # to see whether it can be
     except ModuleNotFoundError as exc:

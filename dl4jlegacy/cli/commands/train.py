@@ -99,7 +99,7 @@ def _resume_folder(options: ObservedResumeOptions, content: bytes, observers: Se
     begun = training.read_run(folder, content)
     workers = begun.workers if options.workers is None else options.workers
     conf = begun.replace(**options.conf_changes(begun), workers=workers, checkpoint_dir=folder)
-    data = run_data.data_of(conf)
+    data = run_data.reload(conf)
 
     def start(display: ProgressDisplay) -> Report:
         there = training.training_data(conf, data)
