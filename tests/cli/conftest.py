@@ -19,20 +19,20 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class CommandLine:
-    """Runs ``dl4j`` in this process."""
+    """Runs ``dl4j`` in this process; ``out`` and ``err`` are what the last command printed."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self._capsys = capsys
+        self._capsys, self.out, self.err = capsys, "", ""
 
-    def __call__(self, *arguments: str, fails: int = 0) -> str:
+    def __call__(self, *arguments: object, fails: int = 0) -> str:
         """Return what a command prints, or what it says if it ``fails`` with that status."""
         with pytest.raises(SystemExit) as leave:
-            main.main(list(arguments))
-        out, err = self._capsys.readouterr()
-        assert (leave.value.code or 0) == fails, err
-        return err if fails else out
+            main.main([*map(str, arguments)])
+        self.out, self.err = self._capsys.readouterr()
+        assert (leave.value.code or 0) == fails, self.err
+        return self.err if fails else self.out
 
-    def json(self, *arguments: str) -> Any:
+    def json(self, *arguments: object) -> Any:
         """Return the object that a command prints with ``--format json``."""
         return json.loads(self(*arguments, "--format", "json"))
 

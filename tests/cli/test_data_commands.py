@@ -8,31 +8,20 @@ from typing import Any
 
 import pytest
 
-from dl4jlegacy.cli import main
 from dl4jlegacy.datasets import TransformProcess
 
 CARS = "fuel,age,price\n" + "".join(f"{'gas' if i % 3 else 'oil'},{i % 7 or ''},{100 * i + 0.5}\n" for i in range(30))
 BAD = "a,b,y\n1,x,p\n1,x,p\nz,,q\n2,x,r\n3,x,r\n4,r\n5,x,\n6,x,\n"
 
 
-@pytest.fixture
-def dl4j(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    monkeypatch.chdir(tmp_path)
-    Path("cars.csv").write_text(CARS, encoding="utf-8")
-    Path("bad.csv").write_text(BAD, encoding="utf-8")
-
-    def run(*arguments: str, fails: int = 0) -> tuple[str, str]:
-        with pytest.raises(SystemExit) as leave:
-            main.main(["data", *arguments])
-        out, err = capsys.readouterr()
-        assert (leave.value.code or 0) == fails, err
-        return out, err
-
-    return run
+@pytest.fixture(autouse=True)
+def tables(here: Path) -> None:
+    (here / "cars.csv").write_text(CARS)
+    (here / "bad.csv").write_text(BAD)
 
 
 def test_an_inspection_shows_columns_and_classes(dl4j: Any) -> None:
-    out, _ = dl4j("inspect", "cars.csv", "--label", "fuel")
+    out = dl4j("data", "inspect", "cars.csv", "--label", "fuel")
     assert out.splitlines() == [
         "cars.csv: 30 rows of 3 columns, with a header",
         "   1  fuel   category  2 words: gas 20 (66.7%), oil 10 (33.3%)",
@@ -45,17 +34,17 @@ def test_an_inspection_shows_columns_and_classes(dl4j: Any) -> None:
 
 
 def test_the_schema_that_is_written_is_the_one_that_would_be_guessed(dl4j: Any) -> None:
-    body = json.loads(dl4j("inspect", "cars.csv", "--out", "s.json", "--format", "json")[0])
+    body = dl4j.json("data", "inspect", "cars.csv", "--out", "s.json")
     schema = TransformProcess.from_json(Path("s.json").read_text(encoding="utf-8"))
     assert TransformProcess.from_json(json.dumps(body["schema"])) == schema
     assert (schema.label, schema.regression, body["regression"], body["classes"]) == ("price", True, True, None)
     assert [column["missing"] for column in body["columns"]] == [0, 5, 0]
-    assert "cannot be written" in dl4j("inspect", "cars.csv", "--out", "no/such/s.json", fails=1)[1]
+    assert "cannot be written" in dl4j("data", "inspect", "cars.csv", "--out", "no/such/s.json", fails=1)
 
 
 def test_a_validation_counts_problems_with_examples_and_fails_where_training_would(dl4j: Any) -> None:
-    out, err = dl4j("validate", "bad.csv", fails=3)
-    assert out.splitlines() == [
+    err = dl4j("data", "validate", "bad.csv", fails=3)
+    assert dl4j.out.splitlines() == [
         "bad.csv: 7 rows, 6 kinds of problems",
         "        1  ragged rows: line 7 has 2 columns, not 3",
         "        1  duplicated rows: line 3",
@@ -66,22 +55,22 @@ def test_a_validation_counts_problems_with_examples_and_fails_where_training_wou
         "verdict: dl4j train refuses this; the error says what to correct",
     ]
     assert "ragged rows, 1; bad.csv: invalid numbers in 'a', 1; bad.csv: classes of 'y' that occur once, 1" in err
-    body = json.loads(dl4j("validate", "bad.csv", "--format", "json", fails=3)[0])
+    dl4j("data", "validate", "bad.csv", "--format", "json", fails=3)
+    body = json.loads(dl4j.out)
     assert body["files"][0]["problems"][0]["count"] == 1 and body["error"]["exit"] == 3
-    assert (
-        body["is_accepted"] is False
-        and json.loads(dl4j("validate", "cars.csv", "--regression", "--format", "json")[0])["is_accepted"]
-    )
+    assert body["is_accepted"] is False and dl4j.json("data", "validate", "cars.csv", "--regression")["is_accepted"]
 
 
 def test_gaps_alone_are_no_failure(dl4j: Any) -> None:
-    assert "real numbers, which are no classes; to predict them, give --reg" in dl4j("validate", "cars.csv", fails=3)[1]
-    out, err = dl4j("validate", "cars.csv", "--regression")
-    assert "5  missing values in 'age': line 2, line 9, line 16, line 23, line 30" in out and not err
+    assert "real numbers, which are no classes; to predict them, give --reg" in dl4j(
+        "data", "validate", "cars.csv", fails=3
+    )
+    out = dl4j("data", "validate", "cars.csv", "--regression")
+    assert "5  missing values in 'age': line 2, line 9, line 16, line 23, line 30" in out and not dl4j.err
     assert out.endswith("verdict: dl4j train takes this, with the problems above\n")
 
 
 def test_what_has_no_columns_is_refused(dl4j: Any) -> None:
-    assert "digits is neither a table nor a folder" in dl4j("inspect", "digits", fails=3)[1]
-    assert "has no column 'x'" in dl4j("inspect", "cars.csv", "--label", "x", fails=3)[1]
-    assert "no such file" in dl4j("validate", "absent.csv", fails=3)[1]
+    assert "digits is neither a table nor a folder" in dl4j("data", "inspect", "digits", fails=3)
+    assert "has no column 'x'" in dl4j("data", "inspect", "cars.csv", "--label", "x", fails=3)
+    assert "no such file" in dl4j("data", "validate", "absent.csv", fails=3)

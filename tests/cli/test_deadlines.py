@@ -7,20 +7,12 @@ from typing import Any
 
 import pytest
 
-from dl4jlegacy.cli.main import main
 from dl4jlegacy.cli.options.read import ResumeOptions, TrainOptions
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.protocol import Limits
 
 FLAGS = ("tracker_wait", "worker_wait", "lease", "stuck", "session")
-
-
-def status_of(*arguments: str) -> int:
-    """Return the exit status of ``dl4j`` with these arguments."""
-    with pytest.raises(SystemExit) as left:
-        main(list(arguments))
-    return int(left.value.code or 0)
 
 
 def seconds(conf: Conf) -> dict[str, float]:
@@ -49,13 +41,10 @@ def test_each_flag_sets_its_field_and_no_other(flag: str) -> None:
 
 @pytest.mark.parametrize("flag", FLAGS)
 @pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "soon", "1e10", ""])
-def test_what_is_no_duration_is_refused_by_the_flags_name(
-    flag: str, text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_duration_is_refused_by_the_flags_name(flag: str, text: str, dl4j: Any) -> None:
     name = f"--{flag.replace('_', '-')}"
     for command in (["train"], ["resume", "here"]):
-        assert status_of(*command, f"{name}={text}") == 2
-        assert name in capsys.readouterr().err
+        assert name in dl4j(*command, f"{name}={text}", fails=2)
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan, 1e10])
@@ -73,12 +62,12 @@ def test_what_is_no_duration_is_refused_in_limits(value: float) -> None:
         Limits(lease=value)
 
 
-def test_the_variables_stand_in_for_the_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_variables_stand_in_for_the_flags(dl4j: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     found: dict[str, Any] = {}
     monkeypatch.setattr(
         "dl4jlegacy.cli.commands.cluster.train_on_cluster", lambda options, *_, **__: found.update(options=options)
     )
     for index, flag in enumerate(FLAGS):
         monkeypatch.setenv(f"DL4J_{flag.upper()}", str(index + 1))
-    assert status_of("master", "--tracker", "hazelcast://127.0.0.1:1") == 0
+    dl4j("master", "--tracker", "hazelcast://127.0.0.1:1")
     assert seconds(found["options"].read_conf()[0]) == {flag: index + 1.0 for index, flag in enumerate(FLAGS)}

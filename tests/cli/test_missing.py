@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from dl4jlegacy import load_model
-from dl4jlegacy.cli import main
 from dl4jlegacy.datasets.tables.label_cells import listed_gaps
 from dl4jlegacy.datasets.tables.text_rows import MISSING
 from dl4jlegacy.errors import ConfError, DataError
@@ -22,7 +21,7 @@ from tests.datasets.test_label_cells import FORMATS
 
 ROWS = 60
 DRAWN = np.random.default_rng(8)
-SHORT = ("--model", "mlp", "--epochs", "1", "--workers", "1", "--format", "json")
+SHORT = ("--model", "mlp", "--epochs", "1", "--workers", "1")
 
 
 def table(number: Any, word: Any, label: Any) -> dict[str, list[Any]]:
@@ -33,18 +32,6 @@ def table(number: Any, word: Any, label: Any) -> dict[str, list[Any]]:
         for row in range(start, ROWS, 10):
             column[row] = gap
     return {"a": a, "b": b, "kind": kind}
-
-
-@pytest.fixture
-def dl4j(capsys: Any) -> Any:
-    def run(*words: object, status: int = 0) -> Any:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as leave:
-            main.main([*map(str, words)])
-        assert int(leave.value.code or 0) == status, capsys.readouterr().err
-        return capsys.readouterr()
-
-    return run
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -70,11 +57,11 @@ def test_every_command_and_the_model_go_by_the_listed_words(tmp_path: Path, dl4j
     path, model = tmp_path / "t.csv", tmp_path / "m.zip"
     FORMATS["t.csv"](path, table(-999, "n.v.", "?"))
     chosen = ("--label", "kind", "--missing", "n.v.,?,-999")
-    said = dl4j("data", "validate", path, *chosen).out
+    said = dl4j("data", "validate", path, *chosen)
     assert all(f"missing values in {name!r}" in said for name in ("a", "b", "kind"))
-    schema = json.loads(dl4j("data", "inspect", path, *chosen, "--format", "json").out)["schema"]
+    schema = dl4j.json("data", "inspect", path, *chosen)["schema"]
     assert schema["missing"] == ["n.v.", "?", "-999", "-999.0", ""]
-    report = json.loads(dl4j("train", path, *chosen, *SHORT, "--out", model, "--checkpoint-dir", tmp_path / "c").out)
+    report = dl4j.json("train", path, *chosen, *SHORT, "--out", model, "--checkpoint-dir", tmp_path / "c")
     assert report["accuracy"] > 0 and load_model(model).label_names == ("NA", "ham", "spam")
     search = tmp_path / "search.json"
     search.write_text(json.dumps({"dataset": str(path), "model": "mlp", "epochs": 1, "search": {"batch_size": [8]}}))
@@ -82,15 +69,13 @@ def test_every_command_and_the_model_go_by_the_listed_words(tmp_path: Path, dl4j
     for kept in (model, tmp_path / "tuned.zip", tmp_path / "c"):
         transform = load_model(kept).reading.transform
         assert transform is not None and set(transform.missing) == {"n.v.", "?", "-999", "-999.0", ""}
-    evaluated = json.loads(dl4j("evaluate", model, "--dataset", path, "--split", "all", "--format", "json").out)
+    evaluated = dl4j.json("evaluate", model, "--dataset", path, "--split", "all")
     assert evaluated["examples"] == ROWS - 6
     rows = {"listed": "a,b\n-999,NA\n-999.0,x\n1,n.v.\n", "empty": "a,b\n,NA\n,x\n1,\n"}
     answers = []
     for kind, text in rows.items():
         (tmp_path / f"{kind}.csv").write_text(text)
-        answers.append(
-            json.loads(dl4j("predict", model, tmp_path / f"{kind}.csv", "--format", "json").out)["predictions"]
-        )
+        answers.append(dl4j.json("predict", model, tmp_path / f"{kind}.csv")["predictions"])
         served = read_body(load_model(model), CSV, text.encode(), Limits(), Deadline(60))
         answers.append(np.concatenate(list(served)).tolist())
     assert answers[:2] == answers[2:]
@@ -99,8 +84,8 @@ def test_every_command_and_the_model_go_by_the_listed_words(tmp_path: Path, dl4j
 def test_no_words_leave_empty_cells_as_the_only_gaps(tmp_path: Path, dl4j: Any) -> None:
     path = tmp_path / "t.csv"
     FORMATS["t.csv"](path, table(None, None, None))
-    found = dl4j("data", "inspect", path, "--label", "kind", "--missing", "", "--format", "json").out
-    columns = {column["name"]: column for column in json.loads(found)["columns"]}
+    found = dl4j.json("data", "inspect", path, "--label", "kind", "--missing", "")
+    columns = {column["name"]: column for column in found["columns"]}
     assert [columns[name]["missing"] for name in ("a", "b", "kind")] == [6, 6, 6]
     assert columns["b"]["most_frequent"]["NA"] > 30
     assert listed_gaps(MISSING) != MISSING  # which would be those of features alone
@@ -111,7 +96,7 @@ def test_a_schema_that_lists_other_words_is_refused(tmp_path: Path, dl4j: Any) -
     FORMATS["t.csv"](path, table(-999, "n.v.", "?"))
     dl4j("data", "inspect", path, "--label", "kind", "--missing", "n.v.,?,-999", "--out", schema)
     dl4j("train", path, "--schema", schema, "--missing", "?,-999,n.v.", *SHORT)
-    said = dl4j("train", path, "--schema", schema, "--missing", "?", *SHORT, status=3).err
+    said = dl4j("train", path, "--schema", schema, "--missing", "?", *SHORT, fails=3)
     assert "the schema lists 'n.v.', '?', '-999'" in said and "--missing '?'; leave one of them out" in said
     own = json.loads(schema.read_text())
     del own["missing"]  # one that lists none: the option says

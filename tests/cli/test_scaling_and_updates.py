@@ -3,50 +3,34 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dl4jlegacy import Conf
-from dl4jlegacy.cli import main
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.training.prepare import few_updates, prepare
 
+pytestmark = pytest.mark.usefixtures("here")
 FEW = ("train", "--dataset", "iris", "--epochs", "1")
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
-def dl4j(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, str]:
-    with pytest.raises(SystemExit) as leave:
-        main.main(list(arguments))
-    out, err = capsys.readouterr()
-    assert not leave.value.code, err
-    return out, err
-
-
-def test_a_text_says_that_features_were_scaled_and_how_to_leave_them(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "scaled to 0..1" in (said := dl4j(capsys, *FEW)[0]) and "--no-scaling" in said
-    assert "scaled" not in dl4j(capsys, *FEW, "--no-scaling")[0]
+def test_a_text_says_that_features_were_scaled_and_how_to_leave_them(dl4j: Any) -> None:
+    assert "scaled to 0..1" in (said := dl4j(*FEW)) and "--no-scaling" in said
+    assert "scaled" not in dl4j(*FEW, "--no-scaling")
 
 
 def test_features_are_left_alone_where_that_is_asked_for_also_when_the_run_goes_on(
-    capsys: pytest.CaptureFixture[str],
+    dl4j: Any,
 ) -> None:
     found: dict[str, dict[str, Any]] = {}
     for flags in ((), ("--no-scaling",)):
         folder, model = f"run{len(found)}", f"model{len(found)}.zip"
-        report = json.loads(
-            dl4j(capsys, *FEW, *flags, "--checkpoint-dir", folder, "--out", model, "--format", "json")[0]
-        )
-        again = json.loads(dl4j(capsys, "resume", folder, "--format", "json")[0])
+        report = dl4j.json(*FEW, *flags, "--checkpoint-dir", folder, "--out", model)
+        again = dl4j.json("resume", folder)
         assert again["params_sha256"] == report["params_sha256"]
         assert again["scaled_features"] is report["scaled_features"] is (not flags)
-        scored = json.loads(dl4j(capsys, "evaluate", model, "--dataset", "iris", "--format", "json")[0])
+        scored = dl4j.json("evaluate", model, "--dataset", "iris")
         assert scored["accuracy"] == report["accuracy"]
         found[folder] = report
     assert found["run0"]["params_sha256"] != found["run1"]["params_sha256"]
@@ -81,18 +65,18 @@ def test_examples_per_update_keep_the_number_of_updates_whatever_the_workers(fie
     assert run.plan.total_rounds == pytest.approx(usual.plan.total_rounds, rel=0.1)
 
 
-def test_examples_that_cannot_be_shared_out_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_examples_that_cannot_be_shared_out_are_refused(dl4j: Any) -> None:
     with pytest.raises(ConfError, match="11 examples cannot be shared out to the 12 batches"):
         prepared(11, workers=12)
-    with pytest.raises(SystemExit) as leave:
-        main.main([*FEW, "--examples-per-update", "64", "--batch-size", "16"])
-    assert leave.value.code == 2 and "leave --batch-size out" in capsys.readouterr().err
+    said = dl4j(*FEW, "--examples-per-update", "64", "--batch-size", "16", fails=2)
+    assert "leave --batch-size out" in said
 
 
 def test_the_warning_comes_before_the_training_and_as_json_where_that_is_asked_for(
-    capsys: pytest.CaptureFixture[str],
+    dl4j: Any,
 ) -> None:
-    err = dl4j(capsys, *FEW, "--workers", "5", "--log-format", "json")[1]
-    events = [json.loads(line) for line in err.splitlines() if line.startswith("{")]
+    dl4j(*FEW, "--workers", "5", "--log-format", "json")
+    events = [json.loads(line) for line in dl4j.err.splitlines() if line.startswith("{")]
     assert events[0]["event"] == "warning" and "5 jobs a round" in events[0]["text"]
-    assert "updates in 1 epoch" not in dl4j(capsys, *FEW, "--workers", "4")[1]
+    dl4j(*FEW, "--workers", "4")
+    assert "updates in 1 epoch" not in dl4j.err

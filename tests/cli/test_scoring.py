@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from dl4jlegacy import EarlyStopping, ValidationConf, load_model
-from dl4jlegacy.cli.main import declared
 from dl4jlegacy.cli.options import completion
 from dl4jlegacy.cli.options.read import TrainOptions
 from dl4jlegacy.errors import CheckpointError, Dl4jError
@@ -20,7 +18,6 @@ from dl4jlegacy.training.checkpoints import export_model
 from dl4jlegacy.training.data import load_data
 from dl4jlegacy.training.prepare import batches, params_sha256
 
-APP = declared(["train"])
 IRIS = ["--model", "mlp", "--dataset", "iris", "--workers", "2", "--jobs-per-round", "4", "--batch-size", "8"]
 
 
@@ -79,26 +76,22 @@ def test_each_metric_is_offered_and_has_a_figure():
 
 
 @pytest.mark.parametrize("metric", ["precision", "recall", "matthews_correlation"])
-def test_classes_are_scored_by_any_metric_that_evaluation_has(metric: str) -> None:
-    scored = ["--validation", "0.5", "--metric", metric, "--epochs", "2", "--format", "json"]
-    done = CliRunner().invoke(APP, ["train", *IRIS, *scored])
-    assert done.exit_code == 0, done.output
-    best = json.loads(done.stdout)["best"]
+def test_classes_are_scored_by_any_metric_that_evaluation_has(dl4j: Any, metric: str) -> None:
+    scored = ["--validation", "0.5", "--metric", metric, "--epochs", "2"]
+    best = dl4j.json("train", *IRIS, *scored)["best"]
     assert best["metric"] == metric and best["score"] == best["figures"][metric] != best["figures"]["loss"]
 
 
-def test_a_metric_that_is_none_is_named_with_the_nearest_that_is():
-    done = CliRunner().invoke(APP, ["train", *IRIS, "--validation", "0.1", "--metric", "acuracy"])
-    assert "--metric is 'acuracy'; did you mean 'accuracy'" in " ".join(str(done.exception or done.output).split())
+def test_a_metric_that_is_none_is_named_with_the_nearest_that_is(dl4j: Any) -> None:
+    said = dl4j("train", *IRIS, "--validation", "0.1", "--metric", "acuracy", fails=2)
+    assert "--metric is 'acuracy'; did you mean 'accuracy'" in said
 
 
-def test_a_training_that_stops_early_saves_its_best_model(tmp_path: Path) -> None:
+def test_a_training_that_stops_early_saves_its_best_model(dl4j: Any, tmp_path: Path) -> None:
     out, folder = str(tmp_path / "best.zip"), str(tmp_path / "run")
-    kept = ["--out", out, "--checkpoint-dir", folder, "--checkpoint-every", "1", "--format", "json"]
+    kept = ["--out", out, "--checkpoint-dir", folder, "--checkpoint-every", "1"]
     scored = ["--validation", "0.3", "--patience", "2", "--epochs", "60", "--learning-rate", "0.5"]
-    done = CliRunner().invoke(APP, ["train", *IRIS, *scored, *kept])
-    assert done.exit_code == 0, done.output
-    report = json.loads(done.stdout)
+    report = dl4j.json("train", *IRIS, *scored, *kept)
     best = report["best"]
     assert report["stopped_by"].startswith("ScoreImprovementEpochs: loss")
     assert best["round"] < report["rounds"] and best["metric"] == "loss"
@@ -111,22 +104,15 @@ def test_a_training_that_stops_early_saves_its_best_model(tmp_path: Path) -> Non
     assert exported["score"] == best["score"]
 
 
-def test_a_run_that_is_not_scored_has_no_best_model_to_export(tmp_path: Path) -> None:
-    done = CliRunner().invoke(
-        APP, ["train", *IRIS, "--epochs", "1", "--checkpoint-dir", str(tmp_path), "--format", "json"]
-    )
-    assert done.exit_code == 0, done.output
-    assert not {"best", "validation", "stopped_by"} & set(json.loads(done.stdout))
+def test_a_run_that_is_not_scored_has_no_best_model_to_export(dl4j: Any, tmp_path: Path) -> None:
+    report = dl4j.json("train", *IRIS, "--epochs", "1", "--checkpoint-dir", tmp_path)
+    assert not {"best", "validation", "stopped_by"} & set(report)
     with pytest.raises(CheckpointError, match="has kept no best model"):
         export_model(str(tmp_path), str(tmp_path / "best.zip"), best=True)
 
 
-def test_a_data_set_of_its_own_is_read_like_the_training_data(tmp_path: Path) -> None:
+def test_a_data_set_of_its_own_is_read_like_the_training_data(dl4j: Any) -> None:
     data = load_data("iris")
     assert batches(Conf(dataset="iris"), data).total_examples == 120
-    done = CliRunner().invoke(
-        APP, ["train", *IRIS, "--epochs", "1", "--validation", "iris", "--metric", "accuracy", "--format", "json"]
-    )
-    assert done.exit_code == 0, done.output
-    report = json.loads(done.stdout)
+    report = dl4j.json("train", *IRIS, "--epochs", "1", "--validation", "iris", "--metric", "accuracy")
     assert report["validation"]["examples"] == 150 and report["best"]["score"] == report["validation"]["accuracy"]
