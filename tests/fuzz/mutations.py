@@ -106,7 +106,7 @@ def text_of(tree: Any) -> bytes:
 
 
 def mutated_json(raw: bytes, rng: random.Random) -> bytes:
-    """Return JSON of which a value is another one, one lies very deep, or bytes are changed."""
+    """Return JSON with a value replaced, a value nested very deep, or bytes changed."""
     kind = rng.random()
     try:
         tree = json.loads(raw)
@@ -152,7 +152,7 @@ _YAML = (
 
 
 def mutated_yaml(raw: bytes, rng: random.Random) -> bytes:
-    """Return YAML of which a value is another one, or with what YAML has and JSON has not; ``raw`` is JSON."""
+    """Return YAML made of the JSON ``raw``, with a value replaced or with features that JSON lacks."""
     kind = rng.random()
     if kind < 0.5:
         return mutated_json(raw, rng)
@@ -192,7 +192,7 @@ _CELLS = (
 
 
 def mutated_text(raw: bytes, rng: random.Random) -> bytes:
-    """Return a table in text of which a cell is hostile, a line longer, shorter, doubled or gone, or bytes changed."""
+    """Return a text table with a hostile cell, a line lengthened, shortened, doubled or removed, or bytes changed."""
     kind = rng.random()
     if kind < 0.25:
         return mutated(raw, rng)
@@ -229,7 +229,7 @@ _HEADERS = (
 
 
 def mutated_array(raw: bytes, rng: random.Random) -> bytes:
-    """Return a ``.npy`` file whose header is another text, at times of another length than it says."""
+    """Return a ``.npy`` file with another header, sometimes of a wrong length."""
     if rng.random() < 0.3 or raw[:6] != b"\x93NUMPY":
         return mutated(raw, rng)
     (length,) = struct.unpack_from("<H", raw, 8)
@@ -296,7 +296,7 @@ def rezipped(archive: bytes, rng: random.Random, mutate: Mutate = mutated) -> by
 
 
 def _renamed(archive: bytes, rng: random.Random) -> bytes:
-    """Return a zip whose entries are said to be called in UTF-8, and one of which is not."""
+    """Return a zip that declares its names UTF-8 while one is not."""
     data = bytearray(archive)
     place = data.find(b"PK\1\2")
     if place >= 0:

@@ -36,7 +36,7 @@ Request = tuple[bytes, bool]
 
 
 class Errors(logging.Handler):
-    """The errors that a server has logged: each is a bug, or a traceback that somebody must read."""
+    """Collects the errors that a server logs: each is a bug, or a traceback that a user would have to read."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -47,7 +47,7 @@ class Errors(logging.Handler):
         self.said.append(logging.Formatter().format(record)[-3000:])
 
     def fault(self) -> str:
-        """Return what was said since this was called last."""
+        """Return the messages since the last call."""
         said, self.said = "\n".join(self.said), []
         return said
 
@@ -231,7 +231,7 @@ _SHOWN = ("run", "workers", "jobs", "history", "events", "log", "network", "mode
 
 @contextlib.contextmanager
 def _shown_run() -> Iterator[Attempt]:
-    """Dashboard of a folder of checkpoints, one file of which is mutated."""
+    """Dashboard of a folder of checkpoints with one file mutated."""
     form = FORMATS["run"]
     genuine = form.genuine(Path("sound"))
     names = sorted(name for name in genuine if not name.endswith(".safetensors"))

@@ -1,4 +1,4 @@
-"""Inputs that once ended in a traceback, a status 500 or no answer at all, each with what is said of it now."""
+"""Inputs that once ended in a traceback, a status 500 or no answer, each with its error message."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ ANSWERS_OTHERWISE = (
 
 @dataclass(frozen=True)
 class Result:
-    """What came of one network on one way; ``warned`` what was said about it."""
+    """Result for one network in one direction; ``warned`` are the warnings about it."""
 
     row: str
     name: str
@@ -45,7 +45,7 @@ class Result:
 
     @property
     def is_wrong(self) -> bool:
-        """Whether the two answer or train differently and nobody says so."""
+        """Whether the two answer or train differently without a warning."""
         if self.found.startswith("outputs differ"):
             return not any(said in warning for said in ANSWERS_OTHERWISE for warning in self.warned)
         return self.found.startswith(PLAIN) or (" differ" in self.found and not self.warned)
@@ -209,7 +209,7 @@ def _come_back(path: Path, again: Path, arrays: Arrays, answered: list[np.ndarra
 
 
 def _images(inputs: tuple[tuple[int, ...], ...]) -> list[Any]:
-    """Return the input type of networks for images, which no file says."""
+    """Return the input type of networks for images, which is not in their files."""
     if len(inputs) != 1 or len(inputs[0]) != 3:
         return []
     channels, height, width = inputs[0]
@@ -253,7 +253,7 @@ def row_of(result: Result) -> str:
 
 
 def cell(found: list[Result]) -> str:
-    """Return what the table says of networks of one row, direction and version."""
+    """Return the table's entry for the networks of one row, direction and version."""
     signs = [result.sign for result in found if result.sign != "-"]
     if not signs:
         return "-"

@@ -108,7 +108,7 @@ STEPS = input_type("recurrent", 4)
 
 
 def rows(row: str, *layers: Node, name: str = "", **more: Any) -> Theirs:
-    """A network for rows of four values; its first layer says ``nIn``."""
+    """A network for rows of four values; its first layer has ``nIn``."""
     fields = {key: more.pop(key) for key in ("around", "after") if key in more}
     end = more.pop("end", SOFTMAX)
     tail = [end] if end is not None else []

@@ -143,7 +143,7 @@ def environment_with(folder):
 
 
 def line_with(process, words):
-    """Return the first line that a process says with these words."""
+    """Return the first line of a process's output that has these words."""
     return next(line for line in process.stdout if words in line)
 
 

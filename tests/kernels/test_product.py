@@ -130,7 +130,7 @@ def test_a_nan_and_an_infinity_are_passed_on() -> None:
 
 
 def at_the_end(shape: tuple[int, int], *, turned: bool) -> np.ndarray:
-    """A matrix behind whose last element begins memory that nobody may touch: who does so ends the process."""
+    """Return a matrix with protected memory right behind its last element: an access there kills the process."""
     nbytes, page = 4 * shape[0] * shape[1], mmap.PAGESIZE
     whole = -(-nbytes // page) * page
     held = np.frombuffer(mmap.mmap(-1, whole + page), np.uint8)

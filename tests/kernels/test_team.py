@@ -1,4 +1,4 @@
-"""Threads that share out a kernel's work: the same bits for any number, whoever comes, sleeps, forks or fails."""
+"""Threads that share a kernel's work: the same bits for any number of threads, also if they sleep, fork or fail."""
 
 from __future__ import annotations
 

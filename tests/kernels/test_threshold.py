@@ -126,7 +126,7 @@ def test_what_is_no_number_is_not_sent_and_infinity_stays(kernels: Kernels) -> N
 
 @pytest.mark.parametrize("char", "fd")
 def test_every_place_of_a_stretch_is_found_and_what_is_no_number_is_not(kernels: Kernels, char: str) -> None:
-    """In 64 elements, of which compiled code has a bit each, and in the few behind the last whole stretch."""
+    """In a stretch of 64 elements (one bit each in compiled code), and in the rest behind the last stretch."""
     for at in range(70):
         x = np.full(70, np.nan, char)
         x[at], x[(at + 1) % 70] = (-np.inf, -1.5)[at % 2], np.nextafter(x.dtype.type(1), x.dtype.type(0))

@@ -65,7 +65,7 @@ BREAKS = ("again", "left out", "twice", "folds twice", "good", float("nan"))
 
 
 def run_broken(work: simulator.Work, seed: int, how: str | float) -> simulator.World:
-    """Run a schedule whose part breaks its contract; return the world once a head says that the run has failed."""
+    """Run a schedule with a plugin that breaks its contract; return the world once a head has the run's failure."""
     after = 1 + seed % 7
     if how in ("again", "left out", "twice", "folds twice"):
         world = simulator.World(work, "hogwild", seed, losses=seed % 2 == 1)

@@ -158,7 +158,7 @@ class Browser:
         return [each["request"]["url"] for each in sent]
 
     def complaints(self) -> list[str]:
-        """What the browser says is wrong: exceptions, and what a policy has refused."""
+        """Errors that the browser reports: exceptions, and requests that a policy refused."""
         self.call("Runtime.evaluate", expression="0")  # what has come by now
         found = [each for each in self.events if each.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded")]
         return [json.dumps(each["params"]) for each in found]

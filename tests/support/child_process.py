@@ -1,4 +1,4 @@
-"""A script of this folder in a process of its own, which says what happens to it and can be told things, in lines."""
+"""A script of this folder in a process of its own; it prints events and takes commands, one a line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PATIENCE = 60.0
 
 
 class ChildProcess:
-    """The process, and the lines it has said that nobody has taken yet.
+    """The process, and the queue of the lines that it has printed.
 
     Args:
         script: its name.

@@ -104,7 +104,7 @@ class Command:
             pytest.fail(f"{self.arguments} did not end in {seconds} s; it said:\n{self.out()}\n{self.err()}")
 
     def says(self, words: str, seconds: float = 180.0) -> float:
-        """Wait until it has said that on stderr."""
+        """Wait until it has printed that on stderr."""
         return until(lambda: words in self.err(), seconds, f"{words!r} of {self.arguments}; it said: {self.err()}")
 
     def end(self) -> None:
@@ -214,7 +214,7 @@ class Cluster:
         return started
 
     def status(self, *flags: str) -> dict:
-        """Return what ``dl4j status`` says; {} if there is no run."""
+        """Return the JSON of ``dl4j status``; {} if there is no run."""
         shown = self.ask("status", *flags, "--format", "json")
         return json.loads(shown.out()) if shown.process.returncode in (0, STALLED) else {}
 
@@ -281,7 +281,7 @@ class Cluster:
         self.clear_zookeeper()
 
     def clear_zookeeper(self) -> None:
-        """Take all nodes of ours away, whoever made them."""
+        """Delete all of this package's nodes."""
         with ZooKeeperSession(self.zookeeper, secret=SECRET.encode()) as session:
             for path in reversed(list(nodes_below(session, "/"))):
                 if not STANDING.fullmatch(path):
@@ -323,7 +323,7 @@ def on_own(servers: ServicesState, tmp_path: Path) -> Iterator[Cluster]:
 
 @functools.cache
 def embedded(epochs: int) -> dict:
-    """Return what the embedded tracker says."""
+    """Return the embedded tracker's report."""
     done = subprocess.run(
         [*COMMAND, "train", *RUN, "--epochs", str(epochs), "--format", "json"],
         capture_output=True,

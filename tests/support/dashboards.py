@@ -183,7 +183,7 @@ def served(source: Source, policy: Policy | None = None, folder: str = ".") -> I
 
 
 def bearer(panel: Panel) -> dict[str, str]:
-    """The header of whoever has the token of a dashboard."""
+    """Return the header with a dashboard's token."""
     return {"authorization": f"Bearer {panel.policy.token}"}
 
 

@@ -32,7 +32,7 @@ RATE = 1e-4  # some of the losses are so steep that networks diverge at usual ra
 
 @pytest.fixture
 def gpu(device_arrays: ModuleType) -> ModuleType:
-    """Return the stand-in for ``cupy``; on a real GPU another fixture of this name takes its place."""
+    """Return the stand-in for ``cupy``."""
     return device_arrays
 
 

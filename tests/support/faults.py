@@ -19,7 +19,7 @@ FULL = "the checkpoint of version 3 cannot be written to /runs/r: No space left 
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """A fault: what a run's tracker and Zookeeper say under it, and what is to be shown.
+    """A fault: the answers of a run's tracker and Zookeeper under it, and the expected display.
 
     Attributes:
         state, words: what every view says.

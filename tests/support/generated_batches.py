@@ -27,7 +27,7 @@ COLUMNS, CLASSES = 1000, 3
 
 
 class Generated(BatchCursor):
-    """A ``DataSetIterator`` whose batches are nowhere before somebody asks for them."""
+    """A ``DataSetIterator`` that makes each batch when it is asked for."""
 
     input_columns, total_outcomes = COLUMNS, CLASSES
 

@@ -80,7 +80,7 @@ class Wire:
                     self._give(*heapq.heappop(self._late)[2:])
 
     def _take(self, source: bytes, packet: bytes) -> None:
-        """Bring a packet of IPv4 on its way; others, and those to nobody here, are dropped."""
+        """Forward an IPv4 packet to its host; drop other packets, and those to unknown hosts."""
         target = packet[16:20]
         if packet[0] >> 4 != 4 or target not in self._files:
             return

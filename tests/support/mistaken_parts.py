@@ -1,4 +1,4 @@
-"""Mistakes in a ``JobIterator``, a ``JobAggregator`` and a ``Plan`` of one's own, and what is said about each.
+"""Mistakes in a user's ``JobIterator``, ``JobAggregator`` and ``Plan``, and the error message for each.
 
     python -m tests.support.mistaken_parts MISTAKE ZOOKEEPER TRACKER CLUSTER_NAME
 

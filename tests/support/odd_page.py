@@ -24,7 +24,7 @@ def cells_under(heading: str) -> dict[str, dict[str, str]]:
 
 
 def of_kind(text: str, kind: str) -> str:
-    """Return what a cell of the page says of one kind of files."""
+    """Return the text of the page's cell for one kind of files."""
     most, _, others = text.partition(" (")
     named = dict(each.split(": ") for each in others.rstrip(")").split(", ") if each)
     return named.get(kind, most)

@@ -1,4 +1,4 @@
-"""A program of somebody's own, for the tests: it counts the words of numbered lines, with processes of a cluster.
+"""A user's program for the tests: it counts the words of numbered lines with the processes of a cluster.
 
     python -m tests.support.own_program master|standby|resume|fails ZOOKEEPER TRACKER CLUSTER_NAME --run RUN LINES
     python -m tests.support.own_program worker|unregistered ZOOKEEPER
@@ -57,7 +57,7 @@ def lines(count: int) -> list[str]:
 
 @register_performer("word-count")
 class WordCountPerformer:
-    """Counts the words of one line, in as many seconds as its argument says."""
+    """Counts the words of one line, after a pause of its argument's seconds."""
 
     def __init__(self, conf: Conf, kernels: object) -> None:
         self.progress = 0

@@ -53,7 +53,7 @@ def gradient(number: int) -> str:
 
 
 def main() -> None:
-    """Print the digests of all models and of as many random networks as the argument says."""
+    """Print the digests of all models, and of random networks; the argument is their number."""
     found = {name: trained(name) for name in ZOO}
     found |= {str(number): gradient(number) for number in range(int(sys.argv[1]))}
     print(json.dumps(found))

@@ -1,4 +1,4 @@
-"""What a command says on stderr besides its progress, which comes every few seconds, on a slow machine even here."""
+"""Removes the lines of the live display, which a slow machine shows in tests too, from a command's stderr."""
 
 
 def without_progress(text: str) -> str:

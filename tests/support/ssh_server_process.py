@@ -35,7 +35,7 @@ class Server(asyncssh.SSHServer):
         self._connection = conn
 
     def begin_auth(self, username: str) -> bool:
-        """Demand a key; nobody but the user has one that is accepted."""
+        """Demand a key; only the user's is accepted."""
         if username == self._user:
             self._connection.set_authorized_keys(str(self._folder / "authorized_keys"))
         return True

@@ -1,4 +1,4 @@
-"""What happens to the folder of a run while somebody uses it: each fault begins and ends when a test says so."""
+"""Faults of a run's folder while it is in use; a test begins and ends each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ THEIRS = Conf(run="theirs", incarnation="f" * 16)
 
 
 class StorageFault:
-    """A fault of one folder; root is refused nothing by modes, so what a file system says is played.
+    """A fault of one folder. Modes do not restrict root, so the file system's errors are simulated.
 
     Attributes:
         kept: what another run has in the folder, if that is the fault.

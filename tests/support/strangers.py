@@ -1,4 +1,4 @@
-"""Clients that nobody wants, at any port: silent, slow and hostile ones by hundreds; what they cost a process."""
+"""Unwanted clients at any port: hundreds of silent, slow and hostile ones; measures what they cost a process."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ class Strangers:
 
 @dataclass(frozen=True)
 class Footprint:
-    """What a process has at some moment: open files, resident bytes, and bytes that it has said on stderr."""
+    """What a process has at some moment: open files, resident bytes, and bytes printed on stderr."""
 
     files: int
     nbytes: int

@@ -35,7 +35,7 @@ _TRAIN = NormalizerMinMaxScaler().fit(_IRIS.train).transform(_IRIS.train)
 
 
 def conf_of(router: str, router_args: dict[str, Any] | None = None, **fields: Any) -> Conf:
-    """The Conf of a run of 48 rounds, of which every eighth has half of the slots."""
+    """Return the Conf of a run of 48 rounds; every eighth has half of the slots."""
     usual = {"multi_layer_conf": zoo.mlp(4, 3), "batch_size": 4, "epochs": 6, "jobs_per_round": SLOTS, "seed": 9}
     return Conf(**(usual | {"router": router, "router_args": router_args or {}} | fields))
 

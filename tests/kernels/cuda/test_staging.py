@@ -14,7 +14,7 @@ from dl4jlegacy.kernels.cuda.staging import Staging
 
 
 class Late:
-    """A device on which nothing happens before somebody needs it; streams in ``eager`` work at once instead."""
+    """A device that works only when it is waited for; streams in ``eager`` work at once instead."""
 
     def __init__(self, eager: set[str]) -> None:
         self.eager, self.pinned, self.waits = eager, 0, 0
@@ -37,7 +37,7 @@ class Late:
 
 
 class Queue:
-    """A stream: work in order, done up to where somebody waits."""
+    """A stream: work in order, done up to the place that is waited for."""
 
     def __init__(self, device: Late, name: str) -> None:
         self.device, self.name, self.work, self.passed = device, name, [], 0

@@ -1,4 +1,4 @@
-"""A cupy on a machine where something is wrong with the GPU, as ``BROKEN_CUPY`` says; it raises what CuPy 14 raises.
+"""A cupy on a machine with a broken GPU: ``BROKEN_CUPY`` names the fault; it raises what CuPy 14 raises.
 
 Texts are CuPy 14.2's own, seen on a machine without a driver and with libraries taken away, or taken from its source.
 """
