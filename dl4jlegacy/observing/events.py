@@ -166,20 +166,19 @@ class _Queue:
 
     def __init__(self, receiver: Receiver) -> None:
         self.receiver = receiver
-        self._waiting: deque[dict[str, Any]] = deque()
+        self._waiting: deque[tuple[int, dict[str, Any]]] = deque(maxlen=_MOST_WAITING)
+        """Numbered events; a gap in the numbers shows how many were lost."""
         self._lock, self._news, self._closed = threading.Lock(), threading.Event(), threading.Event()
         self._given_up = threading.Event()
-        self._lost, self._is_told = 0, False
+        self._added, self._has_failed = 0, False
         self._thread = ServiceThread(target=self._run, name="dl4j-event-sender")
         self._thread.start()
 
     def put(self, event: dict[str, Any]) -> None:
         """Have an event sent soon; does not wait."""
         with self._lock:
-            self._waiting.append(event)
-            if len(self._waiting) > _MOST_WAITING:
-                self._waiting.popleft()
-                self._lost += 1
+            self._added += 1
+            self._waiting.append((self._added, event))
         self._news.set()
 
     def close(self, deadline: Deadline) -> None:
@@ -189,34 +188,30 @@ class _Queue:
         self._thread.join(max(0.0, deadline.left()))
         self._given_up.set()
         self._thread.join(0.1)
-        with self._lock:
-            left = len(self._waiting) + (1 if self._thread.is_alive() else 0)
+        left = len(self._waiting) + self._thread.is_alive()
         if left:
-            logger.warning("%s was not told of the last %d events", self.receiver.name, left)
+            logger.warning("%s did not get the last %d events", self.receiver.name, left)
 
     def _run(self) -> None:
-        while not self._given_up.is_set():
-            with self._lock:
-                event = self._waiting.popleft() if self._waiting else None
-                lost, self._lost = (self._lost, 0) if event is not None else (0, self._lost)
-                if event is None:
-                    self._news.clear()
-            if event is not None:
-                self._tell(event | ({"events_lost": lost} if lost else {}))
-            elif self._closed.is_set():
-                return
-            else:
-                self._news.wait()
+        sent, is_last = 0, False
+        while not is_last:
+            self._news.wait()
+            self._news.clear()
+            is_last = self._closed.is_set()
+            while self._waiting and not self._given_up.is_set():
+                number, event = self._waiting.popleft()
+                lost, sent = number - sent - 1, number
+                self._send(event | ({"events_lost": lost} if lost else {}))
 
-    def _tell(self, event: dict[str, Any]) -> None:
+    def _send(self, event: dict[str, Any]) -> None:
         try:
             with exits_as_errors():
                 why = self.receiver.tell(to_json(event).encode(errors="replace"), self._given_up.wait)
-        except Exception as exc:  # noqa: BLE001  # an event that is no JSON, or a bug: the next one may go well
+        except Exception as exc:  # noqa: BLE001  # an event that is no JSON, or a bug: the next one may be sent
             why = type(exc).__name__
-        if why and not self._is_told:
+        if why and not self._has_failed:
             logger.warning("%s was not told of an event: %s; the run goes on (said once)", self.receiver.name, why)
-        self._is_told = self._is_told or bool(why)
+        self._has_failed = self._has_failed or bool(why)
 
 
 class EventObserver(RunObserver):

@@ -21,7 +21,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 from types import ModuleType
@@ -136,7 +136,7 @@ class _Curves:
 
     def __init__(self, conf: Conf, plan: Plan, clock: Clock, writer: _Writer) -> None:
         self._plan, self._clock, self._writer = plan, clock, writer
-        self._rates = _Rates() if conf.network_conf is None else _Rates.of(conf.network_conf)
+        self._updaters = {} if conf.network_conf is None else _updaters(conf.network_conf)
         self._examples, self._seconds = -1, 0.0  # how many there were at the last point; the time since then
         self._written = float("-inf")
         self._held: tuple[HistoryEntry, NewModel] | None = None
@@ -189,31 +189,21 @@ class _Curves:
             numbers["progress/examples_per_second"] = (version.examples - self._examples) / self._seconds
         slots = [self._plan.slot(*self._plan.at(number)) for number in event.jobs]
         done = [slot.iteration + slot.last - slot.first - 1 for slot in slots if not slot.validates]
-        return numbers | (self._rates.at(max(done)) if done else {})
+        return numbers | (_learning_rates(self._updaters, max(done)) if done else {})
 
 
-@dataclass(frozen=True, slots=True)
-class _Rates:
-    """The updaters of a network that differ, each by the name of its curve."""
+def _updaters(conf: NetworkConfiguration) -> dict[str, Updater]:
+    """Return the updaters of a network that have a learning rate and differ, by the names of their curves."""
+    layers, found = conf.resolved(), dict[str, Updater]()
+    for block in MultiLayerUpdater(layers, ParamLayout.of(layers)).blocks:
+        if hasattr(block.updater, "rate") and block.updater not in found.values():
+            [first] = [one.name for one in named_spans(conf) if one.span.start == block.start]
+            found[f"learning_rate/{first}"] = block.updater
+    return found if len(found) != 1 else {"learning_rate": next(iter(found.values()))}
 
-    updaters: Mapping[str, Updater] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, conf: NetworkConfiguration) -> _Rates:
-        """Return those of a network: one curve if all layers have the same updater."""
-        layers, found = conf.resolved(), dict[str, Updater]()
-        for block in MultiLayerUpdater(layers, ParamLayout.of(layers)).blocks:
-            if hasattr(block.updater, "rate") and block.updater not in found.values():
-                [first] = [one.name for one in named_spans(conf) if one.span.start == block.start]
-                found[f"learning_rate/{first}"] = block.updater
-        if len(found) == 1:
-            [only] = found.values()
-            return cls({"learning_rate": only})
-        return cls(found)
-
-    def at(self, iteration: int) -> dict[str, float]:
-        """Return the learning rates of an iteration."""
-        return {name: updater.rate(iteration) for name, updater in self.updaters.items()}  # type: ignore[union-attr]
+def _learning_rates(updaters: Mapping[str, Updater], iteration: int) -> dict[str, float]:
+    return {name: updater.rate(iteration) for name, updater in updaters.items()}  # type: ignore[union-attr]
 
 
 # -- what is written ---------------------------------------------------------------------------------------------------

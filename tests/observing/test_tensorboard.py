@@ -170,7 +170,7 @@ class Seconds:
 
 
 def rates_of(network: Any, iteration: int) -> dict[str, float]:
-    return tensorboard._Rates.of(network).at(iteration)
+    return tensorboard._learning_rates(tensorboard._updaters(network), iteration)
 
 
 def stack(first: Any, second: Any) -> MultiLayerConfiguration:

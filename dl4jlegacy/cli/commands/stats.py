@@ -78,6 +78,7 @@ def _fields(found: TrainingStats) -> dict[str, Any]:
 
 
 def _lines(found: TrainingStats) -> Iterator[str]:
+    from dl4jlegacy.cli.terminal.run_table import aligned
     from dl4jlegacy.scaleout.monitoring.stats import duration
 
     if not found.events:
@@ -92,11 +93,7 @@ def _lines(found: TrainingStats) -> Iterator[str]:
         )
         for phase in found.phases
     ]
-    widths = [max(len(row[column]) for row in (_COLUMNS, *rows)) for column in range(len(_COLUMNS))]
-    for row in (_COLUMNS, *rows):
-        yield "  ".join(
-            [row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))]
-        )
+    yield from aligned([_COLUMNS, *rows])
     fields = _fields(found)
     processes = counted(fields["processes"], "process", "processes")
     yield f"{counted(fields['events'], 'event')} of {processes} on {counted(fields['machines'], 'machine')}"

@@ -1,26 +1,30 @@
-"""What came of a run on a cluster, as a table for people; ``scaleout.run_summary`` says what its figures are."""
+"""The summary of a run on a cluster as a table; ``scaleout.monitoring.run_summary`` explains its figures."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dl4jlegacy.errors import counted
 from dl4jlegacy.training.progress import duration
 
-__all__ = ["run_table"]
+__all__ = ["aligned", "run_table"]
 
 _COLUMNS = ("worker", "jobs", "examples", "per second", "failed", "given away", "gone")
 _LONGEST = 24  # of a worker's name; the end of it tells workers apart
 
 
+def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield the lines of a table: the first column is aligned to the left, the others to the right."""
+    first, *others = (max(map(len, column)) for column in zip(*rows, strict=True))
+    for name, *cells in rows:
+        yield "  ".join([name.ljust(first), *(cell.rjust(width) for cell, width in zip(cells, others, strict=True))])
+
+
 def run_table(summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines: a row for each worker, and the totals."""
-    rows = [_row(worker) for worker in summary["workers"]]
-    widths = [max(len(row[column]) for row in (_COLUMNS, *rows)) for column in range(len(_COLUMNS))]
-    for row in (_COLUMNS, *rows) if rows else ():
-        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        yield "  ".join(cells)
+    if summary["workers"]:
+        yield from aligned([_COLUMNS, *(_row(worker) for worker in summary["workers"])])
     yield (
         f"total     {counted(summary['jobs'], 'job')}, {counted(summary['rounds'], 'round')}, "
         f"{counted(summary['batches'], 'batch', 'batches')} counted once, in {duration(summary['seconds'])}"
