@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,7 +19,6 @@ import pytest
 from dl4jlegacy.cluster.runner import ActorNetworkRunner
 from dl4jlegacy.datasets import DataSet, DataSource, ListDataSetIterator
 from dl4jlegacy.nn import zoo
-from dl4jlegacy.scaleout.actors.worker_pool import network_performer
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.links.liveness.quorum import Waiting
 from dl4jlegacy.scaleout.monitoring.outcome import RunStatus
@@ -32,6 +30,7 @@ from dl4jlegacy.training import prepare as training
 from dl4jlegacy.training.progress import ProgressLine, shown
 from dl4jlegacy.training.run import resolve
 from tests.support import REPOSITORY
+from tests.support.performers import before_each_job
 
 CONF = Conf(multi_layer_conf=zoo.mlp(6, 3, hidden=(5,), seed=7), workers=2, epochs=3, seed=7)
 
@@ -58,26 +57,9 @@ def data() -> DataSet:
     return DataSet.of_classes(random.random((64, 6), dtype=np.float32), random.integers(0, 3, 64), 3)
 
 
-def waiting_for(event: threading.Event) -> Callable[..., object]:
-    """Make performers whose first job lasts until ``event``."""
-
-    def make(conf: Conf, kernels: object) -> object:
-        performer = network_performer(conf, kernels)  # type: ignore[arg-type]
-        perform = performer.perform
-
-        def late(job: object) -> object:
-            event.wait(60)
-            return perform(job)  # type: ignore[arg-type]
-
-        performer.perform = late  # type: ignore[assignment,method-assign]
-        return performer
-
-    return make
-
-
 def train(event: threading.Event | None = None, **arguments: object) -> None:
-    performer = None if event is None else waiting_for(event)
-    with ActorNetworkRunner("master", ListDataSetIterator(data(), 8), performer=performer) as runner:  # type: ignore[arg-type]
+    performer = None if event is None else before_each_job(lambda: event.wait(60))
+    with ActorNetworkRunner("master", ListDataSetIterator(data(), 8), performer=performer) as runner:
         runner.setup(CONF)
         runner.train(deadline=120, **arguments)  # type: ignore[arg-type]
 
@@ -192,13 +174,8 @@ def test_after_ctrl_c_no_thread_is_left_and_the_run_goes_on_where_it_stopped(tmp
     before = set(threading.enumerate())
     slow = threading.Event()
 
-    def slowed(conf: Conf, kernels: object) -> object:
-        performer = network_performer(conf, kernels)  # type: ignore[arg-type]
-        perform = performer.perform
-        performer.perform = lambda job: (slow.wait(0.05), perform(job))[1]  # type: ignore[assignment,method-assign]
-        return performer
-
-    runner = ActorNetworkRunner("master", ListDataSetIterator(data(), 8), performer=slowed)  # type: ignore[arg-type]
+    slowed = before_each_job(lambda: slow.wait(0.05))
+    runner = ActorNetworkRunner("master", ListDataSetIterator(data(), 8), performer=slowed)
     runner.setup(conf)
     with pytest.raises(KeyboardInterrupt) as caught:
         runner.train(interrupt)

@@ -166,16 +166,16 @@ def test_status_shows_the_best_model_of_a_run_that_is_scored_and_what_has_stoppe
 
 @pytest.fixture
 def servers(monkeypatch: pytest.MonkeyPatch) -> ServicesState:
-    """Servers that are taken to run and to answer."""
+    """Servers that are taken to run and to answer; this machine has no secret."""
+    for name in ("DL4J_SECRET", "DL4J_SECRET_FILE"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(Server, "is_running", True)
     members = tuple(Server(name=f"hazelcast-{i}", port=5700 + i, command=(), host="10.7.0.1") for i in (1, 2))
     zookeeper = Server(name="zookeeper", port=2182, command=(), host="10.7.0.1")
     return ServicesState(cluster_name="mine", folder="/f", servers=(*members, zookeeper))
 
 
-def test_after_services_up_master_worker_and_standby_are_ready_to_paste(servers, capsys, monkeypatch) -> None:
-    for name in ("DL4J_SECRET", "DL4J_SECRET_FILE"):
-        monkeypatch.delenv(name, raising=False)
+def test_after_services_up_master_worker_and_standby_are_ready_to_paste(servers, capsys) -> None:
     services._show(servers, "text")
     lines = capsys.readouterr().err.splitlines()
     master, worker, standby = commands(line for line in lines if line.startswith("  "))
@@ -197,8 +197,6 @@ def test_after_services_up_master_worker_and_standby_are_ready_to_paste(servers,
     ],
 )
 def test_a_secret_is_asked_for_and_never_shown(servers, capsys, monkeypatch, variable, value, words) -> None:
-    for name in ("DL4J_SECRET", "DL4J_SECRET_FILE"):
-        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(variable, value)
     services._show(servers, "text")
     err = capsys.readouterr().err
@@ -206,11 +204,7 @@ def test_a_secret_is_asked_for_and_never_shown(servers, capsys, monkeypatch, var
 
 
 @pytest.mark.parametrize("is_set", [False, True])
-def test_a_host_of_a_set_is_told_to_copy_a_secret_and_one_alone_to_make_it(
-    servers, capsys, monkeypatch, is_set
-) -> None:
-    for name in ("DL4J_SECRET", "DL4J_SECRET_FILE"):
-        monkeypatch.delenv(name, raising=False)
+def test_a_host_of_a_set_is_told_to_copy_a_secret_and_one_alone_to_make_it(servers, capsys, is_set) -> None:
     hosts = Ensemble(hosts=("10.7.0.1", "10.7.0.2", "10.7.0.3"))
     services._show(msgspec.structs.replace(servers, ensemble=hosts if is_set else None), "text")
     last = capsys.readouterr().err.splitlines()[-1]

@@ -17,14 +17,14 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 from dl4jlegacy import ActorNetworkRunner, Conf, IrisDataSetIterator
-from dl4jlegacy.cli.main import main
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.observing.opentelemetry import OpenTelemetryObserver, round_ids
-from dl4jlegacy.scaleout.actors.worker_pool import network_performer
 from dl4jlegacy.scaleout.monitoring.observers import ObservedRun
 from dl4jlegacy.scaleout.phases import EventStats, Phase
 from dl4jlegacy.scaleout.scoring import ValidationConf
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
+from tests.support.command_line import exit_status as dl4j
+from tests.support.performers import before_one_job
 
 
 def traced(
@@ -94,21 +94,10 @@ def test_an_asynchronous_run_has_each_round_and_job_once() -> None:
 
 
 def test_a_job_that_failed_says_why_and_is_done_again() -> None:
-    failed: list[Any] = []
+    def fail() -> None:
+        raise RuntimeError("made to fail")
 
-    def make(conf: Conf, kernels: Any) -> Any:
-        performer = network_performer(conf, kernels)
-        perform = performer.perform
-
-        def once(job: Any) -> Any:
-            if job.slot.round == 2 and not failed:
-                failed.append(job.slot[:2])
-                raise RuntimeError("made to fail")
-            return perform(job)
-
-        performer.perform = once  # type: ignore[method-assign]
-        return performer
-
+    make, failed = before_one_job(2, fail)
     result, spans = traced(performer=make, epochs=2)
     jobs = of(spans, "job")
     [error] = [span for span in jobs if span.status.status_code is StatusCode.ERROR]
@@ -206,12 +195,6 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
         yield server
         server.shutdown()
         thread.join()
-
-
-def dl4j(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(list(arguments))
-    return int(ended.value.code or 0)
 
 
 RUN = ("train", "--dataset", "iris", "--epochs", "2", "--workers", "2", "--otel")

@@ -20,11 +20,9 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.parser import text_string_to_metric_families
 
 from dl4jlegacy import ActorNetworkRunner, Conf, IrisDataSetIterator
-from dl4jlegacy.cli.main import main
 from dl4jlegacy.errors import CheckpointError, ConfError
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.observing.prometheus import METRICS, PrometheusObserver
-from dl4jlegacy.scaleout.actors.worker_pool import network_performer
 from dl4jlegacy.scaleout.monitoring.observers import ObservedRun
 from dl4jlegacy.scaleout.monitoring.outcome import TrainingResult
 from dl4jlegacy.scaleout.monitoring.run_state import STATES
@@ -35,6 +33,8 @@ from dl4jlegacy.scaleout.scoring import ValidationConf
 from dl4jlegacy.scaleout.state.records import Failure, WorkerRecord
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
 from tests.support import REPOSITORY
+from tests.support.command_line import exit_status as dl4j
+from tests.support.performers import before_one_job
 
 Values = dict[str, dict[tuple[str, ...], float]]
 """By sample name and the values of its labels."""
@@ -141,24 +141,14 @@ def test_the_figures_are_the_run_s(metrics: PrometheusObserver) -> None:
 
 
 def test_jobs_that_failed_are_counted(metrics: PrometheusObserver) -> None:
-    failed: list[Any] = []
-
-    def make(conf: Conf, kernels: Any) -> Any:
-        performer = network_performer(conf, kernels)
-        perform = performer.perform
-
-        def once(job: Any) -> Any:
-            if job.slot.round == 2 and not failed:
-                failed.append(job.slot)
-                raise RuntimeError("made to fail")
-            return perform(job)
-
-        performer.perform = once  # type: ignore[method-assign]
-        return performer
-
+    make, failed = before_one_job(2, failing)
     result = trained(metrics, performer=make, epochs=2)
     assert len(failed) == 1 and result.batches_lost == 0
     assert values(metrics)["dl4j_jobs_failed_total"][()] == 1
+
+
+def failing() -> None:
+    raise RuntimeError("made to fail")
 
 
 def test_checkpoints_that_failed_are_counted_and_those_that_did_not_are_timed(
@@ -188,21 +178,8 @@ def test_jobs_that_others_got_as_well_are_counted_by_reason(metrics: PrometheusO
 
 def test_a_run_tells_of_a_job_whose_lease_was_broken(metrics: PrometheusObserver) -> None:
     """End to end: a worker that hangs, and a real lease."""
-    release, hung = threading.Event(), []
-
-    def make(conf: Conf, kernels: Any) -> Any:
-        performer = network_performer(conf, kernels)
-        perform = performer.perform
-
-        def hang(job: Any) -> Any:
-            if job.slot.round == 2 and not hung:
-                hung.append(job.slot)
-                release.wait(60)
-            return perform(job)
-
-        performer.perform = hang  # type: ignore[method-assign]
-        return performer
-
+    release = threading.Event()
+    make, hung = before_one_job(2, lambda: release.wait(60))
     limits = Limits(lease=0.3, poll=0.05)
     with ActorNetworkRunner("master", IrisDataSetIterator(16), performer=make, observers=[metrics]) as runner:
         conf = Conf(multi_layer_conf=zoo.mlp(4, 3), workers=2, epochs=2, limits=limits, stuck_seconds=0.2)
@@ -269,12 +246,6 @@ def test_the_registry_of_the_program_is_left_alone(metrics: PrometheusObserver) 
 
 
 # -- the server --------------------------------------------------------------------------------------------------------
-
-
-def dl4j(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(list(arguments))
-    return int(ended.value.code or 0)
 
 
 def test_a_port_that_is_taken_is_said_before_the_run_begins(
@@ -430,24 +401,6 @@ def test_the_rules_for_alerts_are_promql_and_ask_for_nothing_that_is_not_served(
         assert promql_parser.parse_duration(rule.get("for", "1s"))
     assert sorted(states) == ["degraded", "stalled", "waiting"]
     assert len({rule["alert"] for rule in group["rules"]}) == len(group["rules"]) >= 7
-
-
-@pytest.mark.parametrize(
-    ("expr", "error"),
-    [
-        ("rate(dl4j_batches_total) > 0", "expected type matrix"),
-        ("dl4j_run_state{state=stalled} == 1", "expected string"),
-        ("(dl4j_run_active == 1", "unclosed left parenthesis"),
-        ("dl4j_run_staet == 1", "no metric dl4j_run_staet"),
-        ("rate(dl4j_run_active[5m]) == 0", "dl4j_run_active is a gauge"),
-        ('dl4j_run_state{stat="stalled"} == 1', "has no label stat"),
-        ('dl4j_run_state{state="stuck"} == 1', "no state stuck"),
-        ("dl4j_phase_seconds > 1", "no metric dl4j_phase_seconds"),
-    ],
-)
-def test_a_rule_that_would_never_be_true_is_seen(expr: str, error: str) -> None:
-    with pytest.raises((ValueError, AssertionError), match=error):
-        metrics_of(expr)
 
 
 def test_the_board_for_grafana_is_promql_and_asks_for_nothing_that_is_not_served() -> None:

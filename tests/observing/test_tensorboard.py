@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 
 from dl4jlegacy import ActorNetworkRunner, Conf, IrisDataSetIterator, read_history
-from dl4jlegacy.cli.main import main
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration, MultiLayerConfiguration, NeuralNetConfiguration
@@ -37,6 +36,7 @@ from dl4jlegacy.scaleout.state.aggregate import PARAMS
 from dl4jlegacy.scaleout.state.job import Result
 from dl4jlegacy.system.clock import RunningClock
 from tests.support.cluster_commands import until
+from tests.support.command_line import exit_status as dl4j
 from tests.support.event_files import read_events
 
 ALL = pytest.mark.usefixtures("every_version")
@@ -69,12 +69,6 @@ def trained(folder: Path, *, resume: bool = False, tick: Any = None, others: Any
         result = runner.train(tick)
         assert result is not None
         return result
-
-
-def dl4j(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(list(arguments))
-    return int(ended.value.code or 0)
 
 
 @ALL

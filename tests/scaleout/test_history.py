@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from dl4jlegacy import ActorNetworkRunner, Conf, DigitsDataSetIterator, HistoryEntry, IrisDataSetIterator, read_history
-from dl4jlegacy.cli.main import main
 from dl4jlegacy.errors import CheckpointError
 from dl4jlegacy.nn import AutoEncoder, NeuralNetConfiguration, OutputLayer, zoo
 from dl4jlegacy.nn.networks import learning_rate_at
@@ -20,6 +19,7 @@ from dl4jlegacy.scaleout.monitoring.outcome import TrainingResult
 from dl4jlegacy.scaleout.persistence.history import FollowedHistory, HistoryFile, versions_that_count
 from dl4jlegacy.scaleout.scoring import ValidationConf
 from dl4jlegacy.storage.folders import Lines, LocalFolder, Mark
+from tests.support.command_line import exit_status as dl4j
 
 
 def trained(
@@ -35,12 +35,6 @@ def trained(
 def entry(began: float, version: int, score: float = 0.5) -> HistoryEntry:
     counts = {"round": version, "batches": version, "examples": 16 * version, "seconds": 1.0, "staleness": 0.0}
     return HistoryEntry(began=began, time=began, version=version, score=score, workers={"w": 16.0}, **counts)
-
-
-def dl4j(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(list(arguments))
-    return int(ended.value.code or 0)
 
 
 def write(folder: Path, *entries: HistoryEntry) -> None:

@@ -14,7 +14,6 @@ import msgspec
 import pytest
 
 from dl4jlegacy import ActorNetworkRunner, Conf, IrisDataSetIterator, read_stats
-from dl4jlegacy.cli.main import main
 from dl4jlegacy.errors import CheckpointError, TrackerError, UsageError
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.scaleout import phases
@@ -39,6 +38,7 @@ from dl4jlegacy.storage.folders import LocalFolder
 from dl4jlegacy.system.clock import RunningClock
 from dl4jlegacy.training.prepare import params_sha256
 from tests.support.cluster_commands import until
+from tests.support.command_line import exit_status as dl4j
 
 HOSTILE = '</script><script>alert(1)</script>\x1b[31m"&'
 
@@ -65,12 +65,6 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 def event(number: int = 0, phase: str = "WorkerFit", seconds: float = 1.0, **fields) -> EventStats:
     given = {"machine": "m", "process": "p", "thread": "worker-0", "round": 3, "slot": 1, "start": 1000.0 + number}
     return EventStats(**{**given, "phase": phase, "number": number, "seconds": seconds, **fields})
-
-
-def dl4j(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(list(arguments))
-    return int(ended.value.code or 0)
 
 
 def write(path: Path, *events: EventStats, after: bytes = b"") -> Path:
