@@ -1,7 +1,7 @@
 """The live display of a run: a few fixed lines on a terminal, otherwise one plain line every few seconds.
 
-Always on stderr. The display is drawn by ``tick``, on the thread that waits for the run, and by nobody else: it costs
-the workers nothing and leaves nothing behind. Its lines keep their places, only values change.
+Always on stderr. The display is drawn by ``tick``, on the thread that waits for the run, so that it costs the workers
+nothing. Its lines keep their places, only values change; nothing stays behind.
 """
 
 from __future__ import annotations
@@ -89,45 +89,43 @@ class ProgressDisplay:
         if self._panel is not None:
             self._panel.stop()
 
+    def say(self, text: str, fields: Mapping[str, object]) -> None:
+        """Print a line of text above the display, or, as JSON, these fields."""
+        self._console.print(Text(to_json(fields) if self._json else text), soft_wrap=True)
+
     def announce(self, event: str, text: str, **fields: object) -> None:
         """Print a line about a process that waits for something; it stays in view while nothing else is shown."""
-        line = to_json({"event": event, **fields, "text": text}) if self._json else text
-        self._console.print(Text(line), soft_wrap=True)
+        self.say(text, {"event": event, **fields, "text": text})
         if self._panel is not None:
             self._panel.show([])
 
     def tick(self, status: RunStatus) -> None:
-        """Show a new status, if it is time to, and at once what has happened since the last one."""
+        """Show a new status if one is due, and the journal's entries since the last one at once."""
         self.last = status
         for worker, text, device in status.devices:
             if worker not in self._told:  # a worker stays on its device
                 self._told.add(worker)
                 fields = {"event": "device", "worker": str(worker), **device.fields(), "text": text}
-                self._console.print(Text(to_json(fields) if self._json else f"worker {worker}: {text}"), soft_wrap=True)
+                self.say(f"worker {worker}: {text}", fields)
         for entry in status.news:
             self._tell(entry)
         if status.head is not None:
             self._speed.add(status.seconds, status.head.examples)
+        speed = self._speed.now
         if self._panel is not None:
-            self._panel.show(_lines(status, self._speed.now, self._console, self._worker_command))
+            self._panel.show(_lines(status, speed, self._console, self._worker_command))
         elif self._clock() >= self._next_line:
             self._next_line = self._clock() + _LINE_SECONDS
-            speed = self._speed.now
-            text = status_line(status, speed, self._worker_command)
-            line = to_json(_event(status, speed)) if self._json else text
-            self._console.print(Text(line), soft_wrap=True)
+            self.say(status_line(status, speed, self._worker_command), _event(status, speed))
 
     def _tell(self, entry: JournalEntry) -> None:
-        """Print an entry of the run's journal; a traceback below it, but only once of those that are alike."""
-        if self._json:
-            fields = {"event": entry.event, "time": entry.time, "source": entry.source, **entry.fields}
-            self._console.print(Text(to_json(fields)), soft_wrap=True)
+        """Print an entry of the run's journal; a traceback below it, but only the first of equal ones."""
+        if entry.event in _SHOWN_ELSEWHERE and not self._json:
             return
-        if entry.event in _SHOWN_ELSEWHERE:
-            return
-        self._console.print(Text(entry.line()), soft_wrap=True)
+        fields = {"event": entry.event, "time": entry.time, "source": entry.source, **entry.fields}
+        self.say(entry.line(), fields)
         trace = str(entry.fields.get("traceback") or "").rstrip()
-        if trace and trace not in self._traces:
+        if trace and trace not in self._traces and not self._json:
             self._traces.add(trace)
             self._console.print(Text(trace), soft_wrap=True)
 
@@ -246,7 +244,7 @@ def show_training(
             error.args = (f"{error}. Once that is mended, `{resume}` resumes the run",)
         raise
     for warning in report.warnings:
-        console.print(Text(to_json({"event": "warning", "message": warning}) if json_lines else warning))
+        display.say(warning, {"event": "warning", "message": warning})
     misplaced = report.misplaced
     fields = report.fields if misplaced is None else {**report.fields, "error": error_fields(misplaced)}
     emit(to_json(fields) if as_json else _report_text(report))
@@ -254,8 +252,7 @@ def show_training(
         misplaced.is_printed = True
         raise misplaced
     for step in [] if as_json else after_training(report, location):
-        line = to_json({"event": "next_step", "message": step}) if json_lines else step
-        console.print(Text(line), soft_wrap=True)
+        display.say(step, {"event": "next_step", "message": step})
 
 
 def _where_it_stopped(status: RunStatus | None, location: RunLocation) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dl4jlegacy.arrays.devices import Device
@@ -19,7 +19,7 @@ from dl4jlegacy.errors import (
 )
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.links.liveness.quorum import Waiting
-from dl4jlegacy.scaleout.monitoring.run_state import RUNNING_STATE, RunState
+from dl4jlegacy.scaleout.monitoring.run_state import RunState
 from dl4jlegacy.scaleout.persistence.journal import JournalEntry
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.state.job import Result
@@ -97,7 +97,7 @@ class RunStatus:
     """The journal entries since the last snapshot."""
     devices: tuple[tuple[int, str, Device], ...] = ()
     """(number, line of text, device) of every worker here whose device should be reported."""
-    state: RunState = RUNNING_STATE
+    state: RunState = field(default_factory=RunState)
 
 
 class End(NamedTuple):

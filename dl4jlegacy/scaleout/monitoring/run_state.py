@@ -32,7 +32,6 @@ __all__ = [
     "GONE",
     "LEADER",
     "NO_ANSWER",
-    "RUNNING_STATE",
     "STATES",
     "TROUBLES",
     "RunFacts",
@@ -88,9 +87,6 @@ class RunState(msgspec.Struct, frozen=True):
         return {"state": self.state, "reason": self.reason}
 
 
-RUNNING_STATE = RunState()
-
-
 class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a run.
 
@@ -138,7 +134,8 @@ def run_state(facts: RunFacts) -> RunState:
     gone = gone_workers(facts.workers, facts.gone)
     present = sum(process_of(worker.id) not in facts.gone for worker in facts.workers)
     if present < facts.needed:
-        return RunState("waiting", f"for workers: {present} of {facts.needed}{_and_gone(gone, len(facts.workers))}")
+        lost = f"; {_told(gone, len(facts.workers), 'gone')}" if gone else ""
+        return RunState("waiting", f"for workers: {present} of {facts.needed}{lost}")
     if not facts.status:
         return RunState("waiting", "for its first jobs")
     reasons = [*_hindrances(facts, gone)]
@@ -211,10 +208,6 @@ def _hindrances(facts: RunFacts, gone: Mapping[str, str]) -> Iterable[str]:
 def gone_workers(workers: Iterable[WorkerRecord], gone: Mapping[str, str]) -> dict[str, str]:
     """Return the workers whose processes are gone, and why, without those that have left in an orderly way."""
     return {one.id: gone[process_of(one.id)] for one in workers if gone.get(process_of(one.id), "left") != "left"}
-
-
-def _and_gone(gone: Mapping[str, str], all_: int) -> str:
-    return f"; {_told(gone, all_, 'gone')}" if gone else ""
 
 
 def _told(workers: Mapping[str, str], all_: int, what: str) -> str:
