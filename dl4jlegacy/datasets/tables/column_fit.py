@@ -7,7 +7,6 @@ column is made anew, over the training rows in their order, from those few, and 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,11 +16,9 @@ from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.datasets.tables.column_store import ColumnStore
 from dl4jlegacy.datasets.tables.table import Table
 from dl4jlegacy.datasets.tables.transform_process import TransformProcess
-from dl4jlegacy.datasets.tables.transforms import CategoricalToOneHot, Derive, Filter, RemoveColumns, Step
+from dl4jlegacy.datasets.tables.transforms import CategoricalToOneHot, Derive, Filter, Step
 
 __all__ = ["fit_by_columns", "unscaled_columns"]
-
-_LEARNED = ("values", "mean", "std", "minimum", "maximum", "categories")  # of each column, in lists beside ``columns``
 
 
 def fit_by_columns(process: TransformProcess, store: ColumnStore, rows: npt.NDArray[np.intp]) -> TransformProcess:
@@ -57,17 +54,9 @@ def unscaled_columns(
 def _fitted(step: Step, shape: Table, before: Sequence[Step], store: ColumnStore, rows: npt.NDArray[np.intp]) -> Step:
     """Return a step fitted to the rows, as the steps before it leave them; ``shape`` has their columns."""
     names = step.named_in(shape)
-    parts = []
-    for name in names:
-        table = _alone(shape, name, _column_after(before, name, store, rows))
-        parts.append(msgspec.structs.replace(step, columns=(name,), **dict.fromkeys(_lists(step), ())).fit(table))
-    lists = {field: tuple(getattr(part, field)[0] for part in parts) for field in _lists(step)}
-    fitted: Step = msgspec.structs.replace(step, columns=names, **lists)
+    found = [step.learn(_alone(shape, name, _column_after(before, name, store, rows)), name) for name in names]
+    fitted: Step = msgspec.structs.replace(step, columns=names, **step.lists(found))
     return fitted
-
-
-def _lists(step: Step) -> tuple[str, ...]:
-    return tuple(field for field in _LEARNED if field in step.__struct_fields__)
 
 
 def _alone(shape: Table, name: str, values: Array) -> Table:
@@ -81,7 +70,8 @@ def _column_after(steps: Sequence[Step], name: str, store: ColumnStore, rows: np
         if isinstance(step, Derive) and step.name in needed:
             needed = (needed - {step.name}) | set(step.columns)
         elif isinstance(step, CategoricalToOneHot):
-            made = {f"{column}[{word}]": column for column, words in _pairs(step) for word in words}
+            pairs = zip(step.columns, step.categories, strict=True)
+            made = {f"{column}[{word}]": column for column, words in pairs for word in words}
             needed = (needed - made.keys()) | {made[name] for name in needed & made.keys()}
     columns = {column: store.column(column)[rows] for column in store.names if column in needed}
     table = Table("", columns, np.arange(len(rows)), {})
@@ -89,10 +79,6 @@ def _column_after(steps: Sequence[Step], name: str, store: ColumnStore, rows: np
         part = _only(step, table.columns)
         table = table if part is None else part.apply(table)
     return table.columns[name]
-
-
-def _pairs(step: CategoricalToOneHot) -> Any:
-    return zip(step.columns, step.categories, strict=True)
 
 
 def _only(step: Step, names: Mapping[str, Array]) -> Step | None:
@@ -105,8 +91,6 @@ def _only(step: Step, names: Mapping[str, Array]) -> Step | None:
     if not kept:
         return None
     columns = tuple(step.columns[index] for index in kept)
-    if isinstance(step, RemoveColumns):
-        return msgspec.structs.replace(step, columns=columns)
-    lists = {field: tuple(getattr(step, field)[index] for index in kept) for field in _lists(step)}
+    lists = {field: tuple(getattr(step, field)[index] for index in kept) for field in step.learned}
     part: Step = msgspec.structs.replace(step, columns=columns, **lists)
     return part

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
 from typing import Any, ClassVar, Literal
 
 import msgspec
@@ -39,25 +40,48 @@ _MOST_WORDS = 1000
 
 
 class _Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What all steps have in common. ``columns``: those that it is about; (): all of the fitting type."""
+    """What all steps have in common. ``columns``: those that it changes; (): all of the fitting type."""
 
     on_new_rows: ClassVar[bool] = True
-    """Whether it is done to rows that are to be predicted, too."""
+    """Whether it also changes rows to predict."""
+    learned: ClassVar[tuple[str, ...]] = ()
+    """The fields that are learned from training rows: each is a list with a value for each column."""
+    numbers: ClassVar[bool | None] = None
+    """Whether its columns hold numbers, or words; None: either."""
 
     columns: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        for name in self.learned:
+            values = getattr(self, name)
+            if values and len(values) != len(self.columns):
+                raise ConfError(
+                    f"{_tag(self)} has {counted(len(self.columns), 'column')} and {counted(len(values), 'value')} in "
+                    f"{name}"
+                )
+
     @property
     def is_fitted(self) -> bool:
-        """Whether it knows all that it needs."""
-        return bool(self.columns)
+        """Whether nothing is left to learn."""
+        return bool(self.columns) and all(len(getattr(self, name)) == len(self.columns) for name in self.learned)
 
     def named_in(self, table: Table) -> tuple[str, ...]:
-        """Return the columns of the table that it is about; raises ``DataError`` for one of another type."""
-        return self._named(table, numbers=None)
+        """Return the columns of the table that it changes; raises ``DataError`` for one of another type."""
+        return self._named(table, numbers=self.numbers)
 
-    def fit(self, table: Table) -> Step:
+    def fit(self, table: Table) -> Any:
         """Return the step with what it learns from the training rows."""
-        raise NotImplementedError
+        names = self.named_in(table)
+        found = [self.learn(table, name) for name in names]
+        return msgspec.structs.replace(self, columns=names, **self.lists(found))
+
+    def learn(self, table: Table, column: str) -> tuple[Any, ...]:
+        """Return what it learns from a column of the training rows, a value for each of ``learned``."""
+        return ()
+
+    def lists(self, found: Sequence[tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
+        """Return the fields of what it learned from each column."""
+        return dict(zip(self.learned, zip(*found, strict=True) if found else repeat(()), strict=False))
 
     def apply(self, table: Table) -> Table:
         """Return the table after the step; raises ``DataError``, which names the cell."""
@@ -114,14 +138,6 @@ def _present(table: Table, column: str, step: _Step) -> Array:
     return there
 
 
-def _check_pairs(step: _Step, **lists: Sequence[object]) -> None:
-    for name, values in lists.items():
-        if values and len(values) != len(step.columns):
-            raise ConfError(
-                f"{_tag(step)} has {counted(len(step.columns), 'column')} and {counted(len(values), 'value')} in {name}"
-            )
-
-
 def _check_finite(step: _Step, **lists: Sequence[float]) -> None:
     for name, values in lists.items():
         if not all(map(math.isfinite, values)):
@@ -137,19 +153,16 @@ class Impute(_Step, frozen=True, tag_field="type", tag="impute"):
         values: what each column's gaps are filled with; learned if empty.
     """
 
+    learned: ClassVar[tuple[str, ...]] = ("values",)
+
     strategy: Literal["mean", "median", "most-frequent", "constant"] = "mean"
     constant: float | str | None = None
     values: tuple[float | str, ...] = ()
 
     def __post_init__(self) -> None:
-        _check_pairs(self, values=self.values)
+        super().__post_init__()
         if (self.strategy == "constant") is not (self.constant is not None):
             raise ConfError(f"{_tag(self)} has strategy {self.strategy!r} and constant {self.constant!r}")
-
-    @property
-    def is_fitted(self) -> bool:
-        """See ``_Step``."""
-        return bool(self.columns) and len(self.values) == len(self.columns)
 
     def named_in(self, table: Table) -> tuple[str, ...]:
         """See ``_Step``."""
@@ -158,29 +171,25 @@ class Impute(_Step, frozen=True, tag_field="type", tag="impute"):
             numbers = isinstance(self.constant, float | int) if self.strategy == "constant" else True
         return self._named(table, numbers=numbers)
 
-    def fit(self, table: Table) -> Impute:
+    def learn(self, table: Table, column: str) -> tuple[float | str]:
         """See ``_Step``."""
-        names = self.named_in(table)
-        return msgspec.structs.replace(self, columns=names, values=tuple(self._value(table, name) for name in names))
-
-    def _value(self, table: Table, column: str) -> float | str:
         values = table.columns[column]
         if self.constant is not None:
             if isinstance(self.constant, str) is is_numeric(values):
                 raise DataError(f"{table.name}: {_tag(self)} would put {self.constant!r} into column {column!r}")
-            return self.constant
+            return (self.constant,)
         if is_numeric(values):
             there = _present(table, column, self)
             if self.strategy == "most-frequent":
                 found, counts = np.unique(there, return_counts=True)
-                return float(found[counts.argmax()])
-            return float(np.median(there) if self.strategy == "median" else there.mean())
+                return (float(found[counts.argmax()]),)
+            return (float(np.median(there) if self.strategy == "median" else there.mean()),)
         if self.strategy != "most-frequent":
             raise DataError(
                 f"{table.name}: column {column!r} holds words, which have no {self.strategy}; impute most-frequent"
             )
         words, counts = np.unique(values[values != ""].astype(str), return_counts=True)
-        return str(words[counts.argmax()]) if len(words) else ""
+        return (str(words[counts.argmax()]) if len(words) else "",)
 
     def apply(self, table: Table) -> Table:
         """See ``_Step``."""
@@ -200,34 +209,25 @@ class Standardize(_Step, frozen=True, tag_field="type", tag="standardize"):
     ``mean`` and ``std`` of each column are learned.
     """
 
+    learned: ClassVar[tuple[str, ...]] = ("mean", "std")
+    numbers: ClassVar[bool | None] = True
+
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        _check_pairs(self, mean=self.mean, std=self.std)
+        super().__post_init__()
         _check_finite(self, mean=self.mean, std=self.std)
         if not all(std > 0 for std in self.std):
             raise ConfError(f"{_tag(self)} has a standard deviation that is not positive")
 
-    @property
-    def is_fitted(self) -> bool:
+    def learn(self, table: Table, column: str) -> tuple[float, float]:
         """See ``_Step``."""
-        return bool(self.columns) and len(self.mean) == len(self.std) == len(self.columns)
-
-    def named_in(self, table: Table) -> tuple[str, ...]:
-        """See ``_Step``."""
-        return self._named(table, numbers=True)
-
-    def fit(self, table: Table) -> Standardize:
-        """See ``_Step``."""
-        names = self.named_in(table)
-        moments = [mean_and_std_of(_present(table, name, self)) for name in names]
-        mean, std = (tuple(values) for values in zip(*moments, strict=True)) if moments else ((), ())
-        return msgspec.structs.replace(self, columns=names, mean=mean, std=std)
+        return mean_and_std_of(_present(table, column, self))
 
     def apply(self, table: Table) -> Table:
         """See ``_Step``."""
-        names = self._named(table, numbers=True)
+        names = self.named_in(table)
         return _changed(table, names, lambda i, values: (values - self.mean[i]) / self.std[i])
 
 
@@ -240,32 +240,24 @@ def mean_and_std_of(values: Array) -> tuple[float, float]:
 class MinMax(_Step, frozen=True, tag_field="type", tag="min-max"):
     """Numbers to ``low .. high``, by the smallest and largest of the training rows, which are learned."""
 
+    learned: ClassVar[tuple[str, ...]] = ("minimum", "maximum")
+    numbers: ClassVar[bool | None] = True
+
     low: float = 0.0
     high: float = 1.0
     minimum: tuple[float, ...] = ()
     maximum: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        _check_pairs(self, minimum=self.minimum, maximum=self.maximum)
+        super().__post_init__()
         _check_finite(self, minimum=self.minimum, maximum=self.maximum, range=(self.low, self.high))
         if not self.low < self.high:
             raise ConfError(f"{_tag(self)} has the range {self.low} to {self.high}; the first must be the smaller one")
 
-    @property
-    def is_fitted(self) -> bool:
+    def learn(self, table: Table, column: str) -> tuple[float, float]:
         """See ``_Step``."""
-        return bool(self.columns) and len(self.minimum) == len(self.maximum) == len(self.columns)
-
-    def named_in(self, table: Table) -> tuple[str, ...]:
-        """See ``_Step``."""
-        return self._named(table, numbers=True)
-
-    def fit(self, table: Table) -> MinMax:
-        """See ``_Step``."""
-        names = self.named_in(table)
-        there = [_present(table, name, self) for name in names]
-        minimum, maximum = tuple(float(x.min()) for x in there), tuple(float(x.max()) for x in there)
-        return msgspec.structs.replace(self, columns=names, minimum=minimum, maximum=maximum)
+        there = _present(table, column, self)
+        return float(there.min()), float(there.max())
 
     def apply(self, table: Table) -> Table:
         """See ``_Step``."""
@@ -275,11 +267,13 @@ class MinMax(_Step, frozen=True, tag_field="type", tag="min-max"):
             result: Array = (values - self.minimum[index]) / span * (self.high - self.low) + self.low
             return result
 
-        return _changed(table, self._named(table, numbers=True), scaled)
+        return _changed(table, self.named_in(table), scaled)
 
 
 class Clip(_Step, frozen=True, tag_field="type", tag="clip"):
     """Numbers below ``low`` or above ``high`` become these; None: no bound. ``columns`` must be given."""
+
+    numbers: ClassVar[bool | None] = True
 
     low: float | None = None
     high: float | None = None
@@ -290,14 +284,9 @@ class Clip(_Step, frozen=True, tag_field="type", tag="clip"):
         if not self.columns or not bounds or (len(bounds) == 2 and bounds[0] > bounds[1]):
             raise ConfError(f"{_tag(self)} needs columns, and low, high or both, of which low is the smaller one")
 
-    def fit(self, table: Table) -> Clip:
-        """See ``_Step``."""
-        self._named(table, numbers=True)
-        return self
-
     def apply(self, table: Table) -> Table:
         """See ``_Step``."""
-        names = self._named(table, numbers=True)
+        names = self.named_in(table)
         low, high = (-np.inf if self.low is None else self.low), (np.inf if self.high is None else self.high)
         return _changed(table, names, lambda _, values: np.clip(values, low, high))
 
@@ -311,42 +300,31 @@ class _OfCategories(_Step, frozen=True):
             the last), or ``"error"``, which names the cell.
     """
 
+    learned: ClassVar[tuple[str, ...]] = ("categories",)
+    numbers: ClassVar[bool | None] = False
+
     categories: tuple[tuple[str, ...], ...] = ()
     unknown: Literal["ignore", "error"] = "ignore"
 
     def __post_init__(self) -> None:
-        _check_pairs(self, categories=self.categories)
+        super().__post_init__()
         for words in self.categories:
             if len(set(words)) < len(words) or not words:
                 raise ConfError(f"{_tag(self)} has a list of categories that is empty, or has one twice: {words[:9]}")
 
-    @property
-    def is_fitted(self) -> bool:
+    def learn(self, table: Table, column: str) -> tuple[tuple[str, ...]]:
         """See ``_Step``."""
-        return bool(self.columns) and len(self.categories) == len(self.columns)
-
-    def named_in(self, table: Table) -> tuple[str, ...]:
-        """See ``_Step``."""
-        return self._named(table, numbers=False)
-
-    def fit(self, table: Table) -> Step:
-        """See ``_Step``."""
-        names = self.named_in(table)
-        categories = tuple(self._learned(table, name) for name in names)
-        return msgspec.structs.replace(self, columns=names, categories=categories)  # type: ignore[return-value]
-
-    def _learned(self, table: Table, column: str) -> tuple[str, ...]:
         words = tuple(sorted(set(table.columns[column].tolist()) - {""}))
         if not words or len(words) > _MOST_WORDS:
             raise DataError(
                 f"{table.name}: column {column!r} has {counted(len(words), 'different word')} in the training rows; "
                 f"{_tag(self)} takes 1 to {_MOST_WORDS}: remove the column in the schema"
             )
-        return words
+        return (words,)
 
     def count_unseen(self, table: Table, unseen: UnseenWords) -> None:
         """See ``_Step``."""
-        for column, words in zip(self._named(table, numbers=False), self.categories, strict=False):
+        for column, words in zip(self.named_in(table), self.categories, strict=False):
             unseen.add(column, table.columns[column].tolist(), frozenset(words))
 
     def _codes(self, table: Table, index: int) -> Array:
@@ -375,7 +353,7 @@ class CategoricalToOneHot(_OfCategories, frozen=True, tag_field="type", tag="one
 
     def apply(self, table: Table) -> Table:
         """See ``_Step``."""
-        self._named(table, numbers=False)
+        self.named_in(table)
         columns: dict[str, Array] = {}
         for name, values in table.columns.items():
             if name not in self.columns:
@@ -393,7 +371,7 @@ class CategoricalToInteger(_OfCategories, frozen=True, tag_field="type", tag="in
 
     def apply(self, table: Table) -> Table:
         """See ``_Step``."""
-        names = self._named(table, numbers=False)
+        names = self.named_in(table)
         return _changed(table, names, lambda index, _: self._codes(table, index).astype(np.float64))
 
 
@@ -404,9 +382,9 @@ class RemoveColumns(_Step, frozen=True, tag_field="type", tag="remove"):
         if not self.columns:
             raise ConfError(f"{_tag(self)} names no columns")
 
-    def fit(self, table: Table) -> RemoveColumns:
-        """See ``_Step``."""
-        return self
+    def named_in(self, table: Table) -> tuple[str, ...]:
+        """See ``_Step``; a column that is not there is no error."""
+        return self.columns
 
     def apply(self, table: Table) -> Table:
         """See ``_Step``."""
@@ -443,10 +421,6 @@ class Filter(_Step, frozen=True, tag_field="type", tag="filter"):
         if isinstance(self.value, str) and self.condition not in ("==", "!="):
             raise ConfError(f"{_tag(self)} compares {self.value!r} by {self.condition!r}; words are == or !=")
 
-    def fit(self, table: Table) -> Filter:
-        """See ``_Step``."""
-        return self
-
     def apply(self, table: Table) -> Table:
         """See ``_Step``."""
         values = _column(table, self.columns[0], self)
@@ -472,6 +446,8 @@ class Derive(_Step, frozen=True, tag_field="type", tag="derive"):
     Where there is no finite result (a division by 0, the logarithm of a negative number) there is a gap.
     """
 
+    numbers: ClassVar[bool | None] = True
+
     name: str
     operation: Literal["add", "subtract", "multiply", "divide", "log", "log1p", "sqrt", "abs"]
 
@@ -480,14 +456,9 @@ class Derive(_Step, frozen=True, tag_field="type", tag="derive"):
         if len(self.columns) != needed or not self.name:
             raise ConfError(f"{_tag(self)} {self.operation!r} needs {counted(needed, 'column')}, and a name")
 
-    def fit(self, table: Table) -> Derive:
-        """See ``_Step``."""
-        self._named(table, numbers=True)
-        return self
-
     def apply(self, table: Table) -> Table:
         """See ``_Step``."""
-        values = [table.columns[name] for name in self._named(table, numbers=True)]
+        values = [table.columns[name] for name in self.named_in(table)]
         if self.name in table.columns:
             raise DataError(f"{table.name}: {_tag(self)} names a column {self.name!r}, which is there already")
         with np.errstate(all="ignore"):
