@@ -20,8 +20,8 @@ from dl4jlegacy.datasets.dataset import frame_names
 from dl4jlegacy.datasets.images.image_files import ImageRecordReader
 from dl4jlegacy.datasets.label_scale import LabelScale
 from dl4jlegacy.datasets.normalizers import as_read
+from dl4jlegacy.datasets.place import Place
 from dl4jlegacy.datasets.reading import UNREAD, Reading
-from dl4jlegacy.datasets.sources import table_files_of
 from dl4jlegacy.datasets.tables.data_frames import FrameColumns
 from dl4jlegacy.datasets.tables.header import warn_of_unknown
 from dl4jlegacy.datasets.tables.pandas_index import header_names
@@ -153,9 +153,9 @@ def evaluate_model(
         DataError: the data set cannot be read.
         ShapeError: it does not fit the model.
     """
-    network, place = model.network, local_data(dataset, model.reading.images)
+    network, place = model.network, Place.of(local_data(dataset, model.reading.images))
     if model.reading.transform is not None and model.reading.images is None:
-        _warn_of_columns(table_files_of(place), model.reading.transform)
+        _warn_of_columns(place.tables, model.reading.transform)
     source = load(
         place,
         data_dir=storage.local(data_dir) or None,

@@ -13,9 +13,9 @@ from dl4jlegacy.datasets import DataSet, DataSource, load
 from dl4jlegacy.datasets.images.image_tables import image_schema
 from dl4jlegacy.datasets.leaks import scaled_labels, telling_columns, warn_of_telling
 from dl4jlegacy.datasets.normalizers import NormalizerMinMaxScaler, as_read
+from dl4jlegacy.datasets.place import Place
 from dl4jlegacy.datasets.precision import warn_of_equal
 from dl4jlegacy.datasets.reading import UNREAD, Reading
-from dl4jlegacy.datasets.sources import svmlight_files_of, table_files_of
 from dl4jlegacy.datasets.tables.inspection import GUESSED_ROWS, Inspection, check_one_kind, guess_schema, inspect_csv
 from dl4jlegacy.datasets.tables.label_cells import listed_gaps
 from dl4jlegacy.datasets.tables.pandas_index import warn_of_index
@@ -38,7 +38,13 @@ logger = logging.getLogger(__name__)
 
 
 def load_data(
-    name: str, data_dir: str = "", *, scale: bool = True, reading: Reading = UNREAD, keep_index: bool = False
+    name: str,
+    data_dir: str = "",
+    *,
+    scale: bool = True,
+    reading: Reading = UNREAD,
+    keep_index: bool = False,
+    place: Place | None = None,
 ) -> DataSource:
     """Return the data set of that name, made ready for training; raises ``DataError``.
 
@@ -48,13 +54,15 @@ def load_data(
             the ``normalizer`` of the result's reading says how. A ``transform`` with steps scales them or not itself.
         reading: how they are read, as far as it is known.
         keep_index: whether pandas' index is a column like others.
+        place: where the data set lies on this machine, if that was looked up already.
     """
-    place, images = storage.local(data_dir) or None, reading.images
-    found = load(local_data(name, images), data_dir=place, reading=reading, keep_index=keep_index, rounded=False)
-    source, transform = dataclasses.replace(found, name=name), reading.transform
+    place = place or Place.of(local_data(name, reading.images))
+    folder = storage.local(data_dir) or None
+    found = load(place, data_dir=folder, reading=reading, keep_index=keep_index, rounded=False)
+    source = dataclasses.replace(found, name=name)
     if source.train.is_sparse:
         return source
-    if source.reading.text is not None or not scale or not _is_scaled(source, transform):
+    if source.reading.text is not None or not scale or not _is_scaled(source, place, reading.transform):
         warn_of_equal(source.train.features, f"data set {name}", source.columns, source.train.features_mask)
         return _in_float32(source, source.train, source.test)
     normalizer = NormalizerMinMaxScaler().fit(source.train.rounded())
@@ -62,9 +70,11 @@ def load_data(
     return _in_float32(source.with_reading(normalizer=normalizer), train, test)
 
 
-def _is_scaled(source: DataSource, transform: TransformProcess | None) -> bool:
+def _is_scaled(source: DataSource, place: Place, transform: TransformProcess | None) -> bool:
     """Return whether features are to be scaled to 0 to 1: no schema has made them, and some lie beyond that."""
-    if transform is not None and (transform.steps or not _is_sparse(source.name, transform)):
+    if transform is not None and (
+        transform.steps or not place.is_svmlight or is_large(place.tables, len(transform.columns))
+    ):
         return False
     x = source.train.features
     low, high = np.float32(x.min()), np.float32(x.max())
@@ -78,10 +88,16 @@ def _in_float32(source: DataSource, *parts: DataSet) -> DataSource:
     return dataclasses.replace(source, train=train, test=test)
 
 
-def reload(conf: Conf, data_dir: str = "") -> DataSource:
-    """Return the data that a Conf names, with MNIST's files in ``data_dir`` if it is given; raises ``DataError``."""
-    place = data_dir or conf.data_dir
-    return load_data(conf.dataset, place, scale=conf.scale_features, reading=conf.reading, keep_index=conf.keep_index)
+def reload(conf: Conf, data_dir: str = "", place: Place | None = None) -> DataSource:
+    """Return the data that a Conf names; args and errors as for ``load_data``."""
+    return load_data(
+        conf.dataset,
+        data_dir or conf.data_dir,
+        scale=conf.scale_features,
+        reading=conf.reading,
+        keep_index=conf.keep_index,
+        place=place,
+    )
 
 
 def load_new(
@@ -113,41 +129,42 @@ def load_new(
             lists other words.
     """
     check_one_kind(regression=regression, multi_label=multi_label)
-    _check_has_gaps(conf, missing)
-    named = conf.dataset
-    conf = conf.replace(dataset=local_data(named, conf.images))  # what is elsewhere is fetched once
+    named, place = conf.dataset, Place.of(local_data(conf.dataset, conf.images))  # what is elsewhere is fetched once
+    _check_has_gaps(conf, place, missing)
     if conf.sequences is not None:
-        return _new_sequences(conf, named, label, regression=regression, multi_label=multi_label)
+        return _new_sequences(conf, place, label, regression=regression, multi_label=multi_label)
     if conf.transform is not None:
         chosen = _with_label(conf.transform, label, regression=regression, multi_label=multi_label)
         conf = conf.replace(transform=_with_missing(chosen, missing))
     elif conf.images is not None and conf.images.column:
-        listed = _of_images(conf, conf.images.column, label, regression=regression, multi_label=multi_label)
-        conf = conf.replace(transform=None if listed is None else _with_missing(listed, missing))
-    elif label or regression or multi_label or missing is not None or _is_large(conf):
+        if place.tables:  # else ``load`` says that there is none
+            column, kind = conf.images.column, {"regression": regression, "multi_label": multi_label}
+            conf = conf.replace(
+                transform=_with_missing(image_schema(place.tables[0], column, label=label, **kind), missing)
+            )
+    elif label or regression or multi_label or missing is not None or _is_large(conf, place):
         gaps = MISSING if missing is None else listed_gaps(missing)
         try:
-            guessed = _guessed(conf, label, gaps, inspected, regression=regression, multi_label=multi_label)
+            guessed = _guessed(conf, place, label, gaps, inspected, regression=regression, multi_label=multi_label)
             conf = conf.replace(transform=guessed)
         except TooWideError:
             if label or regression or multi_label:
                 raise
     try:
-        data = reload(conf)
+        data = reload(conf, place=place)
     except CellError:
         if conf.transform is not None:
             raise
-        found = _inspected(conf, "", MISSING, inspected)
+        found = _inspected(conf, place, "", MISSING, inspected)
         if not any(column.missing or column.type == "category" for column in found.columns):
             raise
         warn_of_index(found.index, found.name)
         conf = conf.replace(transform=guess_schema(found, scale=conf.scale_features))
-        data = reload(conf)
+        data = reload(conf, place=place)
     _check_read_as_asked(conf, data.reading, named)
     _warn_of_ignored_columns(data.reading)
     _warn_of_telling(data, named)
-    settled = conf.replace(dataset=named, transform=data.reading.transform, images=data.reading.images)
-    return settled, dataclasses.replace(data, name=named)
+    return conf.replace(transform=data.reading.transform, images=data.reading.images), data
 
 
 def _warn_of_ignored_columns(reading: Reading) -> None:
@@ -204,7 +221,7 @@ def _columns_of_words(source: DataSource) -> dict[str, list[int]]:
 
 
 def _new_sequences(
-    conf: Conf, named: str, label: str, *, regression: bool, multi_label: bool
+    conf: Conf, place: Place, label: str, *, regression: bool, multi_label: bool
 ) -> tuple[Conf, DataSource]:
     """Return sequences of files, and the Conf with how they are read; errors as for ``load_new``."""
     assert conf.sequences is not None
@@ -219,35 +236,20 @@ def _new_sequences(
         reader = msgspec.structs.replace(reader, label=label, labels=())
     if regression:
         reader = msgspec.structs.replace(reader, regression=True)
-    conf = conf.replace(sequences=reader)
-    data = reload(conf)
-    return conf.replace(dataset=named, sequences=data.reading.sequences), dataclasses.replace(data, name=named)
+    data = reload(conf.replace(sequences=reader), place=place)
+    return conf.replace(sequences=data.reading.sequences), data
 
 
-def _is_large(conf: Conf) -> bool:
+def _is_large(conf: Conf, place: Place) -> bool:
     """Return whether the data are a table that is not held in memory; raises ``DataError`` if there are none."""
-    return conf.images is None and is_large(table_files_of(conf.dataset))
+    return conf.images is None and is_large(place.tables)
 
 
-def _is_sparse(name: str, transform: TransformProcess) -> bool:
-    """Return whether the data are SVMLight files that are held in memory."""
-    found = svmlight_files_of(storage.local(name))
-    return bool(found) and not is_large(found, len(transform.columns))
-
-
-def _of_images(conf: Conf, column: str, label: str, *, regression: bool, multi_label: bool) -> TransformProcess | None:
-    """Return the schema of a table that lists images; None if there is no table, which ``load`` says."""
-    found = table_files_of(conf.dataset)
-    if not found:
-        return None
-    return image_schema(found[0], column, label=label, regression=regression, multi_label=multi_label)
-
-
-def _check_has_gaps(conf: Conf, missing: Sequence[str] | None) -> None:
+def _check_has_gaps(conf: Conf, place: Place, missing: Sequence[str] | None) -> None:
     """Raise ``ConfError`` if words are said to stand for no value in data that have no such cells."""
     if missing is None:
         return
-    if conf.sequences is not None or svmlight_files_of(conf.dataset):
+    if conf.sequences is not None or place.is_svmlight:
         what = "sequences have" if conf.sequences is not None else "SVMLight files have"
         raise ConfError(f"{what} no cells that stand for no value; leave --missing out")
 
@@ -267,6 +269,7 @@ def _with_missing(transform: TransformProcess, missing: Sequence[str] | None) ->
 
 def _guessed(
     conf: Conf,
+    place: Place,
     label: str,
     missing: Sequence[str],
     inspected: Inspection | None,
@@ -275,21 +278,22 @@ def _guessed(
     multi_label: bool,
 ) -> TransformProcess:
     """Return the schema that fits the tables; raises ``DataError``."""
-    found = svmlight_files_of(conf.dataset)
-    if found and conf.images is None:
+    if place.is_svmlight and conf.images is None:
         return svmlight_schema(
-            found, label=label, regression=regression, multi_label=multi_label, scale=conf.scale_features
+            place.tables, label=label, regression=regression, multi_label=multi_label, scale=conf.scale_features
         )
-    first = _inspected(conf, label, missing, inspected)
+    first = _inspected(conf, place, label, missing, inspected)
     warn_of_index(first.index, first.name)
     return guess_schema(first, label=label, regression=regression, multi_label=multi_label, scale=conf.scale_features)
 
 
-def _inspected(conf: Conf, label: str, missing: Sequence[str], inspected: Inspection | None) -> Inspection:
+def _inspected(
+    conf: Conf, place: Place, label: str, missing: Sequence[str], inspected: Inspection | None
+) -> Inspection:
     """Return what is in the first table of the data set; raises ``DataError`` if there is none."""
     if inspected is not None and inspected.rows <= GUESSED_ROWS and inspected.has_own_names:
         return inspected
-    found = table_files_of(conf.dataset)
+    found = place.tables
     if not found:
         raise DataError(
             f"data set {conf.dataset!r} has no columns to choose from: --label, --regression, --missing and --schema "

@@ -164,18 +164,14 @@ def _judged(path: str, label: str, reader: ImageRecordReader | None, **kind: Any
 def _images(path: str, reader: ImageRecordReader | None) -> list[tuple[Inspection, Sequence[Problem]]]:
     """Return the problems of a folder of images; an empty list if it is no such folder."""
     from dl4jlegacy.datasets.images.image_inspection import inspect_images
-    from dl4jlegacy.datasets.sources import is_of_images
-    from dl4jlegacy.system import files
+    from dl4jlegacy.datasets.place import Place
 
     if "://" in path:  # from S3 and the Web come tables
         return []
-    place = files.expand(path)
-    with files.errors_as(DataError, f"{path} cannot be read"):
-        if not files.is_folder(place):
-            return []
-    if not is_of_images(place, reader):
+    place = Place.of(path)
+    if not place.has_images(asked=reader is not None):
         return []
-    found = inspect_images(place, is_sized=reader is not None)
+    found = inspect_images(place.path, is_sized=reader is not None)
     return [(found, found.problems)]
 
 
@@ -219,10 +215,10 @@ def _tables(
 
 
 def _files(path: str) -> list[Path]:
-    from dl4jlegacy.datasets.sources import table_files_of
+    from dl4jlegacy.datasets.place import Place
     from dl4jlegacy.storage import paths as storage
 
-    found = table_files_of(storage.local(path))
+    found = Place.of(storage.local(path)).tables
     if not found:
         raise DataError(f"{path} is neither a table nor a folder of them")
     return found

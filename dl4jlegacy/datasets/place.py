@@ -1,0 +1,111 @@
+"""``Place``: where the files of a data set lie, looked up once for whoever reads them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from dl4jlegacy.datasets.images.image_folders import holds_images
+from dl4jlegacy.datasets.mnist import find_idx_files
+from dl4jlegacy.datasets.tables.table_files import KINDS, check_one_kind, is_pattern, is_svmlight, is_table, tables_like
+from dl4jlegacy.errors import DataError, nearest
+from dl4jlegacy.system import files
+
+__all__ = ["NAMES", "Place"]
+
+NAMES = ("digits", "iris", "mnist", "sonnets")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A data set's files. Folders are listed when somebody first asks for what is in them, and once.
+
+    Attributes:
+        name: the name or path that somebody gave.
+        path: that path.
+        kind: what is there: ``bundled`` (one of ``NAMES``), ``file``, ``folder``, ``pattern``, something else that is
+            no regular file, or None for nothing.
+    """
+
+    name: str
+    path: Path
+    kind: str | None
+
+    @staticmethod
+    def of(name: str) -> Place:
+        """Return the place of that name; raises ``DataError`` if it cannot be looked up."""
+        if name in NAMES:
+            return Place(name, Path(name), "bundled")
+        with files.errors_as(DataError, f"data set {name!r} cannot be read"):
+            path = files.expand(name)
+            kind: str | None = files.kind_of(path) if name else None
+        return Place(name, path, "pattern" if kind is None and is_pattern(name) else kind)
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it is a text file."""
+        return self.kind == "file" and self.path.suffix.lower() == ".txt"
+
+    @cached_property
+    def idx_files(self) -> dict[str, Path]:
+        """A folder's files under MNIST's names; raises ``DataError``."""
+        return find_idx_files(self.path) if self.kind == "folder" else {}
+
+    @cached_property
+    def tables(self) -> list[Path]:
+        """Its tables: a file called train and one called test, if there are both, else all in the order of their names.
+
+        None for a text, a bundled data set, and a folder without tables, or with IDX files.
+
+        Raises:
+            DataError: there is no such place, or it cannot be read.
+        """
+        if self.kind is None:
+            raise self._unknown()
+        if self.kind == "bundled" or self.is_text or self.idx_files:
+            return []
+        if self.kind not in ("folder", "pattern"):
+            return [self.path]
+        found = tables_like(self.name) if self.kind == "pattern" else self._listed()
+        parts = {_stem(file): file for file in found}
+        return [parts["train"], parts["test"]] if {"train", "test"} <= parts.keys() else found
+
+    @property
+    def is_parted(self) -> bool:
+        """Whether its tables are a part to learn from and one that is held out."""
+        return [_stem(file) for file in self.tables] == ["train", "test"]
+
+    @property
+    def is_svmlight(self) -> bool:
+        """Whether its tables are SVMLight files."""
+        return bool(self.tables) and is_svmlight(self.tables[0].name)
+
+    def has_images(self, *, asked: bool) -> bool:
+        """Return whether it is a folder whose images are learned: it has no tables, or somebody ``asked`` for images.
+
+        Raises:
+            DataError: it cannot be read.
+        """
+        if self.kind != "folder" or (not asked and (self.idx_files or self.tables)):
+            return False
+        return holds_images(self.path)
+
+    def _listed(self) -> list[Path]:
+        with files.errors_as(DataError, f"cannot read folder {self.path}"):
+            found = [self.path / file for file in files.names_in(self.path)]
+            tables = [file for file in found if is_table(file.name) and files.is_file(file)]
+        check_one_kind(tables, f"folder {self.path}")
+        return tables
+
+    def _unknown(self) -> DataError:
+        if "/" in self.name or "." in self.name:
+            known = f"{', '.join(NAMES)}, a table ({KINDS}), a .txt file or a folder"
+            hint = f"; there is no such file or folder ({self.path.absolute()}); give {known}"
+        else:
+            hint = f"{nearest(self.name, NAMES)}; or the path of a table ({KINDS}), of a .txt file or of a folder"
+        return DataError(f"unknown data set {self.name!r}{hint}")
+
+
+def _stem(file: Path) -> str:
+    return file.name.lower().partition(".")[0]
