@@ -15,7 +15,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 import msgspec
 import numpy as np
@@ -85,6 +85,18 @@ class _ExportedBatches(BatchCursor[B]):
         self.total_examples = sum(batch.examples for batch in batches)
         self.digest = hashlib.sha256(b"".join(bytes.fromhex(batch.sha256) for batch in batches)).hexdigest()
 
+    @classmethod
+    def open(cls, folder: Folder | Path | str) -> Self:
+        """Return the batches of this kind that were exported to a folder. Reads none of them yet.
+
+        Raises:
+            DataError: the folder cannot be read, or no such batches were exported to it; names this host.
+        """
+        found: Any = open_batches(folder)
+        if not isinstance(found, cls):
+            raise DataError(f"{found.place} has {found._kind}s: open it by Exported{found._kind}Iterator.open")
+        return found
+
     @property
     def total_batches(self) -> int:
         """Batches per epoch."""
@@ -134,18 +146,6 @@ class ExportedDataSetIterator(_ExportedBatches[DataSet]):
         super().__init__(folder, manifest.batches, manifest.decoded)
         self.input_columns, self.total_outcomes = manifest.columns, manifest.outcomes
 
-    @classmethod
-    def open(cls, folder: Folder | Path | str) -> ExportedDataSetIterator:
-        """Return the ``DataSet``s that were exported to a folder. Reads none of them yet.
-
-        Raises:
-            DataError: the folder cannot be read, or no ``DataSet``s were exported to it; names this host.
-        """
-        found = open_batches(folder)
-        if not isinstance(found, ExportedDataSetIterator):
-            raise DataError(f"{found.place} has MultiDataSets: open it by ExportedMultiDataSetIterator.open")
-        return found
-
 
 class ExportedMultiDataSetIterator(_ExportedBatches[MultiDataSet]):
     """``MultiDataSet``s in files, as ``ExportedDataSetIterator`` has ``DataSet``s. A ``MultiDataSetIterator``."""
@@ -154,14 +154,6 @@ class ExportedMultiDataSetIterator(_ExportedBatches[MultiDataSet]):
 
     def __init__(self, folder: Folder, manifest: _MultiManifest) -> None:
         super().__init__(folder, manifest.batches, manifest.decoded)
-
-    @classmethod
-    def open(cls, folder: Folder | Path | str) -> ExportedMultiDataSetIterator:
-        """Return the ``MultiDataSet``s that were exported to a folder; as ``ExportedDataSetIterator.open``."""
-        found = open_batches(folder)
-        if not isinstance(found, ExportedMultiDataSetIterator):
-            raise DataError(f"{found.place} has DataSets: open it by ExportedDataSetIterator.open")
-        return found
 
 
 Exported = ExportedDataSetIterator | ExportedMultiDataSetIterator

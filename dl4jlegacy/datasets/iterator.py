@@ -7,10 +7,11 @@ for the position and gets the same rows.
 
 from __future__ import annotations
 
+import copy
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Generic, Protocol, TypeVar, runtime_checkable
+from typing import Generic, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,14 @@ from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.read_ahead import MOST_BATCHES, ReadAhead
 from dl4jlegacy.errors import DataError, counted
 
-__all__ = ["BatchCursor", "DataSetIterator", "ListDataSetIterator", "NumberedDataSetIterator"]
+__all__ = [
+    "BatchCursor",
+    "DataSetIterator",
+    "ListDataSetIterator",
+    "ListIterator",
+    "NumberedBatches",
+    "NumberedDataSetIterator",
+]
 
 
 class _Batch(Protocol):
@@ -28,11 +36,18 @@ class _Batch(Protocol):
     def nbytes(self) -> int: ...
 
 
+class _Rows(_Batch, Protocol):
+    def __len__(self) -> int: ...
+    def rows(self, start: int, stop: int) -> Self: ...
+    def take(self, indices: npt.NDArray[np.intp]) -> Self: ...
+
+
 B = TypeVar("B", bound=_Batch)
+G = TypeVar("G", bound=_Batch, covariant=True)
+R = TypeVar("R", bound=_Rows)
 
 
-@runtime_checkable
-class DataSetIterator(Protocol):
+class NumberedBatches(Protocol[G]):
     """Batches by position, and DL4J's way of walking through them.
 
     ``batch`` is a pure function and safe on any thread; ``has_next``, ``next``, ``reset`` and ``seek`` move a cursor
@@ -51,21 +66,13 @@ class DataSetIterator(Protocol):
     def total_batches(self) -> int:
         """Batches per epoch."""
 
-    @property
-    def input_columns(self) -> int:
-        """Values per example (n_in)."""
-
-    @property
-    def total_outcomes(self) -> int:
-        """Labels per example (n_out)."""
-
-    def batch(self, epoch: int, index: int) -> DataSet:
-        """Return batch ``index`` of ``epoch``, both from 0."""
+    def batch(self, epoch: int, index: int) -> G:
+        """Return batch ``index`` of ``epoch``, both from 0; always the same one, on any thread."""
 
     def has_next(self) -> bool:
         """Tell whether the current epoch has a batch left."""
 
-    def next(self) -> DataSet:
+    def next(self) -> G:
         """Return the batch under the cursor and move on."""
 
     def reset(self) -> None:
@@ -74,8 +81,21 @@ class DataSetIterator(Protocol):
     def seek(self, epoch: int, index: int) -> None:
         """Put the cursor before batch ``index`` of ``epoch``."""
 
-    def __iter__(self) -> Iterator[DataSet]:
+    def __iter__(self) -> Iterator[G]:
         """Reset, then go through one epoch."""
+
+
+@runtime_checkable
+class DataSetIterator(NumberedBatches[DataSet], Protocol):
+    """Batches of DataSets by position; see ``NumberedBatches``."""
+
+    @property
+    def input_columns(self) -> int:
+        """Values per example (n_in)."""
+
+    @property
+    def total_outcomes(self) -> int:
+        """Labels per example (n_out)."""
 
 
 class BatchCursor(ABC, Generic[B]):
@@ -148,7 +168,67 @@ class BatchCursor(ABC, Generic[B]):
             raise DataError(f"no batch {index} of epoch {epoch}: epochs start at 0, batches run from 0 to {last}")
 
 
-class ListDataSetIterator(BatchCursor[DataSet]):
+class ListIterator(BatchCursor[R]):
+    """Batches of rows in memory, in a new order every epoch; see ``ListDataSetIterator``."""
+
+    dataset: R
+
+    def __init__(self, dataset: R, batch_size: int, *, seed: int, shuffle: bool, drop_last: bool = False) -> None:
+        if batch_size < 1:
+            raise DataError(f"batch size is {batch_size}; a batch has at least 1 example")
+        self.batch_size = batch_size
+        self._stream = Stream.of(seed)
+        self._shuffle, self._drop_last = shuffle, drop_last
+        self._deal_out(dataset)
+
+    def _deal_out(self, dataset: R) -> None:
+        smallest = self.batch_size if self._drop_last else 1
+        if len(dataset) < smallest:
+            raise DataError(f"{dataset!r} has {counted(len(dataset), 'example')}; one batch needs at least {smallest}")
+        self.dataset = dataset
+        self._epoch = self._index = 0
+        self._orders: dict[int, npt.NDArray[np.intp]] = {}
+        self._lock = threading.Lock()
+
+    def over(self, dataset: R) -> Self:
+        """Return an iterator over another data set that deals it out as this one does."""
+        other = copy.copy(self)
+        other._deal_out(dataset)
+        return other
+
+    @property
+    def total_examples(self) -> int:
+        """Examples per epoch, without those that ``drop_last`` leaves out."""
+        return self.total_batches * self.batch_size if self._drop_last else len(self.dataset)
+
+    @property
+    def total_batches(self) -> int:
+        """Batches per epoch."""
+        whole, rest = divmod(len(self.dataset), self.batch_size)
+        return whole + (1 if rest and not self._drop_last else 0)
+
+    def batch(self, epoch: int, index: int) -> R:
+        """Return batch ``index`` of ``epoch``, both from 0; always the same one, on any thread."""
+        self.check(epoch, index, self.total_batches - 1)
+        start = index * self.batch_size
+        stop = min(start + self.batch_size, len(self.dataset))
+        if not self._shuffle:
+            return self.dataset.rows(start, stop)
+        return self.dataset.take(self._order(epoch)[start:stop])
+
+    def _order(self, epoch: int) -> npt.NDArray[np.intp]:
+        """Return the order of ``epoch``; two epochs are kept, because backup workers may lag one behind."""
+        with self._lock:
+            order = self._orders.get(epoch)
+            if order is None:
+                order = self._stream.at(epoch, purpose="shuffle").generator().permutation(len(self.dataset))
+                while len(self._orders) > 1:
+                    self._orders.pop(min(self._orders))
+                self._orders[epoch] = order
+            return order
+
+
+class ListDataSetIterator(ListIterator[DataSet]):
     """Batches of a DataSet in memory, in a new order every epoch.
 
     The order of an epoch is the permutation drawn from ``Stream.of(seed).at(epoch, purpose="shuffle")``.
@@ -174,40 +254,13 @@ class ListDataSetIterator(BatchCursor[DataSet]):
         label_names: tuple[str, ...] = (),
         pre_processor: Callable[[DataSet], DataSet] | None = None,
     ) -> None:
-        if batch_size < 1:
-            raise DataError(f"batch size is {batch_size}; a batch has at least 1 example")
         if not isinstance(dataset, DataSet):
             raise DataError(
                 f"{type(self).__name__} deals out a DataSet, and was given {repr(dataset)[:200]}; a MultiDataSet's "
                 "batches are ListMultiDataSetIterator's"
             )
-        smallest = batch_size if drop_last else 1
-        if dataset.num_examples < smallest:
-            raise DataError(
-                f"{dataset!r} has {counted(dataset.num_examples, 'example')}; one batch needs at least {smallest}"
-            )
-        self.dataset = dataset
-        self.label_names = label_names
-        self._batch_size = batch_size
-        self._stream = Stream.of(seed)
-        self._shuffle = shuffle
-        self._drop_last = drop_last
-        self._pre_processor = pre_processor
-        self._orders: dict[int, npt.NDArray[np.intp]] = {}
-        self._lock = threading.Lock()
-
-    def over(self, dataset: DataSet) -> ListDataSetIterator:
-        """Return an iterator over another data set that deals it out as this one does."""
-        other = ListDataSetIterator(
-            dataset,
-            self._batch_size,
-            shuffle=self._shuffle,
-            drop_last=self._drop_last,
-            label_names=self.label_names,
-            pre_processor=self._pre_processor,
-        )
-        other._stream = self._stream
-        return other
+        super().__init__(dataset, batch_size, seed=seed, shuffle=shuffle, drop_last=drop_last)
+        self.label_names, self._pre_processor = label_names, pre_processor
 
     def whole(self) -> DataSet | None:
         """Return all examples as the batches have them; None if a pre-processor changes these."""
@@ -216,22 +269,6 @@ class ListDataSetIterator(BatchCursor[DataSet]):
     def pre_processed(self, dataset: DataSet) -> DataSet:
         """Return a data set as the batches of this iterator are: after its pre-processor, if it has one."""
         return dataset if self._pre_processor is None else self._pre_processor(dataset)
-
-    @property
-    def batch_size(self) -> int:
-        """Examples per batch."""
-        return self._batch_size
-
-    @property
-    def total_examples(self) -> int:
-        """Examples per epoch, without those that ``drop_last`` leaves out."""
-        return self.total_batches * self._batch_size if self._drop_last else self.dataset.num_examples
-
-    @property
-    def total_batches(self) -> int:
-        """Batches per epoch."""
-        whole, rest = divmod(self.dataset.num_examples, self._batch_size)
-        return whole + (1 if rest and not self._drop_last else 0)
 
     @property
     def input_columns(self) -> int:
@@ -245,24 +282,7 @@ class ListDataSetIterator(BatchCursor[DataSet]):
 
     def batch(self, epoch: int, index: int) -> DataSet:
         """Return batch ``index`` of ``epoch``; pure, safe on any thread."""
-        self.check(epoch, index, self.total_batches - 1)
-        start = index * self._batch_size
-        stop = min(start + self._batch_size, self.dataset.num_examples)
-        rows = slice(start, stop)
-        part = self.dataset.take(self._order(epoch)[rows]) if self._shuffle else self.dataset.rows(start, stop)
-        return part if self._pre_processor is None else self._pre_processor(part)
-
-    def _order(self, epoch: int) -> npt.NDArray[np.intp]:
-        """Return the order of ``epoch``; two epochs are kept, because backup workers may lag one behind."""
-        with self._lock:
-            order = self._orders.get(epoch)
-            if order is None:
-                stream = self._stream.at(epoch, purpose="shuffle")
-                order = stream.generator().permutation(self.dataset.num_examples)
-                while len(self._orders) > 1:
-                    self._orders.pop(min(self._orders))
-                self._orders[epoch] = order
-            return order
+        return self.pre_processed(super().batch(epoch, index))
 
 
 class NumberedDataSetIterator(BatchCursor[DataSet]):

@@ -5,7 +5,7 @@ Follows ``org.nd4j.linalg.dataset.MultiDataSet``. Like a ``DataSet`` it is check
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -13,9 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dl4jlegacy.arrays.backend import Array
-from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.datasets.dataset import DataSet
-from dl4jlegacy.datasets.iterator import BatchCursor
+from dl4jlegacy.datasets.iterator import ListIterator, NumberedBatches
 from dl4jlegacy.errors import DataError, counted
 
 __all__ = ["ListMultiDataSetIterator", "MultiDataSet", "MultiDataSetIterator"]
@@ -125,41 +124,11 @@ class MultiDataSet:
 
 
 @runtime_checkable
-class MultiDataSetIterator(Protocol):
+class MultiDataSetIterator(NumberedBatches[MultiDataSet], Protocol):
     """Batches of MultiDataSets by position, as a ``DataSetIterator`` has DataSets, and DL4J's way through them."""
 
-    @property
-    def batch_size(self) -> int:
-        """Examples per batch; the last batch of an epoch may have fewer."""
 
-    @property
-    def total_examples(self) -> int:
-        """Examples per epoch."""
-
-    @property
-    def total_batches(self) -> int:
-        """Batches per epoch."""
-
-    def batch(self, epoch: int, index: int) -> MultiDataSet:
-        """Return batch ``index`` of ``epoch``, both from 0; always the same one, on any thread."""
-
-    def has_next(self) -> bool:
-        """Tell whether the current epoch has a batch left."""
-
-    def next(self) -> MultiDataSet:
-        """Return the batch under the cursor and move on."""
-
-    def reset(self) -> None:
-        """Go to the start of an epoch: the next one, unless the current one is still untouched."""
-
-    def seek(self, epoch: int, index: int) -> None:
-        """Put the cursor before batch ``index`` of ``epoch``."""
-
-    def __iter__(self) -> Iterator[MultiDataSet]:
-        """Reset, then go through one epoch."""
-
-
-class ListMultiDataSetIterator(BatchCursor[MultiDataSet]):
+class ListMultiDataSetIterator(ListIterator[MultiDataSet]):
     """Batches of a MultiDataSet in memory, in a new order every epoch; the same ones as ``ListDataSetIterator``'s.
 
     Args:
@@ -172,39 +141,7 @@ class ListMultiDataSetIterator(BatchCursor[MultiDataSet]):
     def __init__(
         self, dataset: DataSet | MultiDataSet, batch_size: int, *, seed: int = 123, shuffle: bool = True
     ) -> None:
-        if batch_size < 1:
-            raise DataError(f"batch size is {batch_size}; a batch has at least 1 example")
-        if not dataset.num_examples:
-            raise DataError(f"{dataset!r} has no examples")
-        self.dataset = MultiDataSet.of(dataset)
-        self.batch_size = batch_size
-        self._stream = Stream.of(seed)
-        self._shuffle = shuffle
-
-    def over(self, dataset: MultiDataSet) -> ListMultiDataSetIterator:
-        """Return an iterator over another data set that deals it out as this one does."""
-        other = ListMultiDataSetIterator(dataset, self.batch_size, shuffle=self._shuffle)
-        other._stream = self._stream
-        return other
-
-    @property
-    def total_examples(self) -> int:
-        """Examples per epoch."""
-        return self.dataset.num_examples
-
-    @property
-    def total_batches(self) -> int:
-        """Batches per epoch."""
-        return -(-self.dataset.num_examples // self.batch_size)
-
-    def batch(self, epoch: int, index: int) -> MultiDataSet:
-        """Return batch ``index`` of ``epoch``, both from 0; always the same one, on any thread."""
-        self.check(epoch, index, self.total_batches - 1)
-        rows = slice(index * self.batch_size, min((index + 1) * self.batch_size, len(self.dataset)))
-        if not self._shuffle:
-            return self.dataset.rows(rows.start, rows.stop)
-        order = self._stream.at(epoch, purpose="shuffle").generator().permutation(len(self.dataset))
-        return self.dataset.take(order[rows])
+        super().__init__(MultiDataSet.of(dataset), batch_size, seed=seed, shuffle=shuffle)
 
 
 def _masks(name: str, arrays: Arrays, masks: Masks | None) -> Masks:

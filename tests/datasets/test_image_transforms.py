@@ -118,7 +118,7 @@ def test_a_batch_is_the_same_whoever_asks_and_another_in_each_epoch() -> None:
 
 def test_an_examples_changes_do_not_depend_on_its_batch() -> None:
     small, whole = iterator(shuffle=False), iterator(shuffle=False)
-    whole._batch_size = 6
+    whole.batch_size = 6
     assert is_same(small.batch(2, 1).features, whole.batch(2, 0).features[4:])
 
 

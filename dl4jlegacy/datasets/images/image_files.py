@@ -45,6 +45,7 @@ __all__ = [
     "ImageError",
     "ImageRecordReader",
     "Images",
+    "check_alike",
     "check_learned",
     "features_of",
     "png_of",
@@ -372,7 +373,7 @@ def read_parts(
         _check_classes(folder / "train", first, known, least=1)
         same = msgspec.structs.replace(reader or ImageRecordReader(), channels=first.reader.channels)
         second = Images.of_folder(folder / "test", same, first.label_names)
-        _check_alike(folder, first, second)
+        check_alike([folder / "train", folder / "test"], [first.pixels, second.pixels])
         return first.dataset(), second.dataset(), first.label_names, first.reader
     whole = Images.of_folder(folder, reader, known)
     _check_classes(folder, whole, known, least=2)
@@ -412,12 +413,13 @@ def _check_classes(folder: Path, found: Images, known: Sequence[str] | None, *, 
         )
 
 
-def _check_alike(folder: Path, train: Images, test: Images) -> None:
-    if train.pixels.shape[1:] != test.pixels.shape[1:]:
-        sizes = ["x".join(map(str, part.pixels.shape[2:])) for part in (train, test)]
+def check_alike(places: Sequence[Path], pixels: Sequence[Array]) -> None:
+    """Raise ``DataError`` if images of two places differ in size."""
+    sizes = ["x".join(map(str, part.shape[2:])) for part in pixels]
+    if sizes[0] != sizes[1]:
         raise DataError(
-            f"images in {folder / 'train'} are {sizes[0]} (height x width), those in {folder / 'test'} {sizes[1]}; "
-            f"give the size that all are to have, such as --image-size {sizes[0]}"
+            f"images in {places[0]} are {sizes[0]} (height x width), those in {places[1]} {sizes[1]}; give the size "
+            f"that all are to have, such as --image-size {sizes[0]}"
         )
 
 

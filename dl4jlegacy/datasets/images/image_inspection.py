@@ -12,6 +12,7 @@ from dl4jlegacy.datasets.images.image_files import ImageRecordReader
 from dl4jlegacy.datasets.images.image_folders import LeftOut, class_folders, has_parts, outside_parts
 from dl4jlegacy.datasets.images.image_tables import image_at
 from dl4jlegacy.datasets.tables.inspection import Inspection, Problem
+from dl4jlegacy.datasets.tables.text_rows import open_table
 from dl4jlegacy.datasets.tables.transform_process import TransformProcess
 from dl4jlegacy.errors import DataError
 
@@ -100,7 +101,7 @@ def problems_of_listed(
     """
     problems, paths = dict[str, list[str]](), list[Path]()
     try:
-        for table in process.blocks(file.open("rb"), str(file), rows=_ROWS):
+        for table in process.blocks(open_table(file), str(file), rows=_ROWS):
             for row, value in enumerate(table.columns[column].tolist()):
                 where = table.place(row, column)
                 try:

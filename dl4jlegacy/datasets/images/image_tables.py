@@ -17,12 +17,19 @@ import numpy as np
 
 from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.datasets.dataset import DataSet
-from dl4jlegacy.datasets.images.image_files import ImageError, ImageRecordReader, check_learned, features_of
+from dl4jlegacy.datasets.images.image_files import (
+    ImageError,
+    ImageRecordReader,
+    check_alike,
+    check_learned,
+    features_of,
+)
 from dl4jlegacy.datasets.images.image_kinds import is_image
 from dl4jlegacy.datasets.splitting import Split, stratified
-from dl4jlegacy.datasets.tables.inspection import inspect_csv
+from dl4jlegacy.datasets.tables.inspection import default_label, inspect_csv
 from dl4jlegacy.datasets.tables.table import Column, Table, find_column, find_columns
 from dl4jlegacy.datasets.tables.table_files import is_svmlight
+from dl4jlegacy.datasets.tables.text_rows import open_table
 from dl4jlegacy.datasets.tables.transform_process import TransformProcess
 from dl4jlegacy.errors import ConfError, DataError, nearest
 from dl4jlegacy.system import files
@@ -31,7 +38,6 @@ __all__ = ["image_at", "image_columns", "image_schema", "listed_files", "read_li
 
 logger = logging.getLogger(__name__)
 
-_LABELS = ("label", "class", "target")
 _ROWS = 8192
 _KNOWN = 50  # names of files that an error looks through for the one that was meant
 
@@ -80,8 +86,7 @@ def image_columns(path: Path, column: str, label: str = "") -> tuple[str, tuple[
     images = find_column(column, names, str(path))
     others = [name for name in names if name != images]
     if not label:
-        named = [name for name in others if name.lower() in _LABELS]
-        label = (named or others)[-1]
+        label = default_label(others)
     labels = find_columns(label, names, str(path))
     if images in labels:
         raise DataError(f"{path}: column {images!r} names the images, and cannot be their label; give another --label")
@@ -201,7 +206,7 @@ def read_listed(
         first = listed.read(reader, slice(0, cut))
         same = msgspec.structs.replace(reader, channels=first.shape[1])
         pixels = [first, listed.read(same, slice(cut, None))]
-        _check_alike(found, pixels)
+        check_alike(found, pixels)
     else:
         classes = process.class_numbers(whole) if split.stratify else None
         train, test = split.parts(len(whole))
@@ -229,9 +234,7 @@ def _check_known(process: TransformProcess, test: Table) -> None:
 def listed_files(file: Path, reader: ImageRecordReader, process: TransformProcess) -> list[Path]:
     """Return the images in a table that need not have labels, in the order of its rows; raises as ``read_listed``."""
     _check_schema(process, reader.column)
-    with files.errors_as(DataError, f"cannot read {file}"):
-        opened = files.open_to_read(file)
-    tables = list(process.blocks(opened, str(file), rows=_ROWS))
+    tables = list(process.blocks(open_table(file), str(file), rows=_ROWS))
     return _Listed.of([file] * len(tables), _column_of(process, reader.column), tables).paths
 
 
@@ -247,13 +250,4 @@ def _check_schema(process: TransformProcess, column: str) -> None:
         raise ConfError(
             f"the schema is none of images: its column {name!r} names them, and is to be of type category and no "
             "label, and steps are for columns of numbers and words; leave --schema out, or its steps"
-        )
-
-
-def _check_alike(found: Sequence[Path], pixels: Sequence[Array]) -> None:
-    sizes = ["x".join(map(str, part.shape[2:])) for part in pixels]
-    if sizes[0] != sizes[1]:
-        raise DataError(
-            f"images in {found[0]} are {sizes[0]} (height x width), those in {found[1]} {sizes[1]}; give the size that "
-            f"all are to have, such as --image-size {sizes[0]}"
         )

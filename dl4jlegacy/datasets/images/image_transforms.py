@@ -211,24 +211,9 @@ class AugmentedDataSetIterator(ListDataSetIterator):
         self.transform, self.shape = transform, ImageShape(*given)
         transform.check(self.shape)
 
-    def over(self, dataset: DataSet) -> AugmentedDataSetIterator:
-        """Return an iterator over another data set that changes its examples as this one does."""
-        other = AugmentedDataSetIterator(
-            dataset,
-            self._batch_size,
-            self.transform,
-            self.shape,
-            shuffle=self._shuffle,
-            drop_last=self._drop_last,
-            label_names=self.label_names,
-            pre_processor=self._pre_processor,
-        )
-        other._stream = self._stream
-        return other
-
     def batch(self, epoch: int, index: int) -> DataSet:
         """Return batch ``index`` of ``epoch``; pure, safe on any thread."""
-        plain, start = super().batch(epoch, index), index * self._batch_size
+        plain, start = super().batch(epoch, index), index * self.batch_size
         numbers: npt.NDArray[np.intp] = np.arange(start, start + len(plain))
         if self._shuffle:
             numbers = self._order(epoch)[numbers]

@@ -34,6 +34,7 @@ __all__ = [
     "CsvSequenceDataSetIterator",
     "Rows",
     "in_order",
+    "labels_of",
     "names_in",
     "numbers_of",
     "read_rows",
@@ -146,7 +147,7 @@ class CsvSequenceDataSetIterator(NumberedDataSetIterator):
         _check_arguments(labels, wanted, align, skip_lines, regression=regression)
         _check_classes(label_names, regression)
         paths = _found(features)
-        of_labels = [] if labels is None else _labels_of(paths, labels)
+        of_labels = [] if labels is None else labels_of(paths, labels)
         self._layout, self._bounds = _Layout(align=align, skip_lines=skip_lines, is_new=not columns), _Bounds()
         self._layout = msgspec.structs.replace(self._layout, columns=tuple(columns), label_columns=tuple(label_columns))
         self._sequences, classes = self._looked_at(paths, of_labels, wanted, regression)
@@ -316,7 +317,7 @@ def _by_numbers(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", name)]
 
 
-def _labels_of(paths: Sequence[Path], labels: PathLike | Sequence[PathLike]) -> list[Path]:
+def labels_of(paths: Sequence[Path], labels: PathLike | Sequence[PathLike]) -> list[Path]:
     """Return the file of labels for each file of features."""
     found = _found(labels)
     if isinstance(labels, str | Path) or not isinstance(labels, Sequence):

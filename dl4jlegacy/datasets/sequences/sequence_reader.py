@@ -17,6 +17,7 @@ from dl4jlegacy.datasets.sequences.sequence_files import (
     CsvSequenceDataSetIterator,
     Rows,
     in_order,
+    labels_of,
     names_in,
     numbers_of,
     read_rows,
@@ -205,11 +206,7 @@ def _part(folder: Path) -> _Part:
     if not labelled:
         raise DataError(f"{folder} has a folder of features, and none called labels beside it with their labels")
     features = sequence_paths(folder / "features")
-    by_name = {path.name: path for path in sequence_paths(folder / "labels")}
-    for path in features:
-        if path.name not in by_name:
-            raise DataError(f"{folder / 'labels'} has no labels for {path}: no file {path.name}")
-    return _Part(features, [by_name[path.name] for path in features])
+    return _Part(features, labels_of(features, folder / "labels"))
 
 
 def _settled(part: _Part, reader: SequenceRecordReader) -> SequenceRecordReader:

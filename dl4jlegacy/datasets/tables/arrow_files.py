@@ -17,7 +17,7 @@ import math
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from dl4jlegacy.datasets.tables.text_rows import Row
 from dl4jlegacy.errors import DataError
 from dl4jlegacy.system import files
 
-__all__ = ["ArrowFile", "arrow_rows", "coded_values", "in_arrow_memory", "opened_arrow"]
+__all__ = ["ArrowFile", "arrow_rows", "in_arrow_memory", "opened_arrow"]
 
 _ROWS = 8192
 _BUFFER = 1 << 20  # bytes of a column that are read at a time: not those of all rows that are stored together
@@ -45,19 +45,27 @@ class ArrowFile:
     index: tuple[str, ...]
     _schema: Any
     _read: Any
+    gaps: ClassVar[frozenset[str]] = frozenset(("",))
+    """What ``texts`` has where there is no value."""
 
-    def batches(self, columns: Sequence[str], rows: int) -> Iterator[Any]:
-        """Yield these columns of the file, so many rows at a time; only the last batch may have fewer.
+    def blocks(self, rows: int, columns: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+        """Yield columns of the file (all by default), so many rows at a time; only the last block may have fewer.
 
         Raises:
             DataError: the file is damaged, or one of the columns holds lists, objects or bytes; names a cell of it.
         """
+        for index, batch in enumerate(self._batches(list(columns or self.names), rows)):
+            if not index:
+                self._check_flat(batch)
+            yield dict(zip(batch.column_names, batch.columns, strict=True))
+
+    def _batches(self, columns: list[str], rows: int) -> Iterator[Any]:
         import pyarrow
 
         pending: list[Any] = []
         waiting = 0
         with files.damage_as(DataError, f"cannot read {self.name}"):
-            for batch in self._read(list(columns), rows):
+            for batch in self._read(columns, rows):
                 batch.validate(full=True)
                 pending.append(batch)
                 waiting += len(batch)
@@ -71,7 +79,7 @@ class ArrowFile:
             if waiting:
                 yield pyarrow.Table.from_batches(pending)
 
-    def check_flat(self, batch: Any, first: int) -> None:
+    def _check_flat(self, batch: Any) -> None:
         """Raise ``DataError`` if a column of the file's first batch holds what is no number and no word."""
         from pyarrow import types
 
@@ -81,12 +89,13 @@ class ArrowFile:
                 row = next((i for i in range(len(values)) if values[i].is_valid), 0)
                 shown = repr(values[row].as_py())
                 raise DataError(
-                    f"{self.name}, row {first + row}, column {field.name!r}: "
+                    f"{self.name}, row {1 + row}, column {field.name!r}: "
                     f"{shown if len(shown) <= _SHOWN else shown[:_SHOWN] + ' ...'} ({field.type}); a cell is one "
                     "number or text: write each part into a column of its own, or leave the column out"
                 )
 
-    def numbers(self, batch: Any, column: str) -> Array | None:
+    @staticmethod
+    def numbers(values: Any) -> Array | None:
         """Return a column as float64, NaN for a gap, ``(rows,)``; None if it holds texts, booleans, times or decimals.
 
         Infinite values are left as they are.
@@ -94,7 +103,6 @@ class ArrowFile:
         import pyarrow
         from pyarrow import types
 
-        values = batch.column(column)
         kind = values.type
         if types.is_null(kind):
             return np.full(len(values), np.nan)
@@ -107,30 +115,27 @@ class ArrowFile:
         found: Array = values.to_numpy()
         return found
 
-    def texts(self, batch: Any, column: str) -> list[str]:
+    @staticmethod
+    def texts(values: Any) -> list[str]:
         """Return the cells of a column as they would stand in a CSV file, "" for a gap."""
-        codes, words = self.coded(batch, column)
+        codes, words = ArrowFile.coded(values)
         with_gap = [*words, ""]
         return [with_gap[code] for code in codes.tolist()]
 
-    def coded(self, batch: Any, column: str) -> tuple[Array, list[str]]:
+    @staticmethod
+    def coded(values: Any) -> tuple[Array, list[str]]:
         """Return the number of each cell's text among the different ones, -1 for a gap, ``(rows,)``; and these."""
-        return coded_values(batch.column(column))
+        import pyarrow
+        from pyarrow import types
 
-
-def coded_values(values: Any) -> tuple[Array, list[str]]:
-    """Return the number of each value's text among the different ones, -1 for a gap, ``(rows,)``; and these."""
-    import pyarrow
-    from pyarrow import types
-
-    if types.is_null(values.type):
-        return np.full(len(values), -1), []
-    if not types.is_dictionary(values.type):
-        values = values.dictionary_encode()
-    whole = values.unify_dictionaries()
-    numbers = [chunk.indices.cast(pyarrow.int64()) for chunk in whole.chunks]  # some are unsigned
-    codes = [each.fill_null(-1).to_numpy(zero_copy_only=False) for each in numbers]
-    return np.concatenate(codes), _words(whole.chunk(0).dictionary)
+        if types.is_null(values.type):
+            return np.full(len(values), -1), []
+        if not types.is_dictionary(values.type):
+            values = values.dictionary_encode()
+        whole = values.unify_dictionaries()
+        numbers = [chunk.indices.cast(pyarrow.int64()) for chunk in whole.chunks]  # some are unsigned
+        codes = [each.fill_null(-1).to_numpy(zero_copy_only=False) for each in numbers]
+        return np.concatenate(codes), _words(whole.chunk(0).dictionary)
 
 
 def _words(values: Any) -> list[str]:
@@ -229,11 +234,6 @@ def arrow_rows(file: BinaryIO, name: str) -> Generator[Row, None, None]:
     """
     with opened_arrow(file, name) as source:
         yield 0, list(source.names)
-        count = 0
-        for batch in source.batches(source.names, _ROWS):
-            if not count:
-                source.check_flat(batch, 1)
-            columns = [source.texts(batch, column) for column in source.names]
-            for number, row in enumerate(zip(*columns, strict=True), count + 1):
-                yield number, list(row)
-            count += len(batch)
+        rows = (row for block in source.blocks(_ROWS) for row in zip(*map(source.texts, block.values()), strict=True))
+        for number, row in enumerate(rows, 1):
+            yield number, list(row)

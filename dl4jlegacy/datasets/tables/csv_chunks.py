@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from dl4jlegacy.arrays.backend import Array
-from dl4jlegacy.datasets.tables.arrow_files import coded_values, in_arrow_memory
+from dl4jlegacy.datasets.tables.arrow_files import ArrowFile, in_arrow_memory
 from dl4jlegacy.datasets.tables.text_rows import Row, delimiter_of, is_excels, is_number, opened_bytes, rows_of
 
 __all__ = ["CsvChunk", "CsvFile", "opened_chunks"]
@@ -89,7 +89,7 @@ class CsvChunk:
             return None
         if len(found) != lines:
             return None
-        columns = {i: _numbers(found[str(i)]) if n else coded_values(found[str(i)]) for i, n in wanted.items()}
+        columns = {i: _numbers(found[str(i)]) if n else ArrowFile.coded(found[str(i)]) for i, n in wanted.items()}
         return None if any(column is None for column in columns.values()) else columns
 
 

@@ -22,13 +22,12 @@ from dl4jlegacy.datasets.dataset import DataSet, one_hot
 from dl4jlegacy.datasets.iterator import ListDataSetIterator
 from dl4jlegacy.datasets.tables.header import Header
 from dl4jlegacy.datasets.tables.label_cells import class_name, classes_of, numbers_in, why_no_classes
-from dl4jlegacy.datasets.tables.numpy_files import label_columns, opened_numpy, texts_of
+from dl4jlegacy.datasets.tables.numpy_files import label_columns, opened_numpy
 from dl4jlegacy.datasets.tables.pandas_index import header_names, warn_of_index
 from dl4jlegacy.datasets.tables.table import column_name
 from dl4jlegacy.datasets.tables.table_files import TextRows, index_columns, is_numpy, opened_rows
-from dl4jlegacy.datasets.tables.text_rows import MISSING, is_number, is_plain, why_no_features, why_ragged
+from dl4jlegacy.datasets.tables.text_rows import MISSING, is_number, is_plain, open_table, why_no_features, why_ragged
 from dl4jlegacy.errors import CellError, DataError, counted
-from dl4jlegacy.system import files
 
 __all__ = [
     "LABEL_HEADERS",
@@ -252,8 +251,7 @@ def _read(
 ) -> _Table:
     """Return a file with columns that are known, or those of the ``first`` file of its data set, without an index."""
     table = _Table(str(path), known, alike=first, index=index)
-    with files.errors_as(DataError, f"cannot read {path}"):
-        file = files.open_to_read(path)
+    file = open_table(path)
     if is_numpy(path.name):
         _append_arrays(table, file, labelled=labelled)
         return _with_labels(table)
@@ -309,10 +307,10 @@ def _append_arrays(table: _Table, file: BinaryIO, *, labelled: bool) -> None:
             label = None if table.label_column is None else columns[table.label_column]
             columns = _in_order(table, columns)
             if any(column.dtype.kind in "US" or np.isnan(column).any() for column in columns):  # which cell, rows tell
-                for line, row in enumerate(zip(*map(texts_of, block.values()), strict=True), first):
+                for line, row in enumerate(zip(*map(source.texts, block.values()), strict=True), first):
                     _append(table, line, list(row))
                 continue
-            table.labels += [] if label is None else texts_of(label)
+            table.labels += [] if label is None else source.texts(label)
             table.values.frombytes(np.stack(columns, axis=1, dtype=np.float64).tobytes())
             table.lines.extend(range(first, first + len(columns[0])))
 

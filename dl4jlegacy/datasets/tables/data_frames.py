@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from dl4jlegacy.arrays.backend import Array
+from dl4jlegacy.datasets.tables.numpy_files import ArrayColumns
 from dl4jlegacy.datasets.tables.pandas_index import header_names
 
 __all__ = ["FrameColumns"]
@@ -21,7 +22,7 @@ _NONE = ("NAType", "NaTType")  # pandas' values for a gap, which equal nothing
 
 
 @dataclass(frozen=True, slots=True)
-class FrameColumns:
+class FrameColumns(ArrayColumns):
     """Columns in memory, read in blocks of rows as those of a file are.
 
     Attributes:
@@ -60,11 +61,11 @@ class FrameColumns:
         ]
         return np.result_type(*kinds)
 
-    def blocks(self, rows: int) -> Iterator[dict[str, Array]]:
-        """Yield the columns, ``(rows,)`` each, so many rows at a time."""
+    def blocks(self, rows: int, columns: Sequence[str] = ()) -> Iterator[dict[str, Array]]:
+        """Yield columns (all that are wanted by default), ``(rows,)`` each, so many rows at a time."""
         count = len(next(iter(self.columns.values()), ()))
         for start in range(0, count, rows):
-            parts = {name: cells[start : start + rows] for name, cells in self.columns.items()}
+            parts = {name: self.columns[name][start : start + rows] for name in columns or self.columns}
             yield {name: part if isinstance(part, np.ndarray) else np.array(part, "U") for name, part in parts.items()}
 
 

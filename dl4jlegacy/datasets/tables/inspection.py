@@ -31,7 +31,7 @@ from dl4jlegacy.datasets.tables.svmlight_files import (
 )
 from dl4jlegacy.datasets.tables.table import Column, cell_place, column_name, find_columns
 from dl4jlegacy.datasets.tables.table_files import index_columns, is_numpy, is_svmlight, opened_rows
-from dl4jlegacy.datasets.tables.text_rows import MISSING, Row, is_number, why_no_features
+from dl4jlegacy.datasets.tables.text_rows import MISSING, Row, is_number, open_table, why_no_features
 from dl4jlegacy.datasets.tables.transform_process import TransformProcess, no_answer
 from dl4jlegacy.datasets.tables.transforms import CategoricalToOneHot, Impute, RemoveColumns, Standardize, Step
 from dl4jlegacy.errors import ConfError, DataError, counted
@@ -43,6 +43,7 @@ __all__ = [
     "LabelCells",
     "Problem",
     "check_one_kind",
+    "default_label",
     "guess_schema",
     "inspect_csv",
     "inspect_svmlight",
@@ -200,7 +201,7 @@ def _labels_in(
     """Return the columns to learn among those that are not left out; numbers are those of the file, from 1."""
     if not label:
         several = label_columns(names) if is_numpy(where) else ()
-        return several or (_default_label(names),)
+        return several or (default_label(names),)
     every = list(names)
     if not label.strip().startswith("-"):
         left_out, read = iter(index), dict(zip(numbers, names, strict=True))
@@ -212,7 +213,8 @@ def _labels_in(
     return found
 
 
-def _default_label(names: Sequence[str]) -> str:
+def default_label(names: Sequence[str]) -> str:
+    """Return the last column called label, class or target, else the last column."""
     named = [name for name in names if name.lower() in LABEL_HEADERS]
     return named[-1] if named else names[-1]
 
@@ -328,9 +330,7 @@ def inspect_csv(
     if is_svmlight(path.name):
         return inspect_svmlight([path], label)
     left_out = tuple(index_columns([path]) if index is None else index)
-    with files.errors_as(DataError, f"cannot read {path}"):
-        file = files.open_to_read(path)
-    with opened_rows(file, str(path)) as found:
+    with opened_rows(open_table(path), str(path)) as found:
         named, every = found.names is not None, found.rows
         first = next(every, None) if found.names is None else (1, found.names)
         if first is None:

@@ -13,7 +13,7 @@ import sys
 import zipfile
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import IO, Any, BinaryIO
+from typing import IO, Any, BinaryIO, ClassVar
 
 import numpy as np
 from numpy.lib import format as npy
@@ -24,7 +24,7 @@ from dl4jlegacy.datasets.tables.text_rows import Row
 from dl4jlegacy.errors import DataError, counted
 from dl4jlegacy.system import files
 
-__all__ = ["NumpyFile", "label_columns", "numpy_rows", "opened_numpy", "texts_of"]
+__all__ = ["ArrayColumns", "NumpyFile", "label_columns", "numpy_rows", "opened_numpy"]
 
 _ROWS = 8192
 _MOST_COLUMNS = 1 << 24
@@ -61,8 +61,35 @@ class _Stored:
         return found.argmax(axis=1)[:, None] if self.is_one_hot else found
 
 
+class ArrayColumns:
+    """How columns that are arrays become numbers and texts."""
+
+    gaps: ClassVar[frozenset[str]] = frozenset()
+    """What ``texts`` has where there is no value, besides what a schema lists."""
+
+    @staticmethod
+    def texts(values: Array) -> list[str]:
+        """Return the cells of a column as they would stand in a CSV file: truth values 1 and 0, NaN as a gap."""
+        if values.dtype.kind in "US":
+            return [str(text) for text in values.tolist()]
+        if values.dtype.kind == "f":
+            return [repr(value) if value == value else "" for value in values.astype(np.float64).tolist()]
+        return [str(int(value)) for value in values.tolist()]
+
+    @staticmethod
+    def coded(values: Array) -> tuple[Array, list[str]]:
+        """Return the number of each cell's text among the different ones, ``(rows,)``; and these."""
+        words, codes = np.unique(values, return_inverse=True)
+        return codes, ArrayColumns.texts(words)
+
+    @staticmethod
+    def numbers(values: Array) -> Array | None:
+        """Return a column as float64, ``(rows,)``; None if it holds texts."""
+        return None if values.dtype.kind in "US" else np.ascontiguousarray(values, np.float64)
+
+
 @dataclass(frozen=True, slots=True)
-class NumpyFile:
+class NumpyFile(ArrayColumns):
     """An open file: the names of its columns, how many rows there are, and these.
 
     One array of several values a row has the columns ``1``, ``2`` ..., several have their names in front; of one value,
@@ -75,8 +102,8 @@ class NumpyFile:
     rows: int
     _arrays: tuple[_Stored, ...]
 
-    def blocks(self, rows: int) -> Iterator[dict[str, Array]]:
-        """Yield the columns, ``(rows,)`` each, so many rows at a time; once. Raises ``DataError``."""
+    def blocks(self, rows: int, columns: Sequence[str] = ()) -> Iterator[dict[str, Array]]:
+        """Yield columns (all by default), ``(rows,)`` each, so many rows at a time; once. Raises ``DataError``."""
         with files.damage_as(DataError, f"cannot read {self.name}"):
             for start in range(0, self.rows, rows):
                 count, found = min(rows, self.rows - start), dict[str, Array]()
@@ -86,7 +113,7 @@ class NumpyFile:
                         found |= {field: _texts(values[field][:, 0], self.name) for field in array.dtype.names}
                     else:
                         found |= dict(zip(array.columns, _texts(values, self.name).T, strict=True))
-                yield {name: found[name] for name in self.names}
+                yield {name: found[name] for name in columns or self.names}
 
 
 @contextlib.contextmanager
@@ -116,20 +143,9 @@ def numpy_rows(file: BinaryIO, name: str) -> Generator[Row, None, None]:
     """Yield the rows of a file as texts, numbered from 1, after the names of its columns as row 0; raises as above."""
     with opened_numpy(file, name) as source:
         yield 0, list(source.names)
-        number = 0
-        for block in source.blocks(_ROWS):
-            for row in zip(*map(texts_of, block.values()), strict=True):
-                number += 1
-                yield number, list(row)
-
-
-def texts_of(values: Array) -> list[str]:
-    """Return the cells of a column as they would stand in a CSV file: truth values 1 and 0, NaN as a gap."""
-    if values.dtype.kind in "US":
-        return [str(text) for text in values.tolist()]
-    if values.dtype.kind == "f":
-        return [repr(value) if value == value else "" for value in values.astype(np.float64).tolist()]
-    return [str(int(value)) for value in values.tolist()]
+        rows = (row for block in source.blocks(_ROWS) for row in zip(*map(source.texts, block.values()), strict=True))
+        for number, row in enumerate(rows, 1):
+            yield number, list(row)
 
 
 _Header = tuple[str, tuple[int, ...], bool, np.dtype[Any], IO[bytes], bool]

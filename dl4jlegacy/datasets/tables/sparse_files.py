@@ -17,8 +17,8 @@ from dl4jlegacy.datasets.dataset import DataSet, one_hot
 from dl4jlegacy.datasets.iterator import ListDataSetIterator
 from dl4jlegacy.datasets.sparse_features import SparseFeatures
 from dl4jlegacy.datasets.tables.svmlight_files import SparseRows, sparse_blocks, word_of
+from dl4jlegacy.datasets.tables.text_rows import open_table
 from dl4jlegacy.errors import DataError
-from dl4jlegacy.system import files
 
 __all__ = ["SvmLightDataSetIterator", "read_svmlight", "read_svmlight_files", "sparse_features_of"]
 
@@ -73,7 +73,7 @@ def read_svmlight_files(
     paths: Sequence[Path], *, columns: int = 0, regression: bool = False, label_names: Sequence[str] = ()
 ) -> tuple[list[DataSet], tuple[str, ...]]:
     """Return one data set per file, all with the same columns and classes; args and errors as for ``read_svmlight``."""
-    found = [list(_blocks(path)) for path in paths]
+    found = [list(sparse_blocks(open_table(path), str(path))) for path in paths]
     blocks = [block for each in found for block in each]
     indices = np.concatenate([block.indices for block in blocks])
     if not len(indices):
@@ -95,12 +95,6 @@ def sparse_features_of(file: BinaryIO, name: str, columns: int, *, rows: int) ->
     for block in sparse_blocks(file, name):
         for start in range(0, len(block), rows):
             yield _features([block.between(start, min(start + rows, len(block)))], columns)
-
-
-def _blocks(path: Path) -> Iterator[SparseRows]:
-    with files.errors_as(DataError, f"cannot read {path}"):
-        file = files.open_to_read(path)
-    return sparse_blocks(file, str(path))
 
 
 def _features(blocks: Sequence[SparseRows], columns: int) -> SparseFeatures:

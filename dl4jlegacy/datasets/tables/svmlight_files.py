@@ -18,9 +18,8 @@ import numpy.typing as npt
 
 from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.datasets.tables.table import Column, Table
-from dl4jlegacy.datasets.tables.text_rows import opened_bytes
+from dl4jlegacy.datasets.tables.text_rows import open_table, opened_bytes
 from dl4jlegacy.errors import DataError, counted
-from dl4jlegacy.system import files
 
 __all__ = [
     "LABEL",
@@ -328,9 +327,7 @@ def survey(paths: Sequence[Path], look: Callable[[SparseRows], None] = lambda ro
     """
     rows, first, last = 0, 1, 0
     for path in paths:
-        with files.errors_as(DataError, f"cannot read {path}"):
-            file = files.open_to_read(path)
-        for block in sparse_blocks(file, str(path)):
+        for block in sparse_blocks(open_table(path), str(path)):
             rows += len(block)
             if len(block.indices):
                 largest = int(block.indices.argmax())
@@ -349,9 +346,7 @@ def survey(paths: Sequence[Path], look: Callable[[SparseRows], None] = lambda ro
 
 def count_lines(path: Path) -> int:
     """Return how many lines a file has, empty ones too; raises ``DataError``."""
-    with files.errors_as(DataError, f"cannot read {path}"):
-        file = files.open_to_read(path)
-    with opened_bytes(file, str(path)) as content:
+    with opened_bytes(open_table(path), str(path)) as content:
         count, last = 0, b"\n"
         while data := content.read(_CHUNK):
             count, last = count + data.count(b"\n"), data[-1:]

@@ -17,7 +17,7 @@ from dl4jlegacy.datasets.tables.arrow_files import ArrowFile, opened_arrow
 from dl4jlegacy.datasets.tables.csv_chunks import CsvChunk, CsvFile, opened_chunks
 from dl4jlegacy.datasets.tables.data_frames import FrameColumns
 from dl4jlegacy.datasets.tables.header import warn_of_unknown
-from dl4jlegacy.datasets.tables.numpy_files import NumpyFile, opened_numpy, texts_of
+from dl4jlegacy.datasets.tables.numpy_files import NumpyFile, opened_numpy
 from dl4jlegacy.datasets.tables.pandas_index import header_names
 from dl4jlegacy.datasets.tables.svmlight_files import svmlight_tables
 from dl4jlegacy.datasets.tables.table import Column, Table, column_name
@@ -123,15 +123,15 @@ def _tables(
 ) -> Generator[Table, None, None]:
     """Yield the rows of a file by the way that fits its kind."""
     if isinstance(file, FrameColumns):
-        yield from _numpy_tables(file, possible, rows, gaps)
+        yield from _typed_tables(file, possible, rows, gaps)
         return
     if is_arrow(name):
         with opened_arrow(file, name) as source:
-            yield from _arrow_tables(source, possible, rows, gaps)
+            yield from _typed_tables(source, possible, rows, gaps)
         return
     if is_numpy(name):
         with opened_numpy(file, name) as arrays:
-            yield from _numpy_tables(arrays, possible, rows, gaps)
+            yield from _typed_tables(arrays, possible, rows, gaps)
         return
     if is_svmlight(name):
         yield from _in_blocks(svmlight_tables(file, name, possible.all, possible.read, rows), rows)
@@ -145,29 +145,20 @@ def _tables(
         first = next(found.rows, None) if found.names is None else (1, found.names)
         if first is None:
             raise DataError(f"{name} holds no examples; expected one per line")
-        header = header_names(first[1], [column.name for column in possible.all])
-        if found.names is not None or {column.name for column in possible.all} & set(header):
-            places = _places_in_header(name, header, possible)
-            body = _whole_rows(found.rows, name, header)
-        else:
-            places = _places_in_order(name, first, possible)
-            body = _whole_rows(chain([first], found.rows), name, [column_name(i + 1) for i in range(len(header))])
+        places, names, is_header = _located(name, first, possible, is_header=found.names is not None)
+        body = _whole_rows(found.rows if is_header else chain([first], found.rows), name, names)
         while chunk := list(islice(body, rows)):
             yield _table(name, chunk, possible.read, places, gaps)
 
 
 def _chunk_tables(source: CsvFile, name: str, possible: _Possible, gaps: _Gaps) -> Iterator[Table]:
     """Yield the pieces of a CSV file as tables, read by pyarrow or, where that cannot, row by row."""
-    header = header_names(source.first[1], [column.name for column in possible.all])
-    columns, chunks = possible.read, source.chunks
-    if {column.name for column in possible.all} & set(header):
-        places, names = _places_in_header(name, header, possible), header
-    else:
-        places, names = _places_in_order(name, source.first, possible), [column_name(i + 1) for i in range(len(header))]
-        chunks = chain([source.head], chunks)
+    columns = possible.read
+    places, names, is_header = _located(name, source.first, possible)
+    chunks = source.chunks if is_header else chain([source.head], source.chunks)
     wanted = {places[column.name] - 1: column.type == "number" for column in columns}
     for chunk in chunks:
-        found = chunk.columns(len(header), wanted, gaps.common)
+        found = chunk.columns(len(names), wanted, gaps.common)
         table = None if found is None else _chunk_table(chunk, columns, places, found, gaps)
         if table is not None:
             yield table
@@ -235,25 +226,6 @@ def _in_blocks(tables: Iterator[Table], rows: int) -> Iterator[Table]:
         yield pending
 
 
-def _arrow_tables(source: ArrowFile, possible: _Possible, rows: int, gaps: _Gaps) -> Iterator[Table]:
-    columns = possible.read
-    stored, places = _stored_names(source.name, source.names, possible)
-    read = {name: known for known, name in stored.items()}
-    numbers_missing = _numbers_in(gaps.common)
-    count = 0
-    for found_rows in source.batches(list(read), rows):
-        batch = found_rows.rename_columns([read[name] for name in found_rows.column_names])
-        if not count:
-            source.check_flat(batch, 1)
-        lines = np.arange(count + 1, count + 1 + len(batch), dtype=np.int64)
-        empty, found = Table(source.name, {}, lines, places, unit="row"), dict[str, Array]()
-        with np.errstate(all="ignore"):
-            for column in columns:
-                found[column.name] = _arrow_cells(source, batch, column, empty, gaps.of(column), numbers_missing)
-        count += len(batch)
-        yield empty.with_columns(found)
-
-
 def _stored_names(name: str, names: Sequence[str], possible: _Possible) -> tuple[dict[str, str], dict[str, int]]:
     """Return what each column is called in a file with typed columns, and its number, from 1."""
     header = header_names(names, [column.name for column in possible.all])
@@ -266,43 +238,26 @@ def _numbers_in(missing: frozenset[str]) -> list[float]:
     return [value for text in missing if is_number(text) and not np.isnan(value := float(text))]
 
 
-def _numpy_tables(source: NumpyFile | FrameColumns, possible: _Possible, rows: int, gaps: _Gaps) -> Iterator[Table]:
-    columns = possible.read
+def _typed_tables(
+    source: ArrowFile | NumpyFile | FrameColumns, possible: _Possible, rows: int, gaps: _Gaps
+) -> Iterator[Table]:
+    """Yield the rows of columns that have types."""
     stored, places = _stored_names(source.name, source.names, possible)
     numbers_missing, count = _numbers_in(gaps.common), 0
-    for block in source.blocks(rows):
-        found, length = dict[str, Array](), len(next(iter(block.values())))
+    for block in source.blocks(rows, list(stored.values())):
+        found, length = dict[str, Array](), len(next(iter(block.values()), ()))
         empty = Table(source.name, {}, np.arange(count + 1, count + 1 + length, dtype=np.int64), places, unit="row")
-        for column in columns:
-            values = block[stored[column.name]]
-            if column.type == "category":
-                words, codes = np.unique(values, return_inverse=True)
-                found[column.name] = _coded_words(codes, texts_of(words), gaps.of(column))
-            elif values.dtype.kind in "US":
-                found[column.name] = _numbers(texts_of(values), empty, column.name, gaps.common)
-            else:
-                with np.errstate(all="ignore"):
-                    values = np.ascontiguousarray(values, np.float64)
-                    found[column.name] = _checked(values, empty, column.name, numbers_missing)
+        with np.errstate(all="ignore"):
+            for column in possible.read:
+                values: Any = block[stored[column.name]]
+                if column.type == "category":
+                    found[column.name] = _coded_words(*source.coded(values), gaps.of(column))
+                elif (numbers := source.numbers(values)) is None:
+                    found[column.name] = _numbers(source.texts(values), empty, column.name, gaps.common | source.gaps)
+                else:
+                    found[column.name] = _checked(numbers, empty, column.name, numbers_missing)
         count += length
         yield empty.with_columns(found)
-
-
-def _arrow_cells(
-    source: ArrowFile,
-    batch: Any,
-    column: Column,
-    table: Table,
-    missing: frozenset[str],
-    numbers_missing: Sequence[float],
-) -> Array:
-    """Return the cells of a column, numbers or words; ``table`` says where they stand."""
-    if column.type == "category":
-        return _coded_words(*source.coded(batch, column.name), missing)
-    values = source.numbers(batch, column.name)
-    if values is None:
-        return _numbers(source.texts(batch, column.name), table, column.name, missing | {""})
-    return _checked(values, table, column.name, numbers_missing)
 
 
 def _coded_words(codes: Array, words: list[str], missing: frozenset[str]) -> Array:
@@ -323,6 +278,17 @@ def _checked(values: Array, table: Table, column: str, missing: Sequence[float])
         row = int(infinite.argmax())
         raise _no_number(table, row, column, repr(float(values[row])))
     return values
+
+
+def _located(
+    name: str, first: Row, possible: _Possible, *, is_header: bool = False
+) -> tuple[dict[str, int], list[str], bool]:
+    """Return the number of each column that is read, the names of all, and whether the first row has these."""
+    known = [column.name for column in possible.all]
+    header = header_names(first[1], known)
+    if is_header or not set(known).isdisjoint(header):
+        return _places_in_header(name, header, possible), header, True
+    return _places_in_order(name, first, possible), [column_name(i + 1) for i in range(len(header))], False
 
 
 def _places_in_header(name: str, header: list[str], possible: _Possible) -> dict[str, int]:

@@ -13,7 +13,7 @@ from typing import BinaryIO
 from dl4jlegacy.datasets.tables.arrow_files import arrow_rows, opened_arrow
 from dl4jlegacy.datasets.tables.numpy_files import numpy_rows
 from dl4jlegacy.datasets.tables.pandas_index import counts_rows, header_names, is_index_name
-from dl4jlegacy.datasets.tables.text_rows import Row, csv_rows, json_rows
+from dl4jlegacy.datasets.tables.text_rows import Row, csv_rows, json_rows, open_table
 from dl4jlegacy.errors import DataError
 from dl4jlegacy.system import files
 
@@ -61,6 +61,10 @@ class TextRows:
     names: list[str] | None
     rows: Iterator[Row]
     unit: str
+
+    def first_row(self) -> list[str]:
+        """Return the names of the columns, or the first row in their place."""
+        return next(self.rows, (0, [""]))[1] if self.names is None else self.names
 
 
 def kind_of_table(name: str) -> str | None:
@@ -135,10 +139,8 @@ def column_names(path: Path, known: Iterable[str]) -> list[str]:
     """
     if is_svmlight(path.name):
         return []
-    with files.errors_as(DataError, f"cannot read {path}"):
-        file = files.open_to_read(path)
-    with opened_rows(file, str(path)) as found:
-        return header_names(next(found.rows, (0, [""]))[1] if found.names is None else found.names, known)
+    with opened_rows(open_table(path), str(path)) as found:
+        return header_names(found.first_row(), known)
 
 
 def index_columns(paths: Sequence[Path]) -> tuple[str, ...]:
@@ -148,9 +150,7 @@ def index_columns(paths: Sequence[Path]) -> tuple[str, ...]:
         DataError: a file cannot be read.
     """
     if is_arrow(paths[0].name):
-        with files.errors_as(DataError, f"cannot read {paths[0]}"):
-            file = files.open_to_read(paths[0])
-        with opened_arrow(file, str(paths[0])) as source:
+        with opened_arrow(open_table(paths[0]), str(paths[0])) as source:
             if source.index:
                 return source.index
     return () if is_svmlight(paths[0].name) else counting_columns(paths)
@@ -160,10 +160,8 @@ def counting_columns(paths: Sequence[Path]) -> tuple[str, ...]:
     """Return the columns of files that pandas names an index and that count their rows; errors as above."""
     numbers: dict[str, list[array[int]]] | None = None
     for path in paths:
-        with files.errors_as(DataError, f"cannot read {path}"):
-            file = files.open_to_read(path)
-        with opened_rows(file, str(path)) as found:
-            names = header_names(next(found.rows, (0, [""]))[1] if found.names is None else found.names)
+        with opened_rows(open_table(path), str(path)) as found:
+            names = header_names(found.first_row())
             places = {name: names.index(name) for name in names if is_index_name(name) and names.count(name) == 1}
             part = _whole_numbers(found.rows, places)
         known = part if numbers is None else numbers

@@ -11,6 +11,7 @@ import json
 import re
 import zlib
 from collections.abc import Generator, Iterator, Sequence
+from pathlib import Path
 from typing import BinaryIO, TextIO, cast
 
 import msgspec
@@ -27,6 +28,7 @@ __all__ = [
     "is_number",
     "is_plain",
     "json_rows",
+    "open_table",
     "opened_bytes",
     "rows_of",
     "why_no_features",
@@ -45,6 +47,12 @@ _GZIP = b"\x1f\x8b"
 _SHOWN = 60  # characters of a value, or columns, that an error shows
 Row = tuple[int, list[str]]
 """The number of a row, or of its line, from 1, and its cells."""
+
+
+def open_table(path: Path) -> BinaryIO:
+    """Return a table's file, open for reading; raises ``DataError``."""
+    with files.errors_as(DataError, f"cannot read {path}"):
+        return files.open_to_read(path)
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ from dl4jlegacy.datasets.tables.data_frames import FrameColumns
 from dl4jlegacy.datasets.tables.label_cells import class_name, classes_of, label_gaps, numbers_in
 from dl4jlegacy.datasets.tables.table import Column, Table
 from dl4jlegacy.datasets.tables.table_blocks import table_blocks
-from dl4jlegacy.datasets.tables.text_rows import MISSING
+from dl4jlegacy.datasets.tables.text_rows import MISSING, open_table
 from dl4jlegacy.datasets.tables.transforms import (
     CategoricalToOneHot,
     Derive,
@@ -37,7 +37,6 @@ from dl4jlegacy.datasets.tables.transforms import (
 )
 from dl4jlegacy.datasets.text.unseen_words import UnseenWords
 from dl4jlegacy.errors import ConfError, DataError, counted, nearest
-from dl4jlegacy.system import files
 from dl4jlegacy.system.decoding import described
 
 __all__ = ["TransformProcess", "TransformedTables", "no_answer"]
@@ -190,9 +189,7 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         """Return the rows of a table's file that have a label; raises ``DataError``, which names the cell."""
         if not self.label_columns:
             raise ConfError(f"the schema for {path} names no label; give --label COLUMN, or 'label' in the schema")
-        with files.errors_as(DataError, f"cannot read {path}"):
-            file = files.open_to_read(path)
-        return Table.merge(list(self.blocks(file, str(path), rows=_ROWS, labelled=True)))
+        return Table.merge(list(self.blocks(open_table(path), str(path), rows=_ROWS, labelled=True)))
 
     def blocks(
         self, file: BinaryIO | FrameColumns, name: str, *, rows: int, labelled: bool = False, told: bool = False
