@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.feather
-import pyarrow.parquet
 import pytest
 
 from dl4jlegacy import load_model
@@ -24,6 +19,7 @@ from dl4jlegacy.nn import DenseLayer, MultiLayerNetwork, NeuralNetConfiguration,
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
 from dl4jlegacy.serving.answers import CSV, JSON, JSON_LINES, Limits, accepted, read_body
 from dl4jlegacy.system.clock import Deadline
+from tests.support.table_files import Table, csv_of, lines_of, write_table
 
 ROWS = 40
 DRAWN = np.random.default_rng(3)
@@ -36,34 +32,7 @@ TABLE: dict[str, list[Any]] = {
 FEATURES = ("height", "width", "depth")
 ORDERS = (("depth", "class", "height", "width"), ("class", "width", "depth", "height"))
 
-Table = dict[str, list[Any]]
-
-
-def csv_of(table: Table, *, names: bool = True, mark: str = ",") -> str:
-    rows = [mark.join(map(repr, row)) for row in zip(*table.values(), strict=True)]
-    return "\n".join([*([mark.join(table)] if names else []), *rows]) + "\n"
-
-
-def lines_of(table: Table) -> str:
-    rows = (dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True))
-    return "".join(f"{json.dumps(row)}\n" for row in rows)
-
-
-def as_record(path: Path, table: Table) -> None:
-    kinds = [(name, "i8" if name == "class" else "f8") for name in table]
-    np.save(path, np.array(list(zip(*table.values(), strict=True)), kinds))
-
-
-KINDS: dict[str, Callable[[Path, Table], Any]] = {
-    "t.csv": lambda path, table: path.write_text(csv_of(table)),
-    "t.tsv": lambda path, table: path.write_text(csv_of(table, mark="\t")),
-    "t.csv.gz": lambda path, table: path.write_bytes(gzip.compress(csv_of(table).encode())),
-    "t.jsonl": lambda path, table: path.write_text(lines_of(table)),
-    "t.parquet": lambda path, table: pa.parquet.write_table(pa.table(table), path),
-    "t.feather": lambda path, table: pa.feather.write_feather(pa.table(table), path),
-    "t.npz": lambda path, table: np.savez(path, **{name: np.array(values) for name, values in table.items()}),
-    "t.npy": as_record,
-}
+KINDS = ("t.csv", "t.tsv", "t.csv.gz", "t.jsonl", "t.parquet", "t.feather", "t.npz", "t.npy")
 
 
 def arranged(names: tuple[str, ...]) -> Table:
@@ -92,24 +61,24 @@ def scores(model: TrainedModel, path: Path) -> Any:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_evaluate_and_predict_find_columns_by_their_names(kind: str, tmp_path: Path, caplog: Any) -> None:
-    KINDS[kind](tmp_path / kind, TABLE)
+    write_table(tmp_path / kind, TABLE)
     model, place = model_of(tmp_path / kind), tmp_path / f"other-{kind}"
     wanted, counted = answers(model, tmp_path / kind), scores(model, tmp_path / kind)
     for order in ORDERS:
-        KINDS[kind](place, arranged(order))
+        write_table(place, arranged(order))
         assert answers(model, place) == wanted and scores(model, place) == counted
-    KINDS[kind](place, arranged(("depth", "height", "width")))
+    write_table(place, arranged(("depth", "height", "width")))
     assert answers(model, place) == wanted and not caplog.messages
-    KINDS[kind](place, arranged(("colour", "depth", "height", "class", "width")))
+    write_table(place, arranged(("colour", "depth", "height", "class", "width")))
     assert answers(model, place) == wanted and scores(model, place) == counted
     said = f"{place}: columns that the model does not know are left out: 'colour'"
     assert set(caplog.messages) == {said}
-    KINDS[kind](place, arranged(("depth", "class", "height")))
+    write_table(place, arranged(("depth", "class", "height")))
     with pytest.raises(DataError, match=rf"other-{kind} has no column 'width'"):
         answers(model, place)
     with pytest.raises(DataError, match=rf"other-{kind} has no column 'width'"):
         scores(model, place)
-    KINDS[kind](place, arranged(("depth", "width", "height")))
+    write_table(place, arranged(("depth", "width", "height")))
     with pytest.raises(DataError, match=rf"other-{kind} has no column 'class'"):
         scores(model, place)
 
@@ -118,7 +87,7 @@ def test_evaluate_and_predict_find_columns_by_their_names(kind: str, tmp_path: P
 @pytest.mark.parametrize("kind", ["t.csv", "t.jsonl", "t.parquet", "t.feather"])
 def test_numbers_and_one_empty_name_are_names_too(kind: str, names: tuple[str, ...], tmp_path: Path) -> None:
     stored = dict(zip((*names, "class"), [TABLE[name] for name in (*FEATURES, "class")], strict=True))
-    KINDS[kind](tmp_path / kind, stored)
+    write_table(tmp_path / kind, stored)
     source = load(tmp_path / kind)
     layers = (DenseLayer(n_in=3, n_out=5, activation="tanh"), OutputLayer(n_out=2, activation="softmax"))
     network = MultiLayerNetwork(MultiLayerConfiguration(conf=NeuralNetConfiguration(seed=5), layers=layers))
@@ -128,7 +97,7 @@ def test_numbers_and_one_empty_name_are_names_too(kind: str, names: tuple[str, .
     model, place = load_model(tmp_path / "m.zip"), tmp_path / f"other-{kind}"
     wanted, counted = answers(model, tmp_path / kind), scores(model, tmp_path / kind)
     for order in ((2, 3, 1, 0), (3, 1, 0, 2)):
-        KINDS[kind](place, {list(stored)[column]: list(stored.values())[column] for column in order})
+        write_table(place, {list(stored)[column]: list(stored.values())[column] for column in order})
         assert answers(model, place) == wanted and scores(model, place) == counted
 
 
@@ -139,7 +108,7 @@ def test_two_columns_without_a_name_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_table_without_names_goes_by_position(tmp_path: Path) -> None:
-    KINDS["t.csv"](tmp_path / "t.csv", TABLE)
+    write_table(tmp_path / "t.csv", TABLE)
     model, bare = model_of(tmp_path / "t.csv"), tmp_path / "bare.csv"
     wanted = answers(model, tmp_path / "t.csv")
     for names in (tuple(TABLE), FEATURES):  # as in the file of the training, and without its label
@@ -155,20 +124,20 @@ def test_a_table_without_names_goes_by_position(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["t.csv", "t.jsonl", "t.parquet", "t.npz"])
 def test_the_files_of_a_data_set_may_differ_in_their_order(kind: str, tmp_path: Path) -> None:
-    write, ending = KINDS[kind], kind[1:]
+    ending = kind[1:]
     for folder, orders in (("same", (tuple(TABLE),) * 2), ("mixed", (tuple(TABLE), ORDERS[0]))):
         for names in (("part-1", "part-2"), ("train", "test")):
             place = tmp_path / f"{folder}-{names[0]}"
             place.mkdir()
             for name, order in zip(names, orders, strict=True):
-                write(place / f"{name}{ending}", arranged(order))
+                write_table(place / f"{name}{ending}", arranged(order))
     for first in ("part-1", "train"):
         same, mixed = load(tmp_path / f"same-{first}"), load(tmp_path / f"mixed-{first}")
         assert same.train == mixed.train and same.test == mixed.test
 
 
 def test_a_server_finds_columns_by_their_names(tmp_path: Path) -> None:
-    KINDS["t.csv"](tmp_path / "t.csv", TABLE)
+    write_table(tmp_path / "t.csv", TABLE)
     model, wanted = model_of(tmp_path / "t.csv"), np.stack([TABLE[name] for name in FEATURES], axis=1)
 
     def body(kind: str, text: str) -> list[Any]:

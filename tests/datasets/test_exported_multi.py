@@ -91,16 +91,6 @@ def test_a_worker_reads_the_batches_that_the_master_would_have_sent(tmp_path: Pa
         assert bytes(encode_work(jobs.work(slot))) == bytes(sent)
 
 
-def test_a_run_goes_on_with_the_batches_that_it_has_exported(tmp_path: Path) -> None:
-    changes = {"export_directory": str(tmp_path / "data"), "checkpoint_dir": str(tmp_path / "run")}
-    batches = (part for part in parts(SEVERAL))
-    trained(batches, **changes, checkpoint_every=1)
-    with ActorNetworkRunner("master", batches) as again:
-        again.setup(conf(**changes).replace(epochs=4), resume=True)
-        result = again.train(deadline=60)
-        assert params_sha256(again.network(result).params) == trained(parts(SEVERAL), epochs=4)
-
-
 # -- what does not fit, is damaged or somebody else's ----------------------------------------------------------------
 
 X, Y = np.ones((8, 4)), np.ones((8, 3))
@@ -126,17 +116,6 @@ def test_a_batch_that_is_not_like_the_first_is_named(what: str, tmp_path: Path) 
     batches, words = UNLIKE[what]
     with pytest.raises(DataError, match=words):
         export(batches, tmp_path)
-
-
-def test_files_that_were_changed_are_named_with_both_digests(tmp_path: Path) -> None:
-    exported = export(parts(SEVERAL), tmp_path)
-    file = tmp_path / "batch-00000001"
-    whole, other = file.read_bytes(), (tmp_path / "batch-00000000").read_bytes()
-    for content in (whole[:-1] + b"x", whole[:-9], b"", other):
-        file.write_bytes(content)
-        words = f"batch 1 is not what was exported: {file} on {socket.gethostname()} has SHA-256 "
-        with pytest.raises(DataError, match=words + hashlib.sha256(content).hexdigest()):
-            exported.batch(0, 1)
 
 
 def rewritten(folder: Path, **changes: Any) -> Any:

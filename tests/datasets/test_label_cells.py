@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.feather
-import pyarrow.parquet
 import pytest
 
 from dl4jlegacy.cli import main
@@ -20,6 +15,7 @@ from dl4jlegacy.datasets.tables.text_rows import MISSING
 from dl4jlegacy.datasets.tables.transform_process import TransformProcess
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.training.data import load_new
+from tests.support.table_files import write_table
 
 FEATURES = np.random.default_rng(2).normal(size=(60, 2)).round(3)
 LABELS: dict[str, tuple[list[Any], tuple[str, ...]]] = {
@@ -39,30 +35,7 @@ def rows(cells: list[Any]) -> dict[str, list[Any]]:
     return {"a": a, "b": b, "kind": [cells[row % len(cells)] for row in range(60)]}
 
 
-def csv(path: Path, table: dict[str, list[Any]]) -> None:
-    lines = [",".join("" if cell is None else str(cell) for cell in row) for row in zip(*table.values(), strict=True)]
-    path.write_text("\n".join([",".join(table), *lines]), encoding="utf-8")
-
-
-def json_lines(path: Path, table: dict[str, list[Any]]) -> None:
-    lines = [json.dumps(dict(zip(table, row, strict=True))) for row in zip(*table.values(), strict=True)]
-    path.write_text("\n".join(lines), encoding="utf-8")
-
-
-def arrays(path: Path, table: dict[str, list[Any]]) -> None:
-    numbers = isinstance(table["kind"][0], int)
-    gap = np.nan if numbers else ""
-    kind = [gap if cell is None else cell for cell in table["kind"]]
-    np.savez(path, a=table["a"], b=table["b"], kind=kind)
-
-
-FORMATS: dict[str, Callable[[Path, dict[str, list[Any]]], None]] = {
-    "t.csv": csv,
-    "t.jsonl": json_lines,
-    "t.npz": arrays,
-    "t.parquet": lambda path, table: pa.parquet.write_table(pa.table(table), path),
-    "t.feather": lambda path, table: pa.feather.write_feather(pa.table(table), str(path)),
-}
+KINDS = ("t.csv", "t.jsonl", "t.npz", "t.parquet", "t.feather")
 
 
 def ended(*arguments: str) -> int:
@@ -71,14 +44,13 @@ def ended(*arguments: str) -> int:
     return int(leave.value.code or 0)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("cells", LABELS)
 def test_a_label_has_the_same_classes_in_every_file_with_its_name_given_and_without(
     cells: str, name: str, tmp_path: Path
 ) -> None:
     words, classes = LABELS[cells]
-    path = tmp_path / name
-    FORMATS[name](path, rows(words))
+    path = write_table(tmp_path / name, rows(words))
     per_class = Counter(class_name(str(word)) for word in rows(words)["kind"] if word is not None)
     for label in ("", "kind"):
         _, data = load_new(Conf(dataset=str(path)), label=label)
@@ -93,7 +65,7 @@ def test_a_model_is_evaluated_and_predicts_by_these_names_and_the_data_are_valid
 ) -> None:
     monkeypatch.chdir(tmp_path)
     words, classes = LABELS[cells]
-    csv(Path("t.csv"), rows(words))
+    write_table(Path("t.csv"), rows(words))
     for label in ([], ["--label", "kind"]):
         assert ended("data", "validate", "t.csv", *label) == 0
         assert ended("train", "t.csv", *label, "--model", "mlp", "--epochs", "1", "--out", "m.zip") == 0
@@ -104,7 +76,7 @@ def test_a_model_is_evaluated_and_predicts_by_these_names_and_the_data_are_valid
 
 
 def test_only_what_a_schema_lists_is_a_gap_besides_empty_cells(tmp_path: Path) -> None:
-    csv(tmp_path / "t.csv", rows(["None", "red", "blue"]))
+    write_table(tmp_path / "t.csv", rows(["None", "red", "blue"]))
     columns = '[{"name": "a"}, {"name": "b"}, {"name": "kind", "type": "category"}]'
     for missing, classes in (("", ("None", "blue", "red")), (', "missing": ["", "none"]', ("blue", "red"))):
         schema = TransformProcess.from_json(f'{{"columns": {columns}, "label": "kind"{missing}}}')

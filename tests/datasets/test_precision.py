@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pandas
-import pyarrow as pa
-import pyarrow.parquet
 import pytest
 
 from dl4jlegacy import ListDataSetIterator, MultiLayerNetwork
@@ -47,6 +45,7 @@ from dl4jlegacy.system.clock import Deadline
 from dl4jlegacy.training.data import load_data
 from dl4jlegacy.training.prediction_run import PredictionRun, Spool
 from dl4jlegacy.training.run import resolve
+from tests.support.table_files import write_table
 
 ROWS = 320
 STAMPS = 1_764_400_000_000 + np.random.default_rng(1).permutation(ROWS) * 37
@@ -70,23 +69,12 @@ def network(n_in: int = 3, n_out: int = 2, **output: Any) -> MultiLayerNetwork:
     return MultiLayerNetwork(MultiLayerConfiguration(conf=NeuralNetConfiguration(seed=1), layers=layers))
 
 
-def write_tables(folder: Path) -> dict[str, Path]:
-    """Write the table in every kind of file; return the files."""
-    paths = {kind: folder / f"rows.{kind}" for kind in ("csv", "jsonl", "parquet", "npz", "arrow")}
-    rows = [
-        dict(zip((*NAMES, "label"), (int(s), float(p), float(n), int(c)), strict=True))
-        for s, p, n, c in zip(STAMPS, PLACES, NEAR, CLASSES, strict=True)
-    ]
-    lines = [",".join(map(repr, row.values())) for row in rows]
-    paths["csv"].write_text("\n".join([",".join((*NAMES, "label")), *lines]) + "\n")
-    paths["jsonl"].write_text("\n".join(map(json.dumps, rows)) + "\n")
-    table = pa.table({name: [row[name] for row in rows] for name in rows[0]})
-    assert table.schema.field("stamp").type == pa.int64()
-    pyarrow.parquet.write_table(table, paths["parquet"])
-    with pa.ipc.new_file(str(paths["arrow"]), table.schema) as file:
-        file.write_table(table)
-    np.savez(paths["npz"], stamp=STAMPS, place=PLACES, near=NEAR, label=CLASSES)
-    return paths
+KINDS = ("csv", "jsonl", "parquet", "npz", "arrow")
+
+
+def write_rows(folder: Path, kind: str = "csv") -> Path:
+    columns = zip((*NAMES, "label"), (STAMPS, PLACES, NEAR, CLASSES), strict=True)
+    return write_table(folder / f"rows.{kind}", {name: column.tolist() for name, column in columns})
 
 
 def held_together(data: DataSource) -> tuple[Any, Any]:
@@ -135,9 +123,9 @@ def test_whole_numbers_that_float64_makes_equal_are_told(caplog: pytest.LogCaptu
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet", "npz", "arrow"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_files_are_scaled_before_they_are_rounded(kind: str, tmp_path: Path) -> None:
-    path = write_tables(tmp_path)[kind]
+    path = write_rows(tmp_path, kind)
     data = load_data(str(path))
     x, rows = held_together(data)
     assert x.dtype == np.float32
@@ -158,7 +146,7 @@ def test_two_files_are_rounded_by_the_columns_of_the_training_file(tmp_path: Pat
 
 
 def test_what_reads_a_file_keeps_such_columns(tmp_path: Path) -> None:
-    path = write_tables(tmp_path)["csv"]
+    path = write_rows(tmp_path)
     for found in (read_csv(path)[0], CsvDataSetIterator(ROWS, path, shuffle=False).batch(0, 0), load(path).train):
         assert found.features.dtype == np.float64
         assert set(found.features[:, 0]) <= set(STAMPS) and set(found.features[:, 1]) <= set(PLACES)
@@ -216,7 +204,7 @@ def test_data_sets_that_give_examples_keep_them_to_be_scaled(batch_size: int) ->
 
 @pytest.fixture
 def trained(tmp_path: Path) -> tuple[TrainedModel, Path]:
-    path = write_tables(tmp_path)["csv"]
+    path = write_rows(tmp_path)
     data = load_data(str(path))
     used = network()
     used.set_params(np.random.default_rng(4).normal(0, 3, used.num_params).astype(np.float32))
@@ -317,7 +305,7 @@ _SAID = "has 320 different values, of which 1 remain"
 def test_columns_of_files_that_nothing_scales_are_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = write_tables(tmp_path)["csv"]
+    path = write_rows(tmp_path)
     data = load_data(str(path), scale=False)
     assert "column 'stamp' has 256 different values, of which 1 remain" in caplog.text
     assert "column 'place'" in caplog.text and "'near'" not in caplog.text

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
-import gzip
-import json
 import struct
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +16,14 @@ import pytest
 
 from dl4jlegacy.datasets import Reading, guess_schema, inspect_csv, load, read_csv
 from dl4jlegacy.datasets.place import Place
+from dl4jlegacy.datasets.tables import table as tables
 from dl4jlegacy.datasets.tables.inspection import Inspection
-from dl4jlegacy.datasets.tables.table import Column, Table
+from dl4jlegacy.datasets.tables.table import Column
 from dl4jlegacy.datasets.tables.table_blocks import table_blocks
 from dl4jlegacy.errors import DataError
+from tests.support.table_files import Table, write_table
 
-CARS: dict[str, list[Any]] = {
+CARS: Table = {
     "fuel": ["gas", "oil", None, "gas", " oil", "gas"] * 4,
     "age": [1, 2, None, 4, 5, 6] * 4,
     "power": [0.1 + 0.2, 1e-7, 2.5, 3.0, float("nan"), -4.0] * 4,
@@ -33,47 +32,21 @@ CARS: dict[str, list[Any]] = {
 COLUMNS = (Column("fuel", "category"), Column("age"), Column("power"), Column("sold", "category"))
 
 
-def as_csv(path: Path, table: dict[str, list[Any]]) -> None:
-    def cell(value: Any) -> str:
-        return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-    rows = [",".join(map(cell, row)) for row in zip(*table.values(), strict=True)]
-    path.write_text("\n".join([",".join(table), *rows]) + "\n", encoding="utf-8")
-
-
-def as_parquet(path: Path, table: dict[str, list[Any]], **options: Any) -> None:
+def as_parquet(path: Path, table: Table, **options: Any) -> None:
     pa.parquet.write_table(pa.table(table), path, **options)
 
 
-def as_lines(path: Path, table: dict[str, list[Any]]) -> None:
-    rows = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
-    text = "".join(json.dumps(row).replace("NaN", "null") + "\n" for row in rows)
-    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+KINDS = ("t.csv", "t.parquet", "t.feather", "t.arrow", "t.jsonl", "t.ndjson.gz")
 
 
-def as_stream(path: Path, table: dict[str, list[Any]]) -> None:
-    whole = pa.table(table)
-    with pa.ipc.new_stream(str(path), whole.schema) as stream:
-        for batch in whole.to_batches(max_chunksize=5):
-            stream.write_batch(batch)
+def written(folder: Path, name: str, table: Table = CARS) -> Path:
+    path = write_table(folder / name, table)
+    if name == "t.parquet":
+        as_parquet(path, table, row_group_size=7, use_dictionary=["fuel"])
+    return path
 
 
-WRITERS: dict[str, Callable[[Path, dict[str, list[Any]]], None]] = {
-    "t.csv": as_csv,
-    "t.parquet": lambda path, table: as_parquet(path, table, row_group_size=7, use_dictionary=["fuel"]),
-    "t.feather": lambda path, table: pa.feather.write_feather(pa.table(table), str(path), compression="lz4"),
-    "t.arrow": as_stream,
-    "t.jsonl": as_lines,
-    "t.ndjson.gz": as_lines,
-}
-
-
-def written(folder: Path, name: str, table: dict[str, list[Any]] = CARS) -> Path:
-    WRITERS[name](folder / name, table)
-    return folder / name
-
-
-def blocks(path: Path, columns: Any = COLUMNS, **options: Any) -> list[Table]:
+def blocks(path: Path, columns: Any = COLUMNS, **options: Any) -> list[tables.Table]:
     with path.open("rb") as file:
         return list(table_blocks(file, str(path), columns, **options))
 
@@ -82,11 +55,11 @@ def listed(values: Any) -> list[Any]:
     return [None if isinstance(value, float) and np.isnan(value) else value for value in values.tolist()]
 
 
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("name", KINDS)
 def test_each_kind_has_the_cells_of_the_csv_file_in_blocks_of_any_size(tmp_path: Path, name: str) -> None:
     found = blocks(written(tmp_path, name), rows=10)
     assert [len(table) for table in found] == [10, 10, 4]
-    whole = Table.merge(found)
+    whole = tables.Table.merge(found)
     assert listed(whole.columns["fuel"]) == ["gas", "oil", "", "gas", "oil", "gas"] * 4
     assert listed(whole.columns["age"]) == [1, 2, None, 4, 5, 6] * 4
     assert listed(whole.columns["power"]) == [0.1 + 0.2, 1e-7, 2.5, 3.0, None, -4.0] * 4
@@ -95,7 +68,7 @@ def test_each_kind_has_the_cells_of_the_csv_file_in_blocks_of_any_size(tmp_path:
     assert whole.lines.tolist() == list(range(first, first + 24))
 
 
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("name", KINDS)
 def test_each_kind_is_inspected_guessed_and_learned_as_the_csv_file(tmp_path: Path, name: str) -> None:
     csv, other = inspect_csv(written(tmp_path, "t.csv")), inspect_csv(written(tmp_path, name))
 
@@ -113,7 +86,7 @@ def test_each_kind_is_inspected_guessed_and_learned_as_the_csv_file(tmp_path: Pa
     assert mine.reading.transform == theirs.reading.transform
 
 
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("name", KINDS)
 def test_numbers_and_a_class_need_no_schema_in_any_kind(tmp_path: Path, name: str) -> None:
     table = {"1": [0.5, 1 / 3, 2.0], "b": [1, 2, 3], "label": ["x", "y", "x"]}
     dataset, names = read_csv(written(tmp_path, name, table))
@@ -153,7 +126,7 @@ def test_types_of_arrow_are_the_cells_of_a_csv_file(tmp_path: Path) -> None:
 
 def test_the_parts_of_a_table_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
     whole = {"a": list(range(30)), "label": ["x", "y", "z"] * 10}
-    as_csv(tmp_path / "whole.csv", whole)
+    write_table(tmp_path / "whole.csv", whole)
     (tmp_path / "parts").mkdir()
     for number, start in ((10, 20), (9, 10), (8, 0)):
         part = {name: values[start : start + 10] for name, values in whole.items()}
@@ -183,7 +156,7 @@ def test_a_part_whose_columns_are_others_is_named(tmp_path: Path) -> None:
     rows = [*found.train.features.tolist(), *found.test.features.tolist()]
     assert sorted(rows) == [[1, 1], [1, 3], [2, 2], [2, 4]]
     assert len(load(tmp_path, reading=Reading(transform=schema)).train) == 3
-    as_csv(tmp_path / "copy.csv", {"a": [1], "label": ["x"]})
+    write_table(tmp_path / "copy.csv", {"a": [1], "label": ["x"]})
     with pytest.raises(DataError, match=r"tables of several kinds, copy\.csv and part-1\.parquet"):
         load(tmp_path)
     with pytest.raises(DataError, match="no file of such a name"):
