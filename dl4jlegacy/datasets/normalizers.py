@@ -175,25 +175,24 @@ def normalizer_from_json(text: str | bytes) -> Normalizer:
         fields: dict[str, Any] = json.loads(text)
         kind = fields.pop("type")
         if kind == "NormalizerStandardize":
-            standardize = NormalizerStandardize()
-            standardize.mean, standardize.std = _vectors(fields.pop("mean"), fields.pop("std"))
-            _require(bool((standardize.std > 0).all()), "a standard deviation is not positive")
-            result: Normalizer = standardize
+            result: Any = NormalizerStandardize()
+            result.mean, result.std = _vectors(fields.pop("mean"), fields.pop("std"))
+            _require(bool((result.std > 0).all()), "a standard deviation is not positive")
         elif kind == "NormalizerMinMaxScaler":
-            scaler = NormalizerMinMaxScaler(float(fields.pop("min_range")), float(fields.pop("max_range")))
-            scaler.min, scaler.max = _vectors(fields.pop("min"), fields.pop("max"))
-            _require(bool((scaler.min <= scaler.max).all()), "a smallest value is above the largest")
-            result = scaler
+            result = NormalizerMinMaxScaler(float(fields.pop("min_range")), float(fields.pop("max_range")))
+            result.min, result.max = _vectors(fields.pop("min"), fields.pop("max"))
+            _require(bool((result.min <= result.max).all()), "a smallest value is above the largest")
         elif kind == "ImagePreProcessingScaler":
-            ranges = [float(fields.pop(name)) for name in ("min_range", "max_range", "max_pixel")]
-            result = ImagePreProcessingScaler(*ranges)
+            names = ("min_range", "max_range", "max_pixel")
+            result = ImagePreProcessingScaler(*(float(fields.pop(name)) for name in names))
         else:
             raise DataError(f"unknown normalizer type {kind!r}")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise DataError(f"not a saved normalizer: {type(error).__name__}: {error}") from error
     if fields:
         raise DataError(f"saved {kind} has unknown fields: {', '.join(sorted(fields))}")
-    return result
+    normalizer: Normalizer = result
+    return normalizer
 
 
 def _parts(data: DataSet | Iterable[DataSet]) -> Iterator[Array]:

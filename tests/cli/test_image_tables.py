@@ -133,7 +133,7 @@ def test_the_label_is_the_last_other_column_and_what_is_not_learned_is_said(
     with caplog.at_level(logging.WARNING):
         found = image_schema(Path("photos/wide.csv"), "file")
     assert found.label == "kind" and [column.name for column in found.columns] == ["file", "kind"]
-    assert "columns that are not learned from, since images are: owner" in caplog.text
+    assert "ignored columns, since images are learned: owner" in caplog.text
     assert image_schema(Path("photos/wide.csv"), "-1", label="1").label_columns == ("owner",)
 
 

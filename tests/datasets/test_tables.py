@@ -240,7 +240,7 @@ def test_rows_without_a_label_are_left_out_and_counted(tmp_path: Path, caplog: p
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"label": "prise"}, "label 'prise' is none of its columns; did you mean 'price'"),
+        ({"label": "prise"}, "label 'prise' is not a column of the schema; did you mean 'price'"),
         ({"columns": (Column("price"), Column("price"))}, "a column twice: price"),
         ({"columns": ()}, "no columns"),
         ({"steps": (Impute(columns=("sise",)),)}, "names column 'sise', which is not there; did you mean 'size'"),

@@ -59,7 +59,7 @@ def image_schema(
     """
     images, labels, left_out = image_columns(path, column, label)
     if left_out:
-        logger.warning("%s: columns that are not learned from, since images are: %s", path, ", ".join(left_out))
+        logger.warning("%s: ignored columns, since images are learned: %s", path, ", ".join(left_out))
     is_one = len(labels) == 1 and not multi_label
     numbers = regression or (len(labels) > 1 and not multi_label)
     kept = (Column(images, "category"), *(Column(name, "number" if numbers else "category") for name in labels))

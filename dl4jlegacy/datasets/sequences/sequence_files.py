@@ -10,10 +10,10 @@ import io
 import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -69,7 +69,8 @@ class Rows(NamedTuple):
     names: list[str]
 
 
-class _Layout(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(slots=True, kw_only=True)
+class _Layout:
     """How the files of an iterator are read: what its arguments and its first file say."""
 
     align: Align
@@ -149,13 +150,12 @@ class CsvSequenceDataSetIterator(NumberedDataSetIterator):
         paths = _found(features)
         of_labels = [] if labels is None else labels_of(paths, labels)
         self._layout, self._bounds = _Layout(align=align, skip_lines=skip_lines, is_new=not columns), _Bounds()
-        self._layout = msgspec.structs.replace(self._layout, columns=tuple(columns), label_columns=tuple(label_columns))
+        self._layout.columns, self._layout.label_columns = tuple(columns), tuple(label_columns)
         self._sequences, classes = self._looked_at(paths, of_labels, wanted, regression)
         self._far = self._bounds.far() if rounded else None
         labelled = labels is not None or bool(wanted)
-        names = _class_names(classes, label_names) if labelled and not regression else ()
-        self._layout = msgspec.structs.replace(self._layout, names=names)
-        self.label_names, self._pre_processor = names, pre_processor
+        self._layout.names = _class_names(classes, label_names) if labelled and not regression else ()
+        self.label_names, self._pre_processor = self._layout.names, pre_processor
         self.longest = max(sequence.steps for sequence in self._sequences)
         super().__init__(len(paths), batch_size, seed=seed, shuffle=shuffle, drop_last=drop_last)
         first = self._read([0])
@@ -170,12 +170,11 @@ class CsvSequenceDataSetIterator(NumberedDataSetIterator):
         for number, path in enumerate(paths):
             file, rows = self._first_look(path)
             if not number and not self._layout.columns:
-                self._layout = msgspec.structs.replace(self._layout, columns=names_in(path, rows))
+                self._layout.columns = names_in(path, rows)
             rows = in_order(path, rows, self._layout.columns, is_new=self._layout.is_new)
             if not number:
-                found = _columns(path, wanted, rows)
-                width = len(rows.cells[0]) - len(found)
-                self._layout = msgspec.structs.replace(self._layout, n_in=width, label=found, n_labels=len(found))
+                self._layout.label = found = _columns(path, wanted, rows)
+                self._layout.n_in, self._layout.n_labels = len(rows.cells[0]) - len(found), len(found)
             features, labels = self._parted(path, rows)
             self._bounds.add(numbers_of(path, features))
             where, of_labels_file = path, None
@@ -183,7 +182,7 @@ class CsvSequenceDataSetIterator(NumberedDataSetIterator):
                 where = of_labels[number]
                 of_labels_file, labels = self._first_look(where)
                 if not number and not self._layout.label_columns:
-                    self._layout = msgspec.structs.replace(self._layout, label_columns=names_in(where, labels))
+                    self._layout.label_columns = names_in(where, labels)
                 labels = in_order(where, labels, self._layout.label_columns, is_new=self._layout.is_new)
                 self._check_labels(where, labels, path, len(rows.cells))
             if labels is not None and regression:
@@ -214,7 +213,7 @@ class CsvSequenceDataSetIterator(NumberedDataSetIterator):
     def _check_labels(self, path: Path, labels: Rows, features: Path, steps: int) -> None:
         """Raise ``DataError`` unless labels have the columns of the first ones, and the length that they should."""
         if not self._layout.n_labels:
-            self._layout = msgspec.structs.replace(self._layout, n_labels=len(labels.cells[0]))
+            self._layout.n_labels = len(labels.cells[0])
         for line, row in zip(labels.lines, labels.cells, strict=True):
             if len(row) != self._layout.n_labels:
                 raise DataError(

@@ -9,8 +9,7 @@ import contextlib
 import tempfile
 from array import array
 from collections.abc import Iterator
-from types import TracebackType
-from typing import BinaryIO, Self
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +21,7 @@ _PARTS = 64
 _ROW = np.dtype([("key", np.uint64), ("line", np.uint64)])
 
 
-class Duplicates:
+class Duplicates(contextlib.ExitStack):
     """Rows by a hash and the number of their line; a context manager, used by one thread.
 
     Args:
@@ -33,16 +32,9 @@ class Duplicates:
     """
 
     def __init__(self, held: int = _HELD) -> None:
+        super().__init__()
         self._held, self._rows = held, array("Q")
-        self._opened, self._files = contextlib.ExitStack(), list[BinaryIO]()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._opened.close()
+        self._files = list[BinaryIO]()
 
     def add(self, key: int, line: int) -> None:
         """Add a row: a hash of its cells, of which 64 bits count, and where it stands."""
@@ -69,7 +61,7 @@ class Duplicates:
         """Write what is in memory to the files, each row to that of its key."""
         if not self._files:
             for _ in range(_PARTS):
-                self._files.append(self._opened.enter_context(tempfile.TemporaryFile(prefix="dl4j-rows-")))  # noqa: SIM115
+                self._files.append(self.enter_context(tempfile.TemporaryFile(prefix="dl4j-rows-")))  # noqa: SIM115
         rows = self._in_memory()
         parts = (rows["key"] % np.uint64(_PARTS)).astype(np.intp)
         for part, file in enumerate(self._files):

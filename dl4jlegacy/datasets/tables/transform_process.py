@@ -83,7 +83,7 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             what = f"a column twice: {', '.join(twice)}" if twice else "no columns, or one without a name"
             raise ConfError(f"the schema has {what}")
         if self.label and self.label not in names:
-            raise ConfError(f"the schema's label {self.label!r} is none of its columns{nearest(self.label, names)}")
+            raise ConfError(f"label {self.label!r} is not a column of the schema{nearest(self.label, names)}")
         self._check_labels(names)
         if not (math.isfinite(self.label_mean) and 0 <= self.label_std < math.inf):
             raise ConfError(f"the schema's label_mean and label_std are {self.label_mean} and {self.label_std}")
@@ -91,9 +91,10 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     def _check_labels(self, names: list[str]) -> None:
         for name in self.labels:
-            if name not in names or self.labels.count(name) > 1:
-                known = nearest(name, names) if name not in names else "; it is there twice"
-                raise ConfError(f"the schema's labels have {name!r}, which is none of its columns{known}")
+            if name not in names:
+                raise ConfError(f"label {name!r} is not a column of the schema{nearest(name, names)}")
+            if self.labels.count(name) > 1:
+                raise ConfError(f"the schema lists label {name!r} twice")
         if (self.labels and self.label) or (self.multi_label and (self.regression or not self.labels)):
             raise ConfError(
                 f"the schema has label {self.label!r}, labels {list(self.labels)}, regression {self.regression} and "
