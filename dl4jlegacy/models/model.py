@@ -452,7 +452,7 @@ def _frame(schema: TransformProcess, names: tuple[str, ...], columns: Any, wante
 
 def _table_of(schema: TransformProcess, found: FrameColumns, *, labelled: bool) -> Table:
     """Return columns in memory as the table that a schema reads; names those that it does not know in a warning."""
-    return Table.merge(list(schema.blocks(found, found.name, rows=ROWS, labelled=labelled, told=True)))
+    return Table.merge(list(schema.blocks(found, found.name, rows=ROWS, labelled=labelled, warns=True)))
 
 
 def read_model(path: str, kernels: Kernels | None = None) -> TrainedModel:

@@ -160,10 +160,10 @@ def images_of(model: TrainedModel, file: str) -> tuple[Path, ...]:
     return tuple(find_images(place))
 
 
-def sequences_of(model: TrainedModel, file: str, *, told: bool = True) -> dict[Path, Array]:
+def sequences_of(model: TrainedModel, file: str, *, warns: bool = True) -> dict[Path, Array]:
     """Return the sequences that a model, which learned from such files, is to be given: that file, or a folder's.
 
-    ``told``: columns that the model does not know are named in a warning.
+    ``warns``: columns that the model does not know are named in a warning.
 
     Raises:
         DataError: there is none, or one cannot be read or has other columns; names it.
@@ -175,17 +175,17 @@ def sequences_of(model: TrainedModel, file: str, *, told: bool = True) -> dict[P
     with files.errors_as(DataError, f"cannot read {file}"):
         place = files.expand(storage.local(file))
         paths = sequence_paths(place) if files.is_folder(place) else [place]
-    return {path: model.rows_as_read(model.reading.sequences.features(path, told=told)) for path in paths}
+    return {path: model.rows_as_read(model.reading.sequences.features(path, warns=warns)) for path in paths}
 
 
-def blocks_of(model: TrainedModel, file: str, images: Sequence[Path] = (), *, told: bool = True) -> Iterator[Array]:
+def blocks_of(model: TrainedModel, file: str, images: Sequence[Path] = (), *, warns: bool = True) -> Iterator[Array]:
     """Yield the features in a table, or of images, ``ROWS`` rows at a time, for a model.
 
     Args:
         model: that they must fit.
         file: here or in S3; ``-``: standard input.
         images: the files in its place, as ``images_of`` returns them.
-        told: whether columns and words that the model does not know, and what is odd of images, are named in warnings.
+        warns: whether columns and words that the model does not know, and what is odd of images, are named in warnings.
 
     Of a model of texts each line that is not empty is a block: what follows it is to be predicted.
 
@@ -193,13 +193,13 @@ def blocks_of(model: TrainedModel, file: str, images: Sequence[Path] = (), *, to
         DataError: names file, line, column and value. ShapeError: the model takes other features.
     """
     if images and model.reading.images is not None:
-        yield from model.reading.images.blocks(images, rows=ROWS, told=told)
+        yield from model.reading.images.blocks(images, rows=ROWS, warns=warns)
         return
     name = "standard input" if file == "-" else file
     if model.reading.text is not None:
-        yield from _lines(model, file, name, told=told)
+        yield from _lines(model, file, name, warns=warns)
         return
-    for rows in _features_of(model, _opened(file, name), name, told=told):
+    for rows in _features_of(model, _opened(file, name), name, warns=warns):
         model.check_width(rows.shape[1], name)
         yield model.rows_as_read(rows)
 
@@ -225,7 +225,7 @@ def _opened(file: str, name: str) -> BinaryIO:
         return os.fdopen(os.dup(0), "rb") if file == "-" else files.open_to_read(storage.local(file))
 
 
-def _lines(model: TrainedModel, file: str, name: str, *, told: bool) -> Iterator[Array]:
+def _lines(model: TrainedModel, file: str, name: str, *, warns: bool) -> Iterator[Array]:
     """Yield each line of a text that is not empty, for a model of texts; raises ``DataError``, which names the line."""
     assert model.reading.text is not None
     number, is_empty, unseen, known = 0, True, UnseenWords(), frozenset(model.label_names)
@@ -241,7 +241,7 @@ def _lines(model: TrainedModel, file: str, name: str, *, told: bool) -> Iterator
             raise DataError(f"{name} is no text in UTF-8: {exc} (near line {number + 1})") from exc
     if is_empty:
         raise DataError(f"{name} holds no text; expected lines, of each of which what follows is to be predicted")
-    if told:
+    if warns:
         unseen.say(name)
 
 
@@ -252,23 +252,23 @@ def _line(reader: TextReader, line: str, names: Sequence[str], where: str) -> Ar
         raise DataError(f"{where}: {exc}") from exc
 
 
-def _features_of(model: TrainedModel, file: BinaryIO, name: str, *, told: bool) -> Iterator[Array]:
+def _features_of(model: TrainedModel, file: BinaryIO, name: str, *, warns: bool) -> Iterator[Array]:
     transform = model.reading.transform
     if model.is_sparse and is_svmlight(name):
         return sparse_features_of(file, name, model.network.n_in, rows=ROWS)
     if transform is None and is_svmlight(name):
         transform = features_only(model.network.n_in)
     if transform is None:
-        return read_csv_blocks(file, name, rows=ROWS, header=model.reading.header, told=told)
-    return _transformed(transform, file, name, told=told)
+        return read_csv_blocks(file, name, rows=ROWS, header=model.reading.header, warns=warns)
+    return _transformed(transform, file, name, warns=warns)
 
 
-def _transformed(transform: TransformProcess, file: BinaryIO, name: str, *, told: bool) -> Iterator[Array]:
+def _transformed(transform: TransformProcess, file: BinaryIO, name: str, *, warns: bool) -> Iterator[Array]:
     """Yield the features of a table's blocks; say first which columns are not known, at its end which words."""
     unseen = UnseenWords()
-    for table in transform.blocks(file, name, rows=ROWS, told=told):
+    for table in transform.blocks(file, name, rows=ROWS, warns=warns):
         yield transform.exact_features(table, new_rows=True, unseen=unseen)
-    if told:
+    if warns:
         unseen.say(name)
 
 

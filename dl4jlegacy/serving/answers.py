@@ -245,8 +245,8 @@ def _plain_rows(model: TrainedModel, body: bytes) -> Array | None:
 
 def _blocks(model: TrainedModel, place: str) -> Iterable[Array]:
     """Return the blocks in which ``dl4j predict`` computes a file."""
-    images, sequences = images_of(model, place), sequences_of(model, place, told=False)
-    return sequences.values() if sequences else blocks_of(model, place, images, told=False)
+    images, sequences = images_of(model, place), sequences_of(model, place, warns=False)
+    return sequences.values() if sequences else blocks_of(model, place, images, warns=False)
 
 
 def _unknown_columns(model: TrainedModel, file: Path) -> list[str]:

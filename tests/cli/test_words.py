@@ -69,7 +69,7 @@ def test_words_that_were_not_learned_are_counted_at_prediction(
     }
     for model, file in ((text, "lines.txt"), (cities, "new.csv")):
         caplog.clear()
-        assert len(list(blocks_of(model, file, told=False))) and not caplog.records, "a server says nothing"
+        assert len(list(blocks_of(model, file, warns=False))) and not caplog.records, "a server says nothing"
         assert len(list(blocks_of(model, file)))
         assert [record.getMessage() for record in caplog.records] == [said[file]]
     caplog.clear()

@@ -145,12 +145,12 @@ class ImageRecordReader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             pixels = [np.repeat(image, 3, axis=0) if len(image) == 1 else image for image in pixels]
         return np.stack(pixels)
 
-    def blocks(self, paths: Sequence[Path], *, rows: int, told: bool = True) -> Iterator[Array]:
-        """Yield the features of files, so many at a time; ``told``: say what is odd; errors as for ``read``."""
+    def blocks(self, paths: Sequence[Path], *, rows: int, warns: bool = True) -> Iterator[Array]:
+        """Yield the features of files, so many at a time; ``warns``: say what is odd; errors as for ``read``."""
         remarks = _Remarks()
         for start in range(0, len(paths), rows):
             yield features_of(self._read(paths[start : start + rows], remarks))
-        if told:
+        if warns:
             remarks.say(len(paths))
 
     def decode(self, path: Path) -> Decoded:

@@ -104,14 +104,14 @@ class SequenceRecordReader(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
         """Whether a label is that of a whole sequence, told at its last time step."""
         return self.align == "end"
 
-    def features(self, path: Path, *, told: bool = True) -> Array:
+    def features(self, path: Path, *, warns: bool = True) -> Array:
         """Return a sequence ``(1, columns, time steps)`` of a file as float64, with its labels or without.
 
-        ``told``: columns that are left out are named in a warning. Raises ``DataError``.
+        ``warns``: columns that are left out are named in a warning. Raises ``DataError``.
         """
         rows, labels = read_rows(path, max(self.skip_lines, 0)), self.label_columns
         features = [name for name in self.names if name not in labels]
-        rows = in_order(path, rows, features, labels=labels, is_new=False if told else None)
+        rows = in_order(path, rows, features, labels=labels, is_new=False if warns else None)
         width = len(rows.cells[0])
         if labels and width == self.columns + len(labels):
             rows = without_columns(rows, _numbers(self, rows, path))

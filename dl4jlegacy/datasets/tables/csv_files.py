@@ -68,14 +68,14 @@ class _Table:
     """A file as it was read; ``lines`` are the line numbers of the rows.
 
     ``known`` are the columns that it should have, or those of ``alike``, the first file of its data set; ``order`` the
-    places of the features, if it has their names; ``told``: whether others are named in a warning.
+    places of the features, if it has their names; ``warns``: whether others are named in a warning.
     ``index`` are columns that are left out.
     """
 
     name: str
     known: Header | None = None
     alike: _Table | None = None
-    told: bool = True
+    warns: bool = True
     index: tuple[str, ...] = ()
     unit: str = "line"
     width: int = 0
@@ -215,7 +215,7 @@ def _check_alike(first: _Table, table: _Table) -> None:
 
 
 def read_csv_blocks(
-    file: BinaryIO, name: str, *, rows: int, header: Header | None = None, told: bool = True
+    file: BinaryIO, name: str, *, rows: int, header: Header | None = None, warns: bool = True
 ) -> Iterator[Array]:
     """Yield the features of a CSV file as ``read_csv`` reads them without labels, so many rows at a time.
 
@@ -224,7 +224,7 @@ def read_csv_blocks(
         name: the file's, for messages.
         rows: of a block, the last of which may have fewer. One block is in memory at a time.
         header: of the model that they are for; columns with names are found by these, and its label is left out.
-        told: whether columns that the model does not know are named in a warning.
+        warns: whether columns that the model does not know are named in a warning.
 
     Yields:
         ``(rows, columns)`` float64, finite in float32.
@@ -232,7 +232,7 @@ def read_csv_blocks(
     Raises:
         DataError: names file, line, column and value, after the blocks before it were yielded.
     """
-    table, is_empty = _Table(name, header, told=told), True
+    table, is_empty = _Table(name, header, warns=warns), True
     with opened_rows(file, name) as found:
         for line, row in _examples(table, found, labelled=False):
             _append(table, line, row)
@@ -364,7 +364,7 @@ def _take_names(table: _Table, line: int, names: list[str], *, labelled: bool) -
         return
     if _are_names(table, known, names):
         table.order, table.label_column = known.places(
-            names, table.name, labelled=labelled, told=table.told, index=table.index
+            names, table.name, labelled=labelled, warns=table.warns, index=table.index
         )
 
 

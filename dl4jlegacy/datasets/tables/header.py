@@ -50,7 +50,7 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return not {name for name in self.names if name and not is_number(name)}.isdisjoint(cells)
 
     def places(
-        self, names: Sequence[str], where: str, *, labelled: bool, told: bool = True, index: Sequence[str] = ()
+        self, names: Sequence[str], where: str, *, labelled: bool, warns: bool = True, index: Sequence[str] = ()
     ) -> tuple[list[int], int | None]:
         """Return the places, from 0, of the features in another table, in their order here, and that of the label.
 
@@ -60,7 +60,7 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             names: of that table's columns.
             where: it is, for messages.
             labelled: whether the label must be there.
-            told: whether columns that are left out are named in a warning, without those of an ``index``.
+            warns: whether columns that are left out are named in a warning, without those of an ``index``.
 
         Raises:
             DataError: a column is not there, or there twice.
@@ -68,7 +68,7 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         wanted = self.names if labelled else self.features
         check_names(names, wanted, where)
         known = {*self.names, *index}
-        if told:
+        if warns:
             warn_of_unknown((name for name in names if name not in known), where)
         place = {name: number for number, name in enumerate(names)}
         return [place[name] for name in self.features], place.get(self.label)

@@ -63,7 +63,7 @@ def table_blocks(
     gaps_of: Mapping[str, frozenset[str]] = MappingProxyType({}),
     unread: Iterable[str] = (),
     label: str = "",
-    told: bool = False,
+    warns: bool = False,
 ) -> Generator[Table, None, None]:
     """Yield the rows of a file as tables with these columns, so many at a time.
 
@@ -79,14 +79,14 @@ def table_blocks(
         gaps_of: those of some columns of words, if they are others.
         unread: columns that are left out, and may be missing.
         label: one of them that is the label.
-        told: whether others that the file has are named in a warning.
+        warns: whether others that the file has are named in a warning.
 
     Raises:
         DataError: names file, line, column and value.
     """
     gaps = _Gaps(frozenset(missing), gaps_of)
     kept = [column for column in columns if column.name not in set(unread)]
-    possible = _Possible(columns, [column for column in columns if column.name != label], kept, told)
+    possible = _Possible(columns, [column for column in columns if column.name != label], kept, warns)
     is_empty = True
     for table in _tables(file, name, possible, rows, gaps):
         is_empty = False
@@ -109,13 +109,13 @@ class _Gaps:
 class _Possible(NamedTuple):
     """What a file without a header may have: all columns, those without the label, those that are read.
 
-    ``told``: whether other columns, of a file with names, are named in a warning.
+    ``warns``: whether other columns, of a file with names, are named in a warning.
     """
 
     all: Sequence[Column]
     unlabelled: Sequence[Column]
     read: Sequence[Column]
-    told: bool
+    warns: bool
 
 
 def _tables(
@@ -300,7 +300,7 @@ def _places_in_header(name: str, header: list[str], possible: _Possible) -> dict
             raise DataError(f"{name}, line 1: column {column.name!r} is there {count} times; name each differently")
         if not count:
             raise DataError(f"{name} has no column {column.name!r}{nearest(column.name, header[:_SHOWN])}")
-    if possible.told:
+    if possible.warns:
         known = {column.name for column in possible.all}
         warn_of_unknown((column for column in header if column not in known), name)
     places = {read: place for place, read in enumerate(header, 1)}

@@ -193,7 +193,7 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         return Table.merge(list(self.blocks(open_table(path), str(path), rows=_ROWS, labelled=True)))
 
     def blocks(
-        self, file: BinaryIO | FrameColumns, name: str, *, rows: int, labelled: bool = False, told: bool = False
+        self, file: BinaryIO | FrameColumns, name: str, *, rows: int, labelled: bool = False, warns: bool = False
     ) -> Iterator[Table]:
         """Yield the rows of a table's file, so many at a time; args and errors as for ``table_blocks``.
 
@@ -206,7 +206,7 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             unread, label = unread | set(self.label_columns), self.label
         gaps = {self.label: label_gaps(self.missing)} if kind == "category" else {}
         found = table_blocks(
-            file, name, columns, rows=rows, missing=self.missing, gaps_of=gaps, unread=unread, label=label, told=told
+            file, name, columns, rows=rows, missing=self.missing, gaps_of=gaps, unread=unread, label=label, warns=warns
         )
         with contextlib.closing(found) as tables:
             for table in tables:
