@@ -204,8 +204,7 @@ def _transformed(asked: _Request, transform: TransformProcess) -> DataSource:
             f"data set {place.name!r} has no columns to choose from: a schema is for tables ({KINDS}), and it is none"
         )
     if is_large(found, len(transform.columns)):
-        ready = stored_tables(transform, found, split, parted=parted)
-        return _of_process(asked, ready, ready.process.feature_names)
+        return _of_process(asked, stored_tables(transform, found, split, parted=parted))
     tables = [transform.read(path) for path in found]
     if parted:
         train, test = tables
@@ -218,17 +217,14 @@ def _transformed(asked: _Request, transform: TransformProcess) -> DataSource:
         else:
             order = split.parts(len(whole))
         train, test = whole.take(order[0]), whole.take(order[1])
-    ready = TransformedTables.of(transform, train, test)
-    return _of_process(asked, ready, ready.columns)
+    return _of_process(asked, TransformedTables.of(transform, train, test))
 
 
-def _of_process(
-    asked: _Request, ready: TransformedTables, columns: tuple[str, ...] = (), images: ImageRecordReader | None = None
-) -> DataSource:
+def _of_process(asked: _Request, ready: TransformedTables, images: ImageRecordReader | None = None) -> DataSource:
     """Return what a schema has made ready."""
     process, stratified = ready.process, asked.split.stratify
     reading = {"transform": process, "images": images, "label_names": process.label_names, "stratified": stratified}
-    return asked.source(ready.train, ready.test, columns=columns, **reading)
+    return asked.source(ready.train, ready.test, columns=ready.columns, **reading)
 
 
 def _svmlight(asked: _Request) -> DataSource:

@@ -189,7 +189,7 @@ def _opened(place: Path) -> TransformedTables | None:
     except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, RecursionError):
         return None
     whole = stored_data_set(x, y)
-    return TransformedTables(process, whole.rows(0, train), whole.rows(train, train + test))
+    return TransformedTables(process, whole.rows(0, train), whole.rows(train, train + test), process.feature_names)
 
 
 @contextlib.contextmanager

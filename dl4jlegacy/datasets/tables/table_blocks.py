@@ -226,13 +226,6 @@ def _in_blocks(tables: Iterator[Table], rows: int) -> Iterator[Table]:
         yield pending
 
 
-def _stored_names(name: str, names: Sequence[str], possible: _Possible) -> tuple[dict[str, str], dict[str, int]]:
-    """Return what each column is called in a file with typed columns, and its number, from 1."""
-    header = header_names(names, [column.name for column in possible.all])
-    places = _places_in_header(name, header, possible)
-    return {column.name: names[places[column.name] - 1] for column in possible.read}, places
-
-
 def _numbers_in(missing: frozenset[str]) -> list[float]:
     """Return the numbers, other than NaN, that stand for no value."""
     return [value for text in missing if is_number(text) and not np.isnan(value := float(text))]
@@ -242,7 +235,9 @@ def _typed_tables(
     source: ArrowFile | NumpyFile | FrameColumns, possible: _Possible, rows: int, gaps: _Gaps
 ) -> Iterator[Table]:
     """Yield the rows of columns that have types."""
-    stored, places = _stored_names(source.name, source.names, possible)
+    names = source.names
+    places = _places_in_header(source.name, header_names(names, [column.name for column in possible.all]), possible)
+    stored = {column.name: names[places[column.name] - 1] for column in possible.read}
     numbers_missing, count = _numbers_in(gaps.common), 0
     for block in source.blocks(rows, list(stored.values())):
         found, length = dict[str, Array](), len(next(iter(block.values()), ()))
