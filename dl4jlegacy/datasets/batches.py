@@ -1,6 +1,6 @@
 """What may be given for the batches of an epoch: data sets, lists, generators, iterators of either kind.
 
-Whoever trains, evaluates or exports goes through them by ``batches_of`` or ``epochs_of``, so that all take the same.
+Training, evaluation and export all go through them by ``batches_of`` or ``epochs_of``, and so accept the same.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def batches_of(data: Any) -> Iterable[Any] | None:
 
 
 def epochs_of(data: Data, epochs: int = 1) -> Iterator[Batch]:
-    """Yield the batches of so many epochs, each of which goes through all ``data``; a data set is one batch.
+    """Yield the batches of some epochs. Each epoch goes through all ``data``; a data set is one batch.
 
     Raises:
         DataError: one is no batch, or an epoch has none; what the iterator raises comes as it is.

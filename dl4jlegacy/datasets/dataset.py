@@ -40,7 +40,7 @@ class DataSet:
     """Examples and labels, row by row.
 
     Arrays are taken as they are when they are C-contiguous float32 or float64 (the DataSet then holds a read-only
-    view, and whoever made the array should leave it alone). Everything else numeric becomes float32, or float64 where
+    view, and the caller should not change the array). Everything else numeric becomes float32, or float64 where
     float32 would change a number. Labels get the dtype of the features, which are float64 if these need it.
 
     Attributes:

@@ -261,7 +261,7 @@ def _uneven(index: int, examples: int, expected: int) -> DataError:
 
 
 def _check_like(first: Batch, batch: Batch, index: int) -> None:
-    """Raise ``DataError`` if a batch does not go with the first one, of which ``first`` is an example.
+    """Raise ``DataError`` if a batch does not fit the first one; ``first`` is one example of that.
 
     Sequences may be of any length.
     """
@@ -310,7 +310,7 @@ def _decoded_manifest(content: bytes, where: str) -> _Manifest | _MultiManifest:
 
 
 def _check_unused(folder: Folder) -> None:
-    """Raise ``DataError`` if a folder has exported batches already, which somebody may be training on."""
+    """Raise ``DataError`` if a folder has exported batches already: another run may use them."""
     with files.errors_as(DataError, f"{folder.place} cannot be looked into"):
         used = _MANIFEST in folder.names()
     if used:

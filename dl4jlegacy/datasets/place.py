@@ -1,4 +1,4 @@
-"""``Place``: where the files of a data set lie, looked up once for whoever reads them."""
+"""``Place``: where the files of a data set lie, looked up once for all its readers."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ NAMES = ("digits", "iris", "mnist", "sonnets")
 
 @dataclass(frozen=True)
 class Place:
-    """A data set's files. Folders are listed when somebody first asks for what is in them, and once.
+    """A data set's files. A folder is listed once, when its contents are first needed.
 
     Attributes:
-        name: the name or path that somebody gave.
+        name: the name or path as it was given.
         path: that path.
         kind: what is there: ``bundled`` (one of ``NAMES``), ``file``, ``folder``, ``pattern``, something else that is
             no regular file, or None for nothing.
@@ -82,7 +82,7 @@ class Place:
         return bool(self.tables) and is_svmlight(self.tables[0].name)
 
     def has_images(self, *, asked: bool) -> bool:
-        """Return whether it is a folder whose images are learned: it has no tables, or somebody ``asked`` for images.
+        """Return whether it is a folder whose images are learned: it has no tables, or images were ``asked`` for.
 
         Raises:
             DataError: it cannot be read.

@@ -54,7 +54,7 @@ def far_in(x: Array, mask: Array | None = None) -> Mask:
 
 
 def kept_where_far(x: Array, far: Mask | None) -> Array:
-    """Return features as float32, or, if some columns are ``far``, as float64 of which the others are rounded."""
+    """Return features as float32, or, if some columns are ``far``, as float64 with the others rounded."""
     rounded = _rounded(x)
     if far is None or not far.any() or x.dtype == np.float32:
         return rounded
@@ -64,7 +64,7 @@ def kept_where_far(x: Array, far: Mask | None) -> Array:
 
 
 def equal_columns(x: Array, mask: Array | None = None) -> list[tuple[int, int, int]]:
-    """Return the columns of which float32 makes different values equal, each with how many there are, and remain.
+    """Return the columns in which float32 makes different values equal: (column, values before, values after).
 
     Whole numbers count where any two do; others where the column is far from 0, and one in a hundred does.
     """
@@ -150,7 +150,7 @@ def float_type_of(array: Array) -> npt.DTypeLike:
 
 
 def _warn_of_whole(array: Array, exact: Array) -> None:
-    """Warn of columns of whole numbers of which float64 makes some equal."""
+    """Warn of columns of whole numbers in which float64 makes some equal."""
     before, after = _rows(array, None), _rows(exact, None)
     for column in np.flatnonzero(np.abs(after).max(axis=0) > _EXACT).tolist():
         different, left = len(np.unique(before[:, column])), len(np.unique(after[:, column]))

@@ -50,7 +50,7 @@ class ReadAhead(Generic[_Key, _Value]):
     Args:
         read: returns the value of a key; called on several threads at once.
         nbytes: returns the bytes that a value takes.
-        most: values that are read, or being read, before somebody asks for them.
+        most: values that are read, or being read, before they are asked for.
         most_bytes: that these take, by the size of the largest one so far where it is not known yet.
         threads: that read; 0: nothing is read ahead.
         worthwhile: seconds that reading a value takes at least, to be worth a thread.

@@ -154,7 +154,7 @@ class _Request:
     def split_up(
         self, dataset: DataSet, names: tuple[str, ...], *, columns: tuple[str, ...] = (), **reading: Any
     ) -> DataSource:
-        """Return a data set of which a part is held out."""
+        """Return a data set in two parts: one to learn from, one held out."""
         split, whole = self.split, dataset
         if split.stratify:
             learned, held_out = split.parts_of(class_numbers(whole.labels), names, f"data set {self.place.name!r}")

@@ -1,4 +1,4 @@
-"""SparseFeatures: rows of features of which only those that are not 0 are held; for millions of columns.
+"""SparseFeatures: rows of features, held without their zeros; for millions of columns.
 
 The layout is that of compressed sparse rows (CSR), as in scipy.sparse, and in SVMLight files. A network whose first
 layer is dense takes them as they are (``nn.network.sparse_input``); what needs every value of a row refuses them.

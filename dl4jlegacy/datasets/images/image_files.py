@@ -1,4 +1,4 @@
-"""Images in folders, of which each is a class: ``photos/cats/*.png``, ``photos/dogs/*.jpg``.
+"""Images in folders, one folder for each class: ``photos/cats/*.png``, ``photos/dogs/*.jpg``.
 
 Follows DataVec's ``ImageRecordReader`` with its ``ParentPathLabelGenerator``. Files are decoded by Pillow (extra
 ``images``), which nothing else in the package imports.

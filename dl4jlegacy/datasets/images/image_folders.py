@@ -18,7 +18,7 @@ __all__ = ["ClassFolders", "LeftOut", "class_folders", "find_images", "has_parts
 logger = logging.getLogger(__name__)
 
 _DEEPEST = 64  # folders below each other
-_LOOKED_INTO = 10_000  # files that are left out, and of which the contents tell whether they are images
+_LOOKED_INTO = 10_000  # files left out whose contents are read, to see whether they are images
 _SHOWN = 3
 _PARTS = frozenset(
     {"train", "training", "test", "testing", "val", "valid", "validation", "validate", "dev", "eval", "evaluation"}

@@ -86,7 +86,7 @@ def check_mode(path: Path, image: Any) -> bool:
 
 
 def _has_shades(image: Any, bits: int) -> bool:
-    """Return whether more than 8 bits are shades from black to white, of which Pillow keeps the upper 8 bits."""
+    """Return whether more than 8 bits are shades from black to white; Pillow keeps the upper 8 bits of these."""
     if image.format == "TIFF":
         tags = image.tag_v2
         is_plain = _UNSIGNED.issuperset(tags.get(_SAMPLES, ())) and int(tags.get(_PHOTOMETRIC, 0)) > 0

@@ -49,7 +49,7 @@ _SHOWN = 60
 
 
 class _File(NamedTuple):
-    """A file as it was when it was looked at first: whoever reads it again wants the same."""
+    """A file and its digest when it was first read; later reads must find the same content."""
 
     path: Path
     sha256: bytes

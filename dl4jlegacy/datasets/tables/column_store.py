@@ -1,4 +1,4 @@
-"""The columns of a large table in a temporary file, of which a block of rows, or one column, is in memory at a time.
+"""The columns of a large table in a temporary file; a block of rows, or one column, is in memory at a time.
 
 Blocks lie one after the other; in a block each column is contiguous, as float64: words by their numbers.
 """

@@ -151,7 +151,7 @@ def opened_chunks(file: BinaryIO, name: str, missing: Sequence[str]) -> Iterator
                 yield found
                 return
         file.seek(start)
-        owned.pop_all()  # whoever reads it row by row closes it
+        owned.pop_all()  # the reader of rows closes it
     yield None
 
 

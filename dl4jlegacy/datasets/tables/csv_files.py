@@ -222,7 +222,7 @@ def read_csv_blocks(
     Args:
         file: open for reading; it may be a pipe. It is closed at the end.
         name: the file's, for messages.
-        rows: of a block, the last of which may have fewer. One block is in memory at a time.
+        rows: of a block; the last may have fewer. One block is in memory at a time.
         header: of the model that they are for; columns with names are found by these, and its label is left out.
         warns: whether columns that the model does not know are named in a warning.
 

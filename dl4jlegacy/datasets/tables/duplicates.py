@@ -37,7 +37,7 @@ class Duplicates(contextlib.ExitStack):
         self._files = list[BinaryIO]()
 
     def add(self, key: int, line: int) -> None:
-        """Add a row: a hash of its cells, of which 64 bits count, and where it stands."""
+        """Add a row: a hash of its cells (the lower 64 bits count) and its line."""
         self._rows.append(key & 0xFFFFFFFFFFFFFFFF)
         self._rows.append(line)
         if len(self._rows) >= 2 * self._held:

@@ -131,7 +131,7 @@ class Inspection:
         return _labels_in(label, names, numbers, self.index, self.name)
 
     def has_numbers(self, *, regression: bool = False, multi_label: bool = False) -> bool:
-        """Return whether the labels are numbers to predict: somebody says so, they are several, or real ones.
+        """Return whether the labels are numbers to predict: they are said to be, several, or real numbers.
 
         Raises:
             ConfError: both are given. DataError: the labels are not what they are said to be.
@@ -411,7 +411,7 @@ def inspect_svmlight(paths: Sequence[Path], label: str = "", *, multi_label: boo
     Args:
         paths: the files.
         label: the column, or columns, to learn; "": the label of each line, or all of its labels.
-        multi_label: a line may have several labels, of which each becomes a column of 0 and 1.
+        multi_label: a line may have several labels; each becomes a column of 0 and 1.
 
     Raises:
         DataError: as ``svmlight_files.survey``, or a line has several labels; names file, line and value.
@@ -555,7 +555,7 @@ def guess_schema(
 
 
 def _check_commas(name: str, features: Sequence[ColumnSummary]) -> None:
-    """Raise ``DataError`` for numbers with a comma, which are words, and of which nothing would be learned."""
+    """Raise ``DataError`` for numbers with a decimal comma: they would be read as words."""
     for column in features:
         if column.with_commas:
             raise DataError(

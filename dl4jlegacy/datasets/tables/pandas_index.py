@@ -1,4 +1,4 @@
-"""The index that pandas writes into files beside the columns: which one it is, so that nobody learns from it.
+"""The index that pandas writes into files beside the columns: which one it is, so that it is not learned from.
 
 ``DataFrame.to_csv`` writes it as a first column without a name, which ``read_csv`` calls ``Unnamed: 0``;
 ``DataFrame.to_parquet`` as a column that the file's metadata lists, called ``__index_level_0__`` if it has no name.

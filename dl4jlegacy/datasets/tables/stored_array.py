@@ -1,4 +1,4 @@
-"""Arrays in a file, of which the rows in use are in memory: what a ``DataSet`` larger than memory is made of."""
+"""Arrays in a file, with the rows in use in memory: for a ``DataSet`` larger than memory."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _taken(array: StoredArray, file: _Descriptor, indices: Array) -> StoredArray
 def new_file(path: Path, shape: tuple[int, int]) -> np.memmap[Any, Any]:
     """Return a new array of float32 in a file for which the disk has room; raises ``OSError`` if it has not."""
     with path.open("wb") as file:
-        # Without room for it, writing to the mapping would be a signal, which nobody can answer.
+        # Without room for it, writing to the mapping would end the process with a signal.
         os.posix_fallocate(file.fileno(), 0, max(1, 4 * shape[0] * shape[1]))
     return np.memmap(path, np.float32, "r+", 0, shape)
 

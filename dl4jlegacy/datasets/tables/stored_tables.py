@@ -65,7 +65,7 @@ def cache_folder() -> Path:
 
 @contextlib.contextmanager
 def not_kept() -> Iterator[None]:
-    """Let tables that are made ready be gone when this ends: somebody only asks whether they can be."""
+    """Remove the tables that are made ready inside at the end: for a check whether they can be."""
     with contextlib.ExitStack() as aside:
         token = _aside.set(aside)
         try:
@@ -206,7 +206,7 @@ def _new_folder(folder: Path, place: Path) -> Iterator[Path]:
             try:
                 os.rename(aside, place)
             except OSError:
-                if not place.exists():  # somebody else was faster with the same table
+                if not place.exists():  # another process was faster with the same table
                     raise
     finally:
         shutil.rmtree(aside, ignore_errors=True)

@@ -173,7 +173,7 @@ def _whole_lines(content: BinaryIO, name: str, chunk: int) -> Iterator[tuple[int
 
 
 def _parsed(text: bytes, name: str, first: int) -> SparseRows:
-    """Return whole lines, the first of which has this number, as numbers."""
+    """Return whole lines as numbers; ``first`` is the number of the first line."""
     text = text.translate(_SPACES)
     if b"#" in text:
         text = _COMMENT.sub(b"", text)
@@ -320,7 +320,7 @@ class Survey:
 
 
 def survey(paths: Sequence[Path], look: Callable[[SparseRows], None] = lambda rows: None) -> Survey:
-    """Return what is in the files, each of which is read once, and ``look`` at every piece.
+    """Return what is in the files. Each is read once, and ``look`` is called with every piece.
 
     Raises:
         DataError: as ``sparse_blocks``; or there is no pair in any line, or an index that is too large for a table.

@@ -26,7 +26,7 @@ def svmlight_schema(
     n_classes: int | None = None,
     label_names: Sequence[str] | None = None,
 ) -> TransformProcess:
-    """Return the schema of the SVMLight files of a data set, all of which are read.
+    """Return the schema of the SVMLight files of a data set; reads all of them.
 
     Args:
         paths: the files.

@@ -104,7 +104,7 @@ def column_name(number: int) -> str:
 
 
 def find_column(wanted: str, names: Sequence[str], where: str) -> str:
-    """Return the column that somebody means by its name, or by its number from 1 (-1: the last).
+    """Return the name of the column with this name or number; numbers count from 1 (-1: the last).
 
     Raises:
         DataError: there is none.

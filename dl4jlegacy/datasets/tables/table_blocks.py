@@ -74,7 +74,7 @@ def table_blocks(
         file: open for reading; a CSV file and JSON lines may be a pipe. It is closed at the end. Or a data frame.
         name: the file's, for messages.
         columns: what is in it.
-        rows: of a table, the last of which may have fewer.
+        rows: of a table; the last may have fewer.
         missing: cells that stand for no value, in small letters.
         gaps_of: those of some columns of words, if they are others.
         unread: columns that are left out, and may be missing.

@@ -144,7 +144,7 @@ def column_names(path: Path, known: Iterable[str]) -> list[str]:
 
 
 def index_columns(paths: Sequence[Path]) -> tuple[str, ...]:
-    """Return which columns of the files of a data set are pandas' index, which nobody should learn from.
+    """Return which columns of the files of a data set are pandas' index.
 
     Raises:
         DataError: a file cannot be read.

@@ -103,7 +103,7 @@ def delimiter_of(line: str) -> str:
 
 
 def is_excels(line: str) -> bool:
-    """Return whether the first line of a CSV file is ``sep=;``, by which Excel is told the delimiter."""
+    """Return whether the first line of a CSV file is ``sep=;``, which tells Excel the delimiter."""
     return re.fullmatch(r'"?sep=.?"?[\r\n]*', line, re.IGNORECASE) is not None
 
 
@@ -189,7 +189,7 @@ def is_number(cell: str) -> bool:
 
 
 def json_rows(file: BinaryIO, name: str) -> Generator[Row, None, None]:
-    """Yield the objects of a file of JSON lines as rows, the first of which (line 0) has the names of the columns.
+    """Yield the objects of a file of JSON lines as rows, after the names of the columns as row 0.
 
     The columns are those of the first object; the others must have them all, in any order. Lines that are empty are
     left out; ``null`` is a cell without a value.

@@ -291,7 +291,7 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         fitted: list[Step] = []
         for step in self.steps:
             learned = step if step.is_fitted else step.fit(table)
-            if learned.columns:  # one for all columns of a type of which there are none has nothing to do
+            if learned.columns:  # a step for all columns of a type that no column has does nothing
                 fitted.append(learned)
                 table = learned.apply(table)
         return msgspec.structs.replace(self, steps=tuple(fitted)).with_scale_of(table)

@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 LENGTH = 64
-"""Characters of one example, unless somebody says otherwise."""
+"""Characters of one example by default."""
 
 _LARGEST_ALPHABET = 512
 

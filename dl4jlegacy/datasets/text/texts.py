@@ -30,7 +30,7 @@ UNKNOWN = "<unknown>"
 """The entry of a vocabulary, number 0, for every word that is not in it; no text has such a word."""
 WORDS = 32
 """Words of one example."""
-_VOCABULARY_SIZE = 1000  # words of a vocabulary of which nothing is said
+_VOCABULARY_SIZE = 1000  # words of a vocabulary by default
 _KINDS = ("characters", "words")
 
 
