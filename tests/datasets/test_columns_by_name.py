@@ -42,7 +42,6 @@ def arranged(names: tuple[str, ...]) -> Table:
 def model_of(path: Path) -> TrainedModel:
     """A model of that table, written and read again; what it answers depends on the order of its columns."""
     source = load(path)
-    assert source.reading.header is not None and source.reading.header.features == FEATURES
     layers = (DenseLayer(n_in=3, n_out=5, activation="tanh"), OutputLayer(n_out=2, activation="softmax"))
     network = MultiLayerNetwork(MultiLayerConfiguration(conf=NeuralNetConfiguration(seed=5), layers=layers))
     place = path.parent / "m.zip"
@@ -63,6 +62,7 @@ def scores(model: TrainedModel, path: Path) -> Any:
 def test_evaluate_and_predict_find_columns_by_their_names(kind: str, tmp_path: Path, caplog: Any) -> None:
     write_table(tmp_path / kind, TABLE)
     model, place = model_of(tmp_path / kind), tmp_path / f"other-{kind}"
+    assert model.reading.header is not None and model.reading.header.features == FEATURES
     wanted, counted = answers(model, tmp_path / kind), scores(model, tmp_path / kind)
     for order in ORDERS:
         write_table(place, arranged(order))
@@ -88,13 +88,7 @@ def test_evaluate_and_predict_find_columns_by_their_names(kind: str, tmp_path: P
 def test_numbers_and_one_empty_name_are_names_too(kind: str, names: tuple[str, ...], tmp_path: Path) -> None:
     stored = dict(zip((*names, "class"), [TABLE[name] for name in (*FEATURES, "class")], strict=True))
     write_table(tmp_path / kind, stored)
-    source = load(tmp_path / kind)
-    layers = (DenseLayer(n_in=3, n_out=5, activation="tanh"), OutputLayer(n_out=2, activation="softmax"))
-    network = MultiLayerNetwork(MultiLayerConfiguration(conf=NeuralNetConfiguration(seed=5), layers=layers))
-    write_model(
-        network, tmp_path / "m.zip", label_names=source.label_names, reading=Reading(header=source.reading.header)
-    )
-    model, place = load_model(tmp_path / "m.zip"), tmp_path / f"other-{kind}"
+    model, place = model_of(tmp_path / kind), tmp_path / f"other-{kind}"
     wanted, counted = answers(model, tmp_path / kind), scores(model, tmp_path / kind)
     for order in ((2, 3, 1, 0), (3, 1, 0, 2)):
         write_table(place, {list(stored)[column]: list(stored.values())[column] for column in order})
