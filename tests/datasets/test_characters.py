@@ -7,12 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dl4jlegacy.datasets import DataSet, DataSetIterator, Reading, load
+from dl4jlegacy.datasets import DataSetIterator, Reading, load
 from dl4jlegacy.datasets.text.characters import (
     CharacterIterator,
     alphabet_of,
     character_windows,
-    one_hot_text,
     read_sonnets,
     read_text,
 )
@@ -73,10 +72,6 @@ def test_the_end_of_a_text_is_held_out(tmp_path: Path) -> None:
     assert load(path, reading=Reading(label_names=source.label_names)).test == source.test
 
 
-def test_one_hot_text_is_what_a_network_is_warmed_up_with() -> None:
-    assert one_hot_text("ba", ("a", "b")).tolist() == [[0, 1], [1, 0]]
-
-
 def test_what_is_no_such_text_is_said(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"the text has 4 characters; a window of 4"):
         character_windows("abcd", length=4)
@@ -94,9 +89,3 @@ def test_what_is_no_such_text_is_said(tmp_path: Path) -> None:
         load(tmp_path / "none.txt")
     with pytest.raises(DataError, match="none"):
         read_text(tmp_path / "none.txt")
-
-
-def test_windows_are_plain_data_sets() -> None:
-    data = character_windows(read_sonnets(), length=64)
-    assert isinstance(data, DataSet)
-    assert data.n_out == 59
