@@ -17,7 +17,8 @@ from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.serving.answers import CSV, Limits, read_body
 from dl4jlegacy.system.clock import Deadline
 from dl4jlegacy.training.data import load_new
-from tests.datasets.test_label_cells import FORMATS
+from tests.datasets.test_label_cells import KINDS
+from tests.support.table_files import write_table
 
 ROWS = 60
 DRAWN = np.random.default_rng(8)
@@ -34,11 +35,11 @@ def table(number: Any, word: Any, label: Any) -> dict[str, list[Any]]:
     return {"a": a, "b": b, "kind": kind}
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", KINDS)
 def test_listed_words_and_empty_cells_alone_are_gaps_in_every_kind_of_file(name: str, tmp_path: Path) -> None:
     """The same as a file with empty cells in their places; NA is a word then, and a class."""
     state = DRAWN.bit_generator.state
-    FORMATS[name](tmp_path / name, {column: [*map(str, cells)] for column, cells in table(-999, "n.v.", "?").items()})
+    write_table(tmp_path / name, {column: [*map(str, cells)] for column, cells in table(-999, "n.v.", "?").items()})
     listed, data = load_new(Conf(dataset=str(tmp_path / name)), label="kind", missing=("N.V.", "?", "-999"))
     DRAWN.bit_generator.state = state
     (tmp_path / "e").mkdir()
@@ -46,7 +47,7 @@ def test_listed_words_and_empty_cells_alone_are_gaps_in_every_kind_of_file(name:
         column: ["" if cell is None else str(cell) for cell in cells]
         for column, cells in table(None, None, None).items()
     }
-    FORMATS[name](tmp_path / "e" / name, empty)
+    write_table(tmp_path / "e" / name, empty)
     _, wanted = load_new(Conf(dataset=str(tmp_path / "e" / name)), label="kind", missing=())
     assert data.train == wanted.train and data.test == wanted.test
     assert data.label_names == ("NA", "ham", "spam")
@@ -55,7 +56,7 @@ def test_listed_words_and_empty_cells_alone_are_gaps_in_every_kind_of_file(name:
 
 def test_every_command_and_the_model_go_by_the_listed_words(tmp_path: Path, dl4j: Any) -> None:
     path, model = tmp_path / "t.csv", tmp_path / "m.zip"
-    FORMATS["t.csv"](path, table(-999, "n.v.", "?"))
+    write_table(path, table(-999, "n.v.", "?"))
     chosen = ("--label", "kind", "--missing", "n.v.,?,-999")
     said = dl4j("data", "validate", path, *chosen)
     assert all(f"missing values in {name!r}" in said for name in ("a", "b", "kind"))
@@ -83,7 +84,7 @@ def test_every_command_and_the_model_go_by_the_listed_words(tmp_path: Path, dl4j
 
 def test_no_words_leave_empty_cells_as_the_only_gaps(tmp_path: Path, dl4j: Any) -> None:
     path = tmp_path / "t.csv"
-    FORMATS["t.csv"](path, table(None, None, None))
+    write_table(path, table(None, None, None))
     found = dl4j.json("data", "inspect", path, "--label", "kind", "--missing", "")
     columns = {column["name"]: column for column in found["columns"]}
     assert [columns[name]["missing"] for name in ("a", "b", "kind")] == [6, 6, 6]
@@ -93,7 +94,7 @@ def test_no_words_leave_empty_cells_as_the_only_gaps(tmp_path: Path, dl4j: Any) 
 
 def test_a_schema_that_lists_other_words_is_refused(tmp_path: Path, dl4j: Any) -> None:
     path, schema = tmp_path / "t.csv", tmp_path / "s.json"
-    FORMATS["t.csv"](path, table(-999, "n.v.", "?"))
+    write_table(path, table(-999, "n.v.", "?"))
     dl4j("data", "inspect", path, "--label", "kind", "--missing", "n.v.,?,-999", "--out", schema)
     dl4j("train", path, "--schema", schema, "--missing", "?,-999,n.v.", *SHORT)
     said = dl4j("train", path, "--schema", schema, "--missing", "?", *SHORT, fails=3)
