@@ -11,7 +11,7 @@ import functools
 import re
 from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
 
 import msgspec
 import numpy as np
@@ -19,7 +19,7 @@ import numpy as np
 from dl4jlegacy.errors import ConfError, nearest
 from dl4jlegacy.system.decoding import described
 
-__all__ = ["ALIASES", "ArgumentError", "Described", "replaced", "resolve_name", "spelled"]
+__all__ = ["ALIASES", "ArgumentError", "Described", "Tagged", "replaced", "resolve_name", "spelled"]
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -131,7 +131,11 @@ class Described(msgspec.StructMeta):
     positional: tuple[str, ...] | None = None
     repeated: Mapping[str, int] = MappingProxyType({})
 
-    def __call__(cls, *values: Any, **fields: Any) -> Any:  # noqa: N805  # of a class, as its metaclass
+    def __new__(mcls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **config: Any) -> Described:
+        """Return a class whose objects are frozen, and whose fields are given by name."""
+        return super().__new__(mcls, name, bases, namespace, **{"frozen": True, "kw_only": True, **config})
+
+    def __call__(cls, *values: Any, **fields: Any) -> Any:  # of a class, as its metaclass
         """Return an object; raises ``ArgumentError`` for arguments that mean nothing here."""
         given = {**_by_position(cls, values, fields), **fields}
         known = cls.__struct_fields__
@@ -143,6 +147,23 @@ class Described(msgspec.StructMeta):
         if missing:
             raise ArgumentError(f"{cls.__name__} needs {' and '.join(missing)}: {cls.__name__}({missing[0]}=...)")
         return super().__call__(**given)
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(msgspec.field,))
+class Tagged(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True, metaclass=Described
+):
+    """Base of the parts of a configuration of which there are several kinds, told apart by ``type`` in its text."""
+
+    positional: ClassVar[tuple[str, ...] | None] = None
+
+    def title(self) -> str:
+        """Return the kind, for messages."""
+        return str(self.__struct_config__.tag)
+
+    def resolve(self, field: str, known: Collection[str], like: str = "") -> None:
+        """Replace the name in a field by the one in ``known`` that it means; see ``resolve_name``."""
+        resolve_name(self, self.title(), field, known, like)
 
 
 def replaced(conf: S, changes: Mapping[str, Any]) -> S:
@@ -164,7 +185,7 @@ def _by_position(cls: Any, values: tuple[Any, ...], fields: Mapping[str, Any]) -
     given = dict(zip(places, values, strict=False))
     twice = [name for name in given if name in fields]
     if len(values) > len(places) or twice:
-        own = [name for name, kind in cls.__annotations__.items() if "ClassVar" not in str(kind)]
+        own = [name for name, kind in vars(cls).get("__annotations__", {}).items() if "ClassVar" not in str(kind)]
         example = ", ".join(f"{name}=..." for name in places or own[:1] or ["drop_out"])
         most = f"at most {len(places)} ({', '.join(places)})" if places else "none"
         again = f", and {twice[0]} by name too" if twice else ""

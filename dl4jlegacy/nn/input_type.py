@@ -20,10 +20,8 @@ from __future__ import annotations
 
 import math
 
-import msgspec
-
 from dl4jlegacy.errors import ShapeError
-from dl4jlegacy.nn.arguments import Described
+from dl4jlegacy.nn.arguments import Tagged
 
 __all__ = [
     "AnyInputType",
@@ -35,15 +33,7 @@ __all__ = [
 ]
 
 
-class _InputType(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    tag_field="type",
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    metaclass=Described,
-):
+class _InputType(Tagged, omit_defaults=True):
     def __post_init__(self) -> None:
         for field in self.__struct_fields__:
             size = getattr(self, field)
@@ -82,7 +72,7 @@ class _InputType(
         return f"{self.kind} {'x'.join(str(size or 'any') for size in self.shape)}"
 
 
-class InputTypeFeedForward(_InputType, frozen=True, kw_only=True, tag="feed_forward"):
+class InputTypeFeedForward(_InputType, tag="feed_forward"):
     """Vectors of ``size`` values; ``sequences``: a row for every time step of every example, time step by time step."""
 
     size: int
@@ -98,7 +88,7 @@ class InputTypeFeedForward(_InputType, frozen=True, kw_only=True, tag="feed_forw
         return math.prod(shape[1:]) == self.size
 
 
-class InputTypeRecurrent(_InputType, frozen=True, kw_only=True, tag="recurrent"):
+class InputTypeRecurrent(_InputType, tag="recurrent"):
     """Sequences of vectors of ``size`` values; ``timesteps`` 0 means that their length is not fixed."""
 
     size: int
@@ -123,7 +113,7 @@ class InputTypeRecurrent(_InputType, frozen=True, kw_only=True, tag="recurrent")
         return len(shape) == 3 and shape[1] == self.size and shape[2] > 0
 
 
-class InputTypeConvolutional(_InputType, frozen=True, kw_only=True, tag="convolutional"):
+class InputTypeConvolutional(_InputType, tag="convolutional"):
     """Images; ``sequences``: one for every time step of every example."""
 
     height: int
@@ -137,7 +127,7 @@ class InputTypeConvolutional(_InputType, frozen=True, kw_only=True, tag="convolu
         return (self.channels, self.height, self.width)
 
 
-class InputTypeConvolutionalFlat(_InputType, frozen=True, kw_only=True, tag="convolutional_flat"):
+class InputTypeConvolutionalFlat(_InputType, tag="convolutional_flat"):
     """Images that come as rows of ``channels * height * width`` values, as MNIST does."""
 
     height: int

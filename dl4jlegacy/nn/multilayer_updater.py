@@ -158,7 +158,8 @@ class MultiLayerUpdater:
     ) -> bool:
         """Do the last part of ``update``, the only one that depends on ``iteration``."""
         part = slice(0, self._layout.size) if layer is None else self._layout.layer_slices[layer]
-        rate = None if layer is None else _pretrain_rate(self._layers[layer])
+        pretrained = None if layer is None else self._layers[layer]
+        rate = pretrained.pretrain_learning_rate if isinstance(pretrained, PretrainLayer) else None
         is_finite = True
         for block in self.blocks:
             if layer is not None or not block.is_pretrain:
@@ -172,10 +173,6 @@ class MultiLayerUpdater:
         for span, l1, l2 in self._regularized:
             if span.layer == layer or (layer is None and not span.is_pretrain):
                 yield slice(span.start, span.stop), l1, l2
-
-
-def _pretrain_rate(layer: Layer) -> float | None:
-    return layer.pretrain_learning_rate if isinstance(layer, PretrainLayer) else None
 
 
 def _coefficients(layer: Layer, span: ParamSpan) -> tuple[float, float]:

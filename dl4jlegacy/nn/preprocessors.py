@@ -22,11 +22,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import ClassVar
 
-import msgspec
-
 from dl4jlegacy.arrays.backend import Array, get_array_module
 from dl4jlegacy.errors import ConfError, ShapeError
-from dl4jlegacy.nn.arguments import Described
+from dl4jlegacy.nn.arguments import Tagged
 from dl4jlegacy.nn.input_type import (
     AnyInputType,
     InputTypeConvolutional,
@@ -59,19 +57,8 @@ _EPS = 1e-5
 """Added to every deviation, as ``Nd4j.EPS_THRESHOLD`` is: a column that does not vary is divided by this."""
 
 
-class PreProcessor(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    tag_field="type",
-    forbid_unknown_fields=True,
-    metaclass=Described,
-):
+class PreProcessor(Tagged):
     """Transforms activations between two layers; frozen, without parameters."""
-
-    def title(self) -> str:
-        """Return the kind, for messages."""
-        return str(self.__struct_config__.tag)
 
     def natural_input(self) -> AnyInputType | None:
         """Return the only type of input that is possible, None if it depends on the layer before."""
@@ -102,7 +89,7 @@ class PreProcessor(
         return ShapeError(f"preprocessor {self.title()} takes {wants}, what comes in is {given}")
 
 
-class _Images(PreProcessor, frozen=True, kw_only=True):
+class _Images(PreProcessor):
     height: int
     width: int
     channels: int = 1
@@ -132,7 +119,7 @@ class _Images(PreProcessor, frozen=True, kw_only=True):
         return out
 
 
-class FeedForwardToCnnPreProcessor(_Images, frozen=True, kw_only=True, tag="feed_forward_to_cnn"):
+class FeedForwardToCnnPreProcessor(_Images, tag="feed_forward_to_cnn"):
     """Rows ``channels x height x width`` to images."""
 
     def natural_input(self) -> AnyInputType | None:
@@ -155,7 +142,7 @@ class FeedForwardToCnnPreProcessor(_Images, frozen=True, kw_only=True, tag="feed
         return self._tiled("pre", x, step), lambda dy: self._untiled("pre_back", dy, len(x), step)
 
 
-class CnnToFeedForwardPreProcessor(_Images, frozen=True, kw_only=True, tag="cnn_to_feed_forward"):
+class CnnToFeedForwardPreProcessor(_Images, tag="cnn_to_feed_forward"):
     """Images to rows ``channels x height x width``."""
 
     def output_type(self, given: AnyInputType) -> AnyInputType:
@@ -167,7 +154,7 @@ class CnnToFeedForwardPreProcessor(_Images, frozen=True, kw_only=True, tag="cnn_
         return self._untiled("pre", x, step.rows, step), lambda dy: self._tiled("pre_back", dy, step)
 
 
-class RnnToFeedForwardPreProcessor(PreProcessor, frozen=True, kw_only=True, tag="rnn_to_feed_forward"):
+class RnnToFeedForwardPreProcessor(PreProcessor, tag="rnn_to_feed_forward"):
     """Sequences to rows, one for every time step: nothing moves."""
 
     def output_type(self, given: AnyInputType) -> AnyInputType:
@@ -181,7 +168,7 @@ class RnnToFeedForwardPreProcessor(PreProcessor, frozen=True, kw_only=True, tag=
         return x.reshape(-1, x.shape[2]), lambda dy: dy.reshape(x.shape)
 
 
-class FeedForwardToRnnPreProcessor(PreProcessor, frozen=True, kw_only=True, tag="feed_forward_to_rnn"):
+class FeedForwardToRnnPreProcessor(PreProcessor, tag="feed_forward_to_rnn"):
     """Rows, time step by time step, to sequences: nothing moves."""
 
     def output_type(self, given: AnyInputType) -> AnyInputType:
@@ -195,7 +182,7 @@ class FeedForwardToRnnPreProcessor(PreProcessor, frozen=True, kw_only=True, tag=
         return x.reshape(-1, step.examples, x.shape[1]), lambda dy: dy.reshape(x.shape)
 
 
-class RnnToCnnPreProcessor(_Images, frozen=True, kw_only=True, tag="rnn_to_cnn"):
+class RnnToCnnPreProcessor(_Images, tag="rnn_to_cnn"):
     """Sequences to images, one for every time step."""
 
     def natural_input(self) -> AnyInputType | None:
@@ -221,7 +208,7 @@ class RnnToCnnPreProcessor(_Images, frozen=True, kw_only=True, tag="rnn_to_cnn")
         )
 
 
-class CnnToRnnPreProcessor(_Images, frozen=True, kw_only=True, tag="cnn_to_rnn"):
+class CnnToRnnPreProcessor(_Images, tag="cnn_to_rnn"):
     """Images to sequences; images that are no time steps become sequences of length 1."""
 
     def output_type(self, given: AnyInputType) -> AnyInputType:
@@ -240,7 +227,7 @@ class CnnToRnnPreProcessor(_Images, frozen=True, kw_only=True, tag="cnn_to_rnn")
         return y, lambda dy: self._tiled("pre_back", dy.reshape(rows.shape), step)
 
 
-class _Columns(PreProcessor, frozen=True, kw_only=True):
+class _Columns(PreProcessor):
     """``y = (x - mean) / (deviation + eps)`` by column, either part of it left out or not."""
 
     centres: ClassVar[bool] = False
@@ -309,26 +296,26 @@ def _centred_back(dy: Array, counts: Array | None, n: int | Array) -> Array:
     return dx.reshape(dy.shape)
 
 
-class ZeroMeanPrePreProcessor(_Columns, frozen=True, kw_only=True, tag="zero_mean"):
+class ZeroMeanPrePreProcessor(_Columns, tag="zero_mean"):
     """Every column minus its mean over the batch. (The name is DL4J's.)"""
 
-    centres: ClassVar[bool] = True
+    centres = True
 
 
-class UnitVarianceProcessor(_Columns, frozen=True, kw_only=True, tag="unit_variance"):
+class UnitVarianceProcessor(_Columns, tag="unit_variance"):
     """Every column divided by its standard deviation over the batch (of n - 1 degrees of freedom), plus 1e-5."""
 
-    scales: ClassVar[bool] = True
+    scales = True
 
 
-class ZeroMeanAndUnitVariancePreProcessor(_Columns, frozen=True, kw_only=True, tag="zero_mean_and_unit_variance"):
+class ZeroMeanAndUnitVariancePreProcessor(_Columns, tag="zero_mean_and_unit_variance"):
     """Every column minus its mean, divided by its standard deviation plus 1e-5."""
 
-    centres: ClassVar[bool] = True
-    scales: ClassVar[bool] = True
+    centres = True
+    scales = True
 
 
-class BinomialSamplingPreProcessor(PreProcessor, frozen=True, kw_only=True, tag="binomial_sampling"):
+class BinomialSamplingPreProcessor(PreProcessor, tag="binomial_sampling"):
     """Replaces each value p by 1 with probability p, else by 0; for activations of any type.
 
     Drawn in prediction too, as in DL4J, but there always from the same random numbers. The gradient passes straight
@@ -352,7 +339,7 @@ class BinomialSamplingPreProcessor(PreProcessor, frozen=True, kw_only=True, tag=
         return y, lambda dy: dy
 
 
-class ComposableInputPreProcessor(PreProcessor, frozen=True, kw_only=True, tag="composable_input"):
+class ComposableInputPreProcessor(PreProcessor, tag="composable_input"):
     """Several preprocessors, one after the other."""
 
     input_pre_processors: tuple[InputPreProcessor, ...]

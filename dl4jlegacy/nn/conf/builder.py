@@ -40,7 +40,14 @@ if TYPE_CHECKING:
         NeuralNetConfiguration,
     )
 
-__all__ = ["Fluent", "ListBuilder", "NeuralNetConfigurationBuilder", "check_truncation", "classifier_override"]
+__all__ = [
+    "Fluent",
+    "ListBuilder",
+    "NeuralNetConfigurationBuilder",
+    "Truncating",
+    "check_truncation",
+    "classifier_override",
+]
 
 Override = Callable[[Layer], Layer]
 
@@ -59,6 +66,27 @@ class Fluent:
                 raise AttributeError(name)
             known = [method for method in dir(type(self)) if not method.startswith("_")]
             raise _UnknownMethodError(f"{type(self).__name__} has no method {name!r}{nearest(name, known)}")
+
+
+class Truncating:
+    """Settings of truncated backpropagation through time, which builders of networks have."""
+
+    _fields: dict[str, Any]
+
+    def backprop_type(self, name: str) -> Self:
+        """``"standard"`` or ``"truncated_bptt"``."""
+        self._fields["backprop_type"] = name
+        return self
+
+    def t_bptt_forward_length(self, steps: int) -> Self:
+        """Time steps that truncated BPTT learns at a time."""
+        self._fields["tbptt_fwd_length"] = steps
+        return self
+
+    def t_bptt_backward_length(self, steps: int) -> Self:
+        """Time steps that truncated BPTT looks back."""
+        self._fields["tbptt_back_length"] = steps
+        return self
 
 
 class NeuralNetConfigurationBuilder(Fluent):
@@ -347,7 +375,7 @@ class NeuralNetConfigurationBuilder(Fluent):
         return updater
 
 
-class ListBuilder(Fluent):
+class ListBuilder(Truncating, Fluent):
     """Legacy: ``NeuralNetConfiguration.ListBuilder`` and 2014's ``MultiLayerConfiguration.Builder``."""
 
     def __init__(self, base: NeuralNetConfigurationBuilder, layers: tuple[Layer | Sequence[Layer] | int, ...]) -> None:
@@ -393,21 +421,6 @@ class ListBuilder(Fluent):
     def input_pre_processor(self, index: int, pre_processor: InputPreProcessor) -> Self:
         """Put ``pre_processor`` before layer ``index``."""
         self._fields["input_pre_processors"] = {**self._fields.get("input_pre_processors", {}), index: pre_processor}
-        return self
-
-    def backprop_type(self, name: str) -> Self:
-        """``"standard"`` or ``"truncated_bptt"``."""
-        self._fields["backprop_type"] = name
-        return self
-
-    def t_bptt_forward_length(self, steps: int) -> Self:
-        """Time steps that truncated BPTT learns at a time."""
-        self._fields["tbptt_fwd_length"] = steps
-        return self
-
-    def t_bptt_backward_length(self, steps: int) -> Self:
-        """Time steps that truncated BPTT looks back."""
-        self._fields["tbptt_back_length"] = steps
         return self
 
     def hidden_layer_sizes(self, *sizes: int) -> Self:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from itertools import pairwise
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, dataclass_transform
 
 import msgspec
 
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
 from dl4jlegacy.nn.arguments import Described, replaced, resolve_name
-from dl4jlegacy.nn.conf.builder import Fluent, NeuralNetConfigurationBuilder, check_truncation
+from dl4jlegacy.nn.conf.builder import Fluent, NeuralNetConfigurationBuilder, Truncating, check_truncation
 from dl4jlegacy.nn.conf.graph_order import topological_order
 from dl4jlegacy.nn.conf.graph_stages import GraphNode, Node, nodes, vertex_title
 from dl4jlegacy.nn.conf.stages import Stage, infer_input_type, stages
@@ -74,6 +74,7 @@ def _check_range(title: str, field: str, value: float | None, low: float, high: 
     raise ConfError(f"{title}: {field} is {value}; it must be a finite number {bounds}".rstrip())
 
 
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(msgspec.field,))
 class ConfText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, metaclass=Described):
     """Base of the network configurations: conversion to and from text, and copies with changes."""
 
@@ -106,7 +107,7 @@ class ConfText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return replaced(self, changes)
 
 
-class NeuralNetConfiguration(ConfText, frozen=True, kw_only=True):
+class NeuralNetConfiguration(ConfText):
     """Settings of the whole network, and defaults for the fields that its layers leave open.
 
     Attributes:
@@ -153,7 +154,16 @@ class NeuralNetConfiguration(ConfText, frozen=True, kw_only=True):
         return NeuralNetConfigurationBuilder(NeuralNetConfiguration, MultiLayerConfiguration, GraphBuilder)
 
 
-class MultiLayerConfiguration(ConfText, frozen=True, kw_only=True):
+def _check_truncation(conf: MultiLayerConfiguration | ComputationGraphConfiguration) -> None:
+    """Resolve the name of ``backprop_type``, and check the lengths of truncated backpropagation."""
+    title = type(conf).__name__
+    resolve_name(conf, title, "backprop_type", _BACKPROP_TYPES)
+    for field in ("tbptt_fwd_length", "tbptt_back_length"):
+        if getattr(conf, field) < 1:
+            raise ConfError(f"{title}.{field} is {getattr(conf, field)}; it must be at least 1")
+
+
+class MultiLayerConfiguration(ConfText):
     """A stack of layers: ``conf`` for all, ``layers`` from input to output.
 
     ``pretrain``: ``fit`` first trains each pretrainable layer by itself; ``backprop``: ``fit`` then trains all of them.
@@ -164,7 +174,7 @@ class MultiLayerConfiguration(ConfText, frozen=True, kw_only=True):
     "truncated_bptt" sequences are learned ``tbptt_fwd_length`` time steps at a time.
     """
 
-    positional: ClassVar[tuple[str, ...]] = ("layers", "conf")
+    positional = ("layers", "conf")
 
     layers: tuple[Layer, ...]
     conf: NeuralNetConfiguration = NeuralNetConfiguration()
@@ -177,7 +187,6 @@ class MultiLayerConfiguration(ConfText, frozen=True, kw_only=True):
     tbptt_back_length: int = 20
 
     def __post_init__(self) -> None:
-        resolve_name(self, "MultiLayerConfiguration", "backprop_type", _BACKPROP_TYPES)
         if not self.layers:
             raise ConfError("MultiLayerConfiguration.layers is empty; a network needs at least one layer")
         for index, layer in enumerate(self.layers):
@@ -190,9 +199,7 @@ class MultiLayerConfiguration(ConfText, frozen=True, kw_only=True):
         for index in self.input_pre_processors:
             if not 0 <= index < len(self.layers):
                 raise ConfError(f"input_pre_processors[{index}]: there are only layers 0 to {len(self.layers) - 1}")
-        for field in ("tbptt_fwd_length", "tbptt_back_length"):
-            if getattr(self, field) < 1:
-                raise ConfError(f"MultiLayerConfiguration.{field} is {getattr(self, field)}; it must be at least 1")
+        _check_truncation(self)
         for index, (below, above) in enumerate(pairwise(self.layers)):
             plain = below.consumes == above.consumes == ("feed_forward",)
             if plain and below.n_out and above.n_in and below.n_out != above.n_in:
@@ -269,7 +276,7 @@ class MultiLayerConfiguration(ConfText, frozen=True, kw_only=True):
         return f"layer {index} ({self.layers[index].title()})"
 
 
-class ComputationGraphConfiguration(ConfText, frozen=True, kw_only=True):
+class ComputationGraphConfiguration(ConfText):
     """A graph of layers and vertices between ``network_inputs`` and ``network_outputs``.
 
     ``input_types`` says what every network input holds, in their order; empty: the layers that read them say so with
@@ -290,15 +297,10 @@ class ComputationGraphConfiguration(ConfText, frozen=True, kw_only=True):
     tbptt_back_length: int = 20
 
     def __post_init__(self) -> None:
-        resolve_name(self, "ComputationGraphConfiguration", "backprop_type", _BACKPROP_TYPES)
         for field in ("network_inputs", "network_outputs", "vertices"):
             if not getattr(self, field):
                 raise ConfError(f"ComputationGraphConfiguration.{field} is empty; a graph needs at least one")
-        for field in ("tbptt_fwd_length", "tbptt_back_length"):
-            if getattr(self, field) < 1:
-                raise ConfError(
-                    f"ComputationGraphConfiguration.{field} is {getattr(self, field)}; it must be at least 1"
-                )
+        _check_truncation(self)
         if self.input_types and len(self.input_types) != len(self.network_inputs):
             raise ConfError(
                 f"there are {len(self.input_types)} input types for the network inputs {list(self.network_inputs)}; "
@@ -449,7 +451,7 @@ def _check_node(node: GraphNode, network_inputs: tuple[str, ...]) -> None:
         raise ConfError(f"vertex {title} refers to {source!r}, no network input{nearest(source, list(network_inputs))}")
 
 
-class GraphBuilder(Fluent):
+class GraphBuilder(Truncating, Fluent):
     """DL4J's fluent way to write a ``ComputationGraphConfiguration``, in snake_case; ``build`` checks it all.
 
     ::
@@ -511,21 +513,6 @@ class GraphBuilder(Fluent):
     def set_outputs(self, *names: str) -> Self:
         """Name the network's outputs, in the order of the labels."""
         self._outputs = names
-        return self
-
-    def backprop_type(self, name: str) -> Self:
-        """``"standard"`` or ``"truncated_bptt"``."""
-        self._fields["backprop_type"] = name
-        return self
-
-    def t_bptt_forward_length(self, steps: int) -> Self:
-        """Time steps that truncated BPTT learns at a time."""
-        self._fields["tbptt_fwd_length"] = steps
-        return self
-
-    def t_bptt_backward_length(self, steps: int) -> Self:
-        """Time steps that truncated BPTT looks back."""
-        self._fields["tbptt_back_length"] = steps
         return self
 
     def build(self) -> ComputationGraphConfiguration:

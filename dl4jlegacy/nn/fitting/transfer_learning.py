@@ -44,7 +44,7 @@ _FRESH, _NEW = -1, -2  # a layer of the old network that begins anew; one that w
 _GLOBAL = ("seed", "mini_batch", "minimize")
 
 
-class FineTuneConfiguration(ConfText, frozen=True, kw_only=True):
+class FineTuneConfiguration(ConfText):
     """Settings for the new network and all of its layers; None leaves a layer's own.
 
     The activation of output layers is left alone: it belongs to the loss.

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from dl4jlegacy.arrays.backend import Array, Scalar, asarray, get_array_module, to_host
+from dl4jlegacy.arrays.backend import Array, Scalar, get_array_module, to_host
 from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.datasets.batches import Batch as DataSets
 from dl4jlegacy.datasets.batches import Data, epochs_of
@@ -20,7 +20,6 @@ from dl4jlegacy.errors import ConfError, DataError, ShapeError, counted
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.arrays import as_features, is_data_set, is_several, resolve_epochs, warn_of_one_batch
 from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration
-from dl4jlegacy.nn.evaluation.classification import Evaluation
 from dl4jlegacy.nn.evaluation.evaluate import Compared, IEvaluation, compared, label_mask
 from dl4jlegacy.nn.foreign import check_configuration
 from dl4jlegacy.nn.graph.sequences import all_as_sequences, segments
@@ -28,7 +27,6 @@ from dl4jlegacy.nn.graph.stack import Batch, GraphStack
 from dl4jlegacy.nn.input_type import AnyInputType
 from dl4jlegacy.nn.layers.sequences import Memory, segment_count
 from dl4jlegacy.nn.network.flat_network import FlatNetwork, row_slices
-from dl4jlegacy.nn.summary import summarize
 
 __all__ = ["ComputationGraph", "Several"]
 
@@ -52,6 +50,7 @@ class ComputationGraph(FlatNetwork):
     in ``FlatNetwork``.
     """
 
+    conf: ComputationGraphConfiguration
     pretrain_layers: tuple[int, ...] = ()
 
     def __init__(
@@ -75,10 +74,6 @@ class ComputationGraph(FlatNetwork):
         self._gradient.fill(0)
         self._init_params()
         return self
-
-    def summary(self, batch_size: int = 32) -> str:
-        """Return a table of the layers and vertices: shapes, parameters, work; and the memory of a batch."""
-        return summarize(self.conf).text(batch_size)
 
     def clone(self) -> ComputationGraph:
         """Return an independent copy with the same parameters, updater state and iteration, without listeners."""
@@ -189,12 +184,6 @@ class ComputationGraph(FlatNetwork):
         """Graphs do not pretrain: raises ``ConfError``."""
         raise ConfError(f"layer {layer} cannot pretrain: a ComputationGraph trains by backpropagation only")
 
-    def update_from(self, gradient: Array, *, iteration: int) -> None:
-        """Apply a gradient computed elsewhere (regularization is added here) to the parameters, in place."""
-        self.layout.check("the given gradient", gradient)
-        self._gradient[...] = asarray(gradient, like=self._gradient)
-        self._apply(iteration)
-
     # -- training ----------------------------------------------------------------------------------------------------
 
     def fit(self, data: Any, labels: Any = None, epochs: int | None = None, *, batch_size: int = 32) -> None:
@@ -276,10 +265,6 @@ class ComputationGraph(FlatNetwork):
         self._check_output([y for y, _ in found])
         return [y[:, :, -1] if is_one and y.ndim == 3 else y for y, _ in found]
 
-    def rnn_clear_previous_state(self) -> None:
-        """Let the next ``rnn_time_step`` begin new sequences."""
-        self._memory.clear()
-
     def output(self, x: Several, features_mask: Any = None) -> Array:
         """Return the first output, as a ``MultiLayerNetwork`` does its only one; ``outputs`` returns all."""
         return self.outputs(*self._several(x), features_masks=_masks(features_mask))[0]
@@ -291,11 +276,6 @@ class ComputationGraph(FlatNetwork):
             y, mask = self._outputs(features, _masks(features_mask))[0]
         self._check_output([y], lambda rows: self._named_activations([each[rows] for each in features]))
         return y, mask
-
-    def predict(self, x: Several) -> Array:
-        """Return the most probable class of every example in the first output, ``(examples,)``."""
-        classes: Array = to_host(self.output(x)).argmax(axis=1)
-        return classes
 
     def feed_forward(self, *x: Array, features_masks: Sequence[Array | None] | None = None) -> dict[str, Array]:
         """Return the activation of every network input, layer and vertex by name, as outside."""
@@ -333,23 +313,6 @@ class ComputationGraph(FlatNetwork):
             total += layer.scores(labels, y, label_mask(labels, mask, own))
         (y, own), first = found[0], self._stack.layer(self._stack.outputs[0])
         return to_host(total), compared(first, batch.labels[0], y, multi.labels_masks[0], own)
-
-    def evaluate(self, data: Any, labels: Any = None, label_names: Any = None) -> Any:
-        """Return the classification metrics of the first output, an ``Evaluation``, on data as in ``fit`` (one epoch).
-
-        Args:
-            data: an iterator, a data set, or features.
-            labels: of features; for an iterator or a data set the second argument may be ``label_names``.
-            label_names: names of the classes, for the report; or an evaluation of another kind, such as
-                ``ROCMultiClass()``, which is made, and returned.
-        """
-        if is_data_set(data):
-            label_names = labels if label_names is None else label_names
-        else:
-            data = self._whole(data, labels)
-        evaluation = label_names if hasattr(label_names, "eval") else Evaluation(self.n_out, label_names)
-        self.do_evaluation(data, {self.conf.network_outputs[0]: (evaluation,)})
-        return evaluation
 
     def do_evaluation(self, data: Data, evaluations: Mapping[str, Sequence[IEvaluation]]) -> None:
         """Add the outputs over one epoch of ``data`` to the evaluations given for them by name."""

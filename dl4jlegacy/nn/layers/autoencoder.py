@@ -7,13 +7,11 @@ autoencoders". Legacy: ``org.deeplearning4j.nn.layers.feedforward.autoencoder.Au
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
 
 from dl4jlegacy.arrays.backend import Array, Scalar, get_array_module
 from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.errors import ConfError
-from dl4jlegacy.nn.arguments import resolve_name
-from dl4jlegacy.nn.layers.feedforward import FeedForwardLayer, Params, activate
+from dl4jlegacy.nn.layers.feedforward import FeedForwardLayer, Params, ParamShapes, activate
 from dl4jlegacy.nn.layers.reconstruction import CANONICAL, check_pretrain_rate, mean_score, reconstruction_scores
 from dl4jlegacy.nn.optimization.functions import ACTIVATIONS
 from dl4jlegacy.nn.optimization.losses import LOSSES
@@ -22,7 +20,7 @@ from dl4jlegacy.nn.optimization.step import Step
 __all__ = ["AutoEncoder"]
 
 
-class AutoEncoder(FeedForwardLayer, frozen=True, kw_only=True, tag="autoencoder"):
+class AutoEncoder(FeedForwardLayer, tag="autoencoder"):
     """Denoising autoencoder: ``y = f(x' W + b)``, ``z = g(y W^T + vb)``, where ``x'`` is ``x`` with inputs set to 0.
 
     ``corruption_level`` is the probability that an input is set to 0. With the default loss the decoder ``g`` is the
@@ -31,7 +29,7 @@ class AutoEncoder(FeedForwardLayer, frozen=True, kw_only=True, tag="autoencoder"
     hidden bias. ``pretrain_learning_rate`` replaces the updater's base rate in pretraining.
     """
 
-    pretrains: ClassVar[bool] = True
+    pretrains = True
 
     corruption_level: float = 0.3
     sparsity: float = 0.0
@@ -44,9 +42,9 @@ class AutoEncoder(FeedForwardLayer, frozen=True, kw_only=True, tag="autoencoder"
         check_pretrain_rate(self.title(), self.pretrain_learning_rate)
         if not 0 <= self.corruption_level < 1:
             raise ConfError(f"{self.title()}: corruption_level={self.corruption_level}; it must be in [0, 1)")
-        resolve_name(self, self.title(), "loss", LOSSES)
+        self.resolve("loss", LOSSES)
 
-    def param_shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    def param_shapes(self) -> ParamShapes:
         """Return those of a dense layer, then ``vb (n_in,)``, the visible bias."""
         return (*super().param_shapes(), ("vb", (self.n_in,)))
 

@@ -15,9 +15,8 @@ import msgspec
 from dl4jlegacy.arrays.backend import Array, get_array_module
 from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.errors import ConfError, ShapeError
-from dl4jlegacy.nn.arguments import resolve_name
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeFeedForward, InputTypeRecurrent
-from dl4jlegacy.nn.layers.feedforward import Backward, FeedForwardLayer, Params
+from dl4jlegacy.nn.layers.feedforward import FeedForwardLayer, LayerOutput, Params, ParamShapes
 from dl4jlegacy.nn.layers.lstm import GATES, LSTM, GravesLSTM
 from dl4jlegacy.nn.optimization.step import Step
 
@@ -30,14 +29,14 @@ L = TypeVar("L", bound=FeedForwardLayer)
 Paired = Callable[[Array], tuple[Array, Array]]
 
 
-class _BothDirections(FeedForwardLayer, frozen=True, kw_only=True):
+class _BothDirections(FeedForwardLayer):
     """One recurrent layer forward in time and another of the same kind backward, their outputs put together.
 
     It needs the whole sequence, so it can run neither step by step nor with truncated backpropagation.
     """
 
-    consumes: ClassVar[tuple[str, ...]] = ("recurrent",)
-    needs_whole: ClassVar[bool] = True
+    consumes = ("recurrent",)
+    needs_whole = True
     prefixes: ClassVar[tuple[str, str]] = ("f", "b")
     suffixes: ClassVar[tuple[str, str]] = ("", "")
 
@@ -53,7 +52,7 @@ class _BothDirections(FeedForwardLayer, frozen=True, kw_only=True):
         """Return sequences of the combined size."""
         return InputTypeRecurrent(size=self.n_out, timesteps=getattr(given, "timesteps", 0))
 
-    def param_shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    def param_shapes(self) -> ParamShapes:
         """Return the parameters of the forward direction, then those of the backward one."""
         inner = self.inner().param_shapes()
         return tuple((self._name(name, way), shape) for way in (0, 1) for name, shape in inner)
@@ -63,7 +62,7 @@ class _BothDirections(FeedForwardLayer, frozen=True, kw_only=True):
         for way in (0, 1):
             self.inner().init_params(self._of(params, way), stream.at(way, purpose="direction"))
 
-    def forward(self, params: Params, x: Array, step: Step) -> tuple[Array, Backward]:
+    def forward(self, params: Params, x: Array, step: Step) -> LayerOutput:
         """Return the combined output ``(time steps, examples, n_out)``, and the backward pass."""
         if step.memory is not None:
             raise ConfError(
@@ -115,21 +114,21 @@ class _BothDirections(FeedForwardLayer, frozen=True, kw_only=True):
         return {name: params[self._name(name, way)] for name in names}
 
 
-class Bidirectional(_BothDirections, frozen=True, kw_only=True, tag="bidirectional"):
+class Bidirectional(_BothDirections, tag="bidirectional"):
     """The recurrent layer ``layer`` in both directions; ``mode`` combines the two outputs.
 
     With "concat" they lie side by side and ``n_out`` is twice that of ``layer``.
     """
 
-    weights: ClassVar[frozenset[str]] = frozenset({"fW", "fRW", "bW", "bRW"})
+    weights = frozenset({"fW", "fRW", "bW", "bRW"})
 
-    positional: ClassVar[tuple[str, ...]] = ("layer", "mode")
+    positional = ("layer", "mode")
     layer: LSTM | GravesLSTM
     mode: str = "concat"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        resolve_name(self, self.title(), "mode", MODES)
+        self.resolve("mode", MODES)
 
     def merge_mode(self) -> str:
         """Return ``mode``."""
@@ -149,19 +148,19 @@ class Bidirectional(_BothDirections, frozen=True, kw_only=True, tag="bidirection
         return _sized(self, inner, inner.n_out * (2 if self.mode == "concat" else 1))
 
 
-class GravesBidirectionalLSTM(_BothDirections, frozen=True, kw_only=True, tag="graves_bidirectional_lstm"):
+class GravesBidirectionalLSTM(_BothDirections, tag="graves_bidirectional_lstm"):
     """Two LSTMs with peepholes, one in each direction; the output is their sum."""
 
-    weights: ClassVar[frozenset[str]] = frozenset({"WF", "RWF", "WB", "RWB"})
-    prefixes: ClassVar[tuple[str, str]] = ("", "")
-    suffixes: ClassVar[tuple[str, str]] = ("F", "B")
+    weights = frozenset({"WF", "RWF", "WB", "RWB"})
+    prefixes = ("", "")
+    suffixes = ("F", "B")
 
     forget_gate_bias_init: float = 1.0
     gate_activation: str = "sigmoid"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        resolve_name(self, self.title(), "gate_activation", GATES, "activation")
+        self.resolve("gate_activation", GATES, "activation")
 
     def merge_mode(self) -> str:
         """Return ``"add"``."""
@@ -175,13 +174,13 @@ class GravesBidirectionalLSTM(_BothDirections, frozen=True, kw_only=True, tag="g
         return GravesLSTM(forget_gate_bias_init=self.forget_gate_bias_init, gate_activation=self.gate_activation)
 
 
-class LastTimeStep(FeedForwardLayer, frozen=True, kw_only=True, tag="last_time_step"):
+class LastTimeStep(FeedForwardLayer, tag="last_time_step"):
     """The last time step of the recurrent layer ``layer``: the last one that the mask does not exclude."""
 
-    consumes: ClassVar[tuple[str, ...]] = ("recurrent",)
-    weights: ClassVar[frozenset[str]] = LSTM.weights | Bidirectional.weights | GravesBidirectionalLSTM.weights
+    consumes = ("recurrent",)
+    weights = LSTM.weights | Bidirectional.weights | GravesBidirectionalLSTM.weights
 
-    positional: ClassVar[tuple[str, ...]] = ("layer",)
+    positional = ("layer",)
     layer: LSTM | GravesLSTM | Bidirectional | GravesBidirectionalLSTM
 
     def inner(self) -> LSTM | Bidirectional | GravesBidirectionalLSTM:
@@ -205,7 +204,7 @@ class LastTimeStep(FeedForwardLayer, frozen=True, kw_only=True, tag="last_time_s
         """Return None: the output is no sequence."""
         return None
 
-    def param_shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    def param_shapes(self) -> ParamShapes:
         """Return those of the wrapped layer."""
         return self.inner().param_shapes()
 
@@ -213,7 +212,7 @@ class LastTimeStep(FeedForwardLayer, frozen=True, kw_only=True, tag="last_time_s
         """Fill ``params`` as the wrapped layer does."""
         self.inner().init_params(params, stream)
 
-    def forward(self, params: Params, x: Array, step: Step) -> tuple[Array, Backward]:
+    def forward(self, params: Params, x: Array, step: Step) -> LayerOutput:
         """Return ``y (examples, n_out)`` and the backward pass."""
         xp = get_array_module(x)
         whole, inner_back = self.inner().forward(params, x, step)

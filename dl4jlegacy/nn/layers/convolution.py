@@ -16,9 +16,9 @@ from dl4jlegacy.arrays.backend import Array, get_array_module
 from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.kernels.protocol import FUSED_ACTIVATIONS, MOST_PLACES, host_kernels
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeConvolutional, InputTypeRecurrent
-from dl4jlegacy.nn.layers.feedforward import Backward, FeedForwardLayer, Params, sample_activation
+from dl4jlegacy.nn.layers.feedforward import FeedForwardLayer, LayerOutput, Params, ParamShapes, sample_activation
 from dl4jlegacy.nn.layers.subsampling import SubsamplingLayer
-from dl4jlegacy.nn.layers.windows import PAIRS, Mode, Window, check_window
+from dl4jlegacy.nn.layers.windows import PAIRS, Mode, Window, check_window, image_windows, time_window
 from dl4jlegacy.nn.optimization.functions import ACTIVATIONS
 from dl4jlegacy.nn.optimization.step import Step
 from dl4jlegacy.nn.optimization.weights import fill_weights
@@ -26,14 +26,14 @@ from dl4jlegacy.nn.optimization.weights import fill_weights
 __all__ = ["Convolution1DLayer", "ConvolutionLayer", "is_pooled"]
 
 
-class _Convolution(FeedForwardLayer, frozen=True, kw_only=True):
+class _Convolution(FeedForwardLayer):
     def _kernel(self) -> tuple[int, int]:
         raise NotImplementedError
 
     def _strides(self) -> tuple[int, int]:
         raise NotImplementedError
 
-    def param_shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    def param_shapes(self) -> ParamShapes:
         """Return ``b (n_out,)``, then ``W (n_out, n_in, height, width)``."""
         return (("b", (self.n_out,)), ("W", (self.n_out, self.n_in, *self._kernel())))
 
@@ -45,16 +45,16 @@ class _Convolution(FeedForwardLayer, frozen=True, kw_only=True):
         params["b"][...] = self.bias_init or 0.0
 
 
-class ConvolutionLayer(_Convolution, frozen=True, kw_only=True, tag="convolution"):
+class ConvolutionLayer(_Convolution, tag="convolution"):
     """Convolution of images: ``y = activation(x * W + b)``; sizes are (height, width).
 
     ``convolution_mode``: "truncate" leaves out what no whole kernel covers, "strict" refuses that, "same" pads so that
     the output has ``ceil(input / stride)`` rows and columns (``padding`` must then be 0).
     """
 
-    positional: ClassVar[tuple[str, ...]] = ("n_out", "kernel_size")
+    positional = ("n_out", "kernel_size")
     repeated: ClassVar[Mapping[str, int]] = PAIRS
-    consumes: ClassVar[tuple[str, ...]] = ("convolutional",)
+    consumes = ("convolutional",)
 
     kernel_size: tuple[int, int] = (5, 5)
     stride: tuple[int, int] = (1, 1)
@@ -72,33 +72,17 @@ class ConvolutionLayer(_Convolution, frozen=True, kw_only=True, tag="convolution
     def _strides(self) -> tuple[int, int]:
         return self.stride
 
-    def windows(self, shape: tuple[int, int]) -> tuple[Window, Window]:
-        """Return the kernel's windows along both axes of images of ``shape`` (height, width)."""
-        rows, columns = (
-            Window.along(
-                axis,
-                shape[i],
-                kernel=self.kernel_size[i],
-                stride=self.stride[i],
-                padding=self.padding[i],
-                dilation=self.dilation[i],
-                mode=self.convolution_mode,
-            )
-            for i, axis in enumerate(("height", "width"))
-        )
-        return rows, columns
-
     def output_type(self, given: AnyInputType) -> AnyInputType:
         """Return images of ``n_out`` channels."""
         assert isinstance(given, InputTypeConvolutional)
-        rows, columns = self.windows((given.height, given.width))
+        rows, columns = image_windows(self, (given.height, given.width))
         return InputTypeConvolutional(
             height=rows.out, width=columns.out, channels=self.n_out, sequences=given.sequences
         )
 
-    def forward(self, params: Params, x: Array, step: Step) -> tuple[Array, Backward]:
+    def forward(self, params: Params, x: Array, step: Step) -> LayerOutput:
         """Return ``y (tiles, n_out, out height, out width, lanes)`` and the backward pass."""
-        windows = self.windows((x.shape[2], x.shape[3]))
+        windows = image_windows(self, (x.shape[2], x.shape[3]))
         padded = _padded(self.drop(x, step), windows, step)
         name = self.forward_activation()
         y = step.buffer("y", (len(x), self.n_out, windows[0].out, windows[1].out, x.shape[4]), x)
@@ -116,20 +100,20 @@ class ConvolutionLayer(_Convolution, frozen=True, kw_only=True, tag="convolution
 
         return y, backward
 
-    def forward_pooled(self, pool: SubsamplingLayer, params: Params, x: Array, step: Step) -> tuple[Array, Backward]:
+    def forward_pooled(self, pool: SubsamplingLayer, params: Params, x: Array, step: Step) -> LayerOutput:
         """Return what ``pool`` behind this layer makes of its output, and the backward pass of both; see ``is_pooled``.
 
         The output of this layer itself is nowhere stored whole.
         """
         windows, behind, host = (
-            self.windows((x.shape[2], x.shape[3])),
+            image_windows(self, (x.shape[2], x.shape[3])),
             step.at(step.layer + 1),
             host_kernels(step.kernels),
         )
         assert host is not None
         padded, relu = _padded(self.drop(x, step), windows, step), self.forward_activation() == "relu"
         shape = (windows[0].out, windows[1].out)
-        rows, columns = pool.windows(shape)
+        rows, columns = image_windows(pool, shape)
         y = behind.buffer("y", (len(x), self.n_out, rows.out, columns.out, x.shape[4]), x)
         winners = behind.buffer("winners", y.shape, x, np.uint8)
         how, pooling = (
@@ -157,9 +141,7 @@ class ConvolutionLayer(_Convolution, frozen=True, kw_only=True, tag="convolution
             whole = dx[:, :, rows.before : rows.before + rows.size, columns.before : columns.before + columns.size]
             dx = step.buffer("dx_cropped", x.shape, x)
             dx[...] = whole
-        if step.train and self.drop_out:
-            step.kernels.dropout_backward(dx, self.drop_out, step.key("dropout"))
-        return dx
+        return self.drop_backward(dx, step)
 
 
 def is_pooled(layer: FeedForwardLayer, behind: FeedForwardLayer) -> bool:
@@ -200,15 +182,15 @@ def _activate(y: Array, name: str, step: Step) -> Array:
     return z
 
 
-class Convolution1DLayer(_Convolution, frozen=True, kw_only=True, tag="convolution1d"):
+class Convolution1DLayer(_Convolution, tag="convolution1d"):
     """Convolution along the time axis of sequences; one value where ``ConvolutionLayer`` has two.
 
     Masked time steps count as zero. The output has the mask of the input where it has its length, at stride 1;
     elsewhere it is masked where its window meets nothing that counts. ``W`` is ``(n_out, n_in, kernel_size, 1)``.
     """
 
-    positional: ClassVar[tuple[str, ...]] = ("n_out", "kernel_size")
-    consumes: ClassVar[tuple[str, ...]] = ("recurrent",)
+    positional = ("n_out", "kernel_size")
+    consumes = ("recurrent",)
 
     kernel_size: int = 5
     stride: int = 1
@@ -226,31 +208,19 @@ class Convolution1DLayer(_Convolution, frozen=True, kw_only=True, tag="convoluti
     def _strides(self) -> tuple[int, int]:
         return (self.stride, 1)
 
-    def window(self, steps: int) -> Window:
-        """Return the kernel's window along sequences of so many time steps."""
-        return Window.along(
-            "length",
-            steps,
-            kernel=self.kernel_size,
-            stride=self.stride,
-            padding=self.padding,
-            dilation=self.dilation,
-            mode=self.convolution_mode,
-        )
-
     def output_type(self, given: AnyInputType) -> AnyInputType:
         """Return sequences of vectors of ``n_out`` values."""
         assert isinstance(given, InputTypeRecurrent)
-        steps = self.window(given.timesteps).out if given.timesteps else 0
+        steps = time_window(self, given.timesteps).out if given.timesteps else 0
         return InputTypeRecurrent(size=self.n_out, timesteps=steps)
 
     def forward_mask(self, mask: Array | None, step: Step) -> Array | None:
         """Return 1 where the window met a time step that counts; see ``Window.reduced_mask``."""
-        return None if mask is None else self.window(len(mask)).reduced_mask(mask)
+        return None if mask is None else time_window(self, len(mask)).reduced_mask(mask)
 
-    def forward(self, params: Params, x: Array, step: Step) -> tuple[Array, Backward]:
+    def forward(self, params: Params, x: Array, step: Step) -> LayerOutput:
         """Return ``y (out steps, examples, n_out)`` and the backward pass: one product over the unrolled sequence."""
-        xp, window, matmul = get_array_module(x), self.window(len(x)), step.kernels.matmul
+        xp, window, matmul = get_array_module(x), time_window(self, len(x)), step.kernels.matmul
         dropped = self.drop(x, step)
         if step.mask is not None:
             dropped = dropped * step.mask[:, :, None]
@@ -287,6 +257,4 @@ class Convolution1DLayer(_Convolution, frozen=True, kw_only=True, tag="convoluti
         dx = window.fold(columns, shape)
         if step.mask is not None:
             dx *= step.mask[:, :, None]
-        if step.train and self.drop_out:
-            step.kernels.dropout_backward(dx, self.drop_out, step.key("dropout"))
-        return dx
+        return self.drop_backward(dx, step)

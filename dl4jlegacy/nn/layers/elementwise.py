@@ -14,7 +14,7 @@ import msgspec
 from dl4jlegacy.arrays.backend import Array, get_array_module
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeConvolutional, InputTypeRecurrent
-from dl4jlegacy.nn.layers.feedforward import Backward, Params, sample_activation
+from dl4jlegacy.nn.layers.feedforward import LayerOutput, Params, sample_activation
 from dl4jlegacy.nn.layers.subsampling import ParameterlessLayer
 from dl4jlegacy.nn.optimization.functions import ACTIVATIONS
 from dl4jlegacy.nn.optimization.step import Step
@@ -24,14 +24,14 @@ __all__ = ["ActivationLayer", "DropoutLayer", "ZeroPadding1DLayer", "ZeroPadding
 _ANY = ("feed_forward", "recurrent", "convolutional")
 
 
-class ActivationLayer(ParameterlessLayer, frozen=True, kw_only=True, tag="activation"):
+class ActivationLayer(ParameterlessLayer, tag="activation"):
     """``y = activation(x)``, for vectors, sequences and images."""
 
-    positional: ClassVar[tuple[str, ...]] = ("activation",)
-    consumes: ClassVar[tuple[str, ...]] = _ANY
-    unused: ClassVar[tuple[str, ...]] = tuple(name for name in ParameterlessLayer.unused if name != "activation")
+    positional = ("activation",)
+    consumes = _ANY
+    unused = tuple(name for name in ParameterlessLayer.unused if name != "activation")
 
-    def forward(self, params: Params, x: Array, step: Step) -> tuple[Array, Backward]:
+    def forward(self, params: Params, x: Array, step: Step) -> LayerOutput:
         """Return ``y`` and the backward pass; softmax goes over channels (of sequences: over the values)."""
         xp, name = get_array_module(x), self.forward_activation()
         z = _last(self.drop(x, step), name)
@@ -64,12 +64,12 @@ def _back(x: Array, name: str, dimensions: int) -> Array:
     return moved
 
 
-class DropoutLayer(ParameterlessLayer, frozen=True, kw_only=True, tag="dropout"):
+class DropoutLayer(ParameterlessLayer, tag="dropout"):
     """Drop-out alone: ``drop_out`` is the probability with which a value is retained."""
 
-    consumes: ClassVar[tuple[str, ...]] = _ANY
+    consumes = _ANY
 
-    def forward(self, params: Params, x: Array, step: Step) -> tuple[Array, Backward]:
+    def forward(self, params: Params, x: Array, step: Step) -> LayerOutput:
         """Return ``x`` after drop-out, and the backward pass."""
 
         def backward(dy: Array, grads: Params, need_dx: bool = True) -> Array | None:
@@ -78,12 +78,12 @@ class DropoutLayer(ParameterlessLayer, frozen=True, kw_only=True, tag="dropout")
         return self.drop(x, step), backward
 
 
-class ZeroPaddingLayer(ParameterlessLayer, frozen=True, kw_only=True, tag="zero_padding"):
+class ZeroPaddingLayer(ParameterlessLayer, tag="zero_padding"):
     """Puts zeros around images: ``padding`` is (top, bottom, left, right)."""
 
-    positional: ClassVar[tuple[str, ...]] = ("padding",)
+    positional = ("padding",)
     repeated: ClassVar[Mapping[str, int]] = {"padding": 4}
-    consumes: ClassVar[tuple[str, ...]] = ("convolutional",)
+    consumes = ("convolutional",)
 
     padding: tuple[int, int, int, int] = (0, 0, 0, 0)
 
@@ -97,7 +97,7 @@ class ZeroPaddingLayer(ParameterlessLayer, frozen=True, kw_only=True, tag="zero_
         top, bottom, left, right = self.padding
         return msgspec.structs.replace(given, height=given.height + top + bottom, width=given.width + left + right)
 
-    def forward(self, params: Params, x: Array, step: Step) -> tuple[Array, Backward]:
+    def forward(self, params: Params, x: Array, step: Step) -> LayerOutput:
         """Return the padded images and the backward pass."""
         top, bottom, left, right = self.padding
         height, width = x.shape[2], x.shape[3]
@@ -113,12 +113,12 @@ class ZeroPaddingLayer(ParameterlessLayer, frozen=True, kw_only=True, tag="zero_
         return y, backward
 
 
-class ZeroPadding1DLayer(ParameterlessLayer, frozen=True, kw_only=True, tag="zero_padding1d"):
+class ZeroPadding1DLayer(ParameterlessLayer, tag="zero_padding1d"):
     """Puts time steps of zeros around sequences: ``padding`` is (before, after)."""
 
-    positional: ClassVar[tuple[str, ...]] = ("padding",)
+    positional = ("padding",)
     repeated: ClassVar[Mapping[str, int]] = {"padding": 2}
-    consumes: ClassVar[tuple[str, ...]] = ("recurrent",)
+    consumes = ("recurrent",)
 
     padding: tuple[int, int] = (0, 0)
 
@@ -138,7 +138,7 @@ class ZeroPadding1DLayer(ParameterlessLayer, frozen=True, kw_only=True, tag="zer
             return None
         return self._padded(mask, 1)
 
-    def forward(self, params: Params, x: Array, step: Step) -> tuple[Array, Backward]:
+    def forward(self, params: Params, x: Array, step: Step) -> LayerOutput:
         """Return the padded sequences and the backward pass."""
         before, steps = self.padding[0], len(x)
 

@@ -5,7 +5,7 @@ Legacy: ``org.deeplearning4j.nn.layers.feedforward.embedding.EmbeddingLayer``.
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from typing import Self
 
 import msgspec
 
@@ -18,14 +18,14 @@ from dl4jlegacy.nn.optimization.step import Step
 __all__ = ["EmbeddingLayer"]
 
 
-class EmbeddingLayer(FeedForwardLayer, frozen=True, kw_only=True, tag="embedding"):
+class EmbeddingLayer(FeedForwardLayer, tag="embedding"):
     """``y = activation(W[index] + b)``: the input is one column of class indices, 0 to ``n_in - 1``.
 
     It belongs at the beginning of a network: indices have no gradient. Sequences of indices come as
     ``(examples, 1, time steps)``, with ``InputType.recurrent(1)``.
     """
 
-    positional: ClassVar[tuple[str, ...]] = ("n_in", "n_out")
+    positional = ("n_in", "n_out")
 
     def input_size(self) -> int:
         """Return 1: an index."""

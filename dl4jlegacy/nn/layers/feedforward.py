@@ -16,7 +16,7 @@ from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.errors import ConfError, ShapeError
 from dl4jlegacy.kernels.protocol import FUSED_ACTIVATIONS
-from dl4jlegacy.nn.arguments import Described, resolve_name
+from dl4jlegacy.nn.arguments import Tagged
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeFeedForward
 from dl4jlegacy.nn.optimization.functions import ACTIVATIONS, Activation
 from dl4jlegacy.nn.optimization.gradient_normalization import GRADIENT_NORMALIZATIONS
@@ -24,7 +24,16 @@ from dl4jlegacy.nn.optimization.step import Step
 from dl4jlegacy.nn.optimization.updaters import Updater, resolve_updater
 from dl4jlegacy.nn.optimization.weights import WEIGHT_INITS, Distribution, fill_weights
 
-__all__ = ["PARAMETER_FIELDS", "Backward", "FeedForwardLayer", "Params", "activate", "sample_activation"]
+__all__ = [
+    "PARAMETER_FIELDS",
+    "Backward",
+    "FeedForwardLayer",
+    "LayerOutput",
+    "ParamShapes",
+    "Params",
+    "activate",
+    "sample_activation",
+]
 
 PARAMETER_FIELDS = (
     "weight_init",
@@ -45,6 +54,12 @@ Params = Mapping[str, Array]
 
 Backward = Callable[[Array, Params, bool], "Array | None"]
 """``backward(dy, grads, need_dx) -> dx``: consumes ``dy``, writes ``grads``, returns ``dx`` only if it is needed."""
+
+LayerOutput = tuple[Array, Backward]
+"""The output of a layer, and its backward pass."""
+
+ParamShapes = tuple[tuple[str, tuple[int, ...]], ...]
+"""Name and shape of every parameter of a layer, in the order in which they lie in the flat vector."""
 
 
 def sample_activation(function: Activation, z: Array, step: Step, like: Array | None = None) -> Array:
@@ -83,15 +98,7 @@ def activate(z: Array, b: Array, name: str, step: Step) -> tuple[Array, Callable
     return y, formula
 
 
-class FeedForwardLayer(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    tag_field="type",
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    metaclass=Described,
-):
+class FeedForwardLayer(Tagged, omit_defaults=True):
     """Fields shared by all layers; ``None`` (0 for a size) means: inherit, or infer from the neighbouring layer.
 
     ``drop_out`` is the probability with which an input is *retained* (inverted drop-out; 0 switches it off). A
@@ -130,9 +137,9 @@ class FeedForwardLayer(
         for field in self.unused:
             if getattr(self, field) is not None:
                 raise ConfError(f"{self.title()}: {field} has no effect, since this layer has none; leave it out")
-        resolve_name(self, self.title(), "activation", ACTIVATIONS)
-        resolve_name(self, self.title(), "weight_init", WEIGHT_INITS)
-        resolve_name(self, self.title(), "gradient_normalization", GRADIENT_NORMALIZATIONS)
+        self.resolve("activation", ACTIVATIONS)
+        self.resolve("weight_init", WEIGHT_INITS)
+        self.resolve("gradient_normalization", GRADIENT_NORMALIZATIONS)
         resolve_updater(self, self.title())
 
     def title(self) -> str:
@@ -170,7 +177,7 @@ class FeedForwardLayer(
         """Return the mask ``(time steps, examples)`` of the layer's output, given that of its input."""
         return mask
 
-    def param_shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    def param_shapes(self) -> ParamShapes:
         """Return name and shape of every parameter, in the order in which they lie in the flat vector."""
         return (("W", (self.n_in, self.n_out)), ("b", (self.n_out,)))
 
@@ -196,6 +203,12 @@ class FeedForwardLayer(
         step.kernels.dropout(x, dropped, self.drop_out, step.key("dropout"))
         return dropped
 
+    def drop_backward(self, dx: Array, step: Step) -> Array:
+        """Return ``dx`` behind the drop-out of the layer's input, in place."""
+        if step.train and self.drop_out:
+            step.kernels.dropout_backward(dx, self.drop_out, step.key("dropout"))
+        return dx
+
     def linear(self, params: Params, x: Array, step: Step) -> Array:
         """Return ``x W`` in a work buffer of shape ``(examples, n_out)``."""
         z = step.buffer("y", (x.shape[0], self.n_out), x)
@@ -211,11 +224,9 @@ class FeedForwardLayer(
             return None
         dx = step.buffer("dx", x.shape, x)
         step.kernels.matmul(dz, params["W"].T, dx)
-        if step.train and self.drop_out:
-            step.kernels.dropout_backward(dx, self.drop_out, step.key("dropout"))
-        return dx
+        return self.drop_backward(dx, step)
 
-    def forward(self, params: Params, x: Array, step: Step) -> tuple[Array, Backward]:
+    def forward(self, params: Params, x: Array, step: Step) -> LayerOutput:
         """Return ``y (examples, n_out)`` and the backward pass; ``y`` is a work buffer and ``x`` is only read."""
         dropped = self.drop(x, step)
         y, to_dz = activate(self.linear(params, dropped, step), params["b"], self.forward_activation(), step)

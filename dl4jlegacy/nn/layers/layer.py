@@ -56,7 +56,7 @@ __all__ = [
 ]
 
 
-class DenseLayer(FeedForwardLayer, frozen=True, kw_only=True, tag="dense"):
+class DenseLayer(FeedForwardLayer, tag="dense"):
     """Fully connected layer: ``y = activation(x W + b)``."""
 
 

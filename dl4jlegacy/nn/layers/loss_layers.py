@@ -5,7 +5,7 @@ Legacy: ``org.deeplearning4j.nn.conf.layers.LossLayer`` and ``CenterLossOutputLa
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from typing import Self
 
 import msgspec
 
@@ -13,18 +13,18 @@ from dl4jlegacy.arrays.backend import Array, Scalar, get_array_module, scalar
 from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.errors import ConfError, ShapeError
 from dl4jlegacy.nn.input_type import AnyInputType
-from dl4jlegacy.nn.layers.feedforward import PARAMETER_FIELDS, Backward, Params, activate
+from dl4jlegacy.nn.layers.feedforward import PARAMETER_FIELDS, Backward, Params, ParamShapes, activate
 from dl4jlegacy.nn.layers.output import BaseOutputLayer, OutputLayer
 from dl4jlegacy.nn.optimization.step import Step
 
 __all__ = ["CenterLossOutputLayer", "LossLayer"]
 
 
-class LossLayer(BaseOutputLayer, frozen=True, kw_only=True, tag="loss"):
+class LossLayer(BaseOutputLayer, tag="loss"):
     """The loss of ``activation(x)``; no parameters."""
 
-    positional: ClassVar[tuple[str, ...]] = ("loss",)
-    unused: ClassVar[tuple[str, ...]] = PARAMETER_FIELDS
+    positional = ("loss",)
+    unused = PARAMETER_FIELDS
 
     def with_input(self, given: AnyInputType) -> Self:
         """Return the layer with ``n_out = n_in``; raise ``ShapeError`` if ``n_out`` is another size."""
@@ -32,7 +32,7 @@ class LossLayer(BaseOutputLayer, frozen=True, kw_only=True, tag="loss"):
             raise ShapeError(f"n_out={self.n_out}, but what comes in is {given}, and nothing here changes its size")
         return super(LossLayer, msgspec.structs.replace(self, n_out=given.n_in)).with_input(given)
 
-    def param_shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    def param_shapes(self) -> ParamShapes:
         """Return nothing."""
         return ()
 
@@ -51,7 +51,7 @@ class LossLayer(BaseOutputLayer, frozen=True, kw_only=True, tag="loss"):
         y, to_dz = activate(self.linear(params, self.drop(x, step), step), zeros, self.forward_activation(), step)
 
         def backward(dy: Array, grads: Params, need_dx: bool = True) -> Array | None:
-            return self._dropped(to_dz(dy, zeros), step) if need_dx else None
+            return self.drop_backward(to_dz(dy, zeros), step) if need_dx else None
 
         return y, backward
 
@@ -62,27 +62,22 @@ class LossLayer(BaseOutputLayer, frozen=True, kw_only=True, tag="loss"):
         z = self.linear(params, self.drop(x, step), step)
         zeros = self._zeros(x)  # a bias, and then its gradient, which nobody asks for
         score, dz = self.score_gradient(z, zeros, labels, zeros, step, scale=scale)
-        return score, self._dropped(dz, step) if need_dx else None
+        return score, self.drop_backward(dz, step) if need_dx else None
 
     def _zeros(self, x: Array) -> Array:
         zeros: Array = get_array_module(x).zeros(self.n_out, x.dtype)
         return zeros
 
-    def _dropped(self, dx: Array, step: Step) -> Array:
-        if step.train and self.drop_out:
-            step.kernels.dropout_backward(dx, self.drop_out, step.key("dropout"))
-        return dx
 
-
-class CenterLossOutputLayer(OutputLayer, frozen=True, kw_only=True, tag="center_loss_output"):
+class CenterLossOutputLayer(OutputLayer, tag="center_loss_output"):
     """An output layer that also draws the features of a class together: loss ``+ lambda / 2 |x - center|^2``.
 
     Source: Wen, Zhang, Li, Qiao 2016. The centers ``(n_out, n_in)`` are no parameters of the loss but follow the
     features of their class: ``center -= alpha sum(center - x) / (1 + examples of the class)``.
     """
 
-    states: ClassVar[frozenset[str]] = frozenset({"centers"})
-    c_ordered: ClassVar[frozenset[str]] = frozenset({"centers"})
+    states = frozenset({"centers"})
+    c_ordered = frozenset({"centers"})
 
     alpha: float = 0.05
     lambda_: float = msgspec.field(default=2e-4, name="lambda")
@@ -96,7 +91,7 @@ class CenterLossOutputLayer(OutputLayer, frozen=True, kw_only=True, tag="center_
                 f"{self.title()}: alpha={self.alpha} must be from 0 to 1, lambda={self.lambda_} not negative"
             )
 
-    def param_shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    def param_shapes(self) -> ParamShapes:
         """Return those of a dense layer, then ``centers (n_out, n_in)``."""
         return (*super().param_shapes(), ("centers", (self.n_out, self.n_in)))
 

@@ -16,9 +16,8 @@ from dl4jlegacy.arrays.backend import Array, get_array_module
 from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.errors import ShapeError
 from dl4jlegacy.kernels.numpy.recurrent import over_time, over_time_back, stepping, stepping_back
-from dl4jlegacy.nn.arguments import resolve_name
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeRecurrent
-from dl4jlegacy.nn.layers.feedforward import Backward, FeedForwardLayer, Params
+from dl4jlegacy.nn.layers.feedforward import Backward, FeedForwardLayer, Params, ParamShapes
 from dl4jlegacy.nn.optimization.functions import ACTIVATIONS
 from dl4jlegacy.nn.optimization.step import Step
 from dl4jlegacy.nn.optimization.weights import fill_weights
@@ -29,15 +28,15 @@ GATES = ("sigmoid", "hardsigmoid")
 """Activations of gates."""
 
 
-class LSTM(FeedForwardLayer, frozen=True, kw_only=True, tag="lstm"):
+class LSTM(FeedForwardLayer, tag="lstm"):
     """Long short-term memory without peepholes; ``n_out`` units.
 
     ``forget_gate_bias_init`` is the first bias of the forget gates, ``bias_init`` that of the others. Drop-out acts on
     the layer's input. Where a mask is 0, outputs and memory cells are 0 too, as in DL4J.
     """
 
-    consumes: ClassVar[tuple[str, ...]] = ("recurrent",)
-    weights: ClassVar[frozenset[str]] = frozenset({"W", "RW"})
+    consumes = ("recurrent",)
+    weights = frozenset({"W", "RW"})
     peepholes: ClassVar[int] = 0  # columns of RW behind those of the gates
 
     forget_gate_bias_init: float = 1.0
@@ -45,13 +44,13 @@ class LSTM(FeedForwardLayer, frozen=True, kw_only=True, tag="lstm"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        resolve_name(self, self.title(), "gate_activation", GATES, "activation")
+        self.resolve("gate_activation", GATES, "activation")
 
     def output_type(self, given: AnyInputType) -> AnyInputType:
         """Return sequences of ``n_out`` values, as long as those that come in."""
         return InputTypeRecurrent(size=self.n_out, timesteps=getattr(given, "timesteps", 0))
 
-    def param_shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    def param_shapes(self) -> ParamShapes:
         """Return ``W (n_in, 4 n_out)``, ``RW (n_out, 4 n_out + peepholes)`` and ``b (4 n_out,)``."""
         n = self.n_out
         return (("W", (self.n_in, 4 * n)), ("RW", (n, 4 * n + self.peepholes)), ("b", (4 * n,)))
@@ -116,15 +115,13 @@ class LSTM(FeedForwardLayer, frozen=True, kw_only=True, tag="lstm"):
         dx = step.buffer("dx", x.shape, x)
         dx[:first] = 0
         step.kernels.matmul(dz[first:].reshape(-1, dz.shape[2]), params["W"].T, dx[first:].reshape(-1, x.shape[2]))
-        if step.train and self.drop_out:
-            step.kernels.dropout_backward(dx, self.drop_out, step.key("dropout"))
-        return dx
+        return self.drop_backward(dx, step)
 
 
-class GravesLSTM(LSTM, frozen=True, kw_only=True, tag="graves_lstm"):
+class GravesLSTM(LSTM, tag="graves_lstm"):
     """LSTM with peepholes from the memory cells to the gates (Graves 2012, chapter 4)."""
 
-    peepholes: ClassVar[int] = 3
+    peepholes = 3
 
 
 def load_state(step: Step, title: str, buffers: dict[str, Array]) -> None:

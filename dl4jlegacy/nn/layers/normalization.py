@@ -6,7 +6,7 @@ Legacy: ``org.deeplearning4j.nn.conf.layers.BatchNormalization`` and ``LocalResp
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Self
+from typing import Self
 
 import msgspec
 
@@ -14,14 +14,14 @@ from dl4jlegacy.arrays.backend import Array, get_array_module
 from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.nn.input_type import AnyInputType
-from dl4jlegacy.nn.layers.feedforward import Backward, FeedForwardLayer, Params
+from dl4jlegacy.nn.layers.feedforward import FeedForwardLayer, LayerOutput, Params, ParamShapes
 from dl4jlegacy.nn.layers.subsampling import ParameterlessLayer
 from dl4jlegacy.nn.optimization.step import Step
 
 __all__ = ["BatchNormalization", "LocalResponseNormalization"]
 
 
-class BatchNormalization(FeedForwardLayer, frozen=True, kw_only=True, tag="batch_normalization"):
+class BatchNormalization(FeedForwardLayer, tag="batch_normalization"):
     """``y = gamma (x - mean) / sqrt(var + eps) + beta``, feature by feature, or channel by channel of images.
 
     Source: Ioffe and Szegedy 2015. In training mean and variance are the batch's; the running ones, with which the
@@ -30,11 +30,11 @@ class BatchNormalization(FeedForwardLayer, frozen=True, kw_only=True, tag="batch
     beta are the constants ``gamma`` and ``beta``, otherwise they begin there.
     """
 
-    positional: ClassVar[tuple[str, ...]] = ()
-    consumes: ClassVar[tuple[str, ...]] = ("convolutional", "feed_forward")
-    weights: ClassVar[frozenset[str]] = frozenset()
-    states: ClassVar[frozenset[str]] = frozenset({"mean", "var"})
-    unused: ClassVar[tuple[str, ...]] = (
+    positional = ()
+    consumes = ("convolutional", "feed_forward")
+    weights = frozenset()
+    states = frozenset({"mean", "var"})
+    unused = (
         "activation",
         "weight_init",
         "dist",
@@ -68,7 +68,7 @@ class BatchNormalization(FeedForwardLayer, frozen=True, kw_only=True, tag="batch
         """Return ``given``."""
         return given
 
-    def param_shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    def param_shapes(self) -> ParamShapes:
         """Return ``gamma, beta, mean, var``, all ``(n_in,)``; the first two only if they are learned."""
         names = ("mean", "var") if self.lock_gamma_beta else ("gamma", "beta", "mean", "var")
         return tuple((name, (self.n_in,)) for name in names)
@@ -79,7 +79,7 @@ class BatchNormalization(FeedForwardLayer, frozen=True, kw_only=True, tag="batch
         for name, param in params.items():
             param[...] = values[name]
 
-    def forward(self, params: Params, x: Array, step: Step) -> tuple[Array, Backward]:
+    def forward(self, params: Params, x: Array, step: Step) -> LayerOutput:
         """Return ``y`` as ``x`` lies and the backward pass."""
         xp, axis = get_array_module(x), _Channels(x, step.rows)
         mean, var = axis.moments(x) if step.train else (params["mean"], params["var"])
@@ -145,13 +145,13 @@ class _Channels:
             x[-1, ..., self._last :] = 0
 
 
-class LocalResponseNormalization(ParameterlessLayer, frozen=True, kw_only=True, tag="local_response_normalization"):
+class LocalResponseNormalization(ParameterlessLayer, tag="local_response_normalization"):
     """``y = x / (k + alpha s)^beta``, ``s`` the sum of squares over ``n`` neighbouring channels.
 
     Source: Krizhevsky, Sutskever, Hinton 2012, section 3.3.
     """
 
-    consumes: ClassVar[tuple[str, ...]] = ("convolutional",)
+    consumes = ("convolutional",)
 
     k: float = 2.0
     n: int = 5
@@ -169,7 +169,7 @@ class LocalResponseNormalization(ParameterlessLayer, frozen=True, kw_only=True, 
                 "negative, and all of them finite"
             )
 
-    def forward(self, params: Params, x: Array, step: Step) -> tuple[Array, Backward]:
+    def forward(self, params: Params, x: Array, step: Step) -> LayerOutput:
         """Return ``y`` as ``x`` lies and the backward pass."""
         x, reach = self.drop(x, step), self.n // 2
         y, below, factor = (step.buffer(name, x.shape, x) for name in ("y", "below", "factor"))

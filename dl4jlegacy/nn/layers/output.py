@@ -8,7 +8,6 @@ from __future__ import annotations
 from dl4jlegacy.arrays.backend import Array, Scalar, asarray, get_array_module, scalar
 from dl4jlegacy.errors import ConfError, ShapeError
 from dl4jlegacy.kernels.protocol import device_kernels
-from dl4jlegacy.nn.arguments import resolve_name
 from dl4jlegacy.nn.layers.feedforward import FeedForwardLayer, Params, activate
 from dl4jlegacy.nn.optimization.functions import ACTIVATIONS
 from dl4jlegacy.nn.optimization.losses import LOSSES
@@ -19,7 +18,7 @@ __all__ = ["BaseOutputLayer", "OutputLayer"]
 _CROSS_ENTROPY = ("mcxent", "negativeloglikelihood", "sparse_mcxent")
 
 
-class BaseOutputLayer(FeedForwardLayer, frozen=True, kw_only=True):
+class BaseOutputLayer(FeedForwardLayer):
     """A layer with a loss, which can only be the last one.
 
     ``loss_weights`` weighs the outputs in the loss, one value for each.
@@ -30,7 +29,7 @@ class BaseOutputLayer(FeedForwardLayer, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        resolve_name(self, self.title(), "loss", LOSSES)
+        self.resolve("loss", LOSSES)
         if self.loss_weights is not None and self.n_out and len(self.loss_weights) != self.n_out:
             raise ConfError(f"{self.title()}: {len(self.loss_weights)} loss_weights for {self.n_out} outputs")
 
@@ -130,5 +129,5 @@ def _factors(weights: Array | None, mask: Array | None, rows: int) -> Array | No
     return own if weights is None else own * weights
 
 
-class OutputLayer(BaseOutputLayer, frozen=True, kw_only=True, tag="output"):
+class OutputLayer(BaseOutputLayer, tag="output"):
     """Dense layer at the end of a network, with a loss."""

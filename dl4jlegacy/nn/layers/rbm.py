@@ -8,14 +8,11 @@ reconstruction's probabilities.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from dl4jlegacy.arrays.backend import Array, Scalar, get_array_module
 from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.elementary import softplus, tanh
-from dl4jlegacy.nn.arguments import resolve_name
-from dl4jlegacy.nn.layers.feedforward import FeedForwardLayer, Params
+from dl4jlegacy.nn.layers.feedforward import FeedForwardLayer, Params, ParamShapes
 from dl4jlegacy.nn.layers.reconstruction import check_pretrain_rate, mean_score, reconstruction_scores
 from dl4jlegacy.nn.optimization.losses import LOSSES
 from dl4jlegacy.nn.optimization.step import Step
@@ -33,7 +30,7 @@ UNITS = {
 """Kind of unit to the activation that gives its mean. Softmax, linear and identity units are not sampled (legacy)."""
 
 
-class RBM(FeedForwardLayer, frozen=True, kw_only=True, tag="rbm"):
+class RBM(FeedForwardLayer, tag="rbm"):
     """Restricted Boltzmann machine with ``n_in`` visible and ``n_out`` hidden units, trained by CD-``k``.
 
     Its output is the mean of the hidden units, so the inherited ``activation`` is not used: ``hidden_unit`` decides.
@@ -41,7 +38,7 @@ class RBM(FeedForwardLayer, frozen=True, kw_only=True, tag="rbm"):
     Drop-out acts in fine-tuning, not in pretraining. ``pretrain_learning_rate`` replaces the updater's base rate there.
     """
 
-    pretrains: ClassVar[bool] = True
+    pretrains = True
 
     visible_unit: str = "binary"
     hidden_unit: str = "binary"
@@ -55,12 +52,12 @@ class RBM(FeedForwardLayer, frozen=True, kw_only=True, tag="rbm"):
         super().__post_init__()
         check_pretrain_rate(self.title(), self.pretrain_learning_rate)
         for field in ("visible_unit", "hidden_unit"):
-            resolve_name(self, self.title(), field, UNITS)
+            self.resolve(field, UNITS)
         if self.k < 1:
             raise ConfError(f"{self.title()}: k={self.k}; contrastive divergence needs at least 1 step")
-        resolve_name(self, self.title(), "loss", LOSSES)
+        self.resolve("loss", LOSSES)
 
-    def param_shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    def param_shapes(self) -> ParamShapes:
         """Return those of a dense layer, then ``vb (n_in,)``, the visible bias."""
         return (*super().param_shapes(), ("vb", (self.n_in,)))
 

@@ -6,15 +6,11 @@ Legacy: ``org.deeplearning4j.nn.conf.layers.variational.*ReconstructionDistribut
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-import msgspec
-
 from dl4jlegacy.arrays.backend import Array, get_array_module
 from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.kernels import draws
 from dl4jlegacy.kernels.elementary import exp, log, log1p
-from dl4jlegacy.nn.arguments import Described, resolve_name
+from dl4jlegacy.nn.arguments import Tagged, resolve_name
 from dl4jlegacy.nn.optimization.functions import ACTIVATIONS
 
 __all__ = [
@@ -28,24 +24,13 @@ _LOG_2_PI = 1.8378770664093453
 _CLIP = 1e-10  # a probability of 0 or 1 that rounding made must not cost an infinite loss
 
 
-class _Distribution(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    tag_field="type",
-    forbid_unknown_fields=True,
-    metaclass=Described,
-):
-    positional: ClassVar[tuple[str, ...]] = ("activation",)
+class _Distribution(Tagged):
+    positional = ("activation",)
 
     activation: str = "identity"
 
     def __post_init__(self) -> None:
         resolve_name(self, f"reconstruction distribution {self.title()}", "activation", ACTIVATIONS)
-
-    def title(self) -> str:
-        """Return the kind, for messages."""
-        return str(self.__struct_config__.tag)
 
     def inputs(self, n: int) -> int:
         """Return how many numbers describe data of ``n`` values."""
@@ -70,7 +55,7 @@ class _Distribution(
         return ACTIVATIONS[self.activation].backward(dout, z, out)
 
 
-class GaussianReconstructionDistribution(_Distribution, frozen=True, kw_only=True, tag="gaussian"):
+class GaussianReconstructionDistribution(_Distribution, tag="gaussian"):
     """Independent normals: the first half of the numbers are their means, the second the logarithms of variances."""
 
     def inputs(self, n: int) -> int:
@@ -100,7 +85,7 @@ class GaussianReconstructionDistribution(_Distribution, frozen=True, kw_only=Tru
         return drawn
 
 
-class BernoulliReconstructionDistribution(_Distribution, frozen=True, kw_only=True, tag="bernoulli"):
+class BernoulliReconstructionDistribution(_Distribution, tag="bernoulli"):
     """Independent coins with probabilities ``activation(z)``, for data between 0 and 1."""
 
     activation: str = "sigmoid"
@@ -131,7 +116,7 @@ class BernoulliReconstructionDistribution(_Distribution, frozen=True, kw_only=Tr
         return drawn
 
 
-class ExponentialReconstructionDistribution(_Distribution, frozen=True, kw_only=True, tag="exponential"):
+class ExponentialReconstructionDistribution(_Distribution, tag="exponential"):
     """Independent exponentials of rates ``exp(activation(z))``, for data that is not negative."""
 
     def loss(self, x: Array, z: Array) -> tuple[Array, Array]:

@@ -5,8 +5,6 @@ Legacy: ``org.deeplearning4j.nn.conf.layers.RnnOutputLayer``: the score of an ex
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from dl4jlegacy.arrays.backend import Array, Scalar, get_array_module
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeRecurrent
 from dl4jlegacy.nn.layers.feedforward import Backward, Params
@@ -16,13 +14,13 @@ from dl4jlegacy.nn.optimization.step import Step
 __all__ = ["RnnOutputLayer"]
 
 
-class RnnOutputLayer(BaseOutputLayer, frozen=True, kw_only=True, tag="rnn_output"):
+class RnnOutputLayer(BaseOutputLayer, tag="rnn_output"):
     """Dense output for every time step; labels ``(examples, n_out, time steps)``.
 
     Without a mask of the labels that of the features counts.
     """
 
-    consumes: ClassVar[tuple[str, ...]] = ("recurrent",)
+    consumes = ("recurrent",)
 
     def output_type(self, given: AnyInputType) -> AnyInputType:
         """Return sequences of ``n_out`` values."""

@@ -16,10 +16,9 @@ from dl4jlegacy.arrays.backend import Array, get_array_module
 from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.elementary import integer_power, positive_power
-from dl4jlegacy.nn.arguments import resolve_name
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeConvolutional, InputTypeFeedForward, InputTypeRecurrent
-from dl4jlegacy.nn.layers.feedforward import PARAMETER_FIELDS, Backward, FeedForwardLayer, Params
-from dl4jlegacy.nn.layers.windows import PAIRS, Mode, Window, check_window
+from dl4jlegacy.nn.layers.feedforward import PARAMETER_FIELDS, FeedForwardLayer, LayerOutput, Params, ParamShapes
+from dl4jlegacy.nn.layers.windows import PAIRS, Mode, check_window, image_windows, time_window
 from dl4jlegacy.nn.optimization.step import Step
 
 __all__ = ["GlobalPoolingLayer", "ParameterlessLayer", "Pooling", "Subsampling1DLayer", "SubsamplingLayer"]
@@ -28,7 +27,7 @@ Pooling = Literal["max", "avg", "pnorm", "sum"]
 _SMALL = 1e-8
 
 
-class ParameterlessLayer(FeedForwardLayer, frozen=True, kw_only=True):
+class ParameterlessLayer(FeedForwardLayer):
     """Base of layers without parameters: ``n_out`` is ``n_in``, and there is nothing to initialise or to update."""
 
     positional: ClassVar[tuple[str, ...]] = ()
@@ -43,28 +42,22 @@ class ParameterlessLayer(FeedForwardLayer, frozen=True, kw_only=True):
         """Return ``given``."""
         return given
 
-    def param_shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    def param_shapes(self) -> ParamShapes:
         """Return nothing."""
         return ()
 
     def init_params(self, params: Params, stream: Stream) -> None:
         """Do nothing."""
 
-    def drop_backward(self, dx: Array, step: Step) -> Array:
-        """Return ``dx`` behind the drop-out of the layer's input, in place."""
-        if step.train and self.drop_out:
-            step.kernels.dropout_backward(dx, self.drop_out, step.key("dropout"))
-        return dx
 
-
-class _Pooling(ParameterlessLayer, frozen=True, kw_only=True):
+class _Pooling(ParameterlessLayer):
     positional: ClassVar[tuple[str, ...]] = ("kernel_size", "stride")
     pooling_type: Pooling = "max"
     pnorm: int = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        resolve_name(self, self.title(), "pooling_type", get_args(Pooling))
+        self.resolve("pooling_type", get_args(Pooling))
         if self.pnorm < 1:
             raise ConfError(f"{self.title()}: pnorm is {self.pnorm}; it must be at least 1")
 
@@ -79,11 +72,11 @@ def _check_padding(title: str, kernel: tuple[int, ...], padding: tuple[int, ...]
         )
 
 
-class SubsamplingLayer(_Pooling, frozen=True, kw_only=True, tag="subsampling"):
+class SubsamplingLayer(_Pooling, tag="subsampling"):
     """Pooling of images: the maximum, mean, sum or p-norm of every window, channel by channel."""
 
     repeated: ClassVar[Mapping[str, int]] = PAIRS
-    consumes: ClassVar[tuple[str, ...]] = ("convolutional",)
+    consumes = ("convolutional",)
 
     kernel_size: tuple[int, int] = (1, 1)
     stride: tuple[int, int] = (2, 2)
@@ -95,30 +88,15 @@ class SubsamplingLayer(_Pooling, frozen=True, kw_only=True, tag="subsampling"):
         check_window(self.title(), self, 2)
         _check_padding(self.title(), self.kernel_size, self.padding)
 
-    def windows(self, shape: tuple[int, int]) -> tuple[Window, Window]:
-        """Return the windows along both axes of images of ``shape`` (height, width)."""
-        rows, columns = (
-            Window.along(
-                axis,
-                shape[i],
-                kernel=self.kernel_size[i],
-                stride=self.stride[i],
-                padding=self.padding[i],
-                mode=self.convolution_mode,
-            )
-            for i, axis in enumerate(("height", "width"))
-        )
-        return rows, columns
-
     def output_type(self, given: AnyInputType) -> AnyInputType:
         """Return smaller images of as many channels."""
         assert isinstance(given, InputTypeConvolutional)
-        rows, columns = self.windows((given.height, given.width))
+        rows, columns = image_windows(self, (given.height, given.width))
         return msgspec.structs.replace(given, height=rows.out, width=columns.out)
 
-    def forward(self, params: Params, x: Array, step: Step) -> tuple[Array, Backward]:
+    def forward(self, params: Params, x: Array, step: Step) -> LayerOutput:
         """Return ``y (tiles, channels, out height, out width, lanes)`` and the backward pass."""
-        rows, columns = self.windows((x.shape[2], x.shape[3]))
+        rows, columns = image_windows(self, (x.shape[2], x.shape[3]))
         x = self.drop(x, step)
         y = step.buffer("y", (*x.shape[:2], rows.out, columns.out, x.shape[4]), x)
         winners = step.buffer("winners", y.shape, x, np.int32)
@@ -135,10 +113,10 @@ class SubsamplingLayer(_Pooling, frozen=True, kw_only=True, tag="subsampling"):
         return y, backward
 
 
-class Subsampling1DLayer(_Pooling, frozen=True, kw_only=True, tag="subsampling1d"):
+class Subsampling1DLayer(_Pooling, tag="subsampling1d"):
     """Pooling along the time axis of sequences; masked time steps hold no values, like padding."""
 
-    consumes: ClassVar[tuple[str, ...]] = ("recurrent",)
+    consumes = ("recurrent",)
 
     kernel_size: int = 1
     stride: int = 2
@@ -150,30 +128,19 @@ class Subsampling1DLayer(_Pooling, frozen=True, kw_only=True, tag="subsampling1d
         check_window(self.title(), self, 1)
         _check_padding(self.title(), (self.kernel_size,), (self.padding,))
 
-    def window(self, steps: int) -> Window:
-        """Return the window along sequences of so many time steps."""
-        return Window.along(
-            "length",
-            steps,
-            kernel=self.kernel_size,
-            stride=self.stride,
-            padding=self.padding,
-            mode=self.convolution_mode,
-        )
-
     def output_type(self, given: AnyInputType) -> AnyInputType:
         """Return shorter sequences."""
         assert isinstance(given, InputTypeRecurrent)
-        steps = self.window(given.timesteps).out if given.timesteps else 0
+        steps = time_window(self, given.timesteps).out if given.timesteps else 0
         return msgspec.structs.replace(given, timesteps=steps)
 
     def forward_mask(self, mask: Array | None, step: Step) -> Array | None:
         """Return 1 where the window met a time step that counts; see ``Window.reduced_mask``."""
-        return None if mask is None else self.window(len(mask)).reduced_mask(mask)
+        return None if mask is None else time_window(self, len(mask)).reduced_mask(mask)
 
-    def forward(self, params: Params, x: Array, step: Step) -> tuple[Array, Backward]:
+    def forward(self, params: Params, x: Array, step: Step) -> LayerOutput:
         """Return ``y (out steps, examples, n)`` and the backward pass."""
-        window = self.window(len(x))
+        window = time_window(self, len(x))
         seen = window.unfold(self.drop(x, step))  # (out, examples, kernel, n)
         mask = get_array_module(x).ones(x.shape[:2], x.dtype) if step.mask is None else step.mask
         valid = window.unfold(mask[:, :, None]) > 0
@@ -214,14 +181,14 @@ def pooled(x: Array, valid: Array, axis: int, kind: Pooling, p: int) -> tuple[Ar
     return xp.ascontiguousarray((x * weight).sum(axis=axis)), weight
 
 
-class GlobalPoolingLayer(_Pooling, frozen=True, kw_only=True, tag="global_pooling"):
+class GlobalPoolingLayer(_Pooling, tag="global_pooling"):
     """Pooling over all time steps that count, or over all places of an image; one value a channel is left.
 
     With ``collapse_dimensions`` the result is a vector; without, an image of one place (a sequence of one time step).
     """
 
-    positional: ClassVar[tuple[str, ...]] = ("pooling_type",)
-    consumes: ClassVar[tuple[str, ...]] = ("recurrent", "convolutional")
+    positional = ("pooling_type",)
+    consumes = ("recurrent", "convolutional")
 
     collapse_dimensions: bool = True
 
@@ -239,11 +206,11 @@ class GlobalPoolingLayer(_Pooling, frozen=True, kw_only=True, tag="global_poolin
         """Return None: what was masked is gone."""
         return None
 
-    def forward(self, params: Params, x: Array, step: Step) -> tuple[Array, Backward]:
+    def forward(self, params: Params, x: Array, step: Step) -> LayerOutput:
         """Return ``y`` and the backward pass."""
         return self._sequences(x, step) if x.ndim == 3 else self._images(x, step)
 
-    def _sequences(self, x: Array, step: Step) -> tuple[Array, Backward]:
+    def _sequences(self, x: Array, step: Step) -> LayerOutput:
         mask = get_array_module(x).ones(x.shape[:2], x.dtype) if step.mask is None else step.mask
         y, slope = pooled(self.drop(x, step), mask[:, :, None] > 0, 0, self.pooling_type, self.pnorm)
 
@@ -252,7 +219,7 @@ class GlobalPoolingLayer(_Pooling, frozen=True, kw_only=True, tag="global_poolin
 
         return y if self.collapse_dimensions else y[None], backward
 
-    def _images(self, x: Array, step: Step) -> tuple[Array, Backward]:
+    def _images(self, x: Array, step: Step) -> LayerOutput:
         xp = get_array_module(x)
         places = self.drop(x, step).reshape(*x.shape[:2], -1, x.shape[4])
         y, slope = pooled(places, xp.ones((1, 1, 1, 1), bool), 2, self.pooling_type, self.pnorm)

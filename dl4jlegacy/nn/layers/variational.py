@@ -15,8 +15,7 @@ from dl4jlegacy.arrays.backend import Array, Scalar, get_array_module, scalar
 from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.elementary import exp, log
-from dl4jlegacy.nn.arguments import resolve_name
-from dl4jlegacy.nn.layers.feedforward import Backward, FeedForwardLayer, Params, activate
+from dl4jlegacy.nn.layers.feedforward import Backward, FeedForwardLayer, Params, ParamShapes, activate
 from dl4jlegacy.nn.layers.reconstruction import check_pretrain_rate
 from dl4jlegacy.nn.layers.reconstruction_distribution import (
     GaussianReconstructionDistribution,
@@ -35,15 +34,15 @@ Grads = Params
 _Back = Callable[[Array, Grads, bool], "Array | None"]
 
 
-class VariationalAutoencoder(FeedForwardLayer, frozen=True, kw_only=True, tag="variational_autoencoder"):
+class VariationalAutoencoder(FeedForwardLayer, tag="variational_autoencoder"):
     """Variational autoencoder with ``n_out`` latent values.
 
     ``activation`` is that of the hidden layers of encoder and decoder, ``pzx_activation`` that of mean and log
     variance. ``num_samples`` latent values are drawn for every example in pretraining.
     """
 
-    pretrains: ClassVar[bool] = True
-    weights: ClassVar[frozenset[str]] = frozenset(
+    pretrains = True
+    weights = frozenset(
         {f"{part}{i}W" for part in "ed" for i in range(_MOST_LAYERS)}
         | {f"{part}W" for part in (_MEAN, _LOG_VARIANCE, _OUT)}
     )
@@ -64,7 +63,7 @@ class VariationalAutoencoder(FeedForwardLayer, frozen=True, kw_only=True, tag="v
             sizes = getattr(self, field)
             if not 1 <= len(sizes) <= _MOST_LAYERS or min(sizes) < 1:
                 raise ConfError(f"{self.title()}: {field} is {sizes}; give one positive size for each hidden layer")
-        resolve_name(self, self.title(), "pzx_activation", ACTIVATIONS, "activation")
+        self.resolve("pzx_activation", ACTIVATIONS, "activation")
         if self.num_samples < 1:
             raise ConfError(f"{self.title()}: num_samples={self.num_samples}; at least 1 is needed")
 
@@ -72,7 +71,7 @@ class VariationalAutoencoder(FeedForwardLayer, frozen=True, kw_only=True, tag="v
         """Return whether only pretraining changes a parameter: all but those on the way to the mean."""
         return not name.startswith(("e", _MEAN))
 
-    def param_shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    def param_shapes(self) -> ParamShapes:
         """Return encoder, mean, log variance, decoder, and what describes p(x|z): each ``W``, then ``b``."""
         shapes: list[tuple[str, tuple[int, ...]]] = []
         for name, below, above in self._parts():

@@ -13,7 +13,7 @@ from dl4jlegacy.arrays.backend import Array, get_array_module
 from dl4jlegacy.errors import ConfError, ShapeError
 from dl4jlegacy.nn.arguments import resolve_name
 
-__all__ = ["PAIRS", "Mode", "Window", "check_window"]
+__all__ = ["PAIRS", "Mode", "Window", "check_window", "image_windows", "time_window"]
 
 Mode = Literal["truncate", "same", "strict"]
 PAIRS = {"kernel_size": 2, "stride": 2, "padding": 2, "dilation": 2}
@@ -137,3 +137,28 @@ class Window:
     def _met(self, place: int) -> slice:
         start = place * self.dilation
         return slice(start, start + (self.out - 1) * self.stride + 1, self.stride)
+
+
+def image_windows(layer: Any, shape: tuple[int, int]) -> tuple[Window, Window]:
+    """Return a layer's windows along both axes of images of ``shape`` (height, width)."""
+    sizes = zip(shape, layer.kernel_size, layer.stride, layer.padding, getattr(layer, "dilation", (1, 1)), strict=True)
+    rows, columns = (
+        Window.along(
+            axis, size, kernel=kernel, stride=stride, padding=padding, dilation=dilation, mode=layer.convolution_mode
+        )
+        for axis, (size, kernel, stride, padding, dilation) in zip(("height", "width"), sizes, strict=True)
+    )
+    return rows, columns
+
+
+def time_window(layer: Any, steps: int) -> Window:
+    """Return a layer's window along sequences of so many time steps."""
+    return Window.along(
+        "length",
+        steps,
+        kernel=layer.kernel_size,
+        stride=layer.stride,
+        padding=layer.padding,
+        dilation=getattr(layer, "dilation", 1),
+        mode=layer.convolution_mode,
+    )

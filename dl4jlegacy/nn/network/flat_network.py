@@ -16,7 +16,8 @@ from dl4jlegacy.errors import NotFiniteError, ShapeError, counted
 from dl4jlegacy.kernels import load
 from dl4jlegacy.kernels.protocol import Kernels, device_kernels
 from dl4jlegacy.nn.arrays import is_data_set
-from dl4jlegacy.nn.evaluation.evaluate import Compared
+from dl4jlegacy.nn.evaluation.classification import Evaluation
+from dl4jlegacy.nn.evaluation.evaluate import Compared, do_evaluation
 from dl4jlegacy.nn.layers.layer import Layer
 from dl4jlegacy.nn.layers.sequences import Memory
 from dl4jlegacy.nn.listeners import TrainingListener
@@ -26,6 +27,7 @@ from dl4jlegacy.nn.network.cuda_graphs import Arrays, CapturedSteps, Run
 from dl4jlegacy.nn.optimization.step import Step, Workspace, flat_vector
 from dl4jlegacy.nn.parameters import ParamLayout
 from dl4jlegacy.nn.rounding import warn_of_rounding
+from dl4jlegacy.nn.summary import summarize
 from dl4jlegacy.system.resources import check_memory
 
 __all__ = ["FlatNetwork", "row_slices"]
@@ -47,6 +49,8 @@ class FlatNetwork(ABC):
     then 0-d arrays: ``float()`` of one waits for the GPU. Nothing else in training does, so a score or parameter that
     is not finite is not found at once there, but by ``check_finite``, which ``fit`` calls at its end.
     """
+
+    conf: Any
 
     def __init__(self, conf: Any, layers: Sequence[Layer], titles: Sequence[str], kernels: Kernels | None) -> None:
         self.kernels = kernels or load()
@@ -94,8 +98,47 @@ class FlatNetwork(ABC):
         """Return the loss of every example of a batch, and what evaluations compare of it."""
 
     @abstractmethod
+    def compared(self, batch: Any) -> list[Compared]:
+        """Return what evaluations compare of a batch, for every output."""
+
+    @abstractmethod
+    def output(self, x: Any, features_mask: Any = None) -> Array:
+        """Return the (first) output for features as in ``fit_batch``."""
+
+    @property
+    @abstractmethod
+    def n_out(self) -> int:
+        """Values of the (first) output for one example; for sequences, for one time step."""
+
+    @abstractmethod
     def _whole(self, features: Any, labels: Any) -> Any:
         """Return features and labels, as given to ``score`` or ``evaluate``, as one data set."""
+
+    def summary(self, batch_size: int = 32) -> str:
+        """Return a table of the layers and vertices: shapes, parameters, work; and the memory of a batch."""
+        return summarize(self.conf).text(batch_size)
+
+    def predict(self, x: Any) -> Array:
+        """Return the most probable class of every example, in the (first) output, ``(examples,)``."""
+        classes: Array = to_host(self.output(x)).argmax(axis=1)
+        return classes
+
+    def evaluate(self, data: Any, labels: Any = None, label_names: Any = None) -> Any:
+        """Return the metrics of the (first) output as classes, an ``Evaluation``, for one epoch of data as in ``fit``.
+
+        Args:
+            data: an iterator, a data set, or features.
+            labels: of features; for an iterator or a data set the second argument may be ``label_names``.
+            label_names: names of the classes, for the report; or an evaluation of another kind, such as
+                ``ROCMultiClass()``, which is made, and returned.
+        """
+        if is_data_set(data):
+            label_names = labels if label_names is None else label_names
+        else:
+            data = self._whole(data, labels)
+        evaluation = label_names if hasattr(label_names, "eval") else Evaluation(self.n_out, label_names)
+        do_evaluation(self, data, evaluation)
+        return evaluation
 
     def score(self, data: Any, labels: Any = None) -> float:
         """Return the mean loss of the examples, without drop-out, plus the regularization term.
@@ -171,6 +214,16 @@ class FlatNetwork(ABC):
                 "do both sides use the same updaters?"
             )
         self._state[...] = asarray(state, like=self._state)
+
+    def update_from(self, gradient: Array, *, iteration: int) -> None:
+        """Apply a gradient computed elsewhere (regularization is added here) to the parameters, in place."""
+        self.layout.check("the given gradient", gradient)
+        self._gradient[...] = asarray(gradient, like=self._gradient)
+        self._apply(iteration)
+
+    def rnn_clear_previous_state(self) -> None:
+        """Let the next ``rnn_time_step`` begin new sequences."""
+        self._memory.clear()
 
     def reset_updater(self) -> None:
         """Begin the updater's state anew."""

@@ -29,8 +29,7 @@ from dl4jlegacy.nn.arrays import (
     warn_of_one_batch,
 )
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
-from dl4jlegacy.nn.evaluation.classification import Evaluation
-from dl4jlegacy.nn.evaluation.evaluate import Compared, compared, do_evaluation, label_mask
+from dl4jlegacy.nn.evaluation.evaluate import Compared, compared, label_mask
 from dl4jlegacy.nn.foreign import check_configuration
 from dl4jlegacy.nn.formats import mask_to_internal, to_external
 from dl4jlegacy.nn.layers.layer import PretrainLayer
@@ -38,7 +37,6 @@ from dl4jlegacy.nn.layers.sequences import Memory, as_sequences, layer_states, s
 from dl4jlegacy.nn.network.flat_network import FlatNetwork, row_slices
 from dl4jlegacy.nn.network.sparse_input import SparseInput
 from dl4jlegacy.nn.network.stack import Stack
-from dl4jlegacy.nn.summary import summarize
 
 __all__ = ["MultiLayerNetwork"]
 
@@ -61,6 +59,7 @@ class MultiLayerNetwork(FlatNetwork):
     in ``FlatNetwork``.
     """
 
+    conf: MultiLayerConfiguration
     pretrains_and_finetunes: ClassVar[bool] = False  # ``fit`` does both, whatever the configuration says
 
     def __init__(self, conf: MultiLayerConfiguration, *, kernels: Kernels | None = None, init: bool = True) -> None:
@@ -85,10 +84,6 @@ class MultiLayerNetwork(FlatNetwork):
         self._init_params()
         self.pretrain_iterations.clear()
         return self
-
-    def summary(self, batch_size: int = 32) -> str:
-        """Return a table of the layers: shapes of what leaves them, parameters, work; and the memory of a batch."""
-        return summarize(self.conf).text(batch_size)
 
     def clone(self) -> MultiLayerNetwork:
         """Return an independent copy with the same parameters, updater state and iteration, without listeners."""
@@ -219,12 +214,6 @@ class MultiLayerNetwork(FlatNetwork):
             score = self._add_penalty(loss, layer)
         return self._gradient, self._check_score(score, self._activations(x), layer)
 
-    def update_from(self, gradient: Array, *, iteration: int) -> None:
-        """Apply a gradient computed elsewhere (regularization is added here) to the parameters, in place."""
-        self.layout.check("the given gradient", gradient)
-        self._gradient[...] = asarray(gradient, like=self._gradient)
-        self._apply(iteration)
-
     # -- training ----------------------------------------------------------------------------------------------------
 
     def fit(self, data: Any, labels: Any = None, epochs: int | None = None, *, batch_size: int = 32) -> None:
@@ -325,11 +314,6 @@ class MultiLayerNetwork(FlatNetwork):
         self._check_output([whole], lambda rows: self._named_activations(x[rows]))
         return whole, xp.concatenate(masks) if masks else None
 
-    def predict(self, x: Array | SparseFeatures) -> Array:
-        """Return the most probable class of every example, ``(examples,)``."""
-        classes: Array = to_host(self.output(x)).argmax(axis=1)
-        return classes
-
     def feed_forward(self, x: Array) -> list[Array]:
         """Return the input and every layer's output as they look outside (see ``input_type``), copied."""
         x, _ = self._stack.prepare(self._dtype, x, None)
@@ -367,10 +351,6 @@ class MultiLayerNetwork(FlatNetwork):
         self._check_output([y])
         return y[:, :, -1] if is_one and y.ndim == 3 else y
 
-    def rnn_clear_previous_state(self) -> None:
-        """Let the next ``rnn_time_step`` begin new sequences."""
-        self._memory.clear()
-
     def rnn_get_previous_state(self, layer: int) -> dict[str, Array]:
         """Return a layer's state by name (``h``, ``c``), each ``(examples, units)``; empty before the first step."""
         return layer_states(self._memory, layer)
@@ -397,26 +377,6 @@ class MultiLayerNetwork(FlatNetwork):
             mask = as_contiguous(mask, self.kernels.xp, self._dtype)
         layer = self._stack.output_layer()
         return to_host(layer.scores(labels, y, mask)), compared(layer, labels, y, data.labels_mask, own)
-
-    def evaluate(self, data: Any, labels: Any = None, label_names: Any = None) -> Any:
-        """Return the classification metrics, an ``Evaluation``, on data as in ``fit`` (one epoch of an iterator).
-
-        Args:
-            data: an iterator, a ``DataSet``, or features.
-            labels: of features; for an iterator or a data set the second argument may be ``label_names``.
-            label_names: names of the classes, for the report; or an evaluation of another kind, such as
-                ``ROCMultiClass()``, which is made, and returned.
-        """
-        if is_data_set(data):
-            label_names = labels if label_names is None else label_names
-        else:
-            data = self._whole(data, labels)
-        if hasattr(label_names, "eval"):
-            do_evaluation(self, data, label_names)
-            return label_names
-        evaluation = Evaluation(self.n_out, label_names)
-        do_evaluation(self, data, evaluation)
-        return evaluation
 
     # -- inside ------------------------------------------------------------------------------------------------------
 

@@ -75,16 +75,6 @@ def _softmax(z: Array) -> Array:
     return y
 
 
-def _softmax_backward(dy: Array, z: Array, y: Array) -> Array:
-    result: Array = y * (dy - (dy * y).sum(axis=1, keepdims=True))
-    return result
-
-
-def _softmax_from_log(dlog: Array, z: Array, y: Array) -> Array:
-    result: Array = dlog - y * dlog.sum(axis=1, keepdims=True)
-    return result
-
-
 def _softmax_from_logit(dlogit: Array, z: Array, y: Array) -> Array:
     """``logit y_k = z_k - log sum_{j != k} exp(z_j)``, whose derivative is a softmax over the values besides ``k``.
 
@@ -100,11 +90,6 @@ def _softmax_from_logit(dlogit: Array, z: Array, y: Array) -> Array:
     shares = xp.where(top, 0, dlogit / xp.where(top, 1, 1 - y))
     largest = (dlogit * top).sum(axis=1, keepdims=True)
     result: Array = dlogit - y * (shares.sum(axis=1, keepdims=True) - shares) - largest * besides
-    return result
-
-
-def _sigmoid_from_log(dlog: Array, z: Array, y: Array) -> Array:
-    result: Array = dlog * (1 - y)
     return result
 
 
@@ -149,11 +134,6 @@ def _gated(gate: Forward, gate_slope: Slope) -> tuple[Forward, Slope]:
     return forward, slope
 
 
-def _mish_slope(xp: ModuleType, z: Array, g: Array) -> Array:
-    result: Array = (1 - g * g) * _sigmoid(xp, z)
-    return result
-
-
 def _rrelu_sample(z: Array, uniforms: Array) -> Array:
     slope = uniforms * (RRELU_UPPER - RRELU_LOWER)
     slope += RRELU_LOWER
@@ -192,7 +172,7 @@ def _table() -> dict[str, Activation]:
     swish = _gated(_sigmoid, lambda xp, z, g: g * (1 - g))
     # Legacy: DL4J's default GELU is this approximation (Hendrycks and Gimpel 2016, section 2), not the erf form.
     gelu = _gated(lambda xp, z: _sigmoid(xp, GELU_SLOPE * z), lambda xp, z, g: GELU_SLOPE * g * (1 - g))
-    mish = _gated(lambda xp, z: tanh(softplus(z)), _mish_slope)
+    mish = _gated(lambda xp, z: tanh(softplus(z)), lambda xp, z, g: (1 - g * g) * _sigmoid(xp, z))
     mean = (RRELU_LOWER + RRELU_UPPER) / 2
     entries = [
         _pointwise("cube", lambda xp, z: integer_power(z, 3), lambda xp, z, y: 3 * z * z),
@@ -216,9 +196,10 @@ def _table() -> dict[str, Activation]:
         _pointwise("selu", lambda xp, z: SELU_SCALE * xp.where(z > 0, z, SELU_ALPHA * _expm1_negative(xp, z)),
                    lambda xp, z, y: xp.where(z > 0, SELU_SCALE, y + SELU_SCALE * SELU_ALPHA), smooth=False),
         _pointwise("sigmoid", _sigmoid, lambda xp, z, y: y * (1 - y),
-                   from_log=_sigmoid_from_log, from_logit=lambda dlogit, z, y: dlogit.copy()),
-        Activation("softmax", _softmax, _softmax_backward,
-                   from_log=_softmax_from_log, from_logit=_softmax_from_logit),
+                   from_log=lambda dlog, z, y: dlog * (1 - y), from_logit=lambda dlogit, z, y: dlogit.copy()),
+        Activation("softmax", _softmax, lambda dy, z, y: y * (dy - (dy * y).sum(axis=1, keepdims=True)),
+                   from_log=lambda dlog, z, y: dlog - y * dlog.sum(axis=1, keepdims=True),
+                   from_logit=_softmax_from_logit),
         _pointwise("softplus", lambda xp, z: softplus(z), lambda xp, z, y: _sigmoid(xp, z),
                    from_log=_softplus_from_log),
         _pointwise("softsign", lambda xp, z: z / (1 + xp.abs(z)), lambda xp, z, y: 1 / (1 + xp.abs(z)) ** 2),

@@ -183,33 +183,10 @@ def _binary_slope(labels: Array, y: Array) -> Array:
     return result
 
 
-def _cross_entropy(labels: Array, y: Array) -> Array:
-    result: Array = -labels * log(_clip(y, SOFTMAX_CLIP))
-    return result
-
-
-def _cross_entropy_slope(labels: Array, y: Array) -> Array:
-    result: Array = -labels / _clip(y, SOFTMAX_CLIP)
-    return result
-
-
-def _cross_entropy_log_slope(labels: Array, y: Array) -> Array:
-    return -labels
-
-
 def _kl(labels: Array, y: Array) -> Array:
     p = _clip(labels, EPS, 1)
     result: Array = p * log(p / _clip(y, EPS, 1))
     return result
-
-
-def _kl_slope(labels: Array, y: Array) -> Array:
-    result: Array = -_clip(labels, EPS, 1) / _clip(y, EPS)
-    return result
-
-
-def _kl_log_slope(labels: Array, y: Array) -> Array:
-    return -_clip(labels, EPS, 1)
 
 
 def _norms(labels: Array, y: Array) -> tuple[Array, Array]:
@@ -236,17 +213,6 @@ def _cosine_slope(labels: Array, y: Array, weights: Array | None) -> Array:
 
 def _margin(labels: Array, y: Array) -> Array:
     return _clip(1 - labels * y, 0)
-
-
-def _percentage(labels: Array, y: Array) -> Array:
-    # Legacy: DL4J divides by a label of zero; a floor keeps the score finite.
-    result: Array = _absolute(labels, y) / _clip(abs(labels), EPS)
-    return result
-
-
-def _percentage_slope(labels: Array, y: Array) -> Array:
-    result: Array = _absolute_slope(labels, y) / _clip(abs(labels), EPS)
-    return result
 
 
 def _log_ratio(labels: Array, y: Array) -> Array:
@@ -280,7 +246,11 @@ def _table() -> dict[str, Loss]:
     squared_slope: Terms = lambda labels, y: 2 * (y - labels)  # noqa: E731
     difference: Terms = lambda labels, y: y - labels  # noqa: E731
     binary = (_binary, _binary_slope)
-    several = (_cross_entropy, _cross_entropy_slope)
+    several: tuple[Terms, Terms] = (
+        lambda labels, y: -labels * log(_clip(y, SOFTMAX_CLIP)),
+        lambda labels, y: -labels / _clip(y, SOFTMAX_CLIP),
+    )
+    negative: Terms = lambda labels, y: -labels  # noqa: E731
     entries = [
         _separable("l2", _squared, squared_slope),
         _separable("mse", _squared, squared_slope, mean=True),
@@ -291,15 +261,19 @@ def _table() -> dict[str, Loss]:
         # Legacy: 0.9.1 scores this with the Kullback-Leibler formula but pretrains with the gradient of the binary
         # cross-entropy that the name meant in 2014; here score and gradient belong together.
         _separable("reconstruction_crossentropy", *binary, natural="sigmoid", logit_slope=difference),
-        _separable("mcxent", *several, natural="softmax", log_slope=_cross_entropy_log_slope),
-        _separable("negativeloglikelihood", *several, natural="softmax", log_slope=_cross_entropy_log_slope),
-        _separable("sparse_mcxent", *several, natural="softmax", log_slope=_cross_entropy_log_slope, indices=True),
-        _separable("kl_divergence", _kl, _kl_slope, log_slope=_kl_log_slope),
+        _separable("mcxent", *several, natural="softmax", log_slope=negative),
+        _separable("negativeloglikelihood", *several, natural="softmax", log_slope=negative),
+        _separable("sparse_mcxent", *several, natural="softmax", log_slope=negative, indices=True),
+        _separable("kl_divergence", _kl, lambda labels, y: -_clip(labels, EPS, 1) / _clip(y, EPS),
+                   log_slope=lambda labels, y: -_clip(labels, EPS, 1)),
         Loss("cosine_proximity", _cosine, _cosine_slope),
         _separable("hinge", _margin, lambda labels, y: -labels * (labels * y < 1)),
         _separable("squared_hinge", lambda labels, y: _margin(labels, y) ** 2,
                    lambda labels, y: -2 * labels * _margin(labels, y)),
-        _separable("mean_absolute_percentage_error", _percentage, _percentage_slope, scale=100.0, mean=True),
+        # Legacy: DL4J divides by a label of zero; a floor keeps the score finite.
+        _separable("mean_absolute_percentage_error",
+                   lambda labels, y: _absolute(labels, y) / _clip(abs(labels), EPS),
+                   lambda labels, y: _absolute_slope(labels, y) / _clip(abs(labels), EPS), scale=100.0, mean=True),
         _separable("mean_squared_logarithmic_error", lambda labels, y: _log_ratio(labels, y) ** 2,
                    lambda labels, y: 2 * _log_ratio(labels, y) / (1 + y), mean=True),
         _separable("poisson", lambda labels, y: y - labels * log(_clip(y, SOFTMAX_CLIP)),

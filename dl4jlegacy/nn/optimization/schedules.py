@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import math
 
-import msgspec
-
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.elementary import exp, integer_power, positive_power
-from dl4jlegacy.nn.arguments import Described
+from dl4jlegacy.nn.arguments import Tagged
 
 __all__ = [
     "Changes",
@@ -34,25 +32,18 @@ Changes = dict[int, float]
 """Iteration to the value from there on."""
 
 
-class _Schedule(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    tag_field="type",
-    tag=True,
-    forbid_unknown_fields=True,
-    metaclass=Described,
-):
+class _Schedule(Tagged, tag=True):
+    def __post_init__(self) -> None:
+        for name in ("steps", "max_iterations"):
+            if not (steps := getattr(self, name, 1)) > 0:
+                raise ConfError(f"{type(self).__name__}: {name} is {steps}; it must be positive")
+
     def value(self, base: float, iteration: int) -> float:
         """Return the rate at ``iteration`` (from 0) for the base rate ``base``."""
         raise NotImplementedError
 
-    def _check_steps(self, name: str, steps: float) -> None:
-        if not steps > 0:
-            raise ConfError(f"{type(self).__name__}: {name} is {steps}; it must be positive")
 
-
-class ExponentialSchedule(_Schedule, frozen=True, kw_only=True):
+class ExponentialSchedule(_Schedule):
     """``base gamma^t``."""
 
     gamma: float
@@ -62,7 +53,7 @@ class ExponentialSchedule(_Schedule, frozen=True, kw_only=True):
         return float(base * integer_power(self.gamma, iteration))
 
 
-class InverseSchedule(_Schedule, frozen=True, kw_only=True):
+class InverseSchedule(_Schedule):
     """``base / (1 + gamma t)^power``."""
 
     gamma: float
@@ -73,21 +64,18 @@ class InverseSchedule(_Schedule, frozen=True, kw_only=True):
         return float(base / positive_power(1 + self.gamma * iteration, self.power))
 
 
-class StepSchedule(_Schedule, frozen=True, kw_only=True):
+class StepSchedule(_Schedule):
     """``base decay_rate^floor(t / steps)``."""
 
     decay_rate: float
     steps: float
-
-    def __post_init__(self) -> None:
-        self._check_steps("steps", self.steps)
 
     def value(self, base: float, iteration: int) -> float:
         """Return the rate at ``iteration``."""
         return float(base * integer_power(self.decay_rate, math.floor(iteration / self.steps)))
 
 
-class TorchStepSchedule(_Schedule, frozen=True, kw_only=True):
+class TorchStepSchedule(_Schedule):
     """Times ``decay_rate`` at every iteration above 1 that ``steps`` divides.
 
     Legacy: DL4J tests ``steps % t == 0`` (whether the iteration divides ``steps``); this is what Torch does.
@@ -96,37 +84,28 @@ class TorchStepSchedule(_Schedule, frozen=True, kw_only=True):
     decay_rate: float
     steps: int
 
-    def __post_init__(self) -> None:
-        self._check_steps("steps", self.steps)
-
     def value(self, base: float, iteration: int) -> float:
         """Return the rate at ``iteration``."""
         skipped = 1 if self.steps == 1 and iteration >= 1 else 0
         return float(base * integer_power(self.decay_rate, iteration // self.steps - skipped))
 
 
-class PolySchedule(_Schedule, frozen=True, kw_only=True):
+class PolySchedule(_Schedule):
     """``base (1 - t / max_iterations)^power``, and 0 from ``max_iterations`` on."""
 
     max_iterations: int
     power: float = 1.0
-
-    def __post_init__(self) -> None:
-        self._check_steps("max_iterations", self.max_iterations)
 
     def value(self, base: float, iteration: int) -> float:
         """Return the rate at ``iteration``."""
         return float(base * positive_power(max(0.0, 1 - iteration / self.max_iterations), self.power))
 
 
-class SigmoidSchedule(_Schedule, frozen=True, kw_only=True):
+class SigmoidSchedule(_Schedule):
     """``base / (1 + exp(-gamma (t - steps)))``: falls around ``steps`` if ``gamma`` is negative, rises if positive."""
 
     gamma: float
     steps: int
-
-    def __post_init__(self) -> None:
-        self._check_steps("steps", self.steps)
 
     def value(self, base: float, iteration: int) -> float:
         """Return the rate at ``iteration``."""
@@ -134,7 +113,7 @@ class SigmoidSchedule(_Schedule, frozen=True, kw_only=True):
         return float(base / (1 + exp(x)))
 
 
-class MapSchedule(_Schedule, frozen=True, kw_only=True):
+class MapSchedule(_Schedule):
     """The value of the greatest key that the iteration has reached; the base rate before the first."""
 
     values: Changes

@@ -16,7 +16,7 @@ import msgspec
 from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
 from dl4jlegacy.kernels.protocol import Kernels
-from dl4jlegacy.nn.arguments import Described, spelled
+from dl4jlegacy.nn.arguments import Tagged, spelled
 from dl4jlegacy.nn.optimization.schedules import Changes, Schedule, check_changes, value_at
 
 __all__ = [
@@ -40,15 +40,7 @@ __all__ = [
 ]
 
 
-class _Updater(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    tag_field="type",
-    tag=True,
-    forbid_unknown_fields=True,
-    metaclass=Described,
-):
+class _Updater(Tagged, tag=True):
     positional: ClassVar[tuple[str, ...]] = ()
     vectors: ClassVar[int] = 0  # state vectors as long as the parameters
 
@@ -84,16 +76,19 @@ class _Updater(
                 f"got {gradient.size} and {state.size}"
             )
         parts = [state[k * n : (k + 1) * n] for k in range(self.vectors)]
-        return self._apply(params, gradient, parts, iteration, kernels)
+        kernel = getattr(kernels, type(self).__name__.lower())
+        is_finite: bool = kernel(params, gradient, *parts, *self._constants(iteration))
+        return is_finite
 
-    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> bool:
-        raise NotImplementedError
+    def _constants(self, iteration: int) -> tuple[float, ...]:
+        """Return what the kernel, which is called as the class, takes behind the vectors of state."""
+        return ()
 
 
 _DECAYS = frozenset({"beta1", "beta2", "rho", "decay"})
 
 
-class _Rated(_Updater, frozen=True, kw_only=True):
+class _Rated(_Updater):
     positional: ClassVar[tuple[str, ...]] = ("learning_rate",)
     learning_rate: float = 1e-3
     schedule: Schedule | None = None
@@ -103,39 +98,37 @@ class _Rated(_Updater, frozen=True, kw_only=True):
         return self.learning_rate if self.schedule is None else self.schedule.value(self.learning_rate, iteration)
 
 
-class Sgd(_Rated, frozen=True, kw_only=True):
+class Sgd(_Rated):
     """``up = lr g``."""
 
-    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> bool:
-        return kernels.sgd(params, gradient, self.rate(iteration))
+    def _constants(self, iteration: int) -> tuple[float, ...]:
+        return (self.rate(iteration),)
 
 
-class Nesterovs(_Rated, frozen=True, kw_only=True):
+class Nesterovs(_Rated):
     """Momentum that looks ahead (Nesterov 1983, as Sutskever et al. 2013); ``v' = mu v - lr g``.
 
     ``momentum_after`` maps an iteration to the momentum from there on.
     """
 
-    positional: ClassVar[tuple[str, ...]] = ("learning_rate", "momentum")
-    vectors: ClassVar[int] = 1
+    positional = ("learning_rate", "momentum")
+    vectors = 1
     learning_rate: float = 0.1
     momentum: float = 0.9
-    momentum_after: Changes = {}
+    momentum_after: Changes = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_changes("Nesterovs.momentum_after", self.momentum_after)
 
-    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> bool:
-        (v,) = parts
-        momentum = value_at(self.momentum_after, self.momentum, iteration)
-        return kernels.nesterovs(params, gradient, v, self.rate(iteration), momentum)
+    def _constants(self, iteration: int) -> tuple[float, ...]:
+        return self.rate(iteration), value_at(self.momentum_after, self.momentum, iteration)
 
 
-class AdaGrad(_Rated, frozen=True, kw_only=True):
+class AdaGrad(_Rated):
     """Duchi et al. 2011: ``h += g^2; up = lr g / (sqrt(h) + epsilon)``; as ND4J, h begins at 1e-6, for any epsilon."""
 
-    vectors: ClassVar[int] = 1
+    vectors = 1
     learning_rate: float = 0.1
     epsilon: float = 1e-6
 
@@ -144,15 +137,14 @@ class AdaGrad(_Rated, frozen=True, kw_only=True):
         """See above."""
         return 1e-6
 
-    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> bool:
-        (h,) = parts
-        return kernels.adagrad(params, gradient, h, self.rate(iteration), self.epsilon)
+    def _constants(self, iteration: int) -> tuple[float, ...]:
+        return self.rate(iteration), self.epsilon
 
 
-class RmsProp(_Rated, frozen=True, kw_only=True):
+class RmsProp(_Rated):
     """Tieleman and Hinton 2012: AdaGrad with a decaying mean of ``g^2``, which begins at epsilon, as ND4J's."""
 
-    vectors: ClassVar[int] = 1
+    vectors = 1
     learning_rate: float = 0.1
     decay: float = 0.95
     epsilon: float = 1e-8
@@ -162,87 +154,62 @@ class RmsProp(_Rated, frozen=True, kw_only=True):
         """See above."""
         return self.epsilon
 
-    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> bool:
-        (c,) = parts
-        return kernels.rmsprop(params, gradient, c, self.rate(iteration), self.decay, self.epsilon)
+    def _constants(self, iteration: int) -> tuple[float, ...]:
+        return self.rate(iteration), self.decay, self.epsilon
 
 
-class _Moments(_Rated, frozen=True, kw_only=True):
+class _Moments(_Rated):
     """What Adam and its relatives have in common: two decay rates and the kernel's argument order."""
 
-    vectors: ClassVar[int] = 2
+    vectors = 2
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
 
-    def _constants(self, iteration: int) -> tuple[float, float, float, float, int]:
+    def _constants(self, iteration: int) -> tuple[float, ...]:
         return self.rate(iteration), self.beta1, self.beta2, self.epsilon, iteration
 
 
-class Adam(_Moments, frozen=True, kw_only=True):
+class Adam(_Moments):
     """Kingma and Ba 2014; state ``[m | v]``."""
 
-    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> bool:
-        m, v = parts
-        return kernels.adam(params, gradient, m, v, *self._constants(iteration))
 
-
-class AdaMax(_Moments, frozen=True, kw_only=True):
+class AdaMax(_Moments):
     """Kingma and Ba 2014, section 7.1: the infinity norm in place of v; state ``[m | u]``.
 
     ``epsilon`` has no part in its steps, as in DL4J, whose files have it (``check_idle``).
     """
 
-    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> bool:
-        m, u = parts
-        return kernels.adamax(params, gradient, m, u, *self._constants(iteration))
 
-
-class Nadam(_Moments, frozen=True, kw_only=True):
+class Nadam(_Moments):
     """Dozat 2016: Adam with Nesterov's look-ahead; as DL4J, v is not corrected for its bias; state ``[m | v]``."""
 
-    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> bool:
-        m, v = parts
-        return kernels.nadam(params, gradient, m, v, *self._constants(iteration))
 
-
-class AMSGrad(_Moments, frozen=True, kw_only=True):
+class AMSGrad(_Moments):
     """Reddi et al. 2018: Adam whose v never falls; state ``[m | v | v_hat]``."""
 
-    vectors: ClassVar[int] = 3
-
-    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> bool:
-        m, v, v_hat = parts
-        return kernels.amsgrad(params, gradient, m, v, v_hat, *self._constants(iteration))
+    vectors = 3
 
 
-class AdaBelief(_Moments, frozen=True, kw_only=True):
+class AdaBelief(_Moments):
     """Zhuang et al. 2020: Adam with the variance of g around m in place of v; state ``[m | s]``."""
 
     epsilon: float = 1e-14
 
-    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> bool:
-        m, s = parts
-        return kernels.adabelief(params, gradient, m, s, *self._constants(iteration))
 
-
-class AdaDelta(_Updater, frozen=True, kw_only=True):
+class AdaDelta(_Updater):
     """Zeiler 2012; there is no learning rate; state ``[msg | msdx]``."""
 
-    vectors: ClassVar[int] = 2
+    vectors = 2
     rho: float = 0.95
     epsilon: float = 1e-6
 
-    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> bool:
-        msg, msdx = parts
-        return kernels.adadelta(params, gradient, msg, msdx, self.rho, self.epsilon)
+    def _constants(self, iteration: int) -> tuple[float, ...]:
+        return self.rho, self.epsilon
 
 
-class NoOp(_Updater, frozen=True, kw_only=True):
+class NoOp(_Updater):
     """``up = g``: for gradient checks, and for gradients that are steps already."""
-
-    def _apply(self, params: Array, gradient: Array, parts: list[Array], iteration: int, kernels: Kernels) -> bool:
-        return kernels.noop(params, gradient)
 
 
 Updater = Sgd | Nesterovs | AdaGrad | RmsProp | Adam | AdaMax | AdaDelta | Nadam | AMSGrad | AdaBelief | NoOp

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -19,7 +18,7 @@ from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.errors import ConfError, nearest
 from dl4jlegacy.kernels import draws, load
 from dl4jlegacy.kernels.elementary import exp
-from dl4jlegacy.nn.arguments import Described
+from dl4jlegacy.nn.arguments import Tagged
 
 __all__ = [
     "WEIGHT_INITS",
@@ -39,20 +38,13 @@ Shape = tuple[int, ...]
 _BLOCK = 32  # rows that are made orthonormal at a time
 
 
-class _Distribution(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    tag_field="type",
-    forbid_unknown_fields=True,
-    metaclass=Described,
-):
+class _Distribution(Tagged):
     def sample(self, generator: np.random.Generator, shape: Shape) -> Array:
         """Return float64 values of ``shape``."""
         raise NotImplementedError
 
 
-class NormalDistribution(_Distribution, frozen=True, kw_only=True, tag="normal"):
+class NormalDistribution(_Distribution, tag="normal"):
     """Gaussian; ``std`` is a standard deviation."""
 
     mean: float = 0.0
@@ -66,7 +58,7 @@ class NormalDistribution(_Distribution, frozen=True, kw_only=True, tag="normal")
         return draws.normal(generator, shape, self.mean, self.std)
 
 
-class UniformDistribution(_Distribution, frozen=True, kw_only=True, tag="uniform"):
+class UniformDistribution(_Distribution, tag="uniform"):
     """Uniform on ``[lower, upper)``."""
 
     lower: float = -1.0
@@ -81,7 +73,7 @@ class UniformDistribution(_Distribution, frozen=True, kw_only=True, tag="uniform
         return draws.uniform(generator, shape, self.lower, self.upper)
 
 
-class BinomialDistribution(_Distribution, frozen=True, kw_only=True, tag="binomial"):
+class BinomialDistribution(_Distribution, tag="binomial"):
     """Number of successes in ``number_of_trials``."""
 
     number_of_trials: int = 1
@@ -99,7 +91,7 @@ class BinomialDistribution(_Distribution, frozen=True, kw_only=True, tag="binomi
         return draws.binomial(generator, shape, self.number_of_trials, self.probability_of_success)
 
 
-class ConstantDistribution(_Distribution, frozen=True, kw_only=True, tag="constant"):
+class ConstantDistribution(_Distribution, tag="constant"):
     """The same ``value`` everywhere."""
 
     value: float = 0.0
@@ -109,7 +101,7 @@ class ConstantDistribution(_Distribution, frozen=True, kw_only=True, tag="consta
         return np.full(shape, self.value)
 
 
-class LogNormalDistribution(_Distribution, frozen=True, kw_only=True, tag="lognormal"):
+class LogNormalDistribution(_Distribution, tag="lognormal"):
     """Exponential of a Gaussian with ``mean`` and ``std``."""
 
     mean: float = 0.0
@@ -124,7 +116,7 @@ class LogNormalDistribution(_Distribution, frozen=True, kw_only=True, tag="logno
         return values
 
 
-class TruncatedNormalDistribution(_Distribution, frozen=True, kw_only=True, tag="truncated_normal"):
+class TruncatedNormalDistribution(_Distribution, tag="truncated_normal"):
     """Gaussian whose values beyond two standard deviations are drawn again."""
 
     mean: float = 0.0
@@ -138,7 +130,7 @@ class TruncatedNormalDistribution(_Distribution, frozen=True, kw_only=True, tag=
         return self.mean + self.std * _truncated(generator, shape)
 
 
-class OrthogonalDistribution(_Distribution, frozen=True, kw_only=True, tag="orthogonal"):
+class OrthogonalDistribution(_Distribution, tag="orthogonal"):
     """Rows (or columns, the fewer) orthonormal, times ``gain`` (Saxe et al. 2013)."""
 
     gain: float = 1.0

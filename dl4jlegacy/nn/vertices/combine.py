@@ -16,7 +16,7 @@ import msgspec
 
 from dl4jlegacy.arrays.backend import Array, get_array_module
 from dl4jlegacy.errors import ConfError, ShapeError
-from dl4jlegacy.nn.arguments import Described, resolve_name
+from dl4jlegacy.nn.arguments import Tagged
 from dl4jlegacy.nn.input_type import (
     AnyInputType,
     InputTypeConvolutional,
@@ -29,6 +29,7 @@ from dl4jlegacy.nn.optimization.step import Step
 __all__ = [
     "ElementWiseVertex",
     "GraphVertex",
+    "Inputs",
     "L2NormalizeVertex",
     "L2Vertex",
     "MergeVertex",
@@ -37,6 +38,7 @@ __all__ = [
     "SubsetVertex",
     "Value",
     "VertexBackward",
+    "VertexOutput",
     "feature_axis",
     "flat_as_vectors",
 ]
@@ -54,6 +56,13 @@ class Value:
     kind: AnyInputType
 
 
+Inputs = Mapping[str, Value]
+"""The network's inputs by name."""
+
+VertexOutput = tuple[Array, Step, VertexBackward]
+"""The output of a vertex, the ``Step`` behind it (examples, rows, mask), and the backward pass."""
+
+
 def flat_as_vectors(kind: AnyInputType) -> AnyInputType:
     """Return the type; images that come as rows count as vectors."""
     return InputTypeFeedForward(size=kind.columns) if isinstance(kind, InputTypeConvolutionalFlat) else kind
@@ -67,23 +76,11 @@ def feature_axis(kind: AnyInputType) -> int:
 Op = Literal["add", "subtract", "product", "average", "max"]
 
 
-class GraphVertex(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    tag_field="type",
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    metaclass=Described,
-):
+class GraphVertex(Tagged, omit_defaults=True):
     """Base of all vertices; from ``min_inputs`` to ``max_inputs`` inputs (None: any number)."""
 
     min_inputs: ClassVar[int] = 1
     max_inputs: ClassVar[int | None] = 1
-
-    def title(self) -> str:
-        """Return the kind, for messages."""
-        return str(self.__struct_config__.tag)
 
     def referenced_input(self) -> str | None:
         """Return the name of the network input that the vertex uses besides its inputs, None if there is none."""
@@ -93,15 +90,10 @@ class GraphVertex(
         """Return the type of the output; raise ``ShapeError`` if the inputs' types do not fit."""
         return given[0]
 
-    def forward(
-        self, values: Sequence[Value], step: Step, inputs: Mapping[str, Value]
-    ) -> tuple[Array, Step, VertexBackward]:
-        """Return the output, the ``Step`` behind the vertex (examples, rows, mask), and the backward pass.
+    def forward(self, values: Sequence[Value], step: Step, inputs: Inputs) -> VertexOutput:
+        """Return what the vertex makes of ``values``, its inputs, which are only read.
 
-        Args:
-            values: the inputs, only read.
-            step: lends buffers and kernels under this vertex's number.
-            inputs: the network's inputs by name.
+        ``step`` lends buffers and kernels under this vertex's number.
         """
         raise NotImplementedError
 
@@ -125,10 +117,10 @@ def _behind(values: Sequence[Value], step: Step) -> Step:
     return first.at(step.layer, mask=mask)
 
 
-class MergeVertex(GraphVertex, frozen=True, kw_only=True, tag="merge_vertex"):
+class MergeVertex(GraphVertex, tag="merge_vertex"):
     """Puts vectors, the vectors of sequences, or the channels of images one behind the other."""
 
-    max_inputs: ClassVar[int | None] = None
+    max_inputs = None
 
     def output_type(self, given: Sequence[AnyInputType]) -> AnyInputType:
         """Return the type with all sizes added."""
@@ -143,9 +135,7 @@ class MergeVertex(GraphVertex, frozen=True, kw_only=True, tag="merge_vertex"):
             return InputTypeRecurrent(size=total, timesteps=_timesteps(self.title(), given))
         return InputTypeFeedForward(size=total, sequences=getattr(first, "sequences", False))
 
-    def forward(
-        self, values: Sequence[Value], step: Step, inputs: Mapping[str, Value]
-    ) -> tuple[Array, Step, VertexBackward]:
+    def forward(self, values: Sequence[Value], step: Step, inputs: Inputs) -> VertexOutput:
         """See ``GraphVertex``."""
         axis = feature_axis(values[0].kind)
         parts = [value.y for value in values]
@@ -173,15 +163,15 @@ def _timesteps(title: str, given: Sequence[AnyInputType]) -> int:
     return known.pop() if known else 0
 
 
-class ElementWiseVertex(GraphVertex, frozen=True, kw_only=True, tag="element_wise_vertex"):
+class ElementWiseVertex(GraphVertex, tag="element_wise_vertex"):
     """Adds, subtracts (two), multiplies or averages its inputs value by value, or takes the (first) largest."""
 
-    max_inputs: ClassVar[int | None] = None
+    max_inputs = None
 
     op: Op
 
     def __post_init__(self) -> None:
-        resolve_name(self, self.title(), "op", get_args(Op))
+        self.resolve("op", get_args(Op))
 
     def output_type(self, given: Sequence[AnyInputType]) -> AnyInputType:
         """Return the common type."""
@@ -194,9 +184,7 @@ class ElementWiseVertex(GraphVertex, frozen=True, kw_only=True, tag="element_wis
             return msgspec.structs.replace(given[0], timesteps=_timesteps(self.title(), given))
         return given[0]
 
-    def forward(
-        self, values: Sequence[Value], step: Step, inputs: Mapping[str, Value]
-    ) -> tuple[Array, Step, VertexBackward]:
+    def forward(self, values: Sequence[Value], step: Step, inputs: Inputs) -> VertexOutput:
         """See ``GraphVertex``."""
         parts = [value.y for value in values]
         if len({part.shape for part in parts}) > 1:
@@ -232,7 +220,7 @@ class ElementWiseVertex(GraphVertex, frozen=True, kw_only=True, tag="element_wis
         return grads
 
 
-class SubsetVertex(GraphVertex, frozen=True, kw_only=True, tag="subset_vertex"):
+class SubsetVertex(GraphVertex, tag="subset_vertex"):
     """Keeps values (or channels) ``from_index`` to ``to_index``, both included."""
 
     from_index: int
@@ -250,9 +238,7 @@ class SubsetVertex(GraphVertex, frozen=True, kw_only=True, tag="subset_vertex"):
             kind, **{"channels" if isinstance(kind, InputTypeConvolutional) else "size": size}
         )
 
-    def forward(
-        self, values: Sequence[Value], step: Step, inputs: Mapping[str, Value]
-    ) -> tuple[Array, Step, VertexBackward]:
+    def forward(self, values: Sequence[Value], step: Step, inputs: Inputs) -> VertexOutput:
         """See ``GraphVertex``."""
         x, axis = values[0].y, feature_axis(values[0].kind)
         kept = (slice(None),) * axis + (slice(self.from_index, self.to_index + 1),)
@@ -268,14 +254,12 @@ class SubsetVertex(GraphVertex, frozen=True, kw_only=True, tag="subset_vertex"):
         return y, _behind(values, step), backward
 
 
-class ScaleVertex(GraphVertex, frozen=True, kw_only=True, tag="scale_vertex"):
+class ScaleVertex(GraphVertex, tag="scale_vertex"):
     """Multiplies every value by ``scale_factor``."""
 
     scale_factor: float
 
-    def forward(
-        self, values: Sequence[Value], step: Step, inputs: Mapping[str, Value]
-    ) -> tuple[Array, Step, VertexBackward]:
+    def forward(self, values: Sequence[Value], step: Step, inputs: Inputs) -> VertexOutput:
         """See ``GraphVertex``."""
         x = values[0].y
         y = step.buffer("y", x.shape, x)
@@ -289,14 +273,12 @@ class ScaleVertex(GraphVertex, frozen=True, kw_only=True, tag="scale_vertex"):
         return y, _behind(values, step), backward
 
 
-class ShiftVertex(GraphVertex, frozen=True, kw_only=True, tag="shift_vertex"):
+class ShiftVertex(GraphVertex, tag="shift_vertex"):
     """Adds ``shift_factor`` to every value."""
 
     shift_factor: float
 
-    def forward(
-        self, values: Sequence[Value], step: Step, inputs: Mapping[str, Value]
-    ) -> tuple[Array, Step, VertexBackward]:
+    def forward(self, values: Sequence[Value], step: Step, inputs: Inputs) -> VertexOutput:
         """See ``GraphVertex``."""
         x = values[0].y
         y = step.buffer("y", x.shape, x)
@@ -312,14 +294,12 @@ def _of_example(value: Value, x: Array) -> tuple[tuple[int, ...], Array]:
     return ((1, 2, 3) if isinstance(value.kind, InputTypeConvolutional) else (1,)), x
 
 
-class L2NormalizeVertex(GraphVertex, frozen=True, kw_only=True, tag="l2_normalize_vertex"):
+class L2NormalizeVertex(GraphVertex, tag="l2_normalize_vertex"):
     """Divides every example by its Euclidean norm (of a whole sequence or image), or by ``eps`` if that is larger."""
 
     eps: float = 1e-8
 
-    def forward(
-        self, values: Sequence[Value], step: Step, inputs: Mapping[str, Value]
-    ) -> tuple[Array, Step, VertexBackward]:
+    def forward(self, values: Sequence[Value], step: Step, inputs: Inputs) -> VertexOutput:
         """See ``GraphVertex``."""
         axes, x = _of_example(values[0], values[0].y)
         xp = get_array_module(x)
@@ -339,11 +319,11 @@ class L2NormalizeVertex(GraphVertex, frozen=True, kw_only=True, tag="l2_normaliz
         return y, _behind(values, step), backward
 
 
-class L2Vertex(GraphVertex, frozen=True, kw_only=True, tag="l2_vertex"):
+class L2Vertex(GraphVertex, tag="l2_vertex"):
     """The Euclidean distance of two inputs, one value an example; its slope at distance 0 is taken at ``eps``."""
 
-    min_inputs: ClassVar[int] = 2
-    max_inputs: ClassVar[int | None] = 2
+    min_inputs = 2
+    max_inputs = 2
 
     eps: float = 1e-8
 
@@ -356,9 +336,7 @@ class L2Vertex(GraphVertex, frozen=True, kw_only=True, tag="l2_vertex"):
             raise ShapeError(f"{self.title()} takes vectors, sequences or images, not sequences of images")
         return InputTypeFeedForward(size=1, sequences=getattr(given[0], "sequences", False))
 
-    def forward(
-        self, values: Sequence[Value], step: Step, inputs: Mapping[str, Value]
-    ) -> tuple[Array, Step, VertexBackward]:
+    def forward(self, values: Sequence[Value], step: Step, inputs: Inputs) -> VertexOutput:
         """See ``GraphVertex``."""
         first = values[0]
         axes, away = _of_example(first, first.y - values[1].y)

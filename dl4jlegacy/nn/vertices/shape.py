@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Sequence
 
 import msgspec
 
@@ -21,6 +20,7 @@ from dl4jlegacy.nn.preprocessors import InputPreProcessor
 from dl4jlegacy.nn.vertices.combine import (
     ElementWiseVertex,
     GraphVertex,
+    Inputs,
     L2NormalizeVertex,
     L2Vertex,
     MergeVertex,
@@ -28,7 +28,7 @@ from dl4jlegacy.nn.vertices.combine import (
     ShiftVertex,
     SubsetVertex,
     Value,
-    VertexBackward,
+    VertexOutput,
 )
 
 __all__ = [
@@ -66,10 +66,10 @@ def _as_inside(rows: Array, kind: AnyInputType, step: Step, name: str) -> Array:
     return tiles
 
 
-class StackVertex(GraphVertex, frozen=True, kw_only=True, tag="stack_vertex"):
+class StackVertex(GraphVertex, tag="stack_vertex"):
     """Puts the examples of its inputs below each other, so that one layer treats them all alike."""
 
-    max_inputs: ClassVar[int | None] = None
+    max_inputs = None
 
     def output_type(self, given: Sequence[AnyInputType]) -> AnyInputType:
         """Return the common type."""
@@ -77,9 +77,7 @@ class StackVertex(GraphVertex, frozen=True, kw_only=True, tag="stack_vertex"):
             raise ShapeError(f"{self.title()} stacks inputs of one type; they are {', '.join(map(str, given))}")
         return given[0]
 
-    def forward(
-        self, values: Sequence[Value], step: Step, inputs: Mapping[str, Value]
-    ) -> tuple[Array, Step, VertexBackward]:
+    def forward(self, values: Sequence[Value], step: Step, inputs: Inputs) -> VertexOutput:
         """See ``GraphVertex``."""
         kind = values[0].kind
         parts = [_by_example(value, step, f"rows{i}") for i, value in enumerate(values)]
@@ -118,7 +116,7 @@ def _stacked_mask(values: Sequence[Value]) -> Array | None:
     return whole
 
 
-class UnstackVertex(GraphVertex, frozen=True, kw_only=True, tag="unstack_vertex"):
+class UnstackVertex(GraphVertex, tag="unstack_vertex"):
     """Takes part ``from_index`` (from 0) of what ``StackVertex`` made of ``stack_size`` inputs."""
 
     from_index: int
@@ -131,9 +129,7 @@ class UnstackVertex(GraphVertex, frozen=True, kw_only=True, tag="unstack_vertex"
                 f"0 to {self.stack_size - 1}"
             )
 
-    def forward(
-        self, values: Sequence[Value], step: Step, inputs: Mapping[str, Value]
-    ) -> tuple[Array, Step, VertexBackward]:
+    def forward(self, values: Sequence[Value], step: Step, inputs: Inputs) -> VertexOutput:
         """See ``GraphVertex``."""
         value = values[0]
         rows = _by_example(value, step, "rows")
@@ -154,7 +150,7 @@ class UnstackVertex(GraphVertex, frozen=True, kw_only=True, tag="unstack_vertex"
         return y, behind, backward
 
 
-class ReshapeVertex(GraphVertex, frozen=True, kw_only=True, tag="reshape_vertex"):
+class ReshapeVertex(GraphVertex, tag="reshape_vertex"):
     """Another shape for the values of every example, read row by row.
 
     ``new_shape`` is ``(-1, size)``, ``(-1, size, time steps)`` or ``(-1, channels, height, width)``; -1 stands for the
@@ -188,9 +184,7 @@ class ReshapeVertex(GraphVertex, frozen=True, kw_only=True, tag="reshape_vertex"
             return InputTypeRecurrent(size=sizes[0], timesteps=sizes[1])
         return InputTypeConvolutional(channels=sizes[0], height=sizes[1], width=sizes[2])
 
-    def forward(
-        self, values: Sequence[Value], step: Step, inputs: Mapping[str, Value]
-    ) -> tuple[Array, Step, VertexBackward]:
+    def forward(self, values: Sequence[Value], step: Step, inputs: Inputs) -> VertexOutput:
         """See ``GraphVertex``."""
         value = values[0]
         kind = self.output_type([value.kind])
@@ -207,7 +201,7 @@ class ReshapeVertex(GraphVertex, frozen=True, kw_only=True, tag="reshape_vertex"
         return y, here, backward
 
 
-class LastTimeStepVertex(GraphVertex, frozen=True, kw_only=True, tag="last_time_step_vertex"):
+class LastTimeStepVertex(GraphVertex, tag="last_time_step_vertex"):
     """The last time step of every sequence: the last that counts by the mask of network input ``mask_array_input``."""
 
     mask_array_input: str | None = None
@@ -222,9 +216,7 @@ class LastTimeStepVertex(GraphVertex, frozen=True, kw_only=True, tag="last_time_
             raise ShapeError(f"{self.title()} takes sequences, what comes in is {given[0]}")
         return InputTypeFeedForward(size=given[0].size)
 
-    def forward(
-        self, values: Sequence[Value], step: Step, inputs: Mapping[str, Value]
-    ) -> tuple[Array, Step, VertexBackward]:
+    def forward(self, values: Sequence[Value], step: Step, inputs: Inputs) -> VertexOutput:
         """See ``GraphVertex``."""
         x = values[0].y
         source = values[0] if self.mask_array_input is None else inputs[self.mask_array_input]
@@ -250,7 +242,7 @@ class LastTimeStepVertex(GraphVertex, frozen=True, kw_only=True, tag="last_time_
         return y, values[0].step.at(step.layer, mask=None), backward
 
 
-class DuplicateToTimeSeriesVertex(GraphVertex, frozen=True, kw_only=True, tag="duplicate_to_time_series_vertex"):
+class DuplicateToTimeSeriesVertex(GraphVertex, tag="duplicate_to_time_series_vertex"):
     """Repeats a vector for every time step of the network input ``input_name``."""
 
     input_name: str
@@ -265,9 +257,7 @@ class DuplicateToTimeSeriesVertex(GraphVertex, frozen=True, kw_only=True, tag="d
             raise ShapeError(f"{self.title()} takes one vector an example, what comes in is {given[0]}")
         return InputTypeRecurrent(size=given[0].size)
 
-    def forward(
-        self, values: Sequence[Value], step: Step, inputs: Mapping[str, Value]
-    ) -> tuple[Array, Step, VertexBackward]:
+    def forward(self, values: Sequence[Value], step: Step, inputs: Inputs) -> VertexOutput:
         """See ``GraphVertex``."""
         x, source = values[0].y, inputs[self.input_name]
         y = step.buffer("y", (len(source.y), *x.shape), x)
@@ -276,7 +266,7 @@ class DuplicateToTimeSeriesVertex(GraphVertex, frozen=True, kw_only=True, tag="d
         return y, behind, lambda dy: [dy.sum(axis=0)]
 
 
-class PreprocessorVertex(GraphVertex, frozen=True, kw_only=True, tag="preprocessor_vertex"):
+class PreprocessorVertex(GraphVertex, tag="preprocessor_vertex"):
     """A preprocessor by itself."""
 
     pre_processor: InputPreProcessor
@@ -285,9 +275,7 @@ class PreprocessorVertex(GraphVertex, frozen=True, kw_only=True, tag="preprocess
         """Return the type that leaves the preprocessor."""
         return self.pre_processor.output_type(given[0])
 
-    def forward(
-        self, values: Sequence[Value], step: Step, inputs: Mapping[str, Value]
-    ) -> tuple[Array, Step, VertexBackward]:
+    def forward(self, values: Sequence[Value], step: Step, inputs: Inputs) -> VertexOutput:
         """See ``GraphVertex``."""
         x, pre = values[0].y, self.pre_processor
         here = values[0].step.at(step.layer)
@@ -296,7 +284,7 @@ class PreprocessorVertex(GraphVertex, frozen=True, kw_only=True, tag="preprocess
         return y, behind, lambda dy: [get_array_module(dy).ascontiguousarray(back(dy))]
 
 
-class PoolHelperVertex(GraphVertex, frozen=True, kw_only=True, tag="pool_helper_vertex"):
+class PoolHelperVertex(GraphVertex, tag="pool_helper_vertex"):
     """Leaves out the first row and column of images, to compensate for the rounding of another library's pooling."""
 
     def output_type(self, given: Sequence[AnyInputType]) -> AnyInputType:
@@ -306,9 +294,7 @@ class PoolHelperVertex(GraphVertex, frozen=True, kw_only=True, tag="pool_helper_
             raise ShapeError(f"{self.title()} takes images of at least 2x2, what comes in is {kind}")
         return msgspec.structs.replace(kind, height=kind.height - 1, width=kind.width - 1)
 
-    def forward(
-        self, values: Sequence[Value], step: Step, inputs: Mapping[str, Value]
-    ) -> tuple[Array, Step, VertexBackward]:
+    def forward(self, values: Sequence[Value], step: Step, inputs: Inputs) -> VertexOutput:
         """See ``GraphVertex``."""
         x = values[0].y
         y = get_array_module(x).ascontiguousarray(x[:, :, 1:, 1:])

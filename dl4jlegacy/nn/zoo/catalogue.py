@@ -95,98 +95,39 @@ class ZooModel:
     """
 
     name: str
-    clazz: str
     build: Callable[..., MultiLayerConfiguration]
-    small: Mapping[str, int]
-    large: Mapping[str, int]
+    small_epochs: int
+    large_epochs: int
+    large_batch: int = 32
+    pretrain_epochs: tuple[int, int] | None = None  # of few and of many examples
+    clazz: str = "MultiLayerNetwork"
     reconstructs: bool = False
     of: str = ""
 
     def defaults(self, examples: int) -> dict[str, Any]:
         """Return Conf fields for a training set of that many examples."""
-        if examples >= _MANY:
-            return dict(self.large)
+        many = examples >= _MANY
         # An epoch of few examples is few updates: a set as small as iris takes more of them.
-        return {**self.small, "epochs": self.small["epochs"] * max(1, min(10, 1000 // examples))}
+        epochs = self.large_epochs if many else self.small_epochs * max(1, min(10, 1000 // examples))
+        fields = {"batch_size": self.large_batch if many else 16, "epochs": epochs}
+        if self.pretrain_epochs:
+            fields["pretrain_epochs"] = self.pretrain_epochs[many]
+        return fields | {"averaging_frequency": 5 if many else 1}
 
 
 ZOO: Mapping[str, ZooModel] = {
     model.name: model
     for model in (
-        ZooModel(
-            "mlp",
-            "MultiLayerNetwork",
-            mlp,
-            {"batch_size": 16, "epochs": 40, "averaging_frequency": 1},
-            {"batch_size": 128, "epochs": 10, "averaging_frequency": 5},
-        ),
-        ZooModel(
-            "dbn",
-            "DBN",
-            dbn,
-            {"batch_size": 16, "epochs": 30, "pretrain_epochs": 10, "averaging_frequency": 1},
-            {"batch_size": 128, "epochs": 10, "pretrain_epochs": 3, "averaging_frequency": 5},
-        ),
-        ZooModel(
-            "sda",
-            "StackedDenoisingAutoEncoder",
-            sda,
-            {"batch_size": 16, "epochs": 30, "pretrain_epochs": 10, "averaging_frequency": 1},
-            {"batch_size": 128, "epochs": 10, "pretrain_epochs": 3, "averaging_frequency": 5},
-        ),
-        ZooModel(
-            "lenet",
-            "MultiLayerNetwork",
-            lenet,
-            {"batch_size": 16, "epochs": 20, "averaging_frequency": 1},
-            {"batch_size": 32, "epochs": 5, "averaging_frequency": 5},
-        ),
-        ZooModel(
-            "alexnet-small",
-            "MultiLayerNetwork",
-            alexnet_small,
-            {"batch_size": 16, "epochs": 20, "averaging_frequency": 1},
-            {"batch_size": 32, "epochs": 3, "averaging_frequency": 5},
-        ),
-        ZooModel(
-            "char-lstm",
-            "MultiLayerNetwork",
-            char_lstm,
-            {"batch_size": 16, "epochs": 25, "averaging_frequency": 1},
-            {"batch_size": 32, "epochs": 10, "averaging_frequency": 5},
-        ),
-        ZooModel(
-            "word-lstm",
-            "MultiLayerNetwork",
-            word_lstm,
-            {"batch_size": 16, "epochs": 10, "averaging_frequency": 1},
-            {"batch_size": 32, "epochs": 10, "averaging_frequency": 5},
-            of="words",
-        ),
-        ZooModel(
-            "lstm",
-            "MultiLayerNetwork",
-            lstm,
-            {"batch_size": 16, "epochs": 40, "averaging_frequency": 1},
-            {"batch_size": 32, "epochs": 10, "averaging_frequency": 5},
-            of="sequences",
-        ),
-        ZooModel(
-            "deep-autoencoder",
-            "MultiLayerNetwork",
-            deep_autoencoder,
-            {"batch_size": 16, "epochs": 120, "pretrain_epochs": 10, "averaging_frequency": 1},
-            {"batch_size": 128, "epochs": 15, "pretrain_epochs": 1, "averaging_frequency": 5},
-            reconstructs=True,
-        ),
-        ZooModel(
-            "vae",
-            "MultiLayerNetwork",
-            vae,
-            {"batch_size": 16, "epochs": 1, "pretrain_epochs": 120, "averaging_frequency": 1},
-            {"batch_size": 128, "epochs": 1, "pretrain_epochs": 15, "averaging_frequency": 5},
-            reconstructs=True,
-        ),
+        ZooModel("mlp", mlp, 40, 10, 128),
+        ZooModel("dbn", dbn, 30, 10, 128, (10, 3), "DBN"),
+        ZooModel("sda", sda, 30, 10, 128, (10, 3), "StackedDenoisingAutoEncoder"),
+        ZooModel("lenet", lenet, 20, 5),
+        ZooModel("alexnet-small", alexnet_small, 20, 3),
+        ZooModel("char-lstm", char_lstm, 25, 10),
+        ZooModel("word-lstm", word_lstm, 10, 10, of="words"),
+        ZooModel("lstm", lstm, 40, 10, of="sequences"),
+        ZooModel("deep-autoencoder", deep_autoencoder, 120, 15, 128, (10, 1), reconstructs=True),
+        ZooModel("vae", vae, 1, 1, 128, (120, 15), reconstructs=True),
     )
 }
 

@@ -22,6 +22,7 @@ from dl4jlegacy.nn.layers.loss_layers import CenterLossOutputLayer, LossLayer
 from dl4jlegacy.nn.layers.normalization import BatchNormalization, LocalResponseNormalization
 from dl4jlegacy.nn.layers.output import OutputLayer
 from dl4jlegacy.nn.layers.subsampling import GlobalPoolingLayer, Subsampling1DLayer, SubsamplingLayer
+from dl4jlegacy.nn.layers.windows import image_windows
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.optimization.updaters import Adam
 
@@ -318,7 +319,7 @@ def test_every_window_of_pooling_meets_a_value(kind: str, mode: str) -> None:
                 continue
             fields = {"pooling_type": kind, "convolution_mode": mode}
             layer = SubsamplingLayer(kernel_size=(kernel, 1), stride=(stride, 1), padding=(pad, 0), **fields)
-            window = layer.windows((size, 1))[0]
+            window = image_windows(layer, (size, 1))[0]
             seen = window.unfold(np.ones((size, 1, 1)))[:, 0, :, 0]
             assert (seen.sum(axis=1) >= 1).all(), (size, kernel, stride, pad)
             net = network(layer, output(), input_type=InputType.convolutional(size, 1, 1), dtype="float32")

@@ -21,7 +21,7 @@ from dl4jlegacy.nn.layers.rbm import RBM
 from dl4jlegacy.nn.layers.rnn_output import RnnOutputLayer
 from dl4jlegacy.nn.layers.subsampling import GlobalPoolingLayer, Subsampling1DLayer, SubsamplingLayer
 from dl4jlegacy.nn.layers.variational import VariationalAutoencoder
-from dl4jlegacy.nn.layers.windows import Window
+from dl4jlegacy.nn.layers.windows import Window, image_windows
 from dl4jlegacy.nn.optimization.functions import LEAK
 
 __all__ = ["add_layer", "add_preprocessor"]
@@ -96,14 +96,14 @@ def _convolution(graph: OnnxGraph, layer: Any, params: Params, x: Signal, title:
         kernel_shape=list(layer.kernel_size),
         strides=list(layer.stride),
         dilations=list(layer.dilation),
-        pads=_pads(layer.windows((x.kind.height, x.kind.width))),
+        pads=_pads(image_windows(layer, (x.kind.height, x.kind.width))),
     )
     return activation(graph, layer.forward_activation(), z, 1)
 
 
 def _subsampling(graph: OnnxGraph, layer: Any, params: Params, x: Signal, title: str) -> str:
     assert isinstance(x.kind, InputTypeConvolutional)
-    pads = _pads(layer.windows((x.kind.height, x.kind.width)))
+    pads = _pads(image_windows(layer, (x.kind.height, x.kind.width)))
     return _pooled(graph, layer, x.name, layer.kernel_size, {"strides": list(layer.stride), "pads": pads})
 
 
@@ -285,10 +285,6 @@ def _last_time_step(graph: OnnxGraph, layer: Any, params: Params, x: Signal, tit
     return graph.reshape(graph.add("Gather", whole, graph.integers(-1), axis=0), -1, layer.n_out)
 
 
-def _unchanged(graph: OnnxGraph, layer: Any, params: Params, x: Signal, title: str) -> str:
-    return x.name
-
-
 _LAYERS: Mapping[type, Callable[[OnnxGraph, Any, Params, Signal, str], str]] = {
     autoencoder.AutoEncoder: _dense,
     bidirectional.Bidirectional: _both_directions,
@@ -298,7 +294,7 @@ _LAYERS: Mapping[type, Callable[[OnnxGraph, Any, Params, Signal, str], str]] = {
     ConvolutionLayer: _convolution,
     DenseLayer: _dense,
     elementwise.ActivationLayer: _function,
-    elementwise.DropoutLayer: _unchanged,
+    elementwise.DropoutLayer: lambda graph, layer, params, x, title: x.name,
     elementwise.ZeroPadding1DLayer: _zero_padding1d,
     elementwise.ZeroPaddingLayer: _zero_padding,
     embedding.EmbeddingLayer: _embedding,
