@@ -17,11 +17,11 @@ from dl4jlegacy.nn.conf.graph_stages import GraphNode, Node
 from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration
 from dl4jlegacy.nn.input_type import AnyInputType
 from dl4jlegacy.nn.interchange.dl4j.input_types import graph_input_types, is_superfluous
-from dl4jlegacy.nn.interchange.dl4j.json import layer_conf
+from dl4jlegacy.nn.interchange.dl4j.json import layer_conf, network_tree
 from dl4jlegacy.nn.interchange.dl4j.keys import check_keys, check_values
 from dl4jlegacy.nn.interchange.dl4j.layers import pre_processor, pre_processor_tree
-from dl4jlegacy.nn.interchange.dl4j.names import listed, number, tagged
-from dl4jlegacy.nn.interchange.dl4j.reader import read_layer, read_network
+from dl4jlegacy.nn.interchange.dl4j.names import listed, tagged
+from dl4jlegacy.nn.interchange.dl4j.reader import read_layer, read_network, read_truncation
 from dl4jlegacy.nn.interchange.dl4j.versions import UNREADABLE_IN_OLD, Version, is_old
 from dl4jlegacy.nn.vertices import combine, shape
 
@@ -86,35 +86,21 @@ _READ: Final[dict[str, Callable[[Any], Any]]] = {"op": lambda op: str(op).lower(
 
 
 def graph_to_dl4j(conf: ComputationGraphConfiguration, *, iteration: int = 0, version: Version = "0.9.1") -> Tree:
-    """Return ``conf`` as the tree of ``configuration.json``; arguments as ``dl4j_json.to_dl4j``."""
+    """Return ``conf`` as the tree of ``configuration.json``; arguments as ``dl4j.json.to_dl4j``."""
     nodes = {node.name: node for node in conf.nodes()}
     old = version == "0.9.1" and all(is_old(layer) for layer in conf.resolved())
     old = old and not any(isinstance(node.vertex, UNREADABLE_IN_OLD) for node in conf.vertices)
-    tree: Tree = {
-        "backpropType": "TruncatedBPTT" if conf.backprop_type == "truncated_bptt" else "Standard",
-        "cacheMode": "NONE",
+    own: Tree = {
         "defaultConfiguration": _defaults(conf, old=old),
-        "inferenceWorkspaceMode": "SEPARATE" if old else "ENABLED",
-        "iterationCount": iteration,
         "networkInputs": list(conf.network_inputs),
         "networkOutputs": list(conf.network_outputs),
-        "tbpttBackLength": conf.tbptt_back_length,
-        "tbpttFwdLength": conf.tbptt_fwd_length,
-        "trainingWorkspaceMode": "NONE" if old else "ENABLED",
         "vertexInputs": {node.name: list(node.inputs) for node in conf.vertices},
         "vertices": {node.name: _vertex_tree(conf, nodes[node.name], old=old) for node in conf.vertices},
     }
-    if old:
-        return tree | {"backprop": True, "pretrain": False}
     place = {name: i for i, name in enumerate((*conf.network_inputs, *(node.name for node in conf.vertices)))}
     order = conf.order()
-    return tree | {
-        "dataType": "DOUBLE" if conf.conf.dtype == "float64" else "FLOAT",
-        "epochCount": 0,
-        "topologicalOrder": [place[name] for name in order],
-        "topologicalOrderStr": list(order),
-        "validateOutputLayerConfig": False,
-    }
+    of_new = {"topologicalOrder": [place[name] for name in order], "topologicalOrderStr": list(order)}
+    return network_tree(conf, own, iteration=iteration, old=old, own_of_new=of_new)
 
 
 def _defaults(conf: ComputationGraphConfiguration, *, old: bool) -> Tree:
@@ -175,9 +161,7 @@ def graph_from_dl4j(tree: Tree, input_types: Sequence[AnyInputType] = ()) -> Com
             network_outputs=tuple(listed(tree, "networkOutputs", "configuration")),
             vertices=found,
             input_types=graph_input_types(inputs, found, network, input_types),
-            backprop_type="truncated_bptt" if tree.get("backpropType") == "TruncatedBPTT" else "standard",
-            tbptt_fwd_length=int(number(tree, "tbpttFwdLength", 20, "configuration")) or 20,
-            tbptt_back_length=int(number(tree, "tbpttBackLength", 20, "configuration")) or 20,
+            **read_truncation(tree),
         )
     except ConfError as exc:
         raise ModelError(f"configuration.json does not fit together: {exc}") from exc

@@ -8,12 +8,12 @@ an old file it applies L1 and L2 as 0.9.1 did, after the updater, and ignores le
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
 from dl4jlegacy.nn.interchange.dl4j import names
 from dl4jlegacy.nn.interchange.dl4j.layers import WRAPPERS, kind_of, pre_processor_tree
+from dl4jlegacy.nn.interchange.dl4j.schedules import changes_tree, policy_tree, schedule_tree
 from dl4jlegacy.nn.interchange.dl4j.versions import Version, is_old
 from dl4jlegacy.nn.layers.autoencoder import AutoEncoder
 from dl4jlegacy.nn.layers.bidirectional import Bidirectional, LastTimeStep
@@ -22,20 +22,10 @@ from dl4jlegacy.nn.layers.embedding import EmbeddingLayer
 from dl4jlegacy.nn.layers.layer import DenseLayer, Layer
 from dl4jlegacy.nn.layers.output import BaseOutputLayer
 from dl4jlegacy.nn.layers.rbm import RBM
-from dl4jlegacy.nn.optimization.schedules import (
-    Changes,
-    ExponentialSchedule,
-    InverseSchedule,
-    MapSchedule,
-    PolySchedule,
-    Schedule,
-    SigmoidSchedule,
-    StepSchedule,
-    TorchStepSchedule,
-)
+from dl4jlegacy.nn.optimization.schedules import MapSchedule
 from dl4jlegacy.nn.optimization.updaters import Nesterovs, RmsProp, Sgd, Updater
 
-__all__ = ["layer_conf", "to_dl4j"]
+__all__ = ["layer_conf", "network_tree", "to_dl4j"]
 
 _LAYERS = "org.deeplearning4j.nn.conf.layers."
 _UPDATERS = "org.nd4j.linalg.learning.config."
@@ -59,25 +49,33 @@ def to_dl4j(conf: MultiLayerConfiguration, *, iteration: int = 0, version: Versi
     stages = conf.stages()
     layers = [stage.layer for stage in stages]
     old = version == "0.9.1" and all(is_old(layer) for layer in layers)
-    tree: Tree = {
-        "backpropType": "TruncatedBPTT" if conf.backprop_type == "truncated_bptt" else "Standard",
-        "cacheMode": "NONE",
+    own: Tree = {
         "confs": [layer_conf(conf, layer, i, old=old) for i, layer in enumerate(layers)],
-        "inferenceWorkspaceMode": "SEPARATE" if old else "ENABLED",
         "inputPreProcessors": {
             str(i): pre_processor_tree(stage.pre_processor, old=old)
             for i, stage in enumerate(stages)
             if stage.pre_processor is not None
         },
+    }
+    return network_tree(conf, own, iteration=iteration, old=old)
+
+
+def network_tree(conf: Any, own: Tree, *, iteration: int, old: bool, own_of_new: Tree | None = None) -> Tree:
+    """Return the tree of a network of either kind: ``own`` fields, those of 1.0.0 alone, and the shared ones."""
+    shared = {
+        "backpropType": "TruncatedBPTT" if conf.backprop_type == "truncated_bptt" else "Standard",
+        "cacheMode": "NONE",
+        "inferenceWorkspaceMode": "SEPARATE" if old else "ENABLED",
         "iterationCount": iteration,
         "tbpttBackLength": conf.tbptt_back_length,
         "tbpttFwdLength": conf.tbptt_fwd_length,
         "trainingWorkspaceMode": "NONE" if old else "ENABLED",
     }
+    tree = dict(sorted((own | shared).items()))
     if old:
         return tree | {"backprop": conf.backprop, "pretrain": conf.pretrain}
-    data_type = _data_type(conf)
-    return tree | {"dataType": data_type, "epochCount": 0, "validateOutputLayerConfig": False}
+    more = {"dataType": _data_type(conf), "epochCount": 0, **(own_of_new or {}), "validateOutputLayerConfig": False}
+    return tree | more
 
 
 def layer_conf(conf: Any, layer: Layer, index: int, *, old: bool) -> Tree:
@@ -151,7 +149,7 @@ def _distribution(layer: Layer) -> Tree | None:
 
 
 def _old_conf(conf: MultiLayerConfiguration, layer: Layer, index: int) -> Tree:
-    rate = _rate(layer)
+    rate = _rate(layer.updater)
     by_param = {
         "l1ByParam": (layer.l1, layer.l1_bias),
         "l2ByParam": (layer.l2, layer.l2_bias),
@@ -164,7 +162,7 @@ def _old_conf(conf: MultiLayerConfiguration, layer: Layer, index: int) -> Tree:
     return {
         **_common(conf, layer),
         **tables,
-        **_old_policy(getattr(layer.updater, "schedule", None)),
+        **policy_tree(getattr(layer.updater, "schedule", None)),
         "layer": _old_layer(layer, index, rate),
         "leakyreluAlpha": 0.0,
         "numIterations": 1,
@@ -181,8 +179,8 @@ def _old_layer(layer: Layer, index: int, rate: float) -> Tree:
     return {"FrozenLayer": {"dropOut": 0.0, "layer": wrapped, "layerName": layer.name or f"layer{index}"}}
 
 
-def _rate(layer: Layer) -> float:
-    return float(getattr(layer.updater, "learning_rate", 0.1))
+def _rate(updater: Updater | None) -> float:
+    return float(getattr(updater, "learning_rate", 0.1))
 
 
 def _old_body(layer: Layer, index: int, rate: float) -> Tree:
@@ -190,7 +188,7 @@ def _old_body(layer: Layer, index: int, rate: float) -> Tree:
     iupdater, schedule = _updater_tree(updater), getattr(updater, "schedule", None)
     momentum_after = None
     if isinstance(updater, Nesterovs):
-        momentum_after = _by_iteration(updater.momentum_after)
+        momentum_after = changes_tree(updater.momentum_after)
     short, constants = names.ACTIVATIONS[layer.activation or "sigmoid"]
     name = type(updater).__name__
     body = {
@@ -205,7 +203,7 @@ def _old_body(layer: Layer, index: int, rate: float) -> Tree:
         "l2": layer.l2 or 0.0,
         "l2Bias": layer.l2_bias or 0.0,
         "learningRate": rate,
-        "learningRateSchedule": _by_iteration(schedule.values) if isinstance(schedule, MapSchedule) else None,
+        "learningRateSchedule": changes_tree(schedule.values) if isinstance(schedule, MapSchedule) else None,
         "momentumSchedule": momentum_after,
         "updater": names.OLD_UPDATERS[name],
         "weightInit": names.OLD_WEIGHT_INITS[layer.weight_init or "xavier"],
@@ -229,29 +227,6 @@ def _old_constants(updater: Updater) -> Tree:
         "rho": getattr(updater, "rho", "NaN"),
         "rmsDecay": updater.decay if isinstance(updater, RmsProp) else "NaN",
     }
-
-
-def _old_policy(schedule: Schedule | None) -> Tree:
-    policy: Tree = {"learningRatePolicy": "None", "lrPolicyDecayRate": "NaN", "lrPolicyPower": "NaN"}
-    policy["lrPolicySteps"] = "NaN"
-    match schedule:
-        case ExponentialSchedule(gamma=gamma):
-            return policy | {"learningRatePolicy": "Exponential", "lrPolicyDecayRate": gamma}
-        case InverseSchedule(gamma=gamma, power=power):
-            return policy | {"learningRatePolicy": "Inverse", "lrPolicyDecayRate": gamma, "lrPolicyPower": power}
-        case SigmoidSchedule(gamma=gamma, steps=steps):
-            return policy | {"learningRatePolicy": "Sigmoid", "lrPolicyDecayRate": gamma, "lrPolicySteps": steps}
-        case StepSchedule(decay_rate=rate, steps=every):
-            return policy | {"learningRatePolicy": "Step", "lrPolicyDecayRate": rate, "lrPolicySteps": every}
-        case TorchStepSchedule(decay_rate=rate, steps=steps):
-            return policy | {"learningRatePolicy": "TorchStep", "lrPolicyDecayRate": rate, "lrPolicySteps": steps}
-        case MapSchedule():
-            return policy | {"learningRatePolicy": "Schedule"}
-    return policy
-
-
-def _by_iteration(changes: Changes) -> Tree:
-    return {str(start): value for start, value in changes.items()}
 
 
 def _loss_fields(layer: BaseOutputLayer) -> Tree:
@@ -338,34 +313,7 @@ def _new_updater(updater: Updater) -> Tree:
     tree = _updater_tree(updater)
     schedule = getattr(updater, "schedule", None)
     if schedule is not None:
-        tree |= {"learningRate": "NaN", "learningRateSchedule": _new_schedule(schedule, _base_rate(updater))}
+        tree |= {"learningRate": "NaN", "learningRateSchedule": schedule_tree(schedule, _rate(updater))}
     if isinstance(updater, Nesterovs) and updater.momentum_after:
-        values = {"0": updater.momentum, **_by_iteration(updater.momentum_after)}
-        tree["momentumISchedule"] = _schedule_tree("MapSchedule", values=values)
+        tree["momentumISchedule"] = schedule_tree(MapSchedule(values=updater.momentum_after), updater.momentum)
     return tree
-
-
-def _base_rate(updater: Updater) -> float:
-    return float(getattr(updater, "learning_rate", math.nan))
-
-
-def _schedule_tree(name: str, **fields: Any) -> Tree:
-    return {"@class": _SCHEDULES + name, "scheduleType": "ITERATION", **fields}
-
-
-def _new_schedule(schedule: Schedule, rate: float) -> Tree:
-    match schedule:
-        case ExponentialSchedule(gamma=gamma):
-            return _schedule_tree("ExponentialSchedule", initialValue=rate, gamma=gamma)
-        case InverseSchedule(gamma=gamma, power=power):
-            return _schedule_tree("InverseSchedule", initialValue=rate, gamma=gamma, power=power)
-        case SigmoidSchedule(gamma=gamma, steps=steps):
-            return _schedule_tree("SigmoidSchedule", initialValue=rate, gamma=gamma, stepSize=steps)
-        case PolySchedule(max_iterations=maximum, power=power):
-            return _schedule_tree("PolySchedule", initialValue=rate, power=power, maxIter=maximum)
-        case MapSchedule():
-            return _schedule_tree("MapSchedule", values={"0": rate, **_by_iteration(schedule.values)})
-        case StepSchedule(decay_rate=decay, steps=every):
-            return _schedule_tree("StepSchedule", initialValue=rate, decayRate=decay, step=every)
-        case TorchStepSchedule(decay_rate=decay, steps=steps):  # 1.0.0 has no own type; the same but for steps=1
-            return _schedule_tree("StepSchedule", initialValue=rate, decayRate=decay, step=steps)

@@ -39,6 +39,7 @@ __all__ = [
 ]
 
 Tree = dict[str, Any]
+_Blocks = Iterable[tuple[UpdaterBlock, list[ParamSpan]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,37 +133,32 @@ def state_count(layers: Sequence[Layer], layout: ParamLayout, found: Sequence[La
 
 def state_to_ours(vector: Array, layers: Sequence[Layer], layout: ParamLayout, found: Sequence[LayerLayout]) -> Array:
     """Return the file's updater state as it lies here; that of a bias that it does not have is a new one."""
-    pieces: dict[tuple[ParamSpan, int], Array] = {}
-    at = 0
-    for span, row, _ in _rows(_file_blocks(layers, layout, found)):
-        size = span.stop - span.start
-        pieces[span, row] = _to_ours(vector[at : at + size], span, found[span.layer])
-        at += size
-    ours = [
-        pieces.get((span, row), np.full(span.stop - span.start, begin, vector.dtype))
-        for span, row, begin in _rows(_our_blocks(layers, layout))
-    ]
-    return np.concatenate([vector[:0], *ours])
+    blocks = _file_blocks(layers, layout, found), _our_blocks(layers, layout)
+    return _moved(vector, *blocks, found, to_ours=True)
 
 
 def state_from_ours(vector: Array, layers: Sequence[Layer], layout: ParamLayout, found: Sequence[LayerLayout]) -> Array:
     """Return our updater state as it lies in a file that has everything we have; frozen layers' is a new one."""
+    blocks = _our_blocks(layers, layout), _file_blocks(layers, layout, found)
+    return _moved(vector, *blocks, found, to_ours=False)
+
+
+def _moved(vector: Array, source: _Blocks, target: _Blocks, found: Sequence[LayerLayout], *, to_ours: bool) -> Array:
+    """Return the updater state of the blocks ``source`` as it lies in those of ``target``, new where it is missing."""
     pieces: dict[tuple[ParamSpan, int], Array] = {}
     at = 0
-    for span, row, _ in _rows(_our_blocks(layers, layout)):
+    for span, row, _ in _rows(source):
         size = span.stop - span.start
-        pieces[span, row] = _theirs(vector[at : at + size], span, found[span.layer])
+        pieces[span, row] = _turned(vector[at : at + size], span, found[span.layer], to_ours=to_ours)
         at += size
-    theirs = [
+    moved = [
         pieces.get((span, row), np.full(span.stop - span.start, begin, vector.dtype))
-        for span, row, begin in _rows(_file_blocks(layers, layout, found))
+        for span, row, begin in _rows(target)
     ]
-    return np.concatenate([vector[:0], *theirs])
+    return np.concatenate([vector[:0], *moved])
 
 
-def _file_blocks(
-    layers: Sequence[Layer], layout: ParamLayout, found: Sequence[LayerLayout]
-) -> Iterator[tuple[UpdaterBlock, list[ParamSpan]]]:
+def _file_blocks(layers: Sequence[Layer], layout: ParamLayout, found: Sequence[LayerLayout]) -> _Blocks:
     """Yield the file's blocks, each with its parameters."""
     counted = [
         msgspec.structs.replace(layer, frozen=False) if here.has_frozen_state else layer
@@ -174,7 +170,7 @@ def _file_blocks(
             yield block, [span for span in spans if found[span.layer].has(span)]
 
 
-def _our_blocks(layers: Sequence[Layer], layout: ParamLayout) -> Iterator[tuple[UpdaterBlock, list[ParamSpan]]]:
+def _our_blocks(layers: Sequence[Layer], layout: ParamLayout) -> _Blocks:
     for block in MultiLayerUpdater(layers, layout).blocks:
         yield block, _spans(block, layout)
 
@@ -183,7 +179,7 @@ def _spans(block: UpdaterBlock, layout: ParamLayout) -> list[ParamSpan]:
     return [span for span in layout.spans if block.start <= span.start < block.stop]
 
 
-def _rows(blocks: Iterable[tuple[UpdaterBlock, list[ParamSpan]]]) -> Iterator[tuple[ParamSpan, int, float]]:
+def _rows(blocks: _Blocks) -> Iterator[tuple[ParamSpan, int, float]]:
     """Yield the parameters in the order in which their state lies: with the number of the vector, m before v, and what
     a new state has there.
     """
@@ -195,7 +191,7 @@ def _rows(blocks: Iterable[tuple[UpdaterBlock, list[ParamSpan]]]) -> Iterator[tu
 
 def _value_to_ours(part: Array, span: ParamSpan, here: LayerLayout) -> Array:
     if span.name != "var" or not span.is_state:
-        return _to_ours(part, span, here)
+        return _turned(part, span, here, to_ours=True)
     if here.is_log_std:
         variance: Array = exp(2 * 2.302585092994046 * part.astype(np.float64)).astype(part.dtype)
         return variance
@@ -206,20 +202,14 @@ def _value_from_ours(part: Array, span: ParamSpan, here: LayerLayout) -> Array:
     if span.name == "var" and span.is_state and here.eps_in_var:
         variance: Array = part + part.dtype.type(here.eps_in_var)
         return variance
-    return _theirs(part, span, here)
+    return _turned(part, span, here, to_ours=False)
 
 
-def _to_ours(part: Array, span: ParamSpan, here: LayerLayout) -> Array:
+def _turned(part: Array, span: ParamSpan, here: LayerLayout, *, to_ours: bool) -> Array:
+    """Return the weights of a one-dimensional convolution in the order of the other side, all else as it is."""
     if not (here.is_kernel_first and span.name == "W"):
         return part
     n_out, n_in, kernel, _ = span.shape
-    ours: Array = part.reshape(kernel, n_in, n_out).transpose(2, 1, 0).ravel()
-    return ours
-
-
-def _theirs(part: Array, span: ParamSpan, here: LayerLayout) -> Array:
-    if not (here.is_kernel_first and span.name == "W"):
-        return part
-    n_out, n_in, kernel, _ = span.shape
-    theirs: Array = part.reshape(n_out, n_in, kernel).transpose(2, 1, 0).ravel()
-    return theirs
+    sizes = (kernel, n_in, n_out) if to_ours else (n_out, n_in, kernel)
+    turned: Array = part.reshape(sizes).transpose(2, 1, 0).ravel()
+    return turned

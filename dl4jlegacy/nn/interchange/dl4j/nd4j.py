@@ -79,7 +79,7 @@ def write(array: Array) -> bytes:
         x = x.reshape(1, -1)
     order = "f" if x.ndim > 1 and x.flags.f_contiguous and not x.flags.c_contiguous else "c"
     data: bytes = x.astype(_DTYPES[name], copy=False).tobytes(order="F" if order == "f" else "C")
-    info = _shape_info(x.shape, order, 0 if old else _extras(name, x.size))
+    info = _shape_info(x.shape, order, 0 if old else _EXTRAS[name] | (0 if x.size else _EMPTY))
     if old:
         header = _header("JAVACPP", len(info), "INT") + struct.pack(f">{len(info)}i", *info)
         return header + _header("JAVACPP", x.size, name) + data
@@ -143,10 +143,6 @@ def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 def _header(mode: str, length: int, name: str) -> bytes:
     return write_utf(mode) + struct.pack(">i" if mode in _INT32_MODES else ">q", length) + write_utf(name)
-
-
-def _extras(name: str, size: int) -> int:
-    return _EXTRAS[name] | (_EMPTY if size == 0 else 0)
 
 
 def _shape_info(shape: tuple[int, ...], order: str, extras: int) -> list[int]:

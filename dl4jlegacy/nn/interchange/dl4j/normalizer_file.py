@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import struct
+from collections.abc import Callable
 from typing import BinaryIO
 
 import numpy as np
@@ -96,11 +97,11 @@ def _refuse_labels(stream: BinaryIO) -> None:
         )
 
 
-def _read_image(stream: BinaryIO) -> Normalizer:
-    return ImagePreProcessingScaler(*_numbers(stream, ">ddd"))
-
-
-_READERS = {"STANDARDIZE": _read_standardize, "MIN_MAX": _read_min_max, "IMAGE_MIN_MAX": _read_image}
+_READERS: dict[str, Callable[[BinaryIO], Normalizer]] = {
+    "STANDARDIZE": _read_standardize,
+    "MIN_MAX": _read_min_max,
+    "IMAGE_MIN_MAX": lambda stream: ImagePreProcessingScaler(*_numbers(stream, ">ddd")),
+}
 
 
 def _array(vector: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> bytes:

@@ -21,27 +21,17 @@ from dl4jlegacy.nn.interchange.dl4j import names
 from dl4jlegacy.nn.interchange.dl4j.input_types import is_superfluous, stack_input_type
 from dl4jlegacy.nn.interchange.dl4j.layers import WRAPPERS, kind_named, pre_processor
 from dl4jlegacy.nn.interchange.dl4j.names import listed, number, read_activation, tagged
+from dl4jlegacy.nn.interchange.dl4j.schedules import read_changes, read_policy, read_schedule
 from dl4jlegacy.nn.layers.autoencoder import AutoEncoder
 from dl4jlegacy.nn.layers.convolution import Convolution1DLayer
 from dl4jlegacy.nn.layers.layer import Layer
 from dl4jlegacy.nn.layers.output import BaseOutputLayer
 from dl4jlegacy.nn.layers.rbm import RBM
-from dl4jlegacy.nn.optimization.schedules import (
-    Changes,
-    ExponentialSchedule,
-    InverseSchedule,
-    MapSchedule,
-    PolySchedule,
-    Schedule,
-    SigmoidSchedule,
-    StepSchedule,
-    TorchStepSchedule,
-)
 from dl4jlegacy.nn.optimization.updaters import UPDATERS, Nesterovs, Updater
 from dl4jlegacy.nn.optimization.weights import Distribution
 from dl4jlegacy.system.decoding import described
 
-__all__ = ["biases_of_their_own", "from_dl4j", "read_layer", "read_network"]
+__all__ = ["biases_of_their_own", "from_dl4j", "read_layer", "read_network", "read_truncation"]
 
 logger = logging.getLogger(__name__)
 
@@ -88,11 +78,16 @@ def _phases(tree: Tree, layers: Sequence[Layer]) -> Tree:
     return {
         "pretrain": tree.get("pretrain") is True,
         "backprop": tree.get("backprop") is not False,
-        "backprop_type": "truncated_bptt" if tree.get("backpropType") == "TruncatedBPTT" else "standard",
-        "tbptt_fwd_length": int(number(tree, "tbpttFwdLength", 20, "configuration")) or 20,
-        "tbptt_back_length": int(number(tree, "tbpttBackLength", 20, "configuration")) or 20,
         "input_pre_processors": found,
+        **read_truncation(tree),
     }
+
+
+def read_truncation(tree: Tree) -> Tree:
+    """Return our fields on truncated backpropagation, of a network of either kind."""
+    lengths = {f"tbptt_{way}_length": f"tbptt{way.capitalize()}Length" for way in ("fwd", "back")}
+    found: Tree = {name: int(number(tree, key, 20, "configuration")) or 20 for name, key in lengths.items()}
+    return found | {"backprop_type": "truncated_bptt" if tree.get("backpropType") == "TruncatedBPTT" else "standard"}
 
 
 def read_network(conf: Tree) -> NeuralNetConfiguration:
@@ -348,13 +343,18 @@ def _updater(conf: Tree, body: Tree, where: str) -> Updater:
     if key not in _UPDATERS:
         raise ModelError(f"{where}: updater {short!r} is not known; known: {', '.join(sorted(_UPDATERS))}")
     cls = _UPDATERS[key]
-    values: Tree = {name: fields.get(_updater_key(node is None, name)) for name in cls.__struct_fields__}
-    values |= {name: None for name in ("schedule", "momentum_after") if name in values}
-    if "schedule" in values:
-        values |= _rate_schedule(conf, body, fields, where)
-    updater: Updater = _converted(cls, {k: v for k, v in values.items() if k != "schedule"}, f"{where}.iupdater")
-    if values.get("schedule") is not None:
-        updater = msgspec.structs.replace(updater, schedule=values["schedule"])
+    own = [name for name in cls.__struct_fields__ if name not in ("schedule", "momentum_after")]
+    values: Tree = {name: fields.get(_updater_key(node is None, name)) for name in own}
+    schedule = None
+    if "schedule" in cls.__struct_fields__:
+        given = fields.get("learningRateSchedule")
+        if isinstance(given, dict) and "@class" in given:
+            values["learning_rate"], schedule = read_schedule(given, f"{where}.learningRateSchedule")
+        else:
+            schedule = read_policy(conf, body, where)
+    updater: Updater = _converted(cls, values, f"{where}.iupdater")
+    if schedule is not None:
+        updater = msgspec.structs.replace(updater, schedule=schedule)
     return _with_momentum(updater, fields, where)
 
 
@@ -379,72 +379,4 @@ def _with_momentum(updater: Updater, fields: Tree, where: str) -> Updater:
             logger.warning("%s: the momentum's %s is left out", where, short)
     if not table:
         return updater
-    return msgspec.structs.replace(updater, momentum_after=_by_iteration(table, where))
-
-
-def _by_iteration(table: object, where: str) -> Changes:
-    try:
-        return {int(key): float(value) for key, value in table.items()}  # type: ignore[attr-defined]
-    except (AttributeError, TypeError, ValueError) as exc:
-        raise ModelError(f"{where} has a schedule that is no map from iteration to value") from exc
-
-
-def _rate_schedule(conf: Tree, body: Tree, fields: Tree, where: str) -> Tree:
-    node = fields.get("learningRateSchedule")
-    if isinstance(node, dict) and "@class" in node:
-        return _new_schedule(node, f"{where}.learningRateSchedule")
-    policy = conf.get("learningRatePolicy") or "None"
-    if policy == "None":
-        return {}
-    decay = number(conf, "lrPolicyDecayRate", 1.0, where)
-    power = number(conf, "lrPolicyPower", 1.0, where)
-    steps = number(conf, "lrPolicySteps", 1.0, where)
-    schedule: Schedule | None = None
-    match policy:
-        case "Exponential":
-            schedule = ExponentialSchedule(gamma=decay)
-        case "Inverse":
-            schedule = InverseSchedule(gamma=decay, power=power)
-        case "Step":
-            schedule = StepSchedule(decay_rate=decay, steps=steps)
-        case "TorchStep":
-            schedule = TorchStepSchedule(decay_rate=decay, steps=int(steps))
-        case "Sigmoid":
-            schedule = SigmoidSchedule(gamma=decay, steps=int(steps))
-        case "Poly":
-            schedule = PolySchedule(max_iterations=int(number(conf, "numIterations", 1, where)), power=power)
-        case "Schedule":
-            schedule = MapSchedule(values=_by_iteration(body.get("learningRateSchedule"), where))
-        case _:
-            logger.warning("%s: learning rate policy %s is left out; training on would not use it", where, policy)
-    return {"schedule": schedule}
-
-
-def _new_schedule(node: Tree, where: str) -> Tree:
-    short, fields = tagged(node, where)
-    rate = number(fields, "initialValue", number(fields, "value", 0.1, where), where)
-    if fields.get("scheduleType", "ITERATION") != "ITERATION":
-        logger.warning("%s counts epochs and is left out; training on would use a fixed rate", where)
-        return {"learning_rate": rate}
-    gamma, power = number(fields, "gamma", 1.0, where), number(fields, "power", 1.0, where)
-    schedule: Schedule | None = None
-    match short:
-        case "FixedSchedule":
-            pass
-        case "ExponentialSchedule":
-            schedule = ExponentialSchedule(gamma=gamma)
-        case "InverseSchedule":
-            schedule = InverseSchedule(gamma=gamma, power=power)
-        case "PolySchedule":
-            schedule = PolySchedule(max_iterations=int(number(fields, "maxIter", 1, where)), power=power)
-        case "SigmoidSchedule":
-            schedule = SigmoidSchedule(gamma=gamma, steps=int(number(fields, "stepSize", 1, where)))
-        case "StepSchedule":
-            decay = number(fields, "decayRate", 1.0, where)
-            schedule = StepSchedule(decay_rate=decay, steps=number(fields, "step", 1.0, where))
-        case "MapSchedule":
-            table = _by_iteration(fields.get("values"), where)
-            schedule, rate = MapSchedule(values=table), table[min(table)] if table else rate
-        case _:
-            logger.warning("%s: %s is left out; training on would use a fixed rate", where, short)
-    return {"learning_rate": rate, "schedule": schedule}
+    return msgspec.structs.replace(updater, momentum_after=read_changes(table, where))

@@ -42,7 +42,9 @@ from dl4jlegacy.nn.interchange.dl4j.reader import biases_of_their_own, from_dl4j
 from dl4jlegacy.nn.interchange.dl4j.safetensors_file import OWN as _OWN
 from dl4jlegacy.nn.interchange.dl4j.safetensors_file import SUFFIX, SafetensorsFile, is_safetensors, write_safetensors
 from dl4jlegacy.nn.interchange.dl4j.versions import VERSIONS, Version, answers_otherwise, differences, suiting, why_not
+from dl4jlegacy.nn.interchange.entries import MAX_JSON_BYTES, json_object, read_entry
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
+from dl4jlegacy.nn.networks import Network, build_network
 from dl4jlegacy.nn.parameters import ParamLayout
 from dl4jlegacy.system import files
 from dl4jlegacy.system.strict_json import to_json
@@ -72,7 +74,6 @@ of AdaGrad or RmsProp that began as ND4J's; before, it began with zeros, and eps
 _KERAS: Final = {"config.json", "metadata.json"}
 _OF_KERAS: Final = "; `dl4j export FILE --out model.zip` or KerasModelImport makes a model of it"
 _HDF5: Final = b"\x89HDF\r\n\x1a\n"
-_MAX_JSON_BYTES: Final = 16 << 20
 _MAX_ENTRIES: Final = 256
 _BOMB_BYTES: Final = 256 << 20
 _BOMB_RATIO: Final = 100
@@ -96,7 +97,7 @@ _Archive = zipfile.ZipFile | SafetensorsFile
 
 
 def write_model(
-    network: MultiLayerNetwork | ComputationGraph,
+    network: Network,
     path: str | os.PathLike[str],
     *,
     save_updater: bool = True,
@@ -159,7 +160,7 @@ def restore_model(
     load_updater: bool = True,
     kernels: Kernels | None = None,
     input_types: Sequence[AnyInputType] = (),
-) -> MultiLayerNetwork | ComputationGraph:
+) -> Network:
     """Return the network of either kind saved at ``path`` by this package or by Deeplearning4j (0.9 to 1.0.0).
 
     It takes features that are scaled as in training; ``dl4jlegacy.load_model`` returns it with the normalizer and the
@@ -180,16 +181,16 @@ def restore_model(
 
 def _network(
     archive: _Archive, *, load_updater: bool, kernels: Kernels | None, input_types: Sequence[AnyInputType]
-) -> MultiLayerNetwork | ComputationGraph:
+) -> Network:
     conf, layouts = _configuration(archive, input_types)
     if isinstance(archive, SafetensorsFile):
-        network = _built(conf, kernels)
+        network = build_network(conf, kernels)
         params: Array = archive.params(network.param_table, network.layout.spans, network.layout.size)
     else:
         params = _read_vector(archive, _COEFFICIENTS, layout.count(ParamLayout.of(conf.resolved()), layouts))
         if _OWN not in archive.namelist() and params.dtype == np.float64:  # 0.x keeps its type nowhere else
             conf = conf.replace(conf=conf.conf.replace(dtype="float64"))
-        network = _built(conf, kernels)
+        network = build_network(conf, kernels)
     network.iteration = _iteration(archive)
     params = _cast(params, network.params.dtype, _COEFFICIENTS)
     network.set_params(layout.params_to_ours(params, network.layout, layouts))
@@ -198,14 +199,7 @@ def _network(
     return network
 
 
-def _built(conf: Any, kernels: Kernels | None) -> MultiLayerNetwork | ComputationGraph:
-    is_graph = isinstance(conf, ComputationGraphConfiguration)
-    return ComputationGraph(conf, kernels=kernels) if is_graph else MultiLayerNetwork(conf, kernels=kernels)
-
-
-def _read_updater(
-    archive: _Archive, network: MultiLayerNetwork | ComputationGraph, layouts: tuple[layout.LayerLayout, ...]
-) -> None:
+def _read_updater(archive: _Archive, network: Network, layouts: tuple[layout.LayerLayout, ...]) -> None:
     """Restore the updater's state if the file has it."""
     size = layout.state_count(network.layers, network.layout, layouts)
     if isinstance(archive, SafetensorsFile):
@@ -283,9 +277,7 @@ def restore_label_names(path: str | os.PathLike[str]) -> tuple[str, ...]:
         return _label_names(archive)
 
 
-def restore_with_reading(
-    path: str | os.PathLike[str], *, kernels: Kernels | None = None
-) -> tuple[MultiLayerNetwork | ComputationGraph, Reading]:
+def restore_with_reading(path: str | os.PathLike[str], *, kernels: Kernels | None = None) -> tuple[Network, Reading]:
     """Return the network at ``path``, its updater anew, and how its data are read; errors as ``restore_model``.
 
     The file is opened once: one that is replaced meanwhile gives all of the old or all of the new.
@@ -309,7 +301,7 @@ def _normalizer(archive: _Archive) -> Normalizer | None:
         if saved is not None:
             return normalizer_from_json(to_json(saved))
     if isinstance(archive, zipfile.ZipFile) and _NORMALIZER in archive.namelist():
-        return read_normalizer(_read(archive, _NORMALIZER, _MAX_JSON_BYTES))
+        return read_normalizer(read_entry(archive, _NORMALIZER, MAX_JSON_BYTES))
     return None
 
 
@@ -323,9 +315,7 @@ def _label_names(archive: _Archive) -> tuple[str, ...]:
 # -- writing ---------------------------------------------------------------------------------------------------------
 
 
-def _own_entry(
-    network: MultiLayerNetwork | ComputationGraph, normalizer: Normalizer | None, *, has_updater: bool, **more: Any
-) -> dict[str, Any]:
+def _own_entry(network: Network, normalizer: Normalizer | None, *, has_updater: bool, **more: Any) -> dict[str, Any]:
     """Return what this package alone looks at: the configuration and what belongs to it exactly as they are here."""
     format_ = _BEGUN_FORMAT if has_updater and network.updater.beginnings else _PLAIN_FORMAT
     own: dict[str, Any] = {"format": format_, "configuration": json.loads(network.conf.to_json())}
@@ -468,21 +458,7 @@ def _own(archive: _Archive) -> dict[str, Any]:
 
 
 def _json(archive: _Archive, name: str) -> dict[str, Any]:
-    try:
-        tree = json.loads(_read(archive, name, _MAX_JSON_BYTES))
-    except (ValueError, RecursionError) as exc:
-        raise ModelError(f"entry {name} is not JSON: {exc}") from exc
-    if not isinstance(tree, dict):
-        raise ModelError(f"entry {name} holds a JSON {type(tree).__name__} instead of an object")
-    return tree
-
-
-def _read(archive: _Archive, name: str, limit: int) -> bytes:
-    with archive.open(name) as entry:
-        data = entry.read(limit + 1)
-    if len(data) > limit:
-        raise ModelError(f"entry {name} is larger than {limit} bytes")
-    return data
+    return json_object(read_entry(archive, name, MAX_JSON_BYTES), f"entry {name}")
 
 
 def _read_vector(archive: zipfile.ZipFile, name: str, expected: int) -> Array:

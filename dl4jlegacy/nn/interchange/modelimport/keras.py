@@ -208,7 +208,7 @@ def _functional(file: KerasFile) -> _Plan:
         below for name, each in layers.items() if each.get("class_name") == "Embedding" for below in reads[name]
     }
     plan, first = _Plan(), _data_format(layers.values())
-    for name in _ends(told["input_layers"]):
+    for name in _histories(told["input_layers"]):
         config = layers[name]["config"]
         shape_of = config.get("batch_shape", config.get("batch_input_shape"))
         kind = _input_type(shape_of, name, takes_indices=name in embedded, first=first)
@@ -224,7 +224,7 @@ def _functional(file: KerasFile) -> _Plan:
             given = [plan.sequences(flow) for flow in given]
         made = merge_of(source, given) if len(given) > 1 else layer_of(source, given[0])
         plan.add(source, given, made)
-    plan.outputs = [plan.flows[name].name for name in _ends(told["output_layers"])]
+    plan.outputs = [plan.flows[name].name for name in _histories(told["output_layers"])]
     return plan
 
 
@@ -251,11 +251,6 @@ def _histories(node: Any) -> Iterator[str]:
             yield from _histories(each)
 
 
-def _ends(given: Any) -> list[str]:
-    """Return the names in ``input_layers`` or ``output_layers``, of which one alone is not in a list of its own."""
-    return list(_histories(given))
-
-
 def _data_format(layers: Any) -> bool:
     """Return whether the layers of a model take images with their channels first."""
     return any(each.get("config", {}).get("data_format") == "channels_first" for each in layers)
@@ -274,7 +269,7 @@ def _input_type(given: Any, name: str, *, takes_indices: bool, first: bool) -> A
     if len(sizes) == 2 and sizes[1]:
         return InputType.recurrent(int(sizes[1]), int(sizes[0] or 0))
     if len(sizes) == 3 and all(sizes):
-        channels, height, width = sizes if first else (sizes[2], sizes[0], sizes[1])
+        channels, height, width = sizes if first else (sizes[2], *sizes[:2])
         return InputType.convolutional(int(height), int(width), int(channels))
     return _refuse_input(name, given)
 
@@ -307,15 +302,13 @@ def _folded(plan: _Plan, place: int) -> int:
     part, below = plan.parts[place], plan.parts[place - 1] if place else None
     if below is None or not isinstance(part.what, ActivationLayer) or not isinstance(below.what, DenseLayer):
         return place
-    if part.inputs != (below.name,) or below.what.activation != "identity" or _readers(plan, below.name) > 1:
+    if part.inputs != (below.name,) or below.what.activation != "identity":
+        return place
+    if sum(reader.inputs.count(below.name) for reader in plan.parts) > 1:
         return place
     whole = msgspec.structs.replace(below.what, activation=part.what.activation)
     plan.parts[place - 1 : place + 1] = [_Part(part.name, below.inputs, whole, below.weights)]
     return place - 1
-
-
-def _readers(plan: _Plan, name: str) -> int:
-    return sum(part.inputs.count(name) for part in plan.parts)
 
 
 def _chain(plan: _Plan) -> tuple[tuple[Any, ...], dict[int, Any]] | None:

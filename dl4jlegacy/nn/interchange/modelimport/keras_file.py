@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import mmap
 import os
 import re
 import struct
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Final
@@ -24,6 +23,7 @@ import numpy as np
 
 from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.errors import Dl4jError, ModelError
+from dl4jlegacy.nn.interchange.entries import MAX_JSON_BYTES, json_object, read_entry
 from dl4jlegacy.system import files
 
 __all__ = ["KerasFile", "is_keras", "opened", "read_array"]
@@ -34,7 +34,6 @@ _OBJECT: Final = struct.Struct("<H6xQ")
 _CONFIG: Final = "config.json"
 _METADATA: Final = "metadata.json"
 _WEIGHTS: Final = "model.weights.h5"
-_MAX_JSON_BYTES: Final = 16 << 20
 _MAX_BYTES: Final = 4 << 30
 _PARTS: Final = ("vars", "cell/vars", "layer/vars", "forward_layer/cell/vars", "backward_layer/cell/vars")
 """Where a layer's arrays lie below its group in ``.keras`` files, in the order of the layer's weights."""
@@ -68,16 +67,13 @@ class KerasFile:
         config: the description of the model: ``class_name`` and ``config``.
         training: loss and optimizer as the file names them, empty if the model was not compiled.
         version: of the Keras that wrote it, "" if it does not say.
+        weights: ``weights(layer, kind)`` returns the arrays of a layer, unread, in the order of its ``weights``.
     """
 
     config: Mapping[str, Any]
     training: Mapping[str, Any]
     version: str
-    _arrays: _Arrays
-
-    def weights(self, layer: str, kind: str) -> list[Any]:
-        """Return the arrays of a layer, unread, in the order of its ``weights``: by its name and the class it is of."""
-        return self._arrays.of(layer, kind)
+    weights: Callable[[str, str], list[Any]]
 
 
 @contextlib.contextmanager
@@ -110,23 +106,24 @@ def _of_hdf5(file: Any) -> KerasFile:
     if said is None:
         raise ModelError("it has no attribute model_config: weights alone say no network; save the whole model")
     training = file.attrs.get("training_config")
-    trained = {} if training is None else _json("training_config", training)
-    arrays = _HdfArrays(_group(file, "model_weights"))
+    trained = {} if training is None else json_object(training, "training_config")
     version = file.attrs.get("keras_version", "")
-    return KerasFile(_json("model_config", said), trained, _text(version), arrays)
+    return KerasFile(
+        json_object(said, "model_config"), trained, _text(version), _hdf_arrays(_group(file, "model_weights"))
+    )
 
 
 def _of_zip(h5py: ModuleType, stack: contextlib.ExitStack, archive: zipfile.ZipFile) -> KerasFile:
     names = set(archive.namelist())
     if missing := sorted({_CONFIG, _METADATA, _WEIGHTS} - names):
         raise ModelError(f"entry {missing[0]} is missing, so it is no .keras file; entries: {sorted(names)[:8]}")
-    config = _json(_CONFIG, _entry(archive, _CONFIG, _MAX_JSON_BYTES))
-    metadata = _json(_METADATA, _entry(archive, _METADATA, _MAX_JSON_BYTES))
-    weights = _entry(archive, _WEIGHTS, _MAX_BYTES)
+    config = json_object(read_entry(archive, _CONFIG, MAX_JSON_BYTES), _CONFIG)
+    metadata = json_object(read_entry(archive, _METADATA, MAX_JSON_BYTES), _METADATA)
+    weights = read_entry(archive, _WEIGHTS, _MAX_BYTES)
     _check_heaps(weights)
     file = stack.enter_context(h5py.File(io.BytesIO(weights), "r"))
     training = config.get("compile_config") or {}
-    return KerasFile(config, training, _text(metadata.get("keras_version", "")), _ZipArrays(file))
+    return KerasFile(config, training, _text(metadata.get("keras_version", "")), _ZipArrays(file).of)
 
 
 def _check_heaps(content: bytes | mmap.mmap) -> None:
@@ -146,26 +143,8 @@ def _check_heaps(content: bytes | mmap.mmap) -> None:
         at = content.find(_HEAP, at + 1)
 
 
-def _entry(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
-    with archive.open(name) as entry:
-        data = entry.read(limit + 1)
-    if len(data) > limit:
-        raise ModelError(f"entry {name} is larger than {limit} bytes")
-    return data
-
-
 def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def _json(name: str, text: Any) -> dict[str, Any]:
-    try:
-        tree = json.loads(text)
-    except (ValueError, RecursionError) as exc:
-        raise ModelError(f"{name} is not JSON: {exc}") from exc
-    if not isinstance(tree, dict):
-        raise ModelError(f"{name} holds a JSON {type(tree).__name__} instead of an object")
-    return tree
 
 
 # -- arrays ----------------------------------------------------------------------------------------------------------
@@ -191,28 +170,18 @@ def _group(file: Any, name: str) -> Any:
     return found
 
 
-class _Arrays:
-    """The arrays of layers."""
+def _hdf_arrays(groups: Any) -> Callable[[str, str], list[Any]]:
+    """Read below ``model_weights``: a group for each layer, whose attribute ``weight_names`` has them in order."""
 
-    def of(self, layer: str, kind: str) -> list[Any]:
-        """Return those of a layer."""
-        raise NotImplementedError
+    def weights(layer: str, kind: str) -> list[Any]:
+        group = _member(groups, layer)
+        names = [] if group is None else [_text(name) for name in group.attrs["weight_names"]]
+        return [_checked(_member(group, name), f"{layer}/{name}") for name in names]
 
-
-class _HdfArrays(_Arrays):
-    """Below ``model_weights``: a group for each layer, whose attribute ``weight_names`` has them in order."""
-
-    def __init__(self, group: Any) -> None:
-        self._group = group
-
-    def of(self, layer: str, kind: str) -> list[Any]:
-        group = _member(self._group, layer)
-        if group is None:
-            return []
-        return [_checked(_member(group, _text(name)), f"{layer}/{_text(name)}") for name in group.attrs["weight_names"]]
+    return weights
 
 
-class _ZipArrays(_Arrays):
+class _ZipArrays:
     """Below ``layers``: a group for each layer, called as its class, with a number from the second on."""
 
     def __init__(self, file: Any) -> None:

@@ -141,18 +141,6 @@ def _clipped(low: float, high: float) -> Callable[[OnnxGraph, str], str]:
     return lambda graph, x: graph.add("Clip", x, graph.numbers(low), graph.numbers(high))
 
 
-def _cube(graph: OnnxGraph, x: str) -> str:
-    return graph.add("Mul", graph.add("Mul", x, x), x)
-
-
-def _gelu(graph: OnnxGraph, x: str) -> str:
-    return graph.add("Mul", x, graph.add("Sigmoid", graph.add("Mul", x, graph.numbers(GELU_SLOPE))))
-
-
-def _mish(graph: OnnxGraph, x: str) -> str:
-    return graph.add("Mul", x, graph.add("Tanh", graph.add("Softplus", x)))
-
-
 def _rational_tanh(graph: OnnxGraph, x: str) -> str:
     a = graph.add("Mul", graph.add("Abs", x), graph.numbers(2 / 3))
     square = graph.add("Mul", a, a)
@@ -164,11 +152,11 @@ def _rational_tanh(graph: OnnxGraph, x: str) -> str:
 
 
 _COMPOSED: Mapping[str, Callable[[OnnxGraph, str], str]] = {
-    "cube": _cube,
-    "gelu": _gelu,
+    "cube": lambda graph, x: graph.add("Mul", graph.add("Mul", x, x), x),
+    "gelu": lambda graph, x: graph.add("Mul", x, graph.add("Sigmoid", graph.add("Mul", x, graph.numbers(GELU_SLOPE)))),
     "hardtanh": _clipped(-1.0, 1.0),
     "identity": lambda graph, x: x,
-    "mish": _mish,
+    "mish": lambda graph, x: graph.add("Mul", x, graph.add("Tanh", graph.add("Softplus", x))),
     "rationaltanh": _rational_tanh,
     "rectifiedtanh": lambda graph, x: graph.add("Relu", graph.add("Tanh", x)),
     "relu6": _clipped(0.0, 6.0),

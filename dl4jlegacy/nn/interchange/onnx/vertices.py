@@ -33,19 +33,15 @@ def add_vertex(graph: OnnxGraph, vertex: Any, given: Sequence[Signal], inputs: I
     Raises:
         ModelError: ONNX has no operator for it; ``title`` names it.
     """
+    if isinstance(vertex, shape.PreprocessorVertex):
+        return add_preprocessor(graph, vertex.pre_processor, given[0], title)
     add = _VERTICES.get(type(vertex))
     if add is None:
         raise ModelError(f"{title} cannot be exported to ONNX: it has no operator in ONNX")
-    if isinstance(vertex, shape.PreprocessorVertex):
-        return add_preprocessor(graph, vertex.pre_processor, given[0], title)
     found = add(graph, vertex, given, inputs)
     if isinstance(found, Signal):
         return found
     return Signal(found, vertex.output_type([combine.flat_as_vectors(x.kind) for x in given]), given[0].examples)
-
-
-def _merge(graph: OnnxGraph, vertex: Any, given: Sequence[Signal], inputs: Inputs) -> str:
-    return graph.add("Concat", *(x.name for x in given), axis=feature_axis(given[0].kind))
 
 
 _OPERATORS = {"add": "Sum", "average": "Mean", "max": "Max", "subtract": "Sub"}
@@ -63,14 +59,6 @@ def _element_wise(graph: OnnxGraph, vertex: Any, given: Sequence[Signal], inputs
 def _subset(graph: OnnxGraph, vertex: Any, given: Sequence[Signal], inputs: Inputs) -> str:
     first, behind, axis = vertex.from_index, vertex.to_index + 1, feature_axis(given[0].kind)
     return graph.add("Slice", given[0].name, *(graph.integers(n) for n in (first, behind, axis)))
-
-
-def _scale(graph: OnnxGraph, vertex: Any, given: Sequence[Signal], inputs: Inputs) -> str:
-    return graph.add("Mul", given[0].name, graph.numbers(vertex.scale_factor))
-
-
-def _shift(graph: OnnxGraph, vertex: Any, given: Sequence[Signal], inputs: Inputs) -> str:
-    return graph.add("Add", given[0].name, graph.numbers(vertex.shift_factor))
 
 
 def _of_example(kind: AnyInputType) -> list[int]:
@@ -148,22 +136,25 @@ def _pool_helper(graph: OnnxGraph, vertex: Any, given: Sequence[Signal], inputs:
     return graph.add("Slice", given[0].name, graph.integers(1, 1), ends, graph.integers(2, 3))
 
 
-def _preprocessor(graph: OnnxGraph, vertex: Any, given: Sequence[Signal], inputs: Inputs) -> str:
-    raise AssertionError("add_vertex adds it")
-
-
 _VERTICES: Mapping[type, Callable[[OnnxGraph, Any, Sequence[Signal], Inputs], str | Signal]] = {
     combine.ElementWiseVertex: _element_wise,
     combine.L2NormalizeVertex: _l2_normalize,
     combine.L2Vertex: _l2,
-    combine.MergeVertex: _merge,
-    combine.ScaleVertex: _scale,
-    combine.ShiftVertex: _shift,
+    combine.MergeVertex: (
+        lambda graph, vertex, given, inputs: graph.add(
+            "Concat", *(x.name for x in given), axis=feature_axis(given[0].kind)
+        )
+    ),
+    combine.ScaleVertex: (
+        lambda graph, vertex, given, inputs: graph.add("Mul", given[0].name, graph.numbers(vertex.scale_factor))
+    ),
+    combine.ShiftVertex: (
+        lambda graph, vertex, given, inputs: graph.add("Add", given[0].name, graph.numbers(vertex.shift_factor))
+    ),
     combine.SubsetVertex: _subset,
     shape.DuplicateToTimeSeriesVertex: _duplicate,
     shape.LastTimeStepVertex: _last_time_step,
     shape.PoolHelperVertex: _pool_helper,
-    shape.PreprocessorVertex: _preprocessor,
     shape.ReshapeVertex: _reshape,
     shape.StackVertex: _stack,
     shape.UnstackVertex: _unstack,
