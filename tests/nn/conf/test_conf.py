@@ -31,15 +31,6 @@ def stack(*layers, **fields) -> MultiLayerConfiguration:
 
 
 # -- defaults and inheritance ------------------------------------------------------------------------------------------
-def test_the_defaults_are_those_of_dl4j():
-    conf = NeuralNetConfiguration()
-    assert (conf.seed, conf.activation, conf.weight_init, conf.bias_init) == (123, "sigmoid", "xavier", 0.0)
-    assert conf.updater == Sgd(learning_rate=0.1)
-    assert (conf.mini_batch, conf.minimize, conf.drop_out, conf.l1, conf.l2) == (True, True, 0.0, 0.0, 0.0)
-    assert (conf.gradient_normalization, conf.gradient_normalization_threshold) == ("none", 1.0)
-    assert (stack(DenseLayer()).pretrain, stack(DenseLayer()).backprop) == (False, True)
-
-
 def test_layers_inherit_what_they_leave_open_and_keep_what_they_set():
     conf = NeuralNetConfiguration(activation="tanh", l2=0.5, updater=Adam(), drop_out=0.8, bias_init=1.0)
     first, second = stack(
@@ -49,11 +40,6 @@ def test_layers_inherit_what_they_leave_open_and_keep_what_they_set():
     assert (second.activation, second.l2, second.updater, second.bias_init) == ("relu", 0.0, Sgd(), 1.0)
     for name in set(INHERITED) - {"dist"}:
         assert getattr(first, name) is not None
-
-
-def test_every_inherited_field_exists_in_the_network_and_in_every_layer():
-    for kind in (NeuralNetConfiguration, DenseLayer, OutputLayer, RBM, AutoEncoder):
-        assert set(INHERITED) <= set(kind.__struct_fields__)
 
 
 def test_resolving_twice_changes_nothing():
@@ -304,10 +290,6 @@ def test_the_builder_writes_what_keyword_arguments_write():
         conf=NeuralNetConfiguration(seed=7, activation="relu", l2=1e-4, updater=AdaGrad(learning_rate=0.2)),
         pretrain=True,
     )
-
-
-def test_an_empty_builder_gives_the_defaults():
-    assert NeuralNetConfiguration.builder().build() == NeuralNetConfiguration()
 
 
 def test_the_sizes_of_2014_make_a_stack_with_an_output_layer():

@@ -28,6 +28,7 @@ from dl4jlegacy.nn import (
     RnnOutputLayer,
     SubsamplingLayer,
 )
+from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration
 from dl4jlegacy.nn.graph.computation_graph import ComputationGraph
 from dl4jlegacy.nn.interchange.dl4j.graph import graph_from_dl4j, graph_to_dl4j
 from dl4jlegacy.nn.interchange.dl4j.serializer import restore_model, write_model
@@ -153,21 +154,18 @@ def test_a_version_that_cannot_take_a_network_is_refused(
     np.testing.assert_array_equal(restore_model(tmp_path / "m.zip").params, network.params)
 
 
+def graph(vertex: Any) -> ComputationGraphConfiguration:
+    """A vertex ``v`` between two layers and the output."""
+    builder = NeuralNetConfiguration.builder().graph_builder().add_inputs("a")
+    for name in ("b", "c"):
+        builder.add_layer(name, DenseLayer(n_in=3, n_out=2), "a")
+    return builder.add_vertex("v", vertex, "b", "c").add_layer("out", SOFTMAX, "v").set_outputs("out").build()
+
+
 @pytest.mark.parametrize("op", ["average", "max"])
 def test_vertices_that_0_9_1_lacks_are_refused_for_it(op: Any, tmp_path: Path) -> None:
-    conf = (
-        NeuralNetConfiguration.builder()
-        .graph_builder()
-        .add_inputs("a")
-        .add_layer("b", DenseLayer(n_in=3, n_out=2), "a")
-        .add_layer("c", DenseLayer(n_in=3, n_out=2), "a")
-        .add_vertex("v", ElementWiseVertex(op=op), "b", "c")
-        .add_layer("out", SOFTMAX, "v")
-        .set_outputs("out")
-        .build()
-    )
     with pytest.raises(ModelError, match=rf"vertex 'v': it has no ElementWiseVertex with op '{op}'"):
-        write_model(ComputationGraph(conf), tmp_path / "m.zip", dl4j_version="0.9.1")
+        write_model(ComputationGraph(graph(ElementWiseVertex(op=op))), tmp_path / "m.zip", dl4j_version="0.9.1")
 
 
 def test_an_unknown_version_is_named(tmp_path: Path) -> None:
@@ -217,18 +215,7 @@ def test_the_variance_of_a_normalization_comes_back_from_0_9_1s_shape(tmp_path: 
     ],
 )
 def test_what_a_vertex_says_and_nobody_honours_is_refused(vertex: Any, change: Any, message: str) -> None:
-    conf = (
-        NeuralNetConfiguration.builder()
-        .graph_builder()
-        .add_inputs("a")
-        .add_layer("b", DenseLayer(n_in=3, n_out=2), "a")
-        .add_layer("c", DenseLayer(n_in=3, n_out=2), "a")
-        .add_vertex("v", vertex, "b", "c")
-        .add_layer("out", SOFTMAX, "v")
-        .set_outputs("out")
-        .build()
-    )
-    tree = graph_to_dl4j(conf, version="1.0.0")
+    tree = graph_to_dl4j(graph(vertex), version="1.0.0")
     tree["vertices"]["v"] |= change
     with pytest.raises(ModelError, match=message):
         graph_from_dl4j(tree)

@@ -119,25 +119,10 @@ def test_merging_the_parts_equals_evaluating_the_whole(case: str) -> None:
     assert merged.to_dict() == evaluated(case).to_dict()
 
 
-def test_merging_an_empty_evaluation_changes_nothing() -> None:
-    e = evaluated("three")
-    assert e.merge(Evaluation()).to_dict() == evaluated("three").to_dict()
-
-
 def test_a_single_output_column_is_the_probability_of_class_one() -> None:
     e = Evaluation()
     e.eval(np.array([[1.0], [0.0], [1.0]]), np.array([[0.7], [0.6], [0.2]]))
     assert e.confusion.tolist() == [[0, 1], [1, 1]]
-
-
-def test_masked_examples_do_not_count() -> None:
-    n, _, _, actual, predicted = CASES["three"]
-    labels, output = batch(n, actual, predicted)
-    mask = np.array([i < 4 for i in range(len(actual))], np.float32)
-    masked, first = Evaluation(), Evaluation()
-    masked.eval(labels, output, mask)
-    first.eval(labels[:4], output[:4])
-    assert masked.to_dict() == first.to_dict()
 
 
 def test_an_empty_batch_and_no_batch_are_no_data() -> None:
