@@ -47,7 +47,7 @@ from dl4jlegacy.scaleout.state.aggregate import PARAMS, aggregate
 from dl4jlegacy.scaleout.state.codec import entropy_bits, pack, unpack
 from dl4jlegacy.scaleout.state.job import DataSetJobIterator, Job, Result
 from dl4jlegacy.scaleout.state.store import Buffer
-from dl4jlegacy.scaleout.strategies import create_router, slot_strategy
+from dl4jlegacy.scaleout.strategies import create_router, router_of
 from dl4jlegacy.scaleout.strategies.gradient_sharing import CODES
 from dl4jlegacy.scaleout.workers.perform import MultiLayerNetworkPerformer, perform_in_slot
 
@@ -179,7 +179,7 @@ def run(source: DataSource, conf: Conf, rounds: int | None = None) -> Trained:
     jobs = DataSetJobIterator(data, jobs_per_round=conf.jobs_per_round, phases=conf.phases())
     router, plan = create_router(conf.router, conf.router_args, jobs_per_round=conf.jobs_per_round), jobs.plan
     network = build_network(conf.network_conf, kernels)
-    performer = MultiLayerNetworkPerformer(network, seed=conf.seed, shares=router.shares)
+    performer = MultiLayerNetworkPerformer(network, seed=conf.seed, update_kind=router.update_kind)
     network.init()
     frame, states = first_model(network).encode(), dict[int, Buffer]()
     trained, total = Trained(Result.decode(frame)), plan.total_rounds
@@ -187,15 +187,17 @@ def run(source: DataSource, conf: Conf, rounds: int | None = None) -> Trained:
         updates = []
         for slot in (plan.slot(number, index) for index in range(plan.slots(number))):
             job = Job(slot, plan.work_of(number), jobs.work(slot), version=number)
-            strategy, state = slot_strategy(router, plan, number), states.get(slot.slot)
+            state = states.get(slot.slot)
             before = None if state is None else Result.decode(state)
-            done = perform_in_slot(performer, strategy, job, Result.decode(frame), before, kernels)
+            done = perform_in_slot(
+                performer, router_of(router, plan, number), job, Result.decode(frame), before, kernels
+            )
             assert done is not None
             updates.append(done[0].encode())
             note(trained, done[0], len(updates[-1]))
-            if strategy is not None:
+            if len(done) > 1:
                 states[slot.slot] = done[1].encode()
-        frame, _ = aggregate(router.aggregator(kernels), frame, updates, version=number, ends_phase=False)
+        frame, _ = aggregate(router.fold(kernels), frame, updates, version=number, ends_phase=False)
     trained.model = Result.decode(frame)
     return trained
 

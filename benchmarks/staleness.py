@@ -38,7 +38,7 @@ from dl4jlegacy.scaleout.state.aggregate import PARAMS, aggregate
 from dl4jlegacy.scaleout.state.job import DataSetJobIterator, Job, Result
 from dl4jlegacy.scaleout.state.records import Head, Manifest, advance
 from dl4jlegacy.scaleout.state.store import Buffer
-from dl4jlegacy.scaleout.strategies import Strategy, create_router
+from dl4jlegacy.scaleout.strategies import WorkRouter, create_router
 from dl4jlegacy.scaleout.workers.perform import MultiLayerNetworkPerformer
 
 MODELS = {"lenet": zoo.lenet, "mlp": zoo.mlp}
@@ -100,14 +100,14 @@ class Simulation:
 
     def __init__(
         self,
-        strategy: Strategy,
+        strategy: WorkRouter,
         jobs: DataSetJobIterator,
         conf: Conf,
         first: Result,
         performer: MultiLayerNetworkPerformer,
     ) -> None:
         self._strategy, self._jobs, self._plan, self._performer = strategy, jobs, jobs.plan, performer
-        self._aggregator = strategy.aggregator(load_kernels(None))
+        self._aggregator = strategy.fold(load_kernels(None))
         self._random, self._now, self._idle = random.Random(conf.seed), 0.0, conf.workers
         self.head, self.frame = Head(run="simulated", version=0, round=0, model=Manifest("", 0, 0)), first.encode()
         self._busy: list[tuple[float, int]] = []  # (when it will be done, the job's number), a heap
@@ -172,7 +172,7 @@ def train(task: Task, case: Case) -> Trained:
     strategy = create_router(case.router, case.args, jobs_per_round=conf.jobs_per_round)
     jobs = DataSetJobIterator(data, jobs_per_round=conf.jobs_per_round, phases=conf.phases())
     network = build_network(conf.network_conf, kernels)
-    performer = MultiLayerNetworkPerformer(network, seed=conf.seed, shares=strategy.shares)
+    performer = MultiLayerNetworkPerformer(network, seed=conf.seed, update_kind=strategy.update_kind)
     network.init()
     watched = build_network(conf.network_conf, kernels)
     every = jobs.plan.total_examples / max(1, task.watches)

@@ -210,6 +210,15 @@ def router_raising_at(cls: Any, method: str) -> Callable[[Raising], Any]:
     return routing(lambda raising: raising_at(cls, method, raising)())
 
 
+def slots_raising_at(method: str) -> Callable[[Raising], Any]:
+    def make(raising: Raising) -> WorkRouter:
+        router = GradientSharingWorkRouter()
+        router.memory.__class__ = raising_at(type(router.memory), method, raising)
+        return router
+
+    return routing(make)
+
+
 def batches(raising: Raising) -> Iterator[Any]:
     yield ROWS
     raising.boom()
@@ -228,7 +237,7 @@ class Examples:
         return (np.ones(4, np.float32), np.eye(2)[number % 2]) if number < 8 else self._raising.boom()
 
 
-ROUTING = ("open_slots", "send_work", "aggregator")
+ROUTING = ("open_slots", "send_work", "fold")
 PARTS: dict[str, Callable[[Raising], Any]] = {
     "performer": lambda raising: jobs_of_own(performer=raising.boom),
     "performer.update": lambda r: jobs_of_own(performer=lambda conf, kernels: Performer(r, "update")),
@@ -253,7 +262,7 @@ PARTS: dict[str, Callable[[Raising], Any]] = {
     "validation": lambda raising: network(validation=batches(raising)),
     "router": routing(lambda raising: raising.boom()),
     **{f"router.{name}": router_raising_at(IterativeReduceWorkRouter, name) for name in ROUTING},
-    **{f"slots.{name}": router_raising_at(GradientSharingWorkRouter, name) for name in ("replica", "settle")},
+    **{f"slots.{name}": slots_raising_at(name) for name in ("replica", "settle")},
     **{f"observer.{name}": observing(name) for name in ("begin", "new_version", "phases", "job_failed", "end")},
     "ParallelWrapper.set_listeners": lambda raising: wrapped(of_wrapper=(listening(raising),)),
     "ParallelWrapper, the network's listeners": lambda raising: wrapped(of_network=(listening(raising),)),

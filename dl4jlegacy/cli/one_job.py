@@ -21,7 +21,7 @@ from dl4jlegacy.scaleout.actors.worker_pool import performer_of
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.first_model import first_model
 from dl4jlegacy.scaleout.state.job import Job, JobIterator, Result
-from dl4jlegacy.scaleout.strategies import slot_strategy
+from dl4jlegacy.scaleout.strategies import router_of
 from dl4jlegacy.scaleout.workers.arithmetic import host_kernels
 from dl4jlegacy.scaleout.workers.perform import perform_in_slot
 from dl4jlegacy.scaleout.workers.plugins import PerformerFactory, find_router
@@ -61,9 +61,9 @@ def perform_one_job(
         model = first_model(network)
     at = plan.slot(round_, slot)
     job = Job(at, plan.work_of(round_), jobs.work(at), worker_id="alone")
-    strategy = slot_strategy(find_router(conf), plan, round_)
+    router = router_of(find_router(conf), plan, round_)
     make = performer or performer_of(conf)
-    done = perform_in_slot(make(conf, kernels), strategy, job, model, None, kernels)
+    done = perform_in_slot(make(conf, kernels), router, job, model, None, kernels)
     assert done is not None
     return done[0]
 

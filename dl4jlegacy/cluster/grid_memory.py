@@ -15,7 +15,7 @@ import math
 
 from dl4jlegacy.errors import ConfError, counted
 from dl4jlegacy.scaleout.plan import Plan
-from dl4jlegacy.scaleout.strategies import RowAveragingWorkRouter, SlotStrategy
+from dl4jlegacy.scaleout.strategies import RowAveragingWorkRouter
 from dl4jlegacy.scaleout.tracker import Memory, StateTracker
 from dl4jlegacy.scaleout.workers.plugins import find_router
 from dl4jlegacy.training.run import Run
@@ -59,9 +59,9 @@ def check_grid_memory(run: Run, tracker: StateTracker, *, takes_over: bool) -> N
     memory = tracker.memory() if run.model_nbytes else None
     if memory is None:
         return
-    strategy = find_router(run.conf)
-    is_sure = not isinstance(strategy, SlotStrategy)  # what slots remember is saved now and then only
-    has_rows = isinstance(strategy, RowAveragingWorkRouter)
+    router = find_router(run.conf)
+    is_sure = router.memory is None  # what slots remember is saved now and then only
+    has_rows = isinstance(router, RowAveragingWorkRouter)
     needed = needed_nbytes(run.model_nbytes, run.plan, keeps_updates=not has_rows)
     least = needed if is_sure else needed_nbytes(run.model_nbytes, run.plan, keeps_updates=False)
     if memory.nbytes >= _ENOUGH * needed * memory.copies:

@@ -11,11 +11,12 @@ from dl4jlegacy.scaleout.state.aggregate import (
     Aggregation,
     CollectingAggregator,
     DeltaAggregator,
+    Fold,
     JobAggregator,
     ParameterAveragingAggregator,
 )
 from dl4jlegacy.scaleout.state.job import CollectionJobIterator, DataSetJobIterator, Job, JobIterator, Result
-from dl4jlegacy.scaleout.strategies import HogWildWorkRouter, IterativeReduceWorkRouter, WorkRouter
+from dl4jlegacy.scaleout.strategies import HogWildWorkRouter, IterativeReduceWorkRouter, SlotMemory, WorkRouter
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, StateTracker
 from dl4jlegacy.scaleout.workers.perform import MultiLayerNetworkPerformer, WorkerPerformer
 from dl4jlegacy.scaleout.workers.plugins import register_performer, register_router
@@ -29,6 +30,7 @@ __all__ = [
     "DataSetJobIterator",
     "DeltaAggregator",
     "EarlyStopping",
+    "Fold",
     "HogWildWorkRouter",
     "InMemoryStateTracker",
     "IterativeReduceWorkRouter",
@@ -40,6 +42,7 @@ __all__ = [
     "Phase",
     "Plan",
     "Result",
+    "SlotMemory",
     "SlotPlan",
     "StateTracker",
     "ValidationConf",

@@ -1,9 +1,9 @@
-"""What routers and aggregators answer, checked where it enters a run: before anything durable follows from it.
+"""Checks of the answers of routers and aggregators, before anything of them is stored.
 
-A router of somebody's own that opens a slot twice, or an aggregator whose score is a word, would make a run that never
-ends, or a head that nobody can read. Each answer is held to the contract (``WorkRouter``, ``JobAggregator``) here, and
-the first breach ends the run by the names of class and method. Whether numbers are finite is checked of every model,
-the rest only of classes of somebody's own: the tests hold this package's to the same contract (``dl4jlegacy.testing``).
+A user's own router that opens a slot twice, or an aggregator that returns a word as score, could cause a run that never
+ends, or a head that cannot be read. So each answer is checked against the contract (``WorkRouter``, ``JobAggregator``),
+and the first wrong one ends the run with an error that names class and method. All models must be finite; the other
+checks are for users' own classes only, since tests check those of this package (``dl4jlegacy.testing``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dl4jlegacy.scaleout.state.job import Result
 from dl4jlegacy.scaleout.state.own_parts import check_methods, is_own, is_unfinished, told
 from dl4jlegacy.scaleout.state.records import Head, covered
 from dl4jlegacy.scaleout.state.store import Buffer
-from dl4jlegacy.scaleout.strategies import SlotStrategy, WorkRouter, slot_strategy
+from dl4jlegacy.scaleout.strategies import SlotMemory, WorkRouter, router_of
 from dl4jlegacy.scaleout.updater_beginning import kept_beginning, new_state, tells_beginning
 
 __all__ = [
@@ -42,24 +42,39 @@ __all__ = [
     "slots_to_fold_ahead",
 ]
 
-_SHARES = ("params", "delta")
+_KINDS = ("params", "delta")
+_RENAMED = {
+    "shares": "update_kind",
+    "aggregator": "fold, which returns a Fold",
+    "is_logged": "log_every (0: no log)",
+    "replica": "in memory, a SlotMemory",
+    "settle": "in memory, a SlotMemory",
+    "check": "in the Fold that fold returns",
+}
+"""Members of a router in earlier versions, and what has taken their place."""
 
 
 def check_router(router: WorkRouter) -> None:
-    """Raise ``ContractError`` if a router of somebody's own lacks a method, or describes itself as none can be."""
+    """Raise ``ContractError`` if a router is no ``WorkRouter``, or a member of it has a value that is not allowed."""
     name = type(router).__name__
     check_methods(router, "a router", WorkRouter, ("open_slots", "send_work", "fold_ahead"))
-    shares, binds = getattr(router, "shares", None), getattr(router, "binds_model", None)
-    if shares not in _SHARES:
-        raise ContractError(f"{name}.shares is {shares!r}; it must be 'params' or 'delta'")
+    if renamed := [f"{old} is now {new}" for old, new in _RENAMED.items() if hasattr(router, old)]:
+        raise ContractError(f"{name} is written for an earlier version of dl4jlegacy: {'; '.join(renamed)}")
+    if not isinstance(router, WorkRouter):
+        raise ContractError(f"{name} must be a subclass of dl4jlegacy.WorkRouter, which has defaults for all methods")
+    check_methods(router, "a router", WorkRouter, ("fold",))
+    kind, binds, log, memory = router.update_kind, router.binds_model, router.log_every, router.memory
+    if kind not in _KINDS:
+        raise ContractError(f"{name}.update_kind is {kind!r}; it must be 'params' or 'delta'")
     if not isinstance(binds, bool):
         raise ContractError(f"{name}.binds_model is {binds!r}; it must be True or False")
-    if not isinstance(router, SlotStrategy):
-        return
-    if router.is_logged and not binds:
-        raise ContractError(f"{name}.is_logged is true, and its jobs are not bound to a model; one of them must change")
-    if not isinstance(router.state_every, int) or router.state_every < 1:
-        raise ContractError(f"{name}.state_every is {router.state_every!r}; it must be a whole number, 1 at least")
+    if type(log) is not int or log < 0 or (log and not binds):
+        raise ContractError(
+            f"{name}.log_every is {log!r} and binds_model {binds}; it must be a whole number, and 0 unless binds_model "
+            "is True"
+        )
+    if not isinstance(memory, SlotMemory | None):
+        raise ContractError(f"{name}.memory is {memory!r}; it must be a SlotMemory or None")
 
 
 def open_slots(router: WorkRouter, plan: Plan, head: Head) -> list[int]:
@@ -104,7 +119,7 @@ def check_opened(router: WorkRouter, plan: Plan, head: Head, numbers: Sequence[i
             f"{what} has opened slot {numbers[-1]}, {_place(plan, numbers[-1])}, beyond the end of a phase or a "
             f"validation: round {head.round} must be complete before"
         )
-    if slot_strategy(router, plan, head.round) is not None:
+    if router_of(router, plan, head.round).memory is not None:
         _check_chains(what, plan, head, numbers)
 
 
@@ -278,16 +293,16 @@ def _check_like(what: str, arrays: Mapping[str, Array], before: Mapping[str, Arr
             )
 
 
-def check_settled(strategy: SlotStrategy, answer: Any) -> tuple[Result, Result]:
-    """Return the update and the state that a strategy makes of a job.
+def check_settled(memory: SlotMemory, answer: Any) -> tuple[Result, Result]:
+    """Return the update and the state that ``SlotMemory.settle`` made of a job.
 
     Raises:
         ContractError: it is something else. NotFiniteError: there is NaN or infinity in it.
     """
-    if not is_own(strategy):
+    if not is_own(memory):
         settled: tuple[Result, Result] = answer
         return settled
-    what = f"{type(strategy).__name__}.settle"
+    what = f"{type(memory).__name__}.settle"
     if not isinstance(answer, tuple) or len(answer) != 2 or not all(isinstance(each, Result) for each in answer):
         raise ContractError(f"{what} returned {type(answer).__name__}; it must be the update and the state, Results")
     for each in answer:

@@ -1,16 +1,15 @@
 """The plan of a run: which batches belong to slot s of round r, a pure function of the ``Conf`` and the data's size.
 
-Nothing in it is decided at run time: masters, workers, a resumed run and the tests all compute the same plan. A *round*
+Masters, workers, a resumed run and the tests all compute the same plan; nothing in it is decided at run time. A *round*
 has up to ``jobs_per_round`` slots, and a slot has up to ``averaging_frequency`` consecutive batches of one epoch. The
 last round of an epoch may be shorter, and then counts as fewer updates. Every slot has a *number*, counted over all
 rounds; the head records the numbers of the slots that were folded into the model.
 
-With a *warm start* a phase begins with narrower rounds: updates that lack their small elements, or that many average,
-hurt most while a network has learned nothing (Strom 2015). A slot that these rounds leave out begins in a later one.
+With a *warm start* the first rounds of a phase have fewer slots: sparse updates and means of many updates are most
+harmful while a network has learned nothing (Strom 2015). Later rounds have all slots.
 
-A *validation round* evaluates the model on the validation data, which its slots share out. It is a round like any
-other, with a number and slots of its own, but nothing is trained in it: the batches and examples of a run are those of
-its training.
+A *validation round* evaluates the model on the validation data, which are divided among its slots. It has a number and
+slots like any other round, but trains nothing: it adds nothing to the batches and examples of the run.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _Value = TypeVar("_Value")
 
 
 class _Recent(dict[_Key, _Value]):
-    """What a pure function returned lately, by its argument: masters and workers ask again and again; on any thread."""
+    """The latest results of a pure function, by its argument. For any thread."""
 
     def __init__(self, function: Callable[[_Key], _Value]) -> None:
         super().__init__()
@@ -64,7 +63,7 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _whole(owner: msgspec.Struct, name: str) -> int:
-    """Return a field that is a whole number; raises ``ConfError`` if it is something else."""
+    """Return a field; raises ``ConfError`` if it is not a whole number."""
     value = getattr(owner, name)
     if type(value) is not int:
         raise ConfError(f"{type(owner).__name__}.{name} is {value!r}; it must be a whole number")
@@ -76,11 +75,10 @@ class Validation(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         batches, examples, batch_size: of the data.
-        every: after so many rounds of training, pretraining apart; 0: after every epoch. The last one is always
-            followed by a validation.
-        classifies: whether the network tells classes apart there, so that they are counted.
-        label_scales: what the numbers that the network predicts are multiplied by to be in the units of the labels, for
-            each column; (): they are.
+        every: rounds of training between two validations, without pretraining; 0: an epoch. The last round of training
+            is always followed by a validation.
+        classifies: whether the network predicts classes.
+        label_scales: factors from predicted numbers to the units of the labels, one for each column; (): none.
     """
 
     batches: int
@@ -101,8 +99,8 @@ class Validation(msgspec.Struct, frozen=True, kw_only=True):
 class SlotPlan(NamedTuple):
     """What one slot does: batches ``first`` to ``last`` (exclusive) of ``epoch``, in ``phase`` (an index).
 
-    ``training_round`` is the number of the round among those of training, of runs before this one too; what is random
-    is seeded by it, so that a validation changes nothing. A slot that ``validates`` has batches of the validation data.
+    ``training_round`` counts rounds of training, those of earlier runs of the network too. It seeds all random numbers,
+    so that validations change nothing. A slot that ``validates`` has batches of the validation data.
     """
 
     round: int
@@ -117,9 +115,9 @@ class SlotPlan(NamedTuple):
 
 
 class _Epoch(msgspec.Struct, frozen=True, dict=True):
-    """How an epoch's batches are shared out: ``narrow`` rounds of ``few`` slots, and then rounds of ``most``.
+    """How the batches of an epoch are divided: ``narrow`` rounds of ``few`` slots, and then rounds of ``most`` slots.
 
-    A slot has ``frequency`` batches; in the last round, if it is a short one, they are spread evenly over the slots.
+    A slot has ``frequency`` batches. If the last round is short, its batches are divided evenly among its slots.
     """
 
     batches: int
@@ -140,41 +138,41 @@ class _Epoch(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def updates(self) -> int:
-        """By how much an epoch raises the count of updates: each round by its longest slot's batches."""
+        """Number of updates of an epoch: each round counts the batches of its longest slot."""
         last = (self.range_of(self.rounds - 1, slot) for slot in range(self.slots_of(self.rounds - 1)))
         return (self.rounds - 1) * self.frequency + max(end - first for first, end in last)
 
     @cached_property
     def _last_round(self) -> tuple[tuple[int, int], ...]:
-        """The batch ranges of the last round: those that remain; of a narrow one none."""
+        """The batch ranges of the last round, unless it is a narrow one."""
         start = self.slots_before(self.rounds - 1) * self.frequency
         slots = min(self.batches - start, self.most)
         bounds = [start + (self.batches - start) * i // slots for i in range(slots + 1)]
         return tuple(pairwise(bounds)) if self.rounds > self.narrow else ()
 
     def width(self, inside: int) -> int:
-        """Return how many slots a round has if it is no short one."""
+        """Return the number of slots of a round that is not short."""
         return self.few if inside < self.narrow else self.most
 
     def slots_before(self, inside: int) -> int:
-        """Return how many slots the rounds before the ``inside``-th have, counted from 0."""
+        """Return the number of slots of the rounds before the ``inside``-th, counted from 0."""
         return min(inside, self.narrow) * self.few + max(0, inside - self.narrow) * self.most
 
     def slots_of(self, inside: int) -> int:
-        """Return how many slots a round has."""
+        """Return the number of slots of a round."""
         if inside < self.narrow:
             return self.few
         return len(self._last_round) if inside == self.rounds - 1 else self.most
 
     def range_of(self, inside: int, slot: int) -> tuple[int, int]:
-        """Return the batches of a slot: the first, and the one after the last."""
+        """Return the batches of a slot, as a half-open range."""
         if inside >= self.narrow and inside == self.rounds - 1:
             return self._last_round[slot]
         first = (self.slots_before(inside) + slot) * self.frequency
         return first, first + self.frequency
 
     def at(self, index: int) -> tuple[int, int]:
-        """Return (round, slot) of a slot's place in the epoch."""
+        """Return (round, slot) of the slot with this index in the epoch."""
         if index < self.narrow * self.few:
             return divmod(index, self.few)
         inside = min(self.narrow + (index - self.narrow * self.few) // self.most, self.rounds - 1)
@@ -187,9 +185,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     ``batches`` and ``examples`` are those of one epoch; ``batch_size`` is the size of a full batch (the last batch of
     an epoch may be smaller). Epochs are numbered over the whole run, so that every phase shuffles differently.
 
-    A run of a network that was trained before goes on with ``first_epoch`` passes over the data and ``first_iteration``
-    updates behind it: its slots have the epochs and the iterations after these, and what is random goes on likewise.
-    Pretraining counts its updates from 0.
+    ``first_epoch`` and ``first_iteration`` are the epochs and updates of earlier runs of the network. Epochs,
+    iterations and random numbers of this run continue after these. Pretraining counts its updates from 0.
 
     The rounds of the first ``warm_start`` (0 to 1) of the first epoch of each phase have ``warm_start_jobs`` slots, and
     all others ``jobs_per_round``.
@@ -229,7 +226,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def _epoch(self) -> _Epoch:
-        """An epoch that does not begin a phase."""
+        """An epoch that is not the first one of its phase."""
         return _Epoch(self.batches, self.averaging_frequency, self.jobs_per_round)
 
     @cached_property
@@ -243,7 +240,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def rounds_per_epoch(self) -> int:
-        """Rounds of training that an epoch takes, but for the first one of a phase that has a warm start."""
+        """Rounds of training of an epoch, except for the first one of a phase with a warm start."""
         return self._epoch.rounds
 
     @property
@@ -261,21 +258,21 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def _first_rounds(self) -> tuple[int, ...]:
-        """The first round of training of every phase, followed by how many there are."""
+        """The first round of training of every phase, followed by their total number."""
         return self._firsts(self._first_epoch.rounds, self._epoch.rounds)
 
     @cached_property
     def _first_slots(self) -> tuple[int, ...]:
-        """The first slot of training of every phase, followed by how many there are."""
+        """The first slot of training of every phase, followed by their total number."""
         return self._firsts(self._first_epoch.slots, self._epoch.slots)
 
     def _firsts(self, first: int, other: int) -> tuple[int, ...]:
-        """Return what the phases before each one have, and all, where epochs have so much."""
+        """Return the sum before each phase, and the total, if the first epoch of a phase counts ``first``."""
         each = [first + (phase.epochs - 1) * other if phase.epochs > 0 else 0 for phase in self.phases]
         return tuple(accumulate(each, initial=0))
 
     def _place(self, training_round: int) -> tuple[int, int, int]:
-        """Return the phase of a round of training, the epoch in it, and the round in that."""
+        """Return the phase of a round of training, the epoch in the phase, and the round in the epoch."""
         phase = bisect_right(self._first_rounds, training_round, hi=len(self.phases)) - 1
         inside, first = training_round - self._first_rounds[phase], self._first_epoch.rounds
         if inside < first:
@@ -284,12 +281,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return phase, epoch + 1, inside
 
     def _epoch_of(self, number: int) -> _Epoch:
-        """Return how the epoch of this number in its phase is shared out."""
+        """Return the epoch with this number in its phase."""
         return self._epoch if number else self._first_epoch
 
     @cached_property
     def _validated(self) -> tuple[int, ...]:
-        """After how many rounds of training each validation round comes, in order."""
+        """The number of rounds of training before each validation round, in order."""
         if self.validation is None:
             return ()
         after: list[int] = []
@@ -327,7 +324,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def total_rounds(self) -> int:
-        """Rounds of the whole run, those of validation among them."""
+        """Rounds of the whole run, with those of validation."""
         return self._first_rounds[-1] + len(self._validated)
 
     @property
@@ -342,16 +339,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def total_examples(self) -> int:
-        """Examples that the whole run trains on, every epoch counted."""
+        """Examples that the whole run trains on, over all epochs."""
         return self.total_epochs * self.examples
 
     def is_validation(self, round_: int) -> bool:
-        """Return whether a round evaluates the model, and trains nothing."""
+        """Return whether a round evaluates the model and trains nothing."""
         index = bisect_left(self._validation_rounds, round_)
         return index < len(self._validated) and self._validation_rounds[index] == round_
 
     def training_round(self, round_: int) -> int:
-        """Return how many rounds of training come before a round."""
+        """Return the number of rounds of training before a round."""
         return round_ - bisect_left(self._validation_rounds, round_)
 
     def slots(self, round_: int) -> int:
@@ -369,7 +366,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return self._epoch_of(epoch).slots_of(inside)
 
     def width(self, round_: int) -> int:
-        """Return how many slots a round of training has if it is no short one; of a validation that before it."""
+        """Return the number of slots of a round as if it were not short; for a validation, of the round before it."""
         _, epoch, inside = self._place(self.training_round(round_) - self.is_validation(round_))
         return self._epoch_of(epoch).width(inside)
 
@@ -404,9 +401,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         )
 
     def iteration_at(self, round_: int) -> int:
-        """Return how many updates the network has behind it when a round begins, or the run has ended.
+        """Return the number of updates of the network before a round, or at the end of the run.
 
-        A round counts its longest slot's batches, so that the last one of an epoch, if it is short, counts fewer than
+        A round counts the batches of its longest slot, so a short one at the end of an epoch counts fewer than
         ``averaging_frequency``. Pretraining counts those of its layer.
         """
         trained = self.training_round(round_)
@@ -414,7 +411,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return self._iteration(phase, trained - self._first_rounds[phase])
 
     def _iteration(self, phase: int, done: int) -> int:
-        """Return how many updates the network has behind it after so many rounds of training of a phase."""
+        """Return the number of updates of the network after so many rounds of training of a phase."""
         before = 0 if self.phases[phase].kind == PRETRAIN else self.first_iteration
         if done < self._first_epoch.rounds:
             return before + done * self.averaging_frequency
@@ -424,52 +421,53 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def _rounds_before(self) -> int:
-        """Rounds of training of the runs before this one, whose epochs are taken to have been like its own."""
+        """Rounds of training of earlier runs, if their epochs were like those of this run."""
         epochs, updates = divmod(self.first_iteration, self._epoch.updates)
         return epochs * self._epoch.rounds + -(-updates // self.averaging_frequency)
 
     def phase_of(self, round_: int) -> int:
-        """Return the index of the phase that a round belongs to; a validation round to that of the round before it."""
+        """Return the index of the phase of a round; of a validation round that of the round before it."""
         return self._place(self.training_round(round_) - self.is_validation(round_))[0]
 
     def work_of(self, round_: int) -> Phase:
-        """Return what is done in a round: that of its phase, or a validation."""
+        """Return the kind of work of a round: its phase, or a validation."""
         return Phase(kind=VALIDATE) if self.is_validation(round_) else self.phases[self.phase_of(round_)]
 
     def ends_phase(self, round_: int, following: int) -> bool:
-        """Return whether the training after a round, which goes on in ``following``, belongs to another phase."""
+        """Return whether the training after a round, which continues in ``following``, belongs to another phase."""
         following += self.is_validation(following)
         return following < self.total_rounds and self.phase_of(following) != self.phase_of(round_)
 
     def goes_on_in(self, round_: int) -> int | None:
-        """Return the round of training that follows a round in its phase; None if it is the last one of it."""
+        """Return the next round of training in the phase of a round; None if it is the last one."""
         following = round_ + 1 + self.is_validation(round_ + 1)
         is_last = following >= self.total_rounds or self.phase_of(following) != self.phase_of(round_)
         return None if is_last else following
 
     def unbroken(self, round_: int, most: int) -> int:
-        """Return the last of at most ``most`` rounds of training from one on, up to a validation or a phase's end."""
+        """Return the last of up to ``most`` rounds of training, before the next validation or end of a phase."""
         last = round_
         while last - round_ < most - 1 and self.goes_on_in(last) == last + 1:
             last += 1
         return last
 
     def left_in_epoch(self, round_: int) -> int:
-        """Return how many rounds of training its epoch has from a round on, that one among them."""
+        """Return the number of rounds of training from a round, which is counted, to the end of its epoch."""
         _, epoch, inside = self._place(self.training_round(round_))
         return self._epoch_of(epoch).rounds - inside
 
     def is_last_until(self, number: int, until: int, aside: Sequence[tuple[int, int]] = ()) -> bool:
-        """Return whether a job is the last one of its slot up to the round ``until``; short rounds leave slots out.
+        """Return whether a job is the last one of its slot up to the round ``until``.
 
-        So do jobs that are set ``aside``: ranges of their numbers, as ``Head.jobs_set_aside``.
+        Short rounds have no job of some slots, and jobs that are set ``aside`` do not count (ranges of their numbers,
+        as ``Head.jobs_set_aside``).
         """
         round_, slot = self.at(number)
         later = (self.number(each, slot) for each in range(round_ + 1, until + 1) if slot < self.slots(each))
         return all(any(first <= n < last for first, last in aside) for n in later)
 
     def epochs_before(self, round_: int) -> int:
-        """Return how many epochs, pretraining apart, are trained on when a round begins."""
+        """Return the number of epochs before a round, without pretraining."""
         phase, epoch, _ = self._place(self.training_round(round_))
         done = self._first_epochs[phase] + epoch
         firsts = zip(self.phases, self._first_epochs, strict=False)
@@ -488,7 +486,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return self._training_number(round_ - before) + before * self._validation_slots
 
     def _training_number(self, training_round: int) -> int:
-        """Return how many slots the rounds of training before one have."""
+        """Return the number of slots of the rounds of training before one."""
         phase, epoch, inside = self._place(training_round)
         before = self._first_epoch.slots + (epoch - 1) * self._epoch.slots if epoch else 0
         return self._first_slots[phase] + before + self._epoch_of(epoch).slots_before(inside)

@@ -18,7 +18,7 @@ from dl4jlegacy.scaleout.plan import Phase
 from dl4jlegacy.scaleout.state.job import DataSetJobIterator, Job, Result, decode_work, encode_work
 from dl4jlegacy.scaleout.state.records import Head, account
 from dl4jlegacy.scaleout.state.store import MemoryStore
-from dl4jlegacy.scaleout.strategies import SlotStrategy, WorkRouter, aggregator_of, slot_strategy
+from dl4jlegacy.scaleout.strategies import WorkRouter, router_of
 from dl4jlegacy.scaleout.workers.perform import MultiLayerNetworkPerformer, perform_in_slot
 from dl4jlegacy.system.clock import RunningClock
 
@@ -78,8 +78,8 @@ def _master(
     begun = build_network(network, kernels)
     begun.init()
     start = protocol.RunStart("checked", lambda: first_model(begun).encode(), lambda: None)
-    aggregator, plan = aggregator_of(router, kernels), jobs.plan
-    me = protocol.Master("m", store, _Clock(), plan, router, aggregator=aggregator, start=start)
+    plan = jobs.plan
+    me = protocol.Master("m", store, _Clock(), plan, router, aggregator=router.fold(kernels), start=start)
     put_ahead: dict[int, Any] = {}
     steps = protocol.master_steps(me)
     while True:
@@ -114,12 +114,9 @@ def _worker(
     performer = MultiLayerNetworkPerformer(
         build_network(network, kernels),
         seed=1,
-        shares=router.shares,
-        shares_updater_state=True,
+        update_kind=router.update_kind,
     )
-    steps = protocol.worker_steps(
-        protocol.Worker(name, store, _Clock(), plan, router, aggregator=aggregator_of(router, kernels))
-    )
+    steps = protocol.worker_steps(protocol.Worker(name, store, _Clock(), plan, router, aggregator=router.fold(kernels)))
     answer: Any = None
     while True:
         try:
@@ -130,9 +127,9 @@ def _worker(
         if isinstance(event, protocol.Perform):
             phase = plan.work_of(event.plan.round)
             job = Job(event.plan, phase, decode_work(event.data or b""), worker_id=name, version=event.version)
-            strategy: SlotStrategy | None = slot_strategy(router, plan, event.plan.round)
+            used = router_of(router, plan, event.plan.round)
             state = None if event.state is None else Result.decode(event.state)
-            done = perform_in_slot(performer, strategy, job, Result.decode(event.model), state, kernels)
+            done = perform_in_slot(performer, used, job, Result.decode(event.model), state, kernels)
             frames = [bytes(each.encode()) for each in done or ()]
-            answer = frames[0] if strategy is None else protocol.Performed(*frames)
+            answer = frames[0] if used.memory is None else protocol.Performed(*frames)
         yield True

@@ -70,8 +70,8 @@ def _fold_all(router: WorkRouter, plan: Plan, order: random.Random) -> None:
     done: set[int] = set()
     while head.round < plan.total_rounds:
         opened = _asked(router, plan, head)
-        done = set() if router_of(router, plan, head).binds_model else done & set(opened)
-        folded = _folded_next(router_of(router, plan, head), opened, done, order)
+        done = set() if router_of(router, plan, head.round).binds_model else done & set(opened)
+        folded = _folded_next(router_of(router, plan, head.round), opened, done, order)
         head = advance(head, plan, folded)
         done -= set(folded)
     if account(head, plan) != (0, 0):

@@ -57,7 +57,7 @@ from dl4jlegacy.scaleout.protocol.watch import ReissueReason
 from dl4jlegacy.scaleout.state.aggregate import PARAMS, STATE, JobAggregator
 from dl4jlegacy.scaleout.state.job import JobIterator, Result
 from dl4jlegacy.scaleout.state.records import Failure, Head, WorkerRecord
-from dl4jlegacy.scaleout.strategies import WorkRouter, aggregator_of, check_own_aggregator
+from dl4jlegacy.scaleout.strategies import WorkRouter, check_own_aggregator
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, StateTracker, drive
 from dl4jlegacy.scaleout.workers.arithmetic import ARITHMETIC, MIXED, RunArithmetic, check_same_arithmetic, host_kernels
 from dl4jlegacy.scaleout.workers.perform import trained_network
@@ -203,8 +203,7 @@ class RunExecution:
             jobs=jobs,
             tracker=tracker,
             router=router,
-            aggregator=self._aggregator
-            or aggregator_of(router, kernels, weighted_average=conf.weighted_average, pool=pool),
+            aggregator=self._aggregator or router.fold(kernels, pool),
             kernels=kernels,
             first_model=first,
             performer=performer,
@@ -402,7 +401,6 @@ class RunExecution:
             plan=parts.run.plan,
             router=parts.router,
             aggregator=parts.aggregator,
-            folds_network=self._aggregator is None,
             start=protocol.RunStart(
                 conf.run,
                 lambda: parts.first_model().encode(),

@@ -25,7 +25,7 @@ from dl4jlegacy.scaleout.plan import Phase, Plan
 from dl4jlegacy.scaleout.protocol.frames import write_frame
 from dl4jlegacy.scaleout.state.job import Result
 from dl4jlegacy.scaleout.state.records import HEAD, Head, JobRecord, Keys, Manifest, decode_record, encode_record
-from dl4jlegacy.scaleout.strategies import aggregator_of, create_router
+from dl4jlegacy.scaleout.strategies import create_router
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, drive
 from tests.support import REPOSITORY
 from tests.support.progress_lines import without_progress
@@ -43,7 +43,7 @@ def test_a_worker_that_gives_a_lease_back_pauses_so_that_its_actor_can_stop_ther
     for slot in range(4):
         store.put(Keys.job(0, slot), encode_record(JobRecord(state="ready", model=model.key)))
     router = create_router("iterative-reduce")
-    worker = protocol.Worker("w", store, clock, plan, router, aggregator=aggregator_of(router, load("numpy")))
+    worker = protocol.Worker("w", store, clock, plan, router, aggregator=router.fold(load("numpy")))
     steps = protocol.worker_steps(worker)
     performed = next(event for event in steps if event is not None)
     assert isinstance(performed, protocol.Perform)

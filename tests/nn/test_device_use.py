@@ -287,9 +287,9 @@ def test_early_stopping_finds_the_best_epoch_on_the_device(make: Any) -> None:
 # -- jobs --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shares", ["params", "delta"])
+@pytest.mark.parametrize("kind", ["params", "delta"])
 @pytest.mark.parametrize("state", [True, False])
-def test_a_job_comes_to_the_same_on_the_device_and_waits_once(shares: str, state: bool) -> None:
+def test_a_job_comes_to_the_same_on_the_device_and_waits_once(kind: str, state: bool) -> None:
     of = conf(RBM(n_in=5, n_out=4), OutputLayer(n_out=3, activation="softmax", drop_out=0.8), updater=Adam())
     jobs = DataSetJobIterator(
         ListDataSetIterator(DataSet(X, LABELS), 3, seed=5),
@@ -297,7 +297,7 @@ def test_a_job_comes_to_the_same_on_the_device_and_waits_once(shares: str, state
         phases=(Phase(kind="pretrain", layer=0, epochs=1), Phase(kind="finetune", epochs=2)),
     )  # fmt: skip
     nets = pair(of)
-    performers = [MultiLayerNetworkPerformer(n, seed=5, shares=shares, shares_updater_state=state) for n in nets]
+    performers = [MultiLayerNetworkPerformer(n, seed=5, update_kind=kind, sends_updater_state=state) for n in nets]
     model = Result.decode(first_model(nets[0]).encode())  # a copy: the network's own change
     for round_ in range(jobs.plan.total_rounds):
         slot = jobs.plan.slot(round_, 0)
@@ -313,11 +313,7 @@ def test_a_job_comes_to_the_same_on_the_device_and_waits_once(shares: str, state
         assert device.encode() and type(device.values["score"]) is float
         assert waits <= 3, "the score, whether all is finite"
         assert device.values["score"] == pytest.approx(host.values["score"], rel=1e-4)
-        assert (
-            set(device.arrays)
-            == set(host.arrays)
-            == ({STATE} if state else set()) | {PARAMS if shares == "params" else "delta"}
-        )
+        assert set(device.arrays) == set(host.arrays) == ({STATE} if state else set()) | {kind}
         for name, array in device.arrays.items():
             close(array, host.arrays[name], name)
 

@@ -19,6 +19,7 @@ from dl4jlegacy import (
     IterativeReduceWorkRouter,
     Job,
     Result,
+    WorkRouter,
 )
 from dl4jlegacy.errors import ConfError, ContractError, DataError, Dl4jError, JobError, NotFiniteError
 from dl4jlegacy.kernels import load
@@ -173,13 +174,31 @@ def test_slots_that_are_folded_ahead_are_the_first_that_are_open() -> None:
 
 def test_a_router_that_describes_itself_as_none_can_be_is_refused_before_the_run() -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({"shares": "weights"}, r"Wrong\.shares is 'weights'"),
+        ({"update_kind": "weights"}, r"Wrong\.update_kind is 'weights'"),
+        ({"log_every": 2}, r"Wrong\.log_every is 2 and binds_model False"),
+        ({"memory": {}}, r"Wrong\.memory is {}; it must be a SlotMemory or None"),
         ({"binds_model": None}, r"Wrong\.binds_model is None"),
         ({"send_work": None}, "Wrong has no method send_work"),
     ]
     for members, words in wrong:
         with pytest.raises(ContractError, match=words):
             iris(own=type("Wrong", (HogWildWorkRouter,), members))
+
+
+def test_a_router_for_an_earlier_version_is_told_what_to_change() -> None:
+    members: dict[str, Any] = {name: getattr(WorkRouter, name) for name in ("open_slots", "send_work", "fold_ahead")}
+    with pytest.raises(ContractError, match=r"Old must be a subclass of dl4jlegacy\.WorkRouter"):
+        iris(own=type("Old", (), members))
+    members |= {"shares": "params", "settle": None}
+    for base in (object, IterativeReduceWorkRouter):
+        with pytest.raises(ContractError, match=r"shares is now update_kind; settle is now in memory, a SlotMemory"):
+            iris(own=type("Old", (base,), members))
+
+
+def test_plain_means_are_refused_where_the_routers_fold_has_none() -> None:
+    register_router("own")(lambda conf: WorkRouter())
+    with pytest.raises(ConfError, match="WorkRouter has the usual fold, which has no use for it"):
+        parts.find_router(Conf(router="own", weighted_average=False))
 
 
 # --- aggregators ------------------------------------------------------------------------------------------------------
@@ -189,7 +208,7 @@ class Changed:
     """The usual mean, whose end is something else; ``last`` in the last round only."""
 
     def __init__(self, change: Any, *, last: bool = False) -> None:
-        self._usual, self._change = IterativeReduceWorkRouter().aggregator(load("numpy")), change
+        self._usual, self._change = IterativeReduceWorkRouter().fold(load("numpy")), change
         self._from = 9 if last else 0
 
     def begin(self, model: Any, *, version: int, examples: Sequence[int]) -> Any:

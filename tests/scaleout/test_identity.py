@@ -119,7 +119,7 @@ class Mean:
     """The usual mean, as an aggregator of one's own."""
 
     def __init__(self, factor: float = 1.0) -> None:
-        self._factor, self._usual = factor, IterativeReduceWorkRouter().aggregator(load("numpy"))
+        self._factor, self._usual = factor, IterativeReduceWorkRouter().fold(load("numpy"))
 
     def begin(self, model: Any, *, version: int, examples: Sequence[int]) -> Any:
         return self._usual.begin(model, version=version, examples=examples)

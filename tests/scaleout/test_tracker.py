@@ -29,7 +29,7 @@ from dl4jlegacy.scaleout.state.records import (
     encode_record,
 )
 from dl4jlegacy.scaleout.state.store import MemoryStore
-from dl4jlegacy.scaleout.strategies import aggregator_of, create_router
+from dl4jlegacy.scaleout.strategies import create_router
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, StateTracker, drive
 from dl4jlegacy.system.clock import RunningClock
 
@@ -168,9 +168,7 @@ def test_a_new_round_is_issued_without_looking_and_changes_no_job_that_is_there(
 
 def test_a_worker_begins_a_round_where_it_began_the_last_one(tracker):
     head, router = begin(tracker), create_router("iterative-reduce")
-    me = protocol.Worker(
-        "w", tracker.store, tracker.clock, PLAN, router, aggregator=aggregator_of(router, load("numpy"))
-    )
+    me = protocol.Worker("w", tracker.store, tracker.clock, PLAN, router, aggregator=router.fold(load("numpy")))
     own, other = (PLAN.at(drive(lease_jobs(me))[0].number) for _ in range(2))
     assert own[0] == other[0] == 0 and own != other
     following = msgspec.structs.replace(head, version=1, round=1, folded=((0, 4),))
@@ -186,7 +184,7 @@ def test_of_many_who_claim_a_job_exactly_one_wins(tracker):
 
     def claim(index):
         me = protocol.Worker(
-            f"w{index}", tracker.store, tracker.clock, PLAN, router, aggregator=aggregator_of(router, load("numpy"))
+            f"w{index}", tracker.store, tracker.clock, PLAN, router, aggregator=router.fold(load("numpy"))
         )
         steps = protocol.worker_steps(me)
         event = next(event for event in steps if event is not protocol.STEP)
@@ -211,7 +209,7 @@ def test_of_many_who_commit_a_job_exactly_one_is_accepted_and_the_rest_are_count
     def hold(index):
         """Take slot 0, whose lease then counts as expired, so that the next one takes it too."""
         router = create_router("iterative-reduce")
-        aggregator = aggregator_of(router, load("numpy"))
+        aggregator = router.fold(load("numpy"))
         me = protocol.Worker(f"w{index}", tracker.store, tracker.clock, PLAN, router, aggregator=aggregator)
         steps = protocol.worker_steps(me)
         event = next(event for event in steps if event is not protocol.STEP)

@@ -28,9 +28,8 @@ from dl4jlegacy.nn import (
 from dl4jlegacy.nn.interchange.dl4j.serializer import restore_model, write_model
 from dl4jlegacy.scaleout.contract import finished
 from dl4jlegacy.scaleout.first_model import first_model
-from dl4jlegacy.scaleout.state.aggregate import PARAMS, STATE, aggregate
+from dl4jlegacy.scaleout.state.aggregate import STATE
 from dl4jlegacy.scaleout.state.job import Result
-from dl4jlegacy.scaleout.state.slices import cut, joined
 from dl4jlegacy.scaleout.strategies import create_router
 from dl4jlegacy.scaleout.updater_beginning import begin_state
 from dl4jlegacy.system.strict_json import to_json
@@ -61,39 +60,11 @@ def model() -> tuple[Result, np.ndarray]:
     return first_model(network), new
 
 
-def update(model: Result, shares: str) -> Result:
-    arrays = {shares: np.ones_like(model.arrays[PARAMS]), STATE: np.full_like(model.arrays[STATE], 9)}
-    return Result({"examples": 2, "score": 0.5, "version": 0}, arrays)
-
-
-@pytest.mark.parametrize("router", ["iterative-reduce", "bmuf", "hogwild"])
-def test_a_phase_begins_with_a_new_state(router: str) -> None:
-    given, new = model()
-    strategy = create_router(router, jobs_per_round=4)
-    frames = [bytes(update(given, strategy.shares).encode()) for _ in range(4)]
-    made, _ = aggregate(strategy.aggregator(KERNELS), given.encode(), frames, version=0, ends_phase=True)
-    np.testing.assert_array_equal(Result.decode(made).arrays[STATE], new)
-    again, _ = aggregate(strategy.aggregator(KERNELS), made, frames, version=0, ends_phase=True)
-    np.testing.assert_array_equal(Result.decode(again).arrays[STATE], new)  # the next model says it, too
-
-
 @pytest.mark.parametrize("router", ["easgd", "gradient-sharing"])
 def test_a_slot_begins_with_a_new_state(router: str) -> None:
     given, new = model()
     strategy: Any = create_router(router, jobs_per_round=4)
-    np.testing.assert_array_equal(strategy.replica(given, None).arrays[STATE], new)
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 7, 50])
-def test_slices_begin_like_the_whole_and_are_joined_to_the_same_bytes(count: int) -> None:
-    given, new = model()
-    slices = [cut(given.encode(), index, count) for index in range(count)]
-    assert bytes(joined(slices)) == bytes(given.encode())
-    states = []
-    for each in map(Result.decode, slices):
-        states.append(each.arrays[STATE].copy())
-        begin_state(each.values, states[-1])
-    np.testing.assert_array_equal(np.concatenate(states), new)
+    np.testing.assert_array_equal(strategy.memory.replica(given, None).arrays[STATE], new)
 
 
 def test_what_a_model_says_of_another_state_is_refused() -> None:

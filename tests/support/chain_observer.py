@@ -24,7 +24,7 @@ from dl4jlegacy.scaleout.state.aggregate import PARAMS, aggregate
 from dl4jlegacy.scaleout.state.codec import unpack
 from dl4jlegacy.scaleout.state.job import Result
 from dl4jlegacy.scaleout.state.records import HEAD, Head, Manifest, SlotState, Snapshot, covered, decode_record
-from dl4jlegacy.scaleout.strategies import SlotStrategy
+from dl4jlegacy.scaleout.strategies import WorkRouter
 from dl4jlegacy.scaleout.strategies.elastic_averaging import DIFFERENCE, ElasticAveragingWorkRouter
 from dl4jlegacy.scaleout.strategies.gradient_sharing import CODES, RESIDUAL
 from dl4jlegacy.scaleout.tracker import drive
@@ -60,7 +60,7 @@ class ChainObserver:
     seed: int
     store: Any
     plan: Plan
-    strategy: SlotStrategy
+    strategy: WorkRouter
     aggregator: Any
     most: int
     is_forgetful: bool
@@ -84,8 +84,8 @@ class ChainObserver:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Learn, as long as the context lasts, what training made of each job before the strategy settles it."""
-        kind, observer = type(self.strategy), self
-        settle = kind.settle
+        kind, observer = type(self.strategy.memory), self
+        settle: Any = kind.settle
 
         def settled(self: Any, model: Result, state: Result | None, result: Result, kernels: Any) -> Any:
             copied = Result({}, {name: array.copy() for name, array in result.arrays.items()})

@@ -47,7 +47,7 @@ from dl4jlegacy.scaleout.state.records import (
     decode_record,
 )
 from dl4jlegacy.scaleout.state.untrusted import ForeignValues
-from dl4jlegacy.scaleout.strategies import SlotStrategy, Strategy, WorkRouter, create_router
+from dl4jlegacy.scaleout.strategies import WorkRouter, create_router
 from dl4jlegacy.system.clock import Clock, RunningClock
 from tests.support.chain_observer import ChainObserver
 from tests.support.hostile_copies import HostileCopies
@@ -203,7 +203,7 @@ ASYNCHRONOUS = "-asynchronous"
 """What the names of strategies end with here whose chains are to be asynchronous."""
 
 
-def strategy_of(router: str, seed: int, plan: Plan, scenario: Scenario = HOSTILE) -> Strategy:
+def strategy_of(router: str, seed: int, plan: Plan, scenario: Scenario = HOSTILE) -> WorkRouter:
     """Return a strategy: how often states are saved, and who folds, changes nothing in the result.
 
     In how many steps they fold does.
@@ -266,7 +266,7 @@ class World:
 
     def _observer(self) -> ChainObserver | None:
         """Return what watches the chains of an asynchronous run; None if it has none."""
-        if self.router.binds_model or not isinstance(self.router, SlotStrategy):
+        if self.router.binds_model or self.router.memory is None:
             return None
         plan, aggregator = self.work.plan, self.work.aggregator(self.router.name)
         most = (plan.jobs_per_round - 1) * (2 * self.router.bound + 1)
@@ -512,7 +512,7 @@ def as_seeded(world: World) -> Iterator[None]:
     long_logs = mock.patch.object(closing, "LONGEST_REPLAY", world.scenario.replay)
     groups = mock.patch.object(watch, "GROUP_NBYTES", GROUPS[seed // 2 % len(GROUPS)])
     # Where jobs leave no states, and enough of them are free, several are leased together.
-    few = 0 if seed % 2 and not isinstance(world.router, SlotStrategy) else leasing.FEW_BLOCKS
+    few = 0 if seed % 2 and world.router.memory is None else leasing.FEW_BLOCKS
     few_blocks = mock.patch.object(leasing, "FEW_BLOCKS", few)
     # What is small goes with its job in some schedules, and can be lost in all others.
     small = mock.patch.object(frames, "SMALL_NBYTES", frames.SMALL_NBYTES if seed % 8 in (2, 3, 6) else 0)

@@ -52,7 +52,7 @@ def test_all_aggregators_of_the_package_pass(name: str) -> None:
     if name == "bmuf":
         vector = np.arange(12, dtype=np.float32)
         model = Result({}, {"params": vector, "updater_state": vector, "momentum": vector})
-    check_aggregator(create_router(name, jobs_per_round=4).aggregator(load("numpy")), model)
+    check_aggregator(create_router(name, jobs_per_round=4).fold(load("numpy")), model)
 
 
 def test_a_total_passes() -> None:
@@ -136,6 +136,9 @@ class DependsOnTiming(HogWildWorkRouter):
     """Folds whatever is done, though its jobs are bound to the model."""
 
     binds_model = True
+
+    def send_work(self, opened: Sequence[int], done: Collection[int]) -> list[int]:
+        return sorted(done)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from dl4jlegacy.scaleout.hazelcast.link import DisturbedError, HazelcastLink
 from dl4jlegacy.scaleout.persistence.journal import JournalEntry
 from dl4jlegacy.scaleout.state.records import Keys
 from dl4jlegacy.scaleout.strategies import create_router
-from dl4jlegacy.scaleout.strategies.strategy import SlotStrategy
 from dl4jlegacy.services import Services
 from tools.chaos.expiry import expire_session
 from tools.chaos.network import cut_off_member
@@ -426,10 +425,9 @@ def _limit_file_size(pid: int) -> Callable[[], None]:
 
 
 def _checkpoint_seconds(test_bed: TestBed) -> float:
-    """Return how long to wait for a checkpoint: with a strategy that keeps a log, one is due where the log ends."""
+    """Return how long to wait for a checkpoint: a strategy with a log writes one where the log ends."""
     router = create_router(test_bed.options.router, json.loads(test_bed.options.router_args))
-    rounds = router.state_every if isinstance(router, SlotStrategy) and router.is_logged else 0
-    return _WARNING_SECONDS + rounds / _LEAST_ROUNDS
+    return _WARNING_SECONDS + router.log_every / _LEAST_ROUNDS
 
 
 def _newest_checkpoint(folder: Path) -> str:

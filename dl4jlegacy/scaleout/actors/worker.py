@@ -21,7 +21,7 @@ from dl4jlegacy.scaleout.plan import SlotPlan
 from dl4jlegacy.scaleout.protocol.failures import messages
 from dl4jlegacy.scaleout.state.job import Job, JobIterator, Result, decode_work
 from dl4jlegacy.scaleout.state.records import Failure, Head, JobRecord
-from dl4jlegacy.scaleout.strategies import slot_strategy
+from dl4jlegacy.scaleout.strategies import router_of
 from dl4jlegacy.scaleout.tracker import StateTracker
 from dl4jlegacy.scaleout.workers.perform import WorkerPerformer, perform_in_slot
 from dl4jlegacy.system.exits import error_name, error_text, exits_as_errors
@@ -162,15 +162,15 @@ class WorkerActor(ProtocolActor):
             classifies=plan.validation is None or plan.validation.classifies,
             is_wanted=lambda: self._is_wanted(event),
         )
-        strategy = slot_strategy(self._worker.router, plan, event.plan.round)
+        router = router_of(self._worker.router, plan, event.plan.round)
         model, state = Result.decode(event.model), None if event.state is None else Result.decode(event.state)
         phases = self._worker.phases
-        results = perform_in_slot(self._performer, strategy, job, model, state, self._kernels, phases)
+        results = perform_in_slot(self._performer, router, job, model, state, self._kernels, phases)
         if results is None:
             return protocol.ABANDONED
         with phases.phase("WorkerEncode", event.plan[:2]):
             frames = [result.encode() for result in results]
-        return frames[0] if strategy is None else protocol.Performed(*frames)
+        return frames[0] if router.memory is None else protocol.Performed(*frames)
 
     def _is_wanted(self, event: protocol.Perform) -> bool:
         """Check the head after a hint that it has changed, and now and then, since a hint may be lost."""

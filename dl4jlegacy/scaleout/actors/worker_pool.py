@@ -31,7 +31,7 @@ from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.state.copies import HostCopies
 from dl4jlegacy.scaleout.state.job import JobIterator
 from dl4jlegacy.scaleout.state.records import Failure
-from dl4jlegacy.scaleout.strategies import RowAveragingWorkRouter, SlotStrategy, WorkRouter, aggregator_of
+from dl4jlegacy.scaleout.strategies import RowAveragingWorkRouter, WorkRouter
 from dl4jlegacy.scaleout.tracker import StateTracker
 from dl4jlegacy.scaleout.workers.arithmetic import Compute, OnDevice, host_kernels
 from dl4jlegacy.scaleout.workers.measured import MeasuredJobs, MeasuredPerformer
@@ -86,14 +86,14 @@ def network_performer(conf: Conf, kernels: Kernels, listeners: Sequence[Training
             conf.multi_layer_conf,
             kernels,
             seed=conf.seed,
-            shares_updater_state=conf.average_updater_state,
+            sends_updater_state=conf.average_updater_state,
             listeners=listeners,
         )
     return MultiLayerNetworkPerformer(
         build_network(conf.network_conf, kernels),
         seed=conf.seed,
-        shares=router.shares,
-        shares_updater_state=conf.average_updater_state or isinstance(router, SlotStrategy),
+        update_kind=router.update_kind,
+        sends_updater_state=conf.average_updater_state or router.memory is not None,
         listeners=listeners,
     )
 
@@ -181,7 +181,7 @@ class WorkerPool:
             tracker.clock,
             self._plan,
             self._router,
-            aggregator=aggregator_of(self._router, kernels, weighted_average=conf.weighted_average),
+            aggregator=self._router.fold(kernels),
             limits=conf.limits,
             phases=phases,
             models=self._models,
@@ -218,7 +218,7 @@ class WorkerPool:
 
     def _make_copies(self, name: str) -> HostCopies | None:
         """Return the copies of the states of slots, if other processes of this host can take part in the run."""
-        shares = self._conf.incarnation and isinstance(self._router, SlotStrategy)
+        shares = self._conf.incarnation and self._router.memory is not None
         return HostCopies(self._conf.keyspace, name) if shares else None
 
     def _make_performer(self, index: int) -> WorkerPerformer:

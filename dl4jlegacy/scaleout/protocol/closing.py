@@ -15,7 +15,7 @@ from dl4jlegacy.scaleout.protocol.master_state import Master
 from dl4jlegacy.scaleout.protocol.parameter_servers import FoldedSlices
 from dl4jlegacy.scaleout.protocol.states import names_snapshot, read_states, with_snapshot, write_snapshot
 from dl4jlegacy.scaleout.protocol.watch import OpenSlots
-from dl4jlegacy.scaleout.state.aggregate import InPlaceAggregator, ValidationAggregation
+from dl4jlegacy.scaleout.state.aggregate import Fold, ValidationAggregation
 from dl4jlegacy.scaleout.state.records import (
     HEAD,
     Figures,
@@ -29,7 +29,7 @@ from dl4jlegacy.scaleout.state.records import (
     encode_record,
 )
 from dl4jlegacy.scaleout.state.store import Buffer
-from dl4jlegacy.scaleout.strategies import logged_strategy, slot_strategy
+from dl4jlegacy.scaleout.strategies import router_of
 
 __all__ = [
     "LONGEST_REPLAY",
@@ -123,8 +123,8 @@ def _stored(me: Master, slots: OpenSlots, new: Head, frame: Buffer, *, ends_phas
 
     With an entry a worker that has the model before need not read this one.
     """
-    head, strategy = slots.head, logged_strategy(me.router, me.plan, slots.head.round)
-    is_logged = strategy is not None and strategy.is_logged and not ends_phase
+    head = slots.head
+    is_logged = router_of(me.router, me.plan, head.round).log_every > 0 and not ends_phase
     is_whole = not is_logged or head.round >= head.keeps
     entry, begins = None, new.round if ends_phase else head.replay_round
     if is_logged:
@@ -149,7 +149,7 @@ def _stored(me: Master, slots: OpenSlots, new: Head, frame: Buffer, *, ends_phas
 def _spare(me: Master, slots: OpenSlots, new: Head, frame: Buffer) -> Spare | None:
     """Return the frame of the model before a new one, if nobody else can have it: it was neither stored nor saved."""
     is_ours = slots.head.logged and new.logged and frame is not slots.model and not me.shares_models
-    if not is_ours or not isinstance(me.aggregator, InPlaceAggregator):
+    if not is_ours or not isinstance(me.aggregator, Fold) or not me.aggregator.works_in_place:
         return None
     examples = [me.plan.examples_of(number) for number in slots.folded]
     return Spare(slots.model, new.identity, examples, [slots.updates[number] for number in slots.folded])
@@ -177,7 +177,7 @@ def _replaced_keys(head: Head, new: Head) -> list[str]:
 def _with_states(me: Master, slots: OpenSlots, new: Head, *, ends_phase: bool) -> Steps[Head]:
     """Return a new head with the snapshot that belongs to it; states end with their phase."""
     head = slots.head
-    if slot_strategy(me.router, me.plan, head.round) is None:
+    if router_of(me.router, me.plan, head.round).memory is None:
         return new
     if ends_phase:
         return msgspec.structs.replace(new, snapshot=None)
@@ -237,12 +237,12 @@ def with_keeps(me: Master, head: Head) -> Head:
     saved, and with every round as long as it is not known how long they are. Rounds that may bring a score are stored,
     or a run that goes on from an earlier one would score them twice.
     """
-    strategy = logged_strategy(me.router, me.plan, head.round)
-    if strategy is None or head.round >= me.plan.total_rounds:
+    router = router_of(me.router, me.plan, head.round)
+    if (not router.log_every and router.memory is None) or head.round >= me.plan.total_rounds:
         return head
     durations = me.durations.get(False, [])
     affordable = int(LONGEST_REPLAY / max(median(durations), 1e-9)) if durations else 1
-    most = max(1, min(strategy.state_every, affordable)) if strategy.is_logged else 1
+    most = max(1, min(router.log_every, affordable))
     if me.scoring.stopping is not None:
         most = min(most, me.plan.left_in_epoch(head.round))
     return msgspec.structs.replace(head, keeps=me.plan.unbroken(head.round, most))

@@ -21,9 +21,9 @@ from dl4jlegacy.scaleout.phases import NO_PHASES, Phases
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol.events import ABANDONED, STEP, Perform, Performed, Steps
 from dl4jlegacy.scaleout.protocol.frames import parse_record, read_frame, read_frames, read_many
-from dl4jlegacy.scaleout.protocol.log import SharedModels, follow_in_place, model_after, read_log
+from dl4jlegacy.scaleout.protocol.log import SharedModels, model_after, read_log
 from dl4jlegacy.scaleout.protocol.states import read_snapshot
-from dl4jlegacy.scaleout.state.aggregate import InPlaceAggregator, JobAggregator
+from dl4jlegacy.scaleout.state.aggregate import Fold
 from dl4jlegacy.scaleout.state.copies import StateCopies
 from dl4jlegacy.scaleout.state.records import (
     HEAD,
@@ -39,7 +39,7 @@ from dl4jlegacy.scaleout.state.records import (
     encode_record,
 )
 from dl4jlegacy.scaleout.state.store import Buffer, Store
-from dl4jlegacy.scaleout.strategies import WorkRouter, slot_strategy
+from dl4jlegacy.scaleout.strategies import WorkRouter, router_of
 
 __all__ = ["REPLAY_DIFFERS", "Claim", "HeldState", "Lost", "Ready", "WorkerMemory", "prepare"]
 
@@ -76,7 +76,7 @@ class WorkerMemory:
     store: Store
     plan: Plan
     router: WorkRouter
-    aggregator: JobAggregator
+    aggregator: Fold
     phases: Phases = NO_PHASES
     models: SharedModels = field(default_factory=SharedModels)
     messages: Messages | None = None
@@ -178,7 +178,7 @@ def prepare(me: WorkerMemory, head: Head, claim: Claim, data: Buffer | None = No
 
 def _begins_with(me: WorkerMemory, head: Head, slot: int) -> Steps[Begins | Lost]:
     """Return what the state of a slot is known by."""
-    if slot_strategy(me.router, me.plan, head.round) is None:
+    if router_of(me.router, me.plan, head.round).memory is None:
         return None
     if head.logged and (latest := me.latest.get(slot)) is not None and latest[0] > head.version - head.logged:
         return UpdateKey(latest[1])
@@ -224,10 +224,9 @@ def _follow(me: WorkerMemory, head: Head) -> Steps[Lost | None]:
     skipped, frame = me.models.newest_of(identities)
     assert me.model is not None
     before = frame if skipped else me.model[1]
-    if not skipped and me.owns_model and isinstance(me.aggregator, InPlaceAggregator):
+    if not skipped and me.owns_model and me.aggregator.works_in_place:
         me.model = None  # until it is whole again
-        follow_in_place(me.aggregator, me.plan, before, entries)
-        me.model = head.identity, before
+        me.model = head.identity, model_after(me.aggregator, me.plan, before, entries, in_place=True)
     else:
         make = functools.partial(model_after, me.aggregator, me.plan, before, entries[skipped:])
         me.model, me.owns_model = (head.identity, me.models.get(head.identity, make)), False

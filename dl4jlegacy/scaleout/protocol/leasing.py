@@ -21,7 +21,7 @@ from dl4jlegacy.scaleout.protocol.inputs import Claim
 from dl4jlegacy.scaleout.protocol.worker_state import Free, Worker
 from dl4jlegacy.scaleout.state.records import HEAD, Head, JobRecord, Keys, encode_record
 from dl4jlegacy.scaleout.state.store import Buffer, is_batch_store
-from dl4jlegacy.scaleout.strategies import serving, slot_strategy
+from dl4jlegacy.scaleout.strategies import router_of, serving
 
 __all__ = ["begin_computing", "change_lease", "extend_lease", "give_back", "lease_jobs"]
 
@@ -177,7 +177,7 @@ def _takes_several(me: Worker) -> bool:
     if me.head is None or not me.many or me.took > me.quick_seconds() or not me.binds_model():
         return False
     at = me.router, me.plan, me.head.round
-    return slot_strategy(*at) is None and serving(*at) is None
+    return router_of(*at).memory is None and serving(*at) is None
 
 
 def _fetch_ahead(me: Worker, claims: Sequence[Claim]) -> Steps[None]:

@@ -21,7 +21,7 @@ from dl4jlegacy.scaleout.links.mesh.messages import Messages
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol.events import Steps
 from dl4jlegacy.scaleout.protocol.frames import manifest_of, parse_record, read_frame, read_frames, write_frames
-from dl4jlegacy.scaleout.state.aggregate import FollowingAggregator, InPlaceAggregator, JobAggregator
+from dl4jlegacy.scaleout.state.aggregate import Fold
 from dl4jlegacy.scaleout.state.records import (
     Folded,
     Head,
@@ -40,7 +40,6 @@ __all__ = [
     "SharedModels",
     "Spare",
     "folded_jobs",
-    "follow_in_place",
     "is_model_there",
     "known_log",
     "model_after",
@@ -148,43 +147,30 @@ def is_model_there(store: Store, head: Head) -> Steps[bool]:
     return not head.logged or (yield from read_log(store, head)) is not None
 
 
-def model_after(aggregator: JobAggregator, plan: Plan, model: Buffer, entries: Sequence[LogEntry]) -> Buffer:
-    """Return the model after some entries; ``model`` is the one before them and stays as it is."""
-    rounds = _rounds(plan, entries)
-    if isinstance(aggregator, FollowingAggregator):
-        return aggregator.follow(model, rounds) if rounds else model
-    for entry, (examples, updates) in zip(entries, rounds, strict=True):
-        begun = aggregator.begin(model, version=entry.version - 1, examples=examples)
-        begun.add(updates)
-        model = begun.finish(ends_phase=False)[0]
-    return model
-
-
-def follow_in_place(aggregator: InPlaceAggregator, plan: Plan, model: Buffer, entries: Sequence[LogEntry]) -> None:
-    """Make the model before some entries the one after them, in its own frame."""
-    aggregator.follow_in_place(model, _rounds(plan, entries))
+def model_after(
+    fold: Fold, plan: Plan, model: Buffer, entries: Sequence[LogEntry], *, in_place: bool = False
+) -> Buffer:
+    """Return the model after some entries; ``model`` is the one before them, and is not changed unless ``in_place``."""
+    rounds = [
+        ([plan.examples_of(job.number) for job in entry.folded], [job.update for job in entry.folded])
+        for entry in entries
+    ]
+    if not rounds:
+        return model
+    return fold.follow(model, rounds, version=entries[0].version - 1, in_place=in_place)
 
 
 class Spare(NamedTuple):
-    """The frame of the model before the newest one, which nobody reads any more, and the round that lies between."""
+    """The unused frame of the model before the newest one, and the round between them."""
 
     frame: Buffer
     identity: str
     examples: Sequence[int]
     updates: Sequence[Buffer]
 
-    def brought_up(self, aggregator: InPlaceAggregator) -> Buffer:
-        """Return the frame as that of the newest model, whose identity is ``identity``."""
-        aggregator.follow_in_place(self.frame, [(self.examples, self.updates)])
-        return self.frame
-
-
-def _rounds(plan: Plan, entries: Sequence[LogEntry]) -> list[tuple[list[int], list[bytes]]]:
-    """Return for each entry the examples and the updates of its jobs."""
-    return [
-        ([plan.examples_of(job.number) for job in entry.folded], [job.update for job in entry.folded])
-        for entry in entries
-    ]
+    def brought_up(self, fold: Fold, version: int) -> Buffer:
+        """Return the frame as that of the newest model, whose number is ``version``."""
+        return fold.follow(self.frame, [(self.examples, self.updates)], version=version - 1, in_place=True)
 
 
 class SharedModels:

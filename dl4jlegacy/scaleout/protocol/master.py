@@ -38,6 +38,7 @@ from dl4jlegacy.scaleout.protocol.master_state import SWEEP_VERSIONS, Master, Ru
 from dl4jlegacy.scaleout.protocol.parameter_servers import fold_by_workers
 from dl4jlegacy.scaleout.protocol.states import lost_states, names_snapshot, read_snapshot, states_of, write_states
 from dl4jlegacy.scaleout.protocol.watch import OpenSlots, watch
+from dl4jlegacy.scaleout.state.aggregate import Fold
 from dl4jlegacy.scaleout.state.records import (
     HEAD,
     WENT_BACK,
@@ -52,7 +53,7 @@ from dl4jlegacy.scaleout.state.records import (
     fold_number,
 )
 from dl4jlegacy.scaleout.state.store import Buffer, Store
-from dl4jlegacy.scaleout.strategies import WorkRouter, router_of, serving, slot_strategy
+from dl4jlegacy.scaleout.strategies import WorkRouter, router_of, serving
 
 __all__ = ["Master", "RunStart", "extend_run", "hand_over", "master_steps", "reopen", "restore_end"]
 
@@ -110,7 +111,7 @@ def _work(me: Master, slots: OpenSlots, *, is_new: bool) -> Steps[None]:
     if is_new:  # not before there are jobs: workers would look for them in vain
         me.store.publish(HEAD_TOPIC)
     yield from _tidy(me, head, knows_all=is_new)
-    if is_new and router_of(me.router, me.plan, head).binds_model:  # no job can be done yet; the first commit is a hint
+    if is_new and router_of(me.router, me.plan, head.round).binds_model:  # no job is done; a commit is a hint
         with me.phases.phase("MasterWait", (head.round, None)):
             yield Wait(me.clock.now() + me.limits.poll)
     if (yield from watch(me, slots)):
@@ -132,7 +133,7 @@ def _homes(me: Master, slots: OpenSlots) -> dict[int, tuple[str, float]]:
     A slot whose worker is not there is anybody's.
     """
     head, durations = slots.head, me.durations.get(False, [])
-    if not head.logged or not durations or slot_strategy(me.router, me.plan, head.round) is None:
+    if not head.logged or not durations or router_of(me.router, me.plan, head.round).memory is None:
         return {}
     present, seconds = set(me.present()), head.logged * median(durations)
     homes = {number: me.homes.get(me.plan.at(number)[1], "") for number in slots.numbers}
@@ -186,6 +187,7 @@ def _logged_model(me: Master, head: Head) -> Steps[Buffer | None]:
     me.log = known_log(me.plan, head, entries)
     for entry in entries:
         me.homes |= {me.plan.at(job.number)[1]: job.worker for job in entry.folded}
+    assert isinstance(me.aggregator, Fold), "a run with an aggregator of its own has no log"
     return model_after(me.aggregator, me.plan, model, entries)
 
 
@@ -409,7 +411,7 @@ def _set_job_aside(me: Master, slots: OpenSlots, number: int, failure: Failure) 
 
 def _leaves_unsaved(me: Master, head: Head, number: int) -> bool:
     """Return whether nobody would save the state of a slot whose job is set aside."""
-    if slot_strategy(me.router, me.plan, head.round) is None:
+    if router_of(me.router, me.plan, head.round).memory is None:
         return False
     aside, slot = head.jobs_set_aside, me.plan.at(number)[1]
     since = (n for n in numbers_since(head, me.plan) if me.plan.at(n)[1] == slot and not covered(aside, n))

@@ -77,7 +77,6 @@ class Master:
     ``models`` are shared with the workers of this process. Without ``shares_models`` there are none, and nobody who
     follows the run reads models either: an aggregator that can do so then makes the next one in the frame of the one
     before, unless that was stored or saved as a whole.
-    ``folds_network``: whether ``aggregator`` is the router's, which folds a network's updates, and none of one's own.
     ``pushes_messages``: whether workers push each other their messages, so that entries of the log name them only.
     """
 
@@ -89,7 +88,6 @@ class Master:
     _: KW_ONLY
     aggregator: JobAggregator
     start: RunStart
-    folds_network: bool = True
     limits: Limits = field(default_factory=Limits)
     phases: Phases = NO_PHASES
     models: SharedModels = field(default_factory=SharedModels)

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from dl4jlegacy.errors import Dl4jError, JobError, NotFiniteError, WireError
+from dl4jlegacy.errors import Dl4jError, NotFiniteError, WireError
 from dl4jlegacy.scaleout.contract import finished, open_slots
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol.events import JOB_TOPIC, STEP, UPDATE_TOPIC, Limits, Steps, Wait
@@ -48,13 +48,14 @@ from dl4jlegacy.scaleout.protocol.watch import (
     REMEMBERED,
     Lease,
     OpenSlots,
+    check_fits,
     refuse_update,
     reissue_reason,
     reopen_slots,
     seen_lease,
     straggler_seconds,
 )
-from dl4jlegacy.scaleout.state.aggregate import Aggregation, GroupAggregator, aggregation_tree, check_update
+from dl4jlegacy.scaleout.state.aggregate import Aggregation, aggregation_tree
 from dl4jlegacy.scaleout.state.records import (
     HEAD,
     MODEL_LOST,
@@ -251,7 +252,7 @@ def _has_bad(me: Master, slots: OpenSlots, job: _FoldJob, record: FoldRecord) ->
             yield from _made_again(me, slots, source)
         elif isinstance(source, _Update):
             try:
-                check_update(frame, model, strategy.shares)
+                check_fits(me, frame, model)
             except WireError as exc:
                 found = True
                 yield from refuse_update(me, slots, source.number, exc)
@@ -348,8 +349,6 @@ def _begun(me: WorkerMemory, head: Head, fold: _Fold, model: Buffer) -> Aggregat
     examples = fold.record.examples
     if fold.record.makes_model:
         return me.aggregator.begin(model, version=head.version, examples=examples)
-    if not isinstance(me.aggregator, GroupAggregator):
-        raise JobError(f"{type(me.aggregator).__name__} cannot fold a part of a round")
     return me.aggregator.begin_group(examples=examples)
 
 
@@ -370,7 +369,7 @@ def _folded(me: WorkerMemory, head: Head, fold: _Fold, server: Server) -> Steps[
         whole = [frame for frame in frames if frame is not None]
         for place, frame in zip(places, whole, strict=True):
             try:
-                check_update(frame, model, me.router.shares)
+                me.aggregator.check(frame, model)
             except WireError as exc:
                 text = f"an update of round {head.round} does not fit {fold}: {exc}"
                 yield from _report(me, fold, Failure(UPDATE_UNFIT, text, me.name), (place,))

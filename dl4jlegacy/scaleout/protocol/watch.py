@@ -32,11 +32,12 @@ from dl4jlegacy.scaleout.protocol.frames import (
 from dl4jlegacy.scaleout.protocol.log import Spare
 from dl4jlegacy.scaleout.state.aggregate import (
     Aggregation,
-    InPlaceAggregator,
+    Fold,
     JobAggregator,
     ValidationAggregation,
     check_update,
 )
+from dl4jlegacy.scaleout.state.job import Result
 from dl4jlegacy.scaleout.state.own_parts import is_own
 from dl4jlegacy.scaleout.state.records import (
     HEAD,
@@ -52,7 +53,7 @@ from dl4jlegacy.scaleout.state.records import (
     fold_number,
 )
 from dl4jlegacy.scaleout.state.store import Buffer, Store
-from dl4jlegacy.scaleout.strategies import SlotStrategy, WorkRouter, logged_strategy, router_of, serving, slot_strategy
+from dl4jlegacy.scaleout.strategies import WorkRouter, router_of, serving
 from dl4jlegacy.system.clock import Clock
 
 __all__ = [
@@ -62,6 +63,7 @@ __all__ = [
     "Lease",
     "OpenSlots",
     "ReissueReason",
+    "check_fits",
     "refuse_update",
     "reissue_reason",
     "reopen_slots",
@@ -142,7 +144,6 @@ class Watcher(Protocol):
     plan: Plan
     router: WorkRouter
     aggregator: JobAggregator
-    folds_network: bool
     limits: Limits
     phases: Phases
     durations: dict[bool, list[float]]
@@ -184,7 +185,7 @@ def watch(me: Watcher, slots: OpenSlots) -> Steps[bool]:
     Those that parameter servers fold are only named, in ``slots.folded``. If a model does not fit into one value of the
     store, its updates are fetched and folded as they arrive, so that the master never holds more than one of them.
     """
-    router = router_of(me.router, me.plan, slots.head)
+    router = router_of(me.router, me.plan, slots.head.round)
     is_served = serving(me.router, me.plan, slots.head.round) is not None
     streams = slots.head.model.chunks > 1 and not is_served
     while (yield from _read_slots(me, slots)):
@@ -273,9 +274,9 @@ def _check_slot(me: Watcher, slots: OpenSlots, number: int, raw: Buffer | None) 
     elif record.state == "done":
         durations = _durations(me, slots)
         durations[:] = [*durations[1 - REMEMBERED :], record.seconds]
-        if sick := me.suspects.add(
-            number, record, is_checked=logged_strategy(me.router, me.plan, slots.head.round) is None
-        ):
+        router = _router_of(me, slots)
+        is_checked = not router.log_every and router.memory is None
+        if sick := me.suspects.add(number, record, is_checked=is_checked):
             able = _able(me, slots)
             slots.sick = next((worker for worker in sick if worker in able and len(able) > 1), "")
     elif record.state == "failed":
@@ -318,12 +319,12 @@ def _note_progress(me: Watcher, slots: OpenSlots, number: int, record: JobRecord
 
 def _reissued(me: Watcher, slots: OpenSlots, number: int, record: JobRecord, raw: Buffer) -> JobRecord | None:
     """Return the record made ready again if its job must be reissued or retried; else None."""
-    model = slots.head.identity if router_of(me.router, me.plan, slots.head).binds_model else ""
+    model = slots.head.identity if _router_of(me, slots).binds_model else ""
     if record.model != model:  # a record from before the run was restored
         return JobRecord(state="ready", model=model, token=record.token, data=record.data, crashes=record.crashes)
     ready = msgspec.structs.replace(record, state="ready", worker="", failure=None, update=None, saved=None, home="")
     keeps, aside = slots.head.keeps, slots.head.jobs_set_aside
-    saves = _slot_strategy(me, slots) is not None and me.plan.is_last_until(number, keeps, aside)
+    saves = _router_of(me, slots).memory is not None and me.plan.is_last_until(number, keeps, aside)
     if record.state == "done" and saves and (record.saved is None or not _goes_on(me, slots, number, record)):
         return ready  # its slot would begin anew, or go on from what is not its last job
     if record.state == "ready" and record.home and (me.is_gone(record.home) or record.home not in me.present()):
@@ -347,7 +348,7 @@ def _goes_on(me: Watcher, slots: OpenSlots, number: int, record: JobRecord) -> b
     Jobs that are bound to a model did. One that is not may have begun with a job's state that was folded in a head
     which is lost: that job is done again then, and comes to another state.
     """
-    if router_of(me.router, me.plan, slots.head).binds_model:
+    if _router_of(me, slots).binds_model:
         return True
     states = {} if me.snapshot is None or slots.head.snapshot is None else me.snapshot[1].states
     before = states.get(me.plan.at(number)[1])
@@ -428,33 +429,37 @@ def _fold(me: Watcher, slots: OpenSlots, ready: Sequence[int], *, announced: lis
         with me.phases.phase("MasterAggregate", at):
             added(slots.aggregation, whole)
         slots.folded += group
-        strategy = logged_strategy(me.router, me.plan, slots.head.round)
-        if strategy is not None and strategy.is_logged:
+        if _router_of(me, slots).log_every:
             slots.updates |= zip(group, whole, strict=True)
         del frames, whole  # frees memory before the next are fetched
     return True
 
 
-def _slot_strategy(me: Watcher, slots: OpenSlots) -> SlotStrategy | None:
-    """Return the strategy of the head's round if its jobs leave states."""
-    return slot_strategy(me.router, me.plan, slots.head.round)
+def _router_of(me: Watcher, slots: OpenSlots) -> WorkRouter:
+    """Return the router of the head's round."""
+    return router_of(me.router, me.plan, slots.head.round)
 
 
 def _refuse_unfit(me: Watcher, slots: OpenSlots, numbers: Sequence[int], updates: Sequence[Buffer]) -> Steps[bool]:
     """Count updates that do not fit the model as failures of their workers' jobs; return whether there were any."""
-    strategy, refused = logged_strategy(me.router, me.plan, slots.head.round), False
-    shares = "" if me.plan.is_validation(slots.head.round) else me.router.shares
+    refused = False
     for number, update in zip(numbers, updates, strict=True):
         try:
-            if strategy is None:
-                check_update(update, slots.model, shares, is_of_network=me.folds_network)
+            if me.plan.is_validation(slots.head.round):
+                Result.decode(update)
             else:
-                strategy.check(update, slots.model)
+                check_fits(me, update, slots.model)
             me.suspects.clear(slots.records[number].worker)
         except WireError as exc:
             yield from refuse_update(me, slots, number, exc)
             refused = True
     return refused
+
+
+def check_fits(me: Watcher, update: Buffer, model: Buffer) -> None:
+    """Raise ``WireError`` if an update cannot be folded into a model."""
+    check = me.aggregator.check if isinstance(me.aggregator, Fold) else check_update
+    check(update, model)
 
 
 def refuse_update(me: Watcher, slots: OpenSlots, number: int, error: WireError) -> Steps[None]:
@@ -477,10 +482,11 @@ def _aggregation(me: Watcher, slots: OpenSlots) -> Aggregation:
         return ValidationAggregation(() if me.plan.validation is None else me.plan.validation.label_scales)
     examples = [me.plan.examples_of(number) for number in slots.announced]
     spare, me.spare = me.spare, None
-    if spare is not None and spare.identity == slots.head.identity and isinstance(me.aggregator, InPlaceAggregator):
-        frame = spare.brought_up(me.aggregator)
-        return me.aggregator.begin_in_place(frame, version=slots.head.version, examples=examples)
-    return begun(me.aggregator, slots.model, version=slots.head.version, examples=examples)
+    version = slots.head.version
+    if spare is not None and spare.identity == slots.head.identity and isinstance(me.aggregator, Fold):
+        frame = spare.brought_up(me.aggregator, version)
+        return me.aggregator.begin(frame, version=version, examples=examples, in_place=True)
+    return begun(me.aggregator, slots.model, version=version, examples=examples)
 
 
 def _groups(slots: OpenSlots, numbers: Sequence[int]) -> list[list[int]]:

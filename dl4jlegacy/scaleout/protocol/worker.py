@@ -134,7 +134,7 @@ def _perform(me: Worker, head: Head, claim: Claim) -> Steps[Any]:
 
 def is_wanted(router: WorkRouter, plan: Plan, head: Head, number: int, record: JobRecord) -> bool:
     """Return whether a job's update would still count under this head."""
-    binds = router_of(router, plan, head).binds_model
+    binds = router_of(router, plan, head.round).binds_model
     if head.status != "running" or (binds and record.model != head.identity):
         return False
     return number in open_slots(router, plan, head)

@@ -11,7 +11,7 @@ from dl4jlegacy.scaleout.protocol.events import UPDATE_TOPIC, Limits
 from dl4jlegacy.scaleout.protocol.frames import parse_record
 from dl4jlegacy.scaleout.protocol.inputs import Claim, WorkerMemory
 from dl4jlegacy.scaleout.protocol.log import SharedModels
-from dl4jlegacy.scaleout.state.aggregate import JobAggregator
+from dl4jlegacy.scaleout.state.aggregate import Fold
 from dl4jlegacy.scaleout.state.copies import StateCopies
 from dl4jlegacy.scaleout.state.records import HEAD, Head, JobRecord, Keys
 from dl4jlegacy.scaleout.state.store import Buffer, Store
@@ -41,7 +41,7 @@ class Worker:
     plan: Plan
     router: WorkRouter
     _: KW_ONLY
-    aggregator: JobAggregator
+    aggregator: Fold
     limits: Limits = field(default_factory=Limits)
     phases: Phases = NO_PHASES
     models: SharedModels = field(default_factory=SharedModels)
@@ -130,7 +130,7 @@ class Worker:
 
     def binds_model(self) -> bool:
         """Return whether the jobs of the head must start from its model version."""
-        return self.head is not None and router_of(self.router, self.plan, self.head).binds_model
+        return self.head is not None and router_of(self.router, self.plan, self.head.round).binds_model
 
     def quick_seconds(self) -> float:
         """Return how long a quick job takes at most."""

@@ -1,7 +1,7 @@
-"""Job aggregators: how updates become the next model version. Arithmetic only, always in slot order.
+"""Folds: how updates become the next model version. Arithmetic only, always in slot order.
 
-An aggregation takes updates one at a time or in groups, as they arrive, so the caller never needs more than one of
-them in memory. The resulting bits do not depend on the grouping.
+An aggregation takes updates one at a time or in groups, as they arrive, so that one of them in memory is enough. The
+bits do not depend on the grouping.
 
 Legacy: ``JobAggregator`` and ``INDArrayAggregator``, whose mean was unweighted, aliased the first worker's array and
 was never reset. Here every aggregation starts from the model it is given and returns a new frame.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -33,9 +33,7 @@ __all__ = [
     "CollectedEvaluations",
     "CollectingAggregator",
     "DeltaAggregator",
-    "FollowingAggregator",
-    "GroupAggregator",
-    "InPlaceAggregator",
+    "Fold",
     "JobAggregator",
     "MeanScore",
     "ParameterAveragingAggregator",
@@ -44,6 +42,7 @@ __all__ = [
     "aggregate",
     "aggregation_tree",
     "check_update",
+    "copy_frame",
     "evaluation_in",
     "frame_like",
     "result_of",
@@ -53,74 +52,89 @@ PARAMS, STATE = "params", "updater_state"
 
 
 class Aggregation(Protocol):
-    """The next model version while it is being made. Used by one thread."""
+    """The next model version in the making. Used by one thread."""
 
     def add(self, updates: Sequence[Buffer]) -> None:
         """Fold the next updates, in slot order; they may be released afterwards."""
         ...
 
     def finish(self, *, ends_phase: bool) -> tuple[Buffer, float | None]:
-        """Return the next model's frame and score, the mean score of the updates weighted by examples.
+        """Return the frame of the next model, and its score: the mean of the updates' scores, weighted by examples.
 
-        ``ends_phase`` means that the next job belongs to another phase, whose updater state is a new one (that of a
-        network's model is then replaced after this, if an aggregator of somebody's own leaves it). A frame that is the
-        very model with which the aggregation began is not written again, nor read by who has it.
+        ``ends_phase``: the next job belongs to another phase and starts from a new updater state. (If an aggregator of
+        your own leaves the old state of a network's model, the run replaces it.) A frame that is the very model the
+        aggregation began with is not written again.
         """
         ...
 
 
 class JobAggregator(Protocol):
-    """Makes the next model from the current one and some updates."""
+    """Makes the next model of the current one and some updates. A program may give its own to a run."""
 
     def begin(self, model: Buffer, *, version: int, examples: Sequence[int]) -> Aggregation:
         """Start an aggregation onto ``model`` with number ``version``. Runs on the master's thread.
 
-        ``examples`` has the number of examples of each update that will be added, in the same order.
+        ``examples``: of each update that will be added, in the same order.
         """
         ...
 
 
-@runtime_checkable
-class GroupAggregator(JobAggregator, Protocol):
-    """One that can also fold some of a round's updates into one that stands for them, to be folded with others."""
+class Fold:
+    """The ``JobAggregator`` of a strategy; workers use it as well as masters. A subclass has ``begin`` at least."""
+
+    is_elementwise: ClassVar[bool] = False
+    """Whether an element of the next model depends on the same element of the model and of the updates only.
+
+    Then the slices of the model can be folded apart, each from the same slice of all updates (``slices.cut``), and are
+    joined to the bits of the whole (``slices.joined``).
+    """
+    works_in_place: ClassVar[bool] = False
+    """Whether ``in_place`` saves the memory of a second model."""
+
+    def check(self, update: Buffer, model: Buffer) -> None:
+        """Raise ``WireError`` if an update cannot be folded into a model; both may be slices."""
+        check_update(update, model)
+
+    def begin(self, model: Buffer, *, version: int, examples: Sequence[int], in_place: bool = False) -> Aggregation:
+        """See ``JobAggregator``. With ``in_place`` the model belongs to the callee, which may overwrite it."""
+        raise NotImplementedError
 
     def begin_group(self, *, examples: Sequence[int]) -> Aggregation:
-        """Start to fold some updates, of so many examples each; what it makes is an update, and no model."""
-        ...
+        """Start to fold some updates into one update that stands for all of them.
 
-
-@runtime_checkable
-class FollowingAggregator(JobAggregator, Protocol):
-    """One that can go through the rounds of a log at once, without the versions between them."""
-
-    def follow(self, model: Buffer, rounds: Iterable[tuple[Sequence[int], Sequence[Buffer]]]) -> Buffer:
-        """Return what would come of one aggregation after another; of each its ``examples`` and its updates.
-
-        ``model`` stays as it is.
+        Raises:
+            JobError: this fold cannot do so, which is the default.
         """
-        ...
+        raise JobError(f"{type(self).__name__} cannot fold a part of a round")
 
+    def follow(
+        self,
+        model: Buffer,
+        rounds: Iterable[tuple[Sequence[int], Sequence[Buffer]]],
+        *,
+        version: int,
+        in_place: bool = False,
+    ) -> Buffer:
+        """Return the model after some rounds without an end of a phase.
 
-@runtime_checkable
-class InPlaceAggregator(FollowingAggregator, Protocol):
-    """One that needs no second model for that, nor to make the next model of another one's frame."""
-
-    def follow_in_place(self, model: Buffer, rounds: Iterable[tuple[Sequence[int], Sequence[Buffer]]]) -> None:
-        """Do what ``follow`` does to the frame of a model, which belongs to the caller alone.
-
-        If it raises, what is in the frame is no model any more.
+        Args:
+            model: with number ``version``.
+            rounds: of each the ``examples``, as for ``begin``, and the updates.
+            in_place: as for ``begin``. If this raises then, ``model`` is lost.
         """
-        ...
-
-    def begin_in_place(self, model: Buffer, *, version: int, examples: Sequence[int]) -> Aggregation:
-        """Start an aggregation as ``begin`` does, in the model's own frame, which belongs to the caller alone."""
-        ...
+        for number, (examples, updates) in enumerate(rounds, version):
+            begun = self.begin(model, version=number, examples=examples, in_place=in_place)
+            begun.add(updates)
+            model, in_place = begun.finish(ends_phase=False)[0], True
+        return model
 
 
 def aggregation_tree(count: int, depth: int) -> list[list[range]]:
-    """Return, level by level, which results of the level before are folded together; of the first, which updates.
+    """Return the levels of a tree that folds ``count`` updates in ``depth`` steps at most.
 
-    The last level has one range. No range is longer than the smallest ``width`` with ``width ** depth >= count``.
+    Each level lists ranges of results of the level before that are folded together; the first level has ranges of
+    updates, and the last one a single range. No range is longer than the smallest ``width`` with
+    ``width ** depth >= count``.
 
     Source: Spark's ``treeAggregate``; legacy: ``ParameterAveragingTrainingMaster.aggregationDepth``.
     """
@@ -133,20 +147,16 @@ def aggregation_tree(count: int, depth: int) -> list[list[range]]:
     return [*levels, [range(left)]]
 
 
-def check_update(update: Buffer, model: Buffer, shares: str, *, is_of_network: bool = True) -> None:
-    """Raise ``WireError`` if an update cannot be folded into a model, as far as what they have in common says.
+def check_update(update: Buffer, model: Buffer, update_kind: str = "") -> None:
+    """Raise ``WireError`` if an update cannot be folded into a model.
 
     Args:
         update, model: their frames.
-        shares: what updates have, as ``WorkRouter.shares`` says it; "": they are evaluations of a validation.
-        is_of_network: whether a network's updates are folded; an aggregator of one's own may fold other things into its
-            model, too.
+        update_kind: the array that the update of a network must have; "": any.
     """
     found, wanted = Result.decode(update), Result.decode(model).arrays
-    if not shares:
-        return
-    if is_of_network and PARAMS in wanted and shares not in found.arrays:
-        raise WireError(f"it has the arrays {sorted(found.arrays)}, and no {shares}")
+    if update_kind and PARAMS in wanted and update_kind not in found.arrays:
+        raise WireError(f"it has the arrays {sorted(found.arrays)}, and no {update_kind}")
     for name, array in found.arrays.items():
         like = wanted.get(PARAMS if name == "delta" else name)
         if like is not None and (array.shape, array.dtype) != (like.shape, like.dtype):
@@ -167,7 +177,7 @@ def _form(array: Array) -> str:
 def aggregate(
     aggregator: JobAggregator, model: Buffer, updates: Sequence[Buffer], *, version: int, ends_phase: bool
 ) -> tuple[Buffer, float | None]:
-    """Return the next model's frame and score from all updates at once, weighted by their own example counts."""
+    """Return the frame and the score of the next model, from all updates at once."""
     examples = [int(Result.decode(update).values.get("examples", 1)) for update in updates]
     begun = aggregator.begin(model, version=version, examples=examples)
     if updates:
@@ -182,14 +192,14 @@ class MeanScore:
         self._sum, self._examples = 0.0, 0
 
     def add(self, values: Any) -> None:
-        """Add what an update says."""
+        """Add the score of an update, if its values have one."""
         if values.get("score") is not None:
             self._sum += values["score"] * values["examples"]
             self._examples += values["examples"]
 
     @property
     def examples(self) -> int:
-        """How many examples the mean is of."""
+        """Number of examples of the mean."""
         return self._examples
 
     def mean(self) -> float | None:
@@ -197,24 +207,30 @@ class MeanScore:
         return self._sum / self._examples if self._examples else None
 
 
-class ParameterAveragingAggregator:
+class ParameterAveragingAggregator(Fold):
     """The mean of the workers' parameters, and of their updater states, weighted by examples.
 
     ``weighted=False`` gives the plain mean of the original. Source: Su and Chen 2015 (arXiv 1507.01239); DL4J's
     ``ParameterAveragingTrainingMaster``. With ``pool``, large vectors use all cores; the bits are the same.
     """
 
+    is_elementwise = True
+
     def __init__(self, kernels: Kernels, *, weighted: bool = True, pool: Executor | None = None) -> None:
         self._kernels, self._weighted, self._pool = kernels, weighted, pool
 
-    def begin(self, model: Buffer, *, version: int, examples: Sequence[int]) -> Aggregation:
-        """See ``JobAggregator``."""
+    def check(self, update: Buffer, model: Buffer) -> None:
+        """See ``Fold``."""
+        check_update(update, model, PARAMS)
+
+    def begin(self, model: Buffer, *, version: int, examples: Sequence[int], in_place: bool = False) -> Aggregation:
+        """See ``Fold``."""
         total = sum(examples) if self._weighted else len(examples)
         weights = [float(count if self._weighted else 1) / total for count in examples]
         return _Average(self._kernels, self._pool, model, weights)
 
     def begin_group(self, *, examples: Sequence[int]) -> Aggregation:
-        """See ``GroupAggregator``."""
+        """See ``Fold``."""
         total = sum(examples)
         return _GroupMean(self._kernels, self._pool, [count / total for count in examples])
 
@@ -228,7 +244,7 @@ class _Mean:
         self._added, self._score = 0, MeanScore()
 
     def _begun(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        """Return what the means of the first update's arrays are written to, of those that have one."""
+        """Return the arrays for the means, by the names of the first update's arrays."""
         return {name: np.empty_like(array) for name, array in arrays.items()}
 
     def add(self, updates: Sequence[Buffer]) -> None:
@@ -249,7 +265,7 @@ class _Mean:
 
     def _check_all(self) -> None:
         if self._added != len(self._weights):
-            raise JobError(f"{self._added} updates were folded where {len(self._weights)} were announced")
+            raise JobError(f"{self._added} updates were folded, and {len(self._weights)} were announced")
 
 
 class _Average(_Mean):
@@ -285,11 +301,11 @@ class _GroupMean(_Mean):
 
 
 RATES = ("staleness", "constant")
-"""By what an update is multiplied before it is added: by one divided by its staleness, or by one."""
+"""The factor of an update: 1 / its staleness, or 1."""
 
 
-class DeltaAggregator:
-    """Adds the updates' deltas, each multiplied by its rate. For asynchronous strategies.
+class DeltaAggregator(Fold):
+    """Adds the deltas of updates, each multiplied by its rate. For asynchronous strategies.
 
     Source: Zhang, Gupta, Lian, Liu 2015 (arXiv 1511.05950): alpha(tau) = alpha / tau for tau > 0. The staleness of an
     update is the number of versions between the one it started from and the current one. The updater state moves
@@ -297,29 +313,32 @@ class DeltaAggregator:
 
     Args:
         rate: one of ``RATES``.
-        together: whether the mean of the deltas is added, instead of one after another, of which each is staler by one
-            than the one before it.
+        together: whether the mean of the deltas is added. If not, they are added one after the other, each of them
+            staler by one than the one before.
     """
+
+    is_elementwise = True
 
     def __init__(self, kernels: Kernels, *, rate: str = "staleness", together: bool = False) -> None:
         self._kernels, self._rate, self._together = kernels, rate, together
 
-    def begin(self, model: Buffer, *, version: int, examples: Sequence[int]) -> Aggregation:
-        """See ``JobAggregator``."""
+    def check(self, update: Buffer, model: Buffer) -> None:
+        """See ``Fold``."""
+        check_update(update, model, "delta")
+
+    def begin(self, model: Buffer, *, version: int, examples: Sequence[int], in_place: bool = False) -> Aggregation:
+        """See ``Fold``."""
         kind = _MeanDelta if self._together else _Deltas
         return kind(self._kernels, model, version, rate=self._rate, count=len(examples))
 
 
 class _Deltas:
-    """The model with the deltas that have been added so far."""
+    """The model with the deltas added so far."""
 
     def __init__(self, kernels: Kernels, model: Buffer, version: int, *, rate: str, count: int) -> None:
         self._kernels, self._version, self._rate, self._count = kernels, version, rate, count
-        current = Result.decode(model)
-        self._frame, self._arrays = frame_like(current.values, current.arrays)
-        for name, out in self._arrays.items():
-            out[:] = current.arrays[name]
-        self._values, self._added, self._score = current.values, 0, MeanScore()
+        self._frame, self._arrays = copy_frame(model)
+        self._values, self._added, self._score = Result.decode(model).values, 0, MeanScore()
 
     def add(self, updates: Sequence[Buffer]) -> None:
         """See ``Aggregation``."""
@@ -348,7 +367,7 @@ class _Deltas:
 
 
 class _MeanDelta(_Deltas):
-    """The model with the mean of the deltas, of which some have been added so far."""
+    """The model with the part of the mean of the deltas that was added so far."""
 
     def __init__(self, kernels: Kernels, model: Buffer, version: int, *, rate: str, count: int) -> None:
         super().__init__(kernels, model, version, rate=rate, count=count)
@@ -373,20 +392,16 @@ class _MeanDelta(_Deltas):
 
 
 class UpdateSum:
-    """The model to whose parameters some updates have been added, in slot order. An ``Aggregation``.
-
-    The rest of the model stays as it is.
+    """A model with some updates added to its parameters, in slot order. An ``Aggregation``.
 
     Args:
         model: the version that they are added to.
-        add: adds what an update says to the parameters, in place.
+        add: adds an update to the parameters, in place.
+        in_place: whether ``model`` may be overwritten.
     """
 
-    def __init__(self, model: Buffer, add: Callable[[Array, Result], None]) -> None:
-        current = Result.decode(model)
-        self._frame, self._arrays = frame_like(current.values, current.arrays)
-        for name, out in self._arrays.items():
-            out[:] = current.arrays[name]
+    def __init__(self, model: Buffer, add: Callable[[Array, Result], None], *, in_place: bool = False) -> None:
+        self._frame, self._arrays = (model, wire.writable(model)) if in_place else copy_frame(model)
         self._add, self._score = add, MeanScore()
 
     def add(self, updates: Sequence[Buffer]) -> None:
@@ -396,30 +411,26 @@ class UpdateSum:
             self._add(self._arrays[PARAMS], result)
             self._score.add(result.values)
 
-    def add_by(self, add: Callable[[Array, Result], None]) -> None:
-        """From now on, add updates in this way: those of another round."""
-        self._add = add
-
     def finish(self, *, ends_phase: bool) -> tuple[Buffer, float | None]:
         """See ``Aggregation``."""
         return self._frame, self._score.mean()
 
 
-class CollectingAggregator:
+class CollectingAggregator(Fold):
     """Folds JSON values with a function of the caller's: ``fold(total, value) -> total``. For jobs without a network.
 
-    The total of the whole run is the model, whose first value is ``first_model``'s.
+    The total is the model of the run; it starts from the value of ``first_model``.
 
     Raises:
-        ContractError: ``fold`` takes no two arguments; and while a run folds, it raises, or returns no new total.
+        ContractError: ``fold`` cannot be called with two arguments; during a run: it raises, or returns None.
     """
 
     def __init__(self, fold: Callable[[Any, Any], Any]) -> None:
         check_callable(fold, "CollectingAggregator's fold", "fold(total, value)", None, None)
         self._fold = fold
 
-    def begin(self, model: Buffer, *, version: int, examples: Sequence[int]) -> Aggregation:
-        """See ``JobAggregator``."""
+    def begin(self, model: Buffer, *, version: int, examples: Sequence[int], in_place: bool = False) -> Aggregation:
+        """See ``Fold``."""
         return _Collection(self._fold, Result.decode(model).values["value"])
 
 
@@ -429,7 +440,7 @@ class _Collection:
     def __init__(self, fold: Callable[[Any, Any], Any], total: Any) -> None:
         self._fold, self._total, self._score = fold, total, MeanScore()
         self.what = f"{name_of(fold)}, CollectingAggregator's fold,"
-        """What a message says has returned the total."""
+        """The name of the fold in messages."""
 
     def add(self, updates: Sequence[Buffer]) -> None:
         """See ``Aggregation``; raises ``ContractError`` if the fold does, or returns nothing."""
@@ -483,7 +494,7 @@ class ValidationAggregation(CollectedEvaluations):
         raise JobError("a validation round makes no model")
 
     def figures(self) -> Figures:
-        """Return what all updates together say."""
+        """Return the figures of all updates together."""
         merged = merge_evaluations(self.parts)
         if self._label_scales:
             merged = merged.in_units(self._label_scales, 0.0, ())
@@ -500,7 +511,7 @@ def evaluation_in(result: Result) -> BatchEvaluation:
             evaluations[name] = unpacked(description, arrays)
         return BatchEvaluation(tuple(result.arrays["losses"].tolist()), int(values["examples"]), evaluations)
     except (KeyError, AttributeError, TypeError, ValueError) as exc:
-        raise WireError(f"the result of an evaluation lacks what it should have: {exc!r}") from exc
+        raise WireError(f"the result of an evaluation is incomplete: {exc!r}") from exc
 
 
 def result_of(parts: Sequence[BatchEvaluation]) -> Result:
@@ -513,5 +524,14 @@ def result_of(parts: Sequence[BatchEvaluation]) -> Result:
 
 
 def frame_like(values: Mapping[str, Any], arrays: Mapping[str, Array]) -> tuple[Buffer, dict[str, Array]]:
-    """Return a new frame with ``values`` and with arrays of these names, types and shapes, which are not filled."""
+    """Return a new frame with ``values``, and its arrays: of these names, types and shapes, not filled."""
     return wire.allocate(values, {name: (np.dtype(array.dtype).str, array.shape) for name, array in arrays.items()})
+
+
+def copy_frame(model: Buffer) -> tuple[Buffer, dict[str, Array]]:
+    """Return a copy of a frame, and its arrays, to be written to."""
+    current = Result.decode(model)
+    frame, arrays = frame_like(current.values, current.arrays)
+    for name, out in arrays.items():
+        out[...] = current.arrays[name]
+    return frame, arrays

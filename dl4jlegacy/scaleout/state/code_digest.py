@@ -1,9 +1,9 @@
-"""By what the code of somebody's own parts is recognised: a digest of the source of a part, and of modules.
+"""Digests of the source of a user's own parts and modules, to notice that the code of a run has changed.
 
-A part's source is its definition and whatever of its module that names, in turn: functions, classes, constants. What a
-module does besides (comments, other functions, ``if __name__ == "__main__"``) makes no difference, so a program that is
-edited to go on with its run is the same, and a class is the same in ``python program.py`` and ``--use program``. Of
-modules beside that one, such as ``from mine import rate``, the whole file counts; of installed packages nothing does.
+The source of a part is its definition and all functions, classes and constants of its module that this uses, directly
+or not. The rest of the module does not count (comments, other functions, ``if __name__ == "__main__"``). So a program
+may be edited to resume its run, and a class is the same in ``python program.py`` and ``--use program``. Of modules in
+the same folder that are imported, as in ``from mine import rate``, the whole file counts; installed packages do not.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MAIN = "if __name__ == "
 
 
 def module_digest(module: ModuleType) -> str:
-    """Return the SHA-256 of a module's file, of a package those of all its files; "" if it has none."""
+    """Return the SHA-256 of a module's file, or of all files of a package; "" if it has none."""
     file = getattr(module, "__file__", None)
     if file is None:
         return ""
@@ -51,7 +51,7 @@ def code_digest(part: Any) -> str:
 
 
 def _sources(part: Any, seen: set[int]) -> Iterator[str]:
-    """Yield the pieces of source that a part is made of, each as normal text."""
+    """Yield the pieces of source of a part, each as normalized text."""
     if id(part) in seen or isinstance(part, ModuleType | BuiltinFunctionType):
         return
     seen.add(id(part))
@@ -83,7 +83,7 @@ def _sources(part: Any, seen: set[int]) -> Iterator[str]:
 
 
 def _is_of_a_program(kind: Any) -> bool:
-    """Return whether a class or function is somebody's own, and not of an installed package."""
+    """Return whether a class or function is the user's own, and not of an installed package."""
     name = getattr(kind, "__module__", None) or ""
     module = sys.modules.get(name)
     if module is None or name.partition(".")[0] in ("dl4jlegacy", "builtins"):

@@ -1,10 +1,9 @@
-"""Copies of the states of slots in the memory of a host: who takes over from a process that was killed there goes on.
+"""Copies of slot states in the memory of a host, for the processes that take over from one that was killed there.
 
-With a log, a slot's state stays for many jobs in the memory of the worker that does them. If its process is killed,
-whoever takes over would have to do these jobs again. So a worker copies the state of each job, before it commits that,
-into a file system in memory, where the other processes of its host find it. A copy is believed by the key of the update
-that it goes with, which nobody writes twice; and if there is none, the jobs are done again: it is a cache, and never
-the truth.
+With a log, the state of a slot is in the memory of one worker only, for many jobs. If its process is killed, another
+worker would have to repeat these jobs. So a worker copies the state after each job, before it commits the job, into a
+file system in memory, where other processes of its host find it. A copy is trusted only if the key of its update
+matches; no key is written twice. It is a cache: without a copy the jobs are repeated.
 """
 
 from __future__ import annotations
@@ -28,54 +27,53 @@ __all__ = ["Copied", "HostCopies", "StateCopies"]
 
 logger = logging.getLogger(__name__)
 
-MEMORY = Path("/dev/shm")  # below it only a folder of our own is used, which nobody else may enter
-"""Where Linux has files in memory."""
+MEMORY = Path("/dev/shm")  # only a folder that no other user may enter is used
+"""The file system in memory of Linux."""
 SHARE = 4
-"""A copy is made if so many of its size are free, so that it takes no memory that the work needs."""
+"""A copy is made only if this many times its size is free, so that training has enough memory."""
 _MAGIC = b"DL4J state copy 1"
 _HEADER_NBYTES = 4096  # a page, so that what follows is copied page by page
 _LOCK = "lock"
 
 
 class Copied(NamedTuple):
-    """A copy that was found: after how many of the updates asked for, and the state."""
+    """A copy: the number of the given updates that its state includes, and the state."""
 
     done: int
     frame: Buffer
 
 
 class StateCopies(Protocol):
-    """What the protocol needs of copies. Called on the threads of workers; never fails."""
+    """Copies, as the protocol uses them. Called on the threads of workers; never fails."""
 
     def keep(self, slot: int, update: str, frame: Buffer) -> None:
-        """Copy a slot's state, which goes with the update that has this key, in place of the one before the last."""
+        """Copy a slot's state after the update with this key; replaces the copy before the last."""
         ...
 
     def remove_others(self, slot: int) -> None:
-        """Remove other workers' copies of a slot, of which this one has committed the job that it has copied last."""
+        """Remove other workers' copies of a slot, after this worker committed the job of its last copy."""
         ...
 
     def is_near(self, worker: str) -> bool:
-        """Return whether a worker's copies would be found here."""
+        """Return whether the copies of a worker are on this host."""
         ...
 
     def find(self, slot: int, updates: Sequence[str]) -> Copied | None:
-        """Return the state that goes with the last one possible of a slot's updates; None if there is no copy."""
+        """Return the copied state of the latest of a slot's updates that has one; None if there is no copy."""
         ...
 
 
 class HostCopies:
     """The copies of one run on this host. ``StateCopies``; thread-safe.
 
-    Each process has two files for each slot that it does jobs of, which it writes in turn: so a process that is killed
-    while it writes one leaves the other, and who does the last job again finds the state before it. Nothing is left
-    when the last process of the run on this host has gone; if all of them are killed, the next process of any run of
-    this user removes what they left.
+    A process has two files for each of its slots, which it writes in turn. If it is killed while it writes one, the
+    other is whole, with the state before the last job. The last process of the run on this host removes all files; if
+    all are killed, the next process of any run of this user does.
 
     Args:
         run: the run's keyspace.
-        process: the name of this process, which no other one has had.
-        memory: a folder in memory.
+        process: the unique name of this process.
+        memory: a folder of a file system in memory.
     """
 
     def __init__(self, run: str, process: str, memory: Path = MEMORY) -> None:
@@ -84,13 +82,13 @@ class HostCopies:
         self._own = self._run / process
         self._lock = threading.Lock()
         self._owner: int | None = None
-        """The locked file that says that this process lives; None until it has made a copy."""
+        """The file that is locked while this process lives; None before its first copy."""
         self._newest: dict[int, int] = {}
-        """By slot: which of its two files was written last."""
+        """By slot: the index of the file that was written last."""
         self._is_closed = self._complained = False
 
     def keep(self, slot: int, update: str, frame: Buffer) -> None:
-        """See ``StateCopies``. Where memory is scarce, no copy is made, and that is said once."""
+        """See ``StateCopies``. If memory is scarce, no copy is made, which is logged once."""
         view = memoryview(frame).cast("B")
         with self._lock:
             if self._is_closed:
@@ -108,7 +106,7 @@ class HostCopies:
                 self._complain(str(exc))
 
     def remove_others(self, slot: int) -> None:
-        """See ``StateCopies``; not before this process has two, of which the first is asked for if the last is lost."""
+        """See ``StateCopies``; not before this process has two copies: the first is needed if the second is lost."""
         with self._lock, contextlib.suppress(OSError):
             if all(file.exists() for file in self._files(self._own, slot)):
                 for other in [process for process in self._run.iterdir() if process != self._own]:
@@ -116,7 +114,7 @@ class HostCopies:
                         file.unlink(missing_ok=True)
 
     def is_near(self, worker: str) -> bool:
-        """See ``StateCopies``; a worker's name begins with that of its process."""
+        """See ``StateCopies``; the name of a worker starts with that of its process."""
         process = worker.rpartition("-")[0]
         return bool(process) and (self._run / process).is_dir() and _is_ours(self._base)
 
@@ -133,7 +131,7 @@ class HostCopies:
         return best
 
     def close(self) -> None:
-        """End this process's part: its copies stay for as long as another process of the run is on this host."""
+        """Stop copying. The copies stay as long as another process of the run is on this host."""
         with self._lock:
             self._is_closed = True
             if self._owner is None:
@@ -145,7 +143,7 @@ class HostCopies:
                 self._base.rmdir()  # if it is empty
 
     def _files(self, process: Path, slot: int) -> tuple[Path, Path]:
-        """Return a process's files of a slot: of this one that which was written last, and that which is next."""
+        """Return the two files of a slot of a process; of this process, the last written one first."""
         newest = self._newest.get(slot, 1)
         return process / f"{slot}.{newest}", process / f"{slot}.{1 - newest}"
 
@@ -157,7 +155,7 @@ class HostCopies:
         return SHARE * nbytes <= there.f_bavail * there.f_frsize and (free is None or SHARE * nbytes <= free)
 
     def _take_place(self) -> None:
-        """Make this process's folder, and remove what killed processes have left of other runs."""
+        """Create the folder of this process, and remove files of other runs whose processes are gone."""
         if self._owner is not None:
             return
         self._base.mkdir(mode=0o700, exist_ok=True)
@@ -182,7 +180,7 @@ class HostCopies:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Return whether this is a folder that this user has made and nobody else may enter."""
+    """Return whether a folder belongs to this user, and no other user may enter it."""
     try:
         found = folder.lstat()
     except OSError:
@@ -191,14 +189,14 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _remove_if_dead(run: Path) -> None:
-    """Remove what there is of a run if no process of it lives on this host."""
+    """Remove the folder of a run if none of its processes lives on this host."""
     with contextlib.suppress(OSError):
         if not any(_lives(process) for process in list(run.iterdir())):
             shutil.rmtree(run, ignore_errors=True)
 
 
 def _lives(process: Path) -> bool:
-    """Return whether the process that made a folder is there: then nobody else can lock its file."""
+    """Return whether the process of a folder lives: it holds the lock of its file."""
     try:
         with (process / _LOCK).open("rb+") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -210,7 +208,7 @@ def _lives(process: Path) -> bool:
 
 
 def _write(file: Path, update: str, frame: memoryview) -> None:
-    """Write a copy in place, so that no new memory is taken; its header comes last, so half a copy is none."""
+    """Overwrite a copy, which takes no new memory. The header is written last, so half a copy is not valid."""
     header = b"\n".join((_MAGIC, update.encode(), b"%d" % len(frame), b""))
     assert len(header) <= _HEADER_NBYTES
     to = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -225,7 +223,7 @@ def _write(file: Path, update: str, frame: memoryview) -> None:
 
 
 def _read(file: Path, updates: Sequence[str]) -> tuple[str, Buffer] | None:
-    """Return the update that a copy goes with, and the state; None if it is none of these, or is being written."""
+    """Return the update and the state of a copy; None if it is of none of these updates, or is being written."""
     try:
         with file.open("rb", buffering=0) as source:
             header = source.read(_HEADER_NBYTES)

@@ -1,7 +1,7 @@
 """Jobs and their results: ``Job``, ``Result``, and the iterators that make jobs from data.
 
-A job is identified by its place in the plan (round and slot), so that any process can make it again. Its work is the
-``DataSet`` batches of the slot, or any JSON value of the caller's, as the 2015 API allowed.
+A job is identified by its place in the plan (round and slot), so any process can create it again. Its work is the
+``DataSet`` batches of the slot, or any JSON value, as in the 2015 API.
 
 Legacy: ``org.deeplearning4j.scaleout.job.Job``, ``JobIterator``, ``DataSetIteratorJobIterator``,
 ``CollectionJobIterator``.
@@ -36,7 +36,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a performer is given: the job's place in the run, and its work."""
+    """The input of a performer: the job's place in the run, and its work."""
 
     slot: SlotPlan
     phase: Phase
@@ -44,7 +44,7 @@ class Job:
     worker_id: str = ""
     version: int = 0
     classifies: bool = True
-    """Of a validation: whether the network tells classes apart, so that they are counted."""
+    """Of a validation: whether the network predicts classes."""
     is_wanted: Callable[[], bool] = field(default=lambda: True, compare=False)
     """Returns whether the result is still needed; cheap, to be called between batches."""
 
@@ -59,15 +59,15 @@ class Result:
 
     @classmethod
     def allocate(cls, values: Mapping[str, Any], like: Mapping[str, Array]) -> Result:
-        """Return a result with arrays of these names, types and shapes to be filled, which its frame has already.
+        """Return a result with unfilled arrays of these names, types and shapes, which are part of its frame.
 
-        Large arrays that are made just to be encoded need no second copy that way.
+        So large arrays can be encoded without a copy.
         """
         frame, arrays = wire.allocate(values, {name: (array.dtype, array.shape) for name, array in like.items()})
         return cls(values, arrays, frame)
 
     def with_values(self, values: Mapping[str, Any]) -> Result:
-        """Return this result with other values; of an allocated one it takes the frame, so use only the new one."""
+        """Return this result with other values; an allocated result gives its frame away, so use only the new one."""
         if self._frame is None or not wire.replace_header(self._frame, values):
             return Result(values, self.arrays)
         return Result(values, self.arrays, self._frame)
@@ -93,12 +93,12 @@ class JobIterator(Protocol):
 
 
 class DataSetJobIterator:
-    """Makes jobs of the batches of an iterator of either kind. Legacy: ``DataSetIteratorJobIterator``.
+    """Creates jobs from the batches of an iterator of either kind. Legacy: ``DataSetIteratorJobIterator``.
 
     Args:
         iterator: the training data.
         jobs_per_round, averaging_frequency, phases: as for ``Plan``.
-        validation: the validation data, whose first epoch counts; None: nothing is validated.
+        validation: the validation data, of which the first epoch is used; None: no validation.
         validate_every, classifies, label_scales: as for ``Validation``.
         first_epoch, first_iteration, warm_start, warm_start_jobs: as for ``Plan``.
     """
@@ -144,16 +144,16 @@ class DataSetJobIterator:
         )
 
     def work(self, slot: SlotPlan) -> list[DataSet | MultiDataSet]:
-        """Return the slot's batches; raises ``DataError`` if one is none, or not of the size that the plan has."""
+        """Return the slot's batches; raises ``DataError`` if one is not a batch, or has not the planned size."""
         if slot.validates and self.validation is not None:
             return [batch_of(self.validation, 0, index) for index in range(slot.first, slot.last)]
         return [batch_of(self.iterator, slot.epoch, index) for index in range(slot.first, slot.last)]
 
 
 def batch_of(data: BatchIterator, epoch: int, index: int) -> DataSet | MultiDataSet:
-    """Return a batch of an iterator, which may be somebody's own; raises ``DataError`` unless it has the planned size.
+    """Return a batch of an iterator; raises ``DataError`` unless it is a batch of the planned size.
 
-    A run counts examples by its plan, so batches are full but for the last one of an epoch, in each epoch alike.
+    A run counts examples by its plan, so all batches but the last one of an epoch are full, in every epoch.
     """
     what = f"{type(data).__name__}.batch({epoch}, {index})"
     with told(what, DataError, passes=(Dl4jError,)):
@@ -171,10 +171,10 @@ def batch_of(data: BatchIterator, epoch: int, index: int) -> DataSet | MultiData
 
 
 class CollectionJobIterator:
-    """Makes a job of each JSON value in a list, ``epochs`` times.
+    """Creates a job for each JSON value in a list, ``epochs`` times.
 
     Raises:
-        DataError: it is no list, or an empty one.
+        DataError: it is not a list, or it is empty.
     """
 
     def __init__(self, items: Sequence[Any], *, jobs_per_round: int = 4, epochs: int = 1) -> None:
@@ -199,7 +199,7 @@ class CollectionJobIterator:
 
 
 def encode_work(work: Any) -> Buffer:
-    """Return the frame in which a job carries its work."""
+    """Return the frame of a job's work."""
     if isinstance(work, list) and work and all(isinstance(item, DataSet) for item in work):
         arrays = {f"{name}{i}": array for i, data_set in enumerate(work) for name, array in data_set.arrays().items()}
         return wire.encode({"data_sets": len(work)}, arrays)

@@ -1,8 +1,8 @@
-"""What parts of somebody's own program do wrong, told by class, method and place in their source.
+"""Errors of parts of a user's own program, reported by class, method and line.
 
-A part is called from deep inside a run, on a thread of the run's: what it raises would come up as an error of the run,
-with a traceback in which the program is one line of many. So each call of a part is made inside ``told``, and that a
-part can be called at all is found out where it is handed over (``check_methods``), not in the first round.
+A part is called from deep inside a run, on a thread of the run. Without care its error would look like one of the run,
+and the traceback would show one line of the program among many. So each call of a part is made inside ``told``, and
+``check_methods`` checks when a part is handed over, not in the first round, that it can be called.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PACKAGE = f"{Path(__file__).parents[2]}{os.sep}"
 
 
 def is_own(part: object) -> bool:
-    """Return whether a part is of a class of somebody's own, and not of this package's."""
+    """Return whether the class of a part is not one of this package."""
     kind = type(part)
     if kind not in _OURS:
         _OURS[kind] = kind.__module__.startswith("dl4jlegacy.")
@@ -35,12 +35,12 @@ def is_own(part: object) -> bool:
 
 
 def name_of(function: Any) -> str:
-    """Return the name by which somebody knows a function or an object of theirs."""
+    """Return the name of a function, or of the class of an object, for messages."""
     return getattr(function, "__qualname__", "") or type(function).__name__
 
 
 def in_words(answer: Any, error: WireError) -> str:
-    """Return what an answer is that no frame can carry, and why, in words that do not speak of frames."""
+    """Return the type of an answer that cannot be encoded, and why, without words of the wire format."""
     kind, why = (
         type(answer).__name__,
         str(error).partition(";")[0].replace("header.value", "it").replace("header", "it"),
@@ -52,12 +52,12 @@ def in_words(answer: Any, error: WireError) -> str:
 def told(
     what: str, error: Callable[[str], Dl4jError] = ContractError, passes: tuple[type[Dl4jError], ...] = ()
 ) -> Iterator[None]:
-    """Make an error of whatever the body raises, which names ``what`` was called and where in its source that was.
+    """Turn an exception of the body into an error that names ``what`` was called, and the line that raised it.
 
     Args:
         what: class and method, as ``Mine.work(slot)``.
-        error: makes the error of its message.
-        passes: errors that are raised as they are, beside ``ContractError`` and ``NotFiniteError``.
+        error: creates the error from its message.
+        passes: errors that are raised unchanged, besides ``ContractError`` and ``NotFiniteError``.
     """
     try:
         with exits_as_errors():
@@ -69,7 +69,7 @@ def told(
 
 
 def _place_in_source(error: BaseException) -> str:
-    """Return where in somebody's program an error was raised, in words; "": nowhere in it."""
+    """Return the line of the user's program that raised an error, as `` (file, line N)``; "": none."""
     cause = error.__cause__ if type(error).__name__ == "ExitError" and error.__cause__ is not None else error
     frames = [(code, line) for code, line in _frames(cause.__traceback__) if not code.startswith(_PACKAGE)]
     own = [frame for frame in frames if not frame[0].startswith(_libraries())]
@@ -93,12 +93,12 @@ def _libraries() -> tuple[str, ...]:
 
 
 def check_methods(part: Any, kind: str, contract: type, methods: Sequence[str]) -> None:
-    """Raise ``ContractError`` unless a part of somebody's own has the methods of a protocol, to be called as there.
+    """Raise ``ContractError`` unless a part has the methods of a contract, with the same arguments.
 
     Args:
         part: the object.
-        kind: what it is, in words: ``"an aggregator"``.
-        contract: the protocol, whose methods show how a run calls them.
+        kind: for messages: ``"an aggregator"``.
+        contract: the class with the methods.
         methods: their names.
     """
     if isinstance(part, type) and any(hasattr(part, name) for name in methods):
@@ -124,10 +124,10 @@ def check_callable(function: Any, what: str, call: str, *args: Any, **named: Any
     """Raise ``ContractError`` unless something can be called with such arguments.
 
     Args:
-        function: what is called.
-        what: its name, in words.
-        call: how a run calls it, in words.
-        args, named: anything, as many as there will be.
+        function: the callable.
+        what: its name, for messages.
+        call: the call, for messages.
+        args, named: as many as in the call, with any values.
     """
     if not callable(function):
         raise ContractError(f"{what} is {function!r}; it must be a function, called as {call}")
@@ -149,5 +149,5 @@ def _called(shape: inspect.Signature) -> str:
 
 
 def is_unfinished(answer: Any) -> bool:
-    """Return whether an answer is a generator or a coroutine: what the method is to do has not been done."""
+    """Return whether an answer is a generator or a coroutine, so that the method has not run yet."""
     return inspect.isgenerator(answer) or inspect.iscoroutine(answer) or inspect.isasyncgen(answer)

@@ -58,7 +58,7 @@ WENT_BACK = (
     "the head of run %s went back from version %d to %d: members of the grid that were cut off from the others hold an "
     "older state of the run, or it was restored from a checkpoint; %s"
 )
-"""What a process logs that reads an older head than it has read before: run, both versions, and what it does."""
+"""Log message about a head older than the last one read: run, both versions, and what the process does."""
 
 Status = Literal["running", "done", "failed", "stopped"]
 R = TypeVar("R", bound=msgspec.Struct)
@@ -76,8 +76,8 @@ _KEY = re.compile(
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where a frame is stored: ``chunks`` values under ``key/0 ...``, ``nbytes`` in total; ``digest`` if required.
 
-    A frame that is stored in slices (``scaleout.slices``) has no chunks of its own, but ``parts``, of ``nbytes``
-    together; then ``key`` only names it. So it does if the frame is small and goes with the manifest, as ``frame``.
+    A frame stored in slices (``state.slices``) has ``parts`` instead of chunks, of ``nbytes`` together. A small frame
+    is in the manifest itself, as ``frame``. In both cases ``key`` is only a name.
     """
 
     key: str
@@ -91,8 +91,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
 class Failure(msgspec.Struct, frozen=True):
     """Why a job failed: the error's code and message, the worker and its traceback. A ``fatal`` one is not retried.
 
-    Halves of characters in the texts, such as those of a file's name that is no UTF-8, stand there as escapes: no
-    record can have them as they are.
+    Characters that a record cannot have, as in the name of a file that is not UTF-8, are written as escapes.
     """
 
     code: str
@@ -109,9 +108,9 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Crash(msgspec.Struct, frozen=True):
-    """That a process died while it computed a job: which one and where, how that is known, after how many seconds.
+    """The death of a process while it computed a job: which process, on which host, and how it is known.
 
-    The seconds are the master's, from when it saw that the job was begun; 0: it did not see that.
+    ``seconds`` are since the master saw that the job was begun, by its clock; 0: it did not see that.
     """
 
     process: str
@@ -121,9 +120,9 @@ class Crash(msgspec.Struct, frozen=True):
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a validation has found, of ``examples``: see ``NetworkEvaluation.metrics``.
+    """The metrics of a validation on ``examples`` examples: see ``NetworkEvaluation.metrics``.
 
-    Those of classes are None where nothing is classified, and those of numbers where none is predicted.
+    Metrics of classes are None for a network without classes, metrics of numbers for one that predicts no numbers.
     """
 
     loss: float
@@ -140,7 +139,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pc: float | None = None
 
     def fields(self) -> dict[str, Any]:
-        """Return what there is, for people and JSON; ``accuracy`` and ``f1`` always, as reports have them."""
+        """Return the metrics that are not None, for people and JSON; ``accuracy`` and ``f1`` always."""
         fields: dict[str, Any] = {"accuracy": None, "f1": None} | msgspec.to_builtins(self)
         return fields
 
@@ -148,7 +147,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Best(msgspec.Struct, frozen=True):
     """The best model of a run so far: where it is stored, which version it is, and its score.
 
-    ``round`` is the one that scored it, ``epoch`` the one, of all phases and from 0, that it was trained in last.
+    ``round`` is the validation round that scored it, ``epoch`` its last epoch, counted over all phases from 0.
     """
 
     model: Manifest
@@ -164,7 +163,7 @@ class Best(msgspec.Struct, frozen=True):
 
 
 class Scores(msgspec.Struct, frozen=True, kw_only=True):
-    """The last score of a run, of which round, and how many in a row were no improvement on ``reference``."""
+    """The last score of a run, its round, and the number of scores in a row without improvement on ``reference``."""
 
     score: float
     round: int
@@ -174,7 +173,7 @@ class Scores(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlotState(msgspec.Struct, frozen=True):
-    """Where the state is that a slot's last job has left: the number of that job, its round, and the frame."""
+    """The state of a slot after a job: the number of the job, its round, and where the frame is."""
 
     number: int
     round: int
@@ -182,16 +181,16 @@ class SlotState(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """The states of the slots that belong to a model version, by slot; a slot that is missing begins anew."""
+    """The states of the slots that belong to a model version, by slot; a missing slot starts without a state."""
 
     states: dict[int, SlotState] = {}
 
 
 class Folded(msgspec.Struct, frozen=True, kw_only=True):
-    """A job of a ``LogEntry``: its number, its worker, the key and frame of its update, its data if it had them.
+    """A job of a ``LogEntry``: its number, its worker, the key and frame of its update, and its data if it had any.
 
-    ``saved`` is the state that it has left, if it was one to be saved. ``digest`` stands for the update where that is
-    not in the entry itself.
+    ``saved`` is the state of the slot after it, if that was saved. ``digest`` is that of the update if the entry does
+    not contain the update itself.
     """
 
     number: int
@@ -204,11 +203,11 @@ class Folded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """What leads from one model version to the next: the updates that are folded, in their order.
+    """The step from one model version to the next: the updates that are folded, in their order.
 
-    ``version`` is the one that it leads to, and ``before`` the ``Head.identity`` that it leads from. ``previous`` are
-    entries before this one, newest first, back to the model that is stored as a whole, ``PREVIOUS`` at most.
-    ``messages`` is where the updates are for those who do not have them at hand; None: they are in the entry.
+    It leads from the version whose ``Head.identity`` is ``before`` to ``version``. ``previous`` are the entries before
+    this one, newest first, back to the model that is stored whole, ``PREVIOUS`` at most. ``messages`` is where the
+    updates are stored; None: they are in the entry.
     """
 
     version: int
@@ -238,52 +237,52 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     status: Status = "running"
     failure: Failure | None = None
     set_aside: tuple[str, ...] = ()
-    """Workers that get no more jobs, because they failed where others did not."""
+    """Workers that get no more jobs, because they failed at jobs that others did."""
     jobs_set_aside: tuple[tuple[int, int], ...] = ()
     """Slots that are folded without an update, because their jobs kill their workers; as ``folded``."""
     best: Best | None = None
     scores: Scores | None = None
     seconds: float = 0.0
-    """For how long masters have led the run, each by its own clock."""
+    """Seconds that masters have led the run, each by its own clock."""
     stopped_by: str = ""
-    """The condition that ended the run before its plan, for people; "": none."""
+    """The condition that ended the run before the end of its plan, for people; "": none."""
     snapshot: Manifest | None = None
-    """The ``Snapshot`` that belongs to the version of ``model``; None if no slot has a state there."""
+    """The ``Snapshot`` of the version of ``model``; None if no slot has a state."""
     replay_round: int = 0
-    """The first round whose jobs left a state that the snapshot names, or may have to be done again."""
+    """The first round whose jobs left a state in the snapshot, or may have to be repeated."""
     entry: Manifest | None = None
-    """The ``LogEntry`` that leads to this version; None if it is known by its model alone."""
+    """The ``LogEntry`` that leads to this version; None if there is only its model."""
     keeps: int = 0
-    """The round at whose end the model and the states of all slots are stored next, if slots have any."""
+    """The next round whose model is stored whole, with the states of all slots, if they have any."""
     logged: int = 0
-    """By how many versions this one is ahead of ``model``, which is stored as a whole: so many entries lead to it."""
+    """The number of entries that lead from ``model``, which is stored whole, to this version."""
     recent: int = 1
-    """So many versions before this one are kept, since a worker may be about to read them."""
+    """The number of earlier versions that are kept, since a worker may be about to read them."""
 
     @property
     def identity(self) -> str:
-        """What this version is: a key, which nobody writes twice, so equal identities mean equal bits."""
+        """The key of this version. No key is written twice, so equal identities mean equal bits."""
         return self.model.key if self.entry is None else self.entry.key
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a slot. Each lease has a higher fencing ``token``; ``model`` is the key of the job's model.
 
-    ``progress`` is the number of batches that the worker had done of the job when it last extended its lease;
-    ``failures`` are those of all attempts so far, without a traceback but for the last one.
+    ``progress`` is the number of batches that the worker had done when it last extended its lease. ``failures`` are
+    those of all attempts so far; only the last one has a traceback.
 
-    No time of day is in it, since the clocks of two machines are never compared. ``extended`` counts how often the
-    lease was extended, so that its record changes as long as somebody works on the job. Of a job that is done,
-    ``seconds`` is how long it took, by the clock of its worker, and ``version`` that of the model it began with.
-    ``saved`` is the state that it has left in its slot, which counts only together with the update. ``begins`` is the
-    key of the state that it began with, if that was saved; "": with none.
+    There is no time of day in it, since clocks of two machines are never compared. ``extended`` counts the extensions
+    of the lease, so that the record changes as long as a worker does the job. If the job is done, ``seconds`` is its
+    duration by the clock of its worker, and ``version`` is that of the model it started from. ``saved`` is the state
+    of the slot after it, which counts only together with the update. ``begins`` is the key of the state that it started
+    from, if that was saved; "": none.
 
-    ``home`` is the worker that has the state of the slot in memory; others leave it the job for ``reserved`` seconds.
-    ``behind`` is how many earlier jobs of the slot the worker that holds the lease has to do again first.
+    ``home`` is the worker that has the state of the slot in memory; others do not take the job for ``reserved``
+    seconds. ``behind`` is the number of earlier jobs of the slot that the holder of the lease must repeat first.
 
-    ``begun`` are the workers that have begun to compute the job and have not said how that ended, whoever holds the
-    lease by now; quick jobs that nobody has had before go without. ``crashes`` are those of their processes that are
-    known to have died of it, or at it. A job that is done has neither.
+    ``begun`` are the workers that began to compute the job and did not report its end, whether or not they still hold
+    the lease; it is not written for the first attempt at a quick job. ``crashes`` are deaths of their processes during
+    the job. If the job is done, both are empty.
     """
 
     state: Literal["ready", "leased", "done", "failed"]
@@ -308,16 +307,16 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FoldRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a fold job: some updates of a round, or one slice of them, to be folded into one frame.
+    """The state of a fold job: some updates of a round, or a slice of them, that are folded into one frame.
 
-    It is a pure function of ``model``, which is the ``Head.identity`` that the round began with, and of ``updates``,
-    in slot order, and what they count for (``examples``). A record that differs in these is of another history.
-    ``place`` is that of the slice. Of the jobs of a slice the last one ``makes_model``; others make the mean of a
-    group, which is an update like any other.
+    The result is a pure function of ``model``, the ``Head.identity`` that the round started from, of ``updates``, in
+    slot order, and of their weights (``examples``). A record that differs in these belongs to another history.
+    ``place`` is the index of the slice. The last job of a slice ``makes_model``; the others make the mean of a group,
+    which is an update like any other.
 
-    Of a job that is done, ``made`` is what it has made, ``score`` the mean score of the updates, and ``seconds`` how
-    long it took by the clock of its worker. ``bad`` are the places in ``updates`` of what the worker of a failed one
-    could not read, or fold. The rest is as in ``JobRecord``.
+    If the job is done, ``made`` is its result, ``score`` the mean score of the updates, and ``seconds`` its duration by
+    the clock of its worker. ``bad`` are the indices in ``updates`` of those that the worker of a failed job could not
+    read or fold. The rest is as in ``JobRecord``.
     """
 
     state: Literal["ready", "leased", "done", "failed"] = "ready"
@@ -337,16 +336,16 @@ class FoldRecord(msgspec.Struct, frozen=True, kw_only=True):
     bad: tuple[int, ...] = ()
 
     def is_same_job(self, other: FoldRecord) -> bool:
-        """Return whether both are to be folded from the same, so that they come to the same."""
+        """Return whether both have the same inputs, and so the same result."""
         mine = (self.model, self.updates, self.examples, self.place, self.makes_model)
         return mine == (other.model, other.updates, other.examples, other.place, other.makes_model)
 
 
 class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker reports with every heartbeat; ``device`` is its GPU, if any, and the memory in use there.
+    """The report of a worker with every heartbeat; ``device`` is its GPU, if any, and the memory in use there.
 
-    ``beat`` is the time of day, in seconds since 1970 by the clock of its machine: for people to read. Others see only
-    whether it changes, and measure with their own clock for how long it does not.
+    ``beat`` is the time of day, in seconds since 1970 by the clock of its machine, for people. Other processes only see
+    whether it changes, and measure by their own clock how long it does not.
     """
 
     id: str
@@ -371,7 +370,7 @@ class Keys:
 
     @staticmethod
     def fold(version: int, index: int) -> str:
-        """Key of the ``FoldRecord`` of a job for the model version that is to be made."""
+        """Key of the ``FoldRecord`` of a job for the next model version."""
         return f"fold/{version}/{index}"
 
     @staticmethod
@@ -386,7 +385,7 @@ class Keys:
 
     @staticmethod
     def state(round_: int, slot: int, writer: str) -> str:
-        """Key of the state that a slot's job has left; ``writer`` as for ``update``."""
+        """Key of the state of a slot after a job; ``writer`` as for ``update``."""
         return f"state/{round_}/{slot}/{writer}"
 
     @staticmethod
@@ -401,7 +400,7 @@ class Keys:
 
     @staticmethod
     def model(version: int, writer: str) -> str:
-        """Key of a model version; ``writer`` separates the chunks of two masters."""
+        """Key of a model version; ``writer`` differs between two masters."""
         return f"model/{version}/{writer}"
 
     @staticmethod
@@ -411,16 +410,15 @@ class Keys:
 
     @staticmethod
     def is_of_run(key: str) -> bool:
-        """Return whether a run has keys of this form; any other key is foreign. Names no longer than 1,000."""
+        """Return whether a run has keys of this form, of at most 1,000 characters; any other key is foreign."""
         return len(key) <= 1000 and key.isprintable() and _KEY.fullmatch(key) is not None
 
     @staticmethod
     def is_useless(key: str, head: Head) -> bool:
         """Return whether a key is no longer needed: jobs of rounds before the last, models before ``Head.recent``.
 
-        States are needed as long as a snapshot may name them, data as long as their job may be done again, entries as
-        long as their versions are ahead of the stored model, and the best model to the end. False for foreign keys,
-        which say nothing.
+        States are needed as long as a snapshot may name them, data as long as their job may be repeated, entries as
+        long as their versions are ahead of the stored model, and the best model to the end. False for foreign keys.
         """
         match = _KEY.fullmatch(key) if len(key) <= 1000 else None
         if match is None or match.lastgroup is None:
@@ -443,7 +441,7 @@ class Keys:
 
 
 def keyspace(run: str, incarnation: str) -> str:
-    """Return the name under which one incarnation of a run keeps its records; part of every signature."""
+    """Return the prefix of the records of one incarnation of a run; part of every signature."""
     return f"{run}.{incarnation}" if incarnation else run
 
 
@@ -479,10 +477,10 @@ def covered(folded: tuple[tuple[int, int], ...], number: int) -> bool:
 
 
 def advance(head: Head, plan: Plan, numbers: Iterable[int], **changes: Any) -> Head:
-    """Return the head after ``numbers`` were folded, with the counts that the plan has for them.
+    """Return the head after ``numbers`` were folded, with their counts by the plan.
 
-    Jobs that are set aside count for nothing, and keep no round open: not before their round, so that one in which
-    nothing else is left ends its phase like any other, whenever it became known.
+    Jobs that are set aside add nothing to the counts, and no round waits for them. They count as folded from their
+    round on and not earlier, so that a round of nothing else ends its phase like any other.
     """
     folded, batches, examples, numbers = head.folded, head.batches, head.examples, list(numbers)
     latest = max([head.round, *(plan.at(number)[0] for number in numbers)])
@@ -502,8 +500,8 @@ def advance(head: Head, plan: Plan, numbers: Iterable[int], **changes: Any) -> H
 def account(head: Head, plan: Plan) -> tuple[int, int]:
     """Return (batches lost, batches duplicated) of a finished run by comparing the head with the plan.
 
-    What a run that was stopped early had not come to is not lost: only the rounds before its last must be complete. Nor
-    are the batches of jobs that were set aside (``batches_set_aside``).
+    If a run was stopped early, only the rounds before its last must be complete. Batches of jobs that were set aside
+    (``batches_set_aside``) are not lost.
     """
     counted = head.batches + batches_set_aside(head, plan)
     distinct = sum(plan.batches_of(n) for first, last in head.folded for n in range(first, last))
@@ -515,5 +513,5 @@ def account(head: Head, plan: Plan) -> tuple[int, int]:
 
 
 def batches_set_aside(head: Head, plan: Plan) -> int:
-    """Return how many batches are not in the model because their jobs kill their workers."""
+    """Return the number of batches that are not in the model because their jobs kill workers."""
     return sum(plan.batches_of(n) for first, last in head.jobs_set_aside for n in range(first, last))

@@ -1,7 +1,7 @@
-"""Slices of a frame: each has the header's values and, of every array, the elements between two bounds.
+"""Slices of a frame: each has the values of the header and, of every array, the elements between two bounds.
 
-Where values speak of the places of an array (``updater_beginning``), those of a slice say which one it is.
-So a model or an update is stored in parts that different workers fold, and put together again to the same bytes.
+Models and updates are cut alike, so that workers fold different slices, which are joined to the same bytes. Values that
+depend on positions in an array (``updater_beginning``) name the slice.
 
 Legacy: the shards of ``VoidConfiguration.numberOfShards``.
 """
@@ -22,10 +22,10 @@ __all__ = ["cut", "joined"]
 
 
 def cut(frame: Buffer, index: int, count: int) -> memoryview:
-    """Return the slice ``index`` of ``count`` of a frame, whose arrays must be vectors; a copy.
+    """Return a copy of slice ``index`` of ``count`` of a frame, whose arrays must be vectors.
 
     Raises:
-        WireError: an array is no vector.
+        WireError: an array is not a vector.
     """
     values, arrays = wire.decode(frame)
     parts = {name: _part(name, array, index, count) for name, array in arrays.items()}
@@ -33,7 +33,7 @@ def cut(frame: Buffer, index: int, count: int) -> memoryview:
 
 
 def joined(frames: Sequence[Buffer]) -> memoryview:
-    """Return the frame whose slices these are, all of them in order; a copy.
+    """Return the frame of these slices, which are all of them in order; a copy.
 
     Raises:
         WireError: they are not slices of one frame.

@@ -27,9 +27,9 @@ class Store(Protocol):
     chunk_nbytes: int
     """Longest value that the store handles well; the protocol splits longer frames."""
     checksums: bool
-    """Whether chunks may arrive damaged, so that manifests carry a digest that readers verify."""
+    """Whether chunks may arrive damaged, so that manifests have a digest that readers verify."""
     foreign: ForeignValues
-    """What readers found that is not of the run."""
+    """Values found by readers that do not belong to the run."""
 
     def get(self, key: str) -> Buffer | None:
         """Return the newest value, or None."""
@@ -40,7 +40,7 @@ class Store(Protocol):
         ...
 
     def put_for(self, key: str, value: Buffer, seconds: int) -> None:
-        """``put`` a value that goes of its own accord, once so many seconds have passed."""
+        """``put`` a value that the store removes after so many seconds."""
         ...
 
     def put_if_absent(self, key: str, value: Buffer) -> bool:
@@ -60,7 +60,7 @@ class Store(Protocol):
         ...
 
     def keys(self, prefix: str) -> list[str]:
-        """Return the keys that begin with ``prefix``, sorted."""
+        """Return the keys that start with ``prefix``, sorted."""
         ...
 
     def publish(self, topic: str) -> None:
@@ -93,7 +93,7 @@ class BatchStore(Store, Protocol):
         ...
 
     def get_many(self, keys: Iterable[str]) -> Iterator[Buffer | NotAuthorisedError | None]:
-        """Yield what ``get`` returns for each key, in order, keeping only the values in transit in memory.
+        """Yield what ``get`` returns for each key, in order; only values in transit are in memory.
 
         The error that ``get`` would raise for a refused value is yielded in its place.
         """
@@ -142,7 +142,7 @@ class MemoryStore:
             self._values[key] = value
 
     def put_for(self, key: str, value: Buffer, seconds: int) -> None:
-        """See ``Store``; what a process keeps goes with it, and no sooner."""
+        """See ``Store``; here the value stays until the process ends."""
         self.put(key, value)
 
     def put_if_absent(self, key: str, value: Buffer) -> bool:

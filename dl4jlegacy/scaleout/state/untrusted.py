@@ -1,7 +1,7 @@
-"""What others wrote into a run's part of a store: counted, reported once, remembered until the master removes it.
+"""Foreign values in a run's part of a store: counted, reported once, remembered until the master removes them.
 
-Whoever reaches a store can write to it. What does not carry the run's signature, or cannot be parsed, is *foreign*: it
-counts as missing, and never ends a process of the run.
+Anybody who can reach a store can write to it. A value that does not have the run's signature, or cannot be parsed, is
+*foreign*: it is treated as missing, and never ends a process of the run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ForeignValues:
         self._found: dict[str, None] = {}
         self._next_total = 100
         self.count = 0
-        """How often a foreign value was met."""
+        """The number of foreign values found, repeated ones included."""
 
     def note(self, key: str, reason: str) -> None:
         """Count a foreign value. Logged for the first keys, once each; after that only the totals 100, 1,000, ..."""
@@ -60,5 +60,5 @@ class ForeignValues:
 
 
 def shortened(key: str) -> str:
-    """Return a key as it may be shown: printable, and not long."""
+    """Return a key for messages: printable, and shortened if it is long."""
     return repr(key if len(key) <= 100 else f"{key[:100]}...")

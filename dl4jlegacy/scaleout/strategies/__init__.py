@@ -1,4 +1,4 @@
-"""Strategies: how what the workers have learned becomes the next model, by the name in ``Conf.router``.
+"""Strategies, by their names in ``Conf.router``: how updates of workers become the next model.
 
 Legacy: ``IterativeReduceWorkRouter`` and ``HogWildWorkRouter`` with ``INDArrayAggregator``.
 """
@@ -7,16 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor
-from typing import Any, TypeGuard
+from typing import Any
 
 import msgspec
 
 from dl4jlegacy.errors import ConfError, nearest
-from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.scaleout.plan import Plan
-from dl4jlegacy.scaleout.state.aggregate import JobAggregator
-from dl4jlegacy.scaleout.state.records import Head
 from dl4jlegacy.scaleout.strategies.asynchronous import (
     BoundedStalenessWorkRouter,
     HogWildWorkRouter,
@@ -27,7 +23,7 @@ from dl4jlegacy.scaleout.strategies.block_momentum import BlockMomentumWorkRoute
 from dl4jlegacy.scaleout.strategies.elastic_averaging import ElasticAveragingWorkRouter
 from dl4jlegacy.scaleout.strategies.gradient_sharing import GradientSharingWorkRouter
 from dl4jlegacy.scaleout.strategies.row_averaging import RowAveragingWorkRouter
-from dl4jlegacy.scaleout.strategies.strategy import LoggedStrategy, SlotStrategy, Strategy, WorkRouter
+from dl4jlegacy.scaleout.strategies.strategy import SlotMemory, WorkRouter
 from dl4jlegacy.system.decoding import described
 
 __all__ = [
@@ -39,23 +35,18 @@ __all__ = [
     "GradientSharingWorkRouter",
     "HogWildWorkRouter",
     "IterativeReduceWorkRouter",
-    "LoggedStrategy",
     "RowAveragingWorkRouter",
-    "SlotStrategy",
+    "SlotMemory",
     "SoftSyncWorkRouter",
-    "Strategy",
     "WorkRouter",
-    "aggregator_of",
     "check_own_aggregator",
     "check_servers",
     "create_router",
-    "logged_strategy",
     "router_of",
     "serving",
-    "slot_strategy",
 ]
 
-STRATEGIES: Mapping[str, Callable[..., Strategy]] = {
+STRATEGIES: Mapping[str, Callable[..., WorkRouter]] = {
     kind.name: kind
     for kind in (
         IterativeReduceWorkRouter,
@@ -67,12 +58,10 @@ STRATEGIES: Mapping[str, Callable[..., Strategy]] = {
         GradientSharingWorkRouter,
     )
 }
-"""Those that one chooses from."""
-BUILT_IN: Mapping[str, Callable[..., Strategy]] = {**STRATEGIES, RowAveragingWorkRouter.name: RowAveragingWorkRouter}
-"""All of them: the last one comes with sparse features, which have no other."""
-_SYNCHRONOUS = IterativeReduceWorkRouter()
-_SLOT_CLASSES: dict[type, bool] = {}
-_LOGGED_CLASSES: dict[type, bool] = {}
+"""Those to choose from."""
+BUILT_IN: Mapping[str, Callable[..., WorkRouter]] = {**STRATEGIES, RowAveragingWorkRouter.name: RowAveragingWorkRouter}
+"""All of them: a run with sparse features always uses the last one."""
+_SYNCHRONOUS = WorkRouter()
 
 
 def create_router(
@@ -82,7 +71,7 @@ def create_router(
     window: int = 0,
     jobs_per_round: int = 1,
     weighted_average: bool = True,
-) -> Strategy:
+) -> WorkRouter:
     """Return a strategy.
 
     Args:
@@ -91,8 +80,7 @@ def create_router(
         window, jobs_per_round, weighted_average: of the run's ``Conf``.
 
     Raises:
-        ConfError: there is no such strategy or option, or a value is not allowed, or what is given would change
-            nothing; says what there is.
+        ConfError: there is no such strategy or option, a value is not allowed, or an option has no effect.
     """
     if name not in BUILT_IN:
         raise ConfError(f"unknown router {name!r}{nearest(name, list(STRATEGIES))}")
@@ -113,82 +101,34 @@ def create_router(
             )
     given = {field: value for field, value in run.items() if field in fields}
     try:
-        made: Any = msgspec.convert({**(args or {}), **given}, described(kind))
+        made: WorkRouter = msgspec.convert({**(args or {}), **given}, described(kind))
     except (msgspec.ValidationError, ConfError) as exc:
         raise ConfError(f"Conf.router_args of {name}: {exc}") from exc
-    for option, reason in getattr(made, "idle_options", {}).items():
+    for option, reason in made.idle_options.items():
         if option in (args or {}):
             raise ConfError(f"Conf.router_args of {name} has {option!r}, which is idle: {reason}; leave it out")
-    strategy: Strategy = made
-    return strategy
+    return made
 
 
 def _fields(kind: Any) -> list[str]:
     return [field.name for field in dataclasses.fields(kind)]
 
 
-def aggregator_of(
-    router: WorkRouter, kernels: Kernels, *, weighted_average: bool = True, pool: Executor | None = None
-) -> JobAggregator:
-    """Return what folds the updates of a run: the strategy's own, or for a router without one what suits its updates.
-
-    Args:
-        router: of the run.
-        kernels: of the master's process.
-        weighted_average: of the run's ``Conf``, for a router without an aggregator.
-        pool: threads for large vectors.
-    """
-    if isinstance(router, Strategy):
-        return router.aggregator(kernels, pool)
-    if router.shares == "delta":
-        return HogWildWorkRouter().aggregator(kernels, pool)
-    return IterativeReduceWorkRouter(weighted_average=weighted_average).aggregator(kernels, pool)
-
-
-def router_of(router: WorkRouter, plan: Plan, head: Head) -> WorkRouter:
-    """Return the router of the round that the head is in: every run validates synchronously."""
-    return _SYNCHRONOUS if plan.is_validation(head.round) else router
-
-
-def slot_strategy(router: WorkRouter, plan: Plan, round_: int) -> SlotStrategy | None:
-    """Return the router if its jobs of a round leave states in their slots, else None: validations leave none."""
-    return router if _is_slot_strategy(router) and not plan.is_validation(round_) else None
-
-
-def logged_strategy(router: WorkRouter, plan: Plan, round_: int) -> LoggedStrategy | None:
-    """Return the router if it checks the updates of a round itself, and versions may follow from them, else None."""
-    return router if _is_logged_strategy(router) and not plan.is_validation(round_) else None
-
-
-def _is_slot_strategy(router: WorkRouter) -> TypeGuard[SlotStrategy]:
-    """Return whether a router is a ``SlotStrategy``; cached per class, as ``isinstance`` takes 25 us for a protocol."""
-    kind = type(router)
-    if kind not in _SLOT_CLASSES:
-        _SLOT_CLASSES[kind] = isinstance(router, SlotStrategy)
-    return _SLOT_CLASSES[kind]
-
-
-def _is_logged_strategy(router: WorkRouter) -> TypeGuard[LoggedStrategy]:
-    kind = type(router)
-    if kind not in _LOGGED_CLASSES:
-        _LOGGED_CLASSES[kind] = isinstance(router, LoggedStrategy)
-    return _LOGGED_CLASSES[kind]
+def router_of(router: WorkRouter, plan: Plan, round_: int) -> WorkRouter:
+    """Return the router of a round: validation rounds of every run are synchronous and remember nothing."""
+    return _SYNCHRONOUS if plan.is_validation(round_) else router
 
 
 def serving(router: WorkRouter, plan: Plan, round_: int) -> IterativeReduceWorkRouter | None:
-    """Return the router if workers fold its updates of a round, in slices; None if the master does, whole.
-
-    Validations are the master's.
-    """
-    if not isinstance(router, IterativeReduceWorkRouter) or plan.is_validation(round_):
-        return None
-    return router if router.slices else None
+    """Return the router if workers fold the updates of a round in slices; None if the master folds them whole."""
+    router = router_of(router, plan, round_)
+    return router if isinstance(router, IterativeReduceWorkRouter) and router.slices else None
 
 
 def check_own_aggregator(
     router: WorkRouter, name: str, args: Mapping[str, Any], *, weighted_average: bool = True
 ) -> None:
-    """Raise ``ConfError`` for what a ``Conf`` says of folding, in a run that has an aggregator of its own for that.
+    """Raise ``ConfError`` if a run has an aggregator of its own and its ``Conf`` sets how to fold.
 
     Args:
         router: of the run.
@@ -197,10 +137,12 @@ def check_own_aggregator(
     check_servers(router, None)
     void = [] if weighted_average else ["Conf.weighted_average is false"]
     if name in STRATEGIES:
-        if isinstance(router, BlockMomentumWorkRouter | SlotStrategy):
+        if isinstance(router, BlockMomentumWorkRouter) or router.memory is not None:
             void.append(f"Conf.router is {name!r}, which is a way to fold them (rounds are 'iterative-reduce')")
         elif "rate" in args:
             void.append(f"Conf.router_args has 'rate' {args['rate']!r}")
+    elif router.log_every:
+        void.append(f"Conf.router is {name!r}, whose workers fold a log of updates themselves")
     if void:
         raise ConfError(
             f"{', and '.join(void)}, but the run has an aggregator of its own, which folds the updates in its own way; "
@@ -209,11 +151,11 @@ def check_own_aggregator(
 
 
 def check_servers(router: WorkRouter, size: int | None) -> None:
-    """Raise ``ConfError`` if the run has no vector that the router's parameter servers could share.
+    """Raise ``ConfError`` if the router's parameter servers cannot fold the model of the run.
 
     Args:
         router: of the run.
-        size: how many parameters the network has; None: the run folds something else, with an aggregator of its own.
+        size: the number of parameters of the network; None: the run has an aggregator of its own.
     """
     slices = router.slices if isinstance(router, IterativeReduceWorkRouter) else 0
     if slices and size is None:

@@ -1,7 +1,7 @@
-"""Asynchronous strategies: an update is folded when it arrives, or when some have, and nobody waits for a round.
+"""Asynchronous strategies: an update is folded when it arrives, or together with a few others; no worker waits.
 
 Every batch still counts exactly once; the order varies, and with it the result. The *staleness* of an update is the
-number of versions that were made between the one it started from and the one it is folded into.
+number of versions between the one it started from and the one it is folded into.
 
 Source: Zhang, Gupta, Lian and Liu 2015 (arXiv 1511.05950); Ho et al. 2013 for bounded staleness.
 """
@@ -16,39 +16,31 @@ from typing import ClassVar
 from dl4jlegacy.errors import ConfError, nearest
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.scaleout.plan import Plan
-from dl4jlegacy.scaleout.state.aggregate import RATES, DeltaAggregator, JobAggregator
+from dl4jlegacy.scaleout.state.aggregate import RATES, DeltaAggregator, Fold
 from dl4jlegacy.scaleout.state.records import Head
-from dl4jlegacy.scaleout.strategies.strategy import check_bound, open_chains, open_in_phase
+from dl4jlegacy.scaleout.strategies.strategy import WorkRouter, check_bound, open_chains, open_in_phase
 
 __all__ = ["BoundedStalenessWorkRouter", "HogWildWorkRouter", "SoftSyncWorkRouter"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Asynchronous:
-    """What the asynchronous strategies have in common.
+class _Asynchronous(WorkRouter):
+    """Base class of the asynchronous strategies.
 
     Attributes:
-        rate: by what an update is multiplied: ``"staleness"``, one divided by its staleness; ``"constant"``, one.
+        rate: factor of an update: ``"staleness"``, 1 / its staleness; ``"constant"``, 1.
     """
 
     binds_model: ClassVar[bool] = False
-    shares: ClassVar[str] = "delta"
+    update_kind: ClassVar[str] = "delta"
     rate: str = "staleness"
 
     def __post_init__(self) -> None:
         if self.rate not in RATES:
             raise ConfError(f"rate is {self.rate!r}{nearest(self.rate, list(RATES))}")
 
-    def send_work(self, opened: Sequence[int], done: Collection[int]) -> list[int]:
-        """Return all done slots."""
-        return [number for number in opened if number in done]
-
-    def fold_ahead(self, opened: Sequence[int], done: Collection[int]) -> list[int]:
-        """Return nothing: done slots make a new model version immediately."""
-        return []
-
-    def aggregator(self, kernels: Kernels, pool: Executor | None = None) -> JobAggregator:
-        """See ``Strategy``."""
+    def fold(self, kernels: Kernels, pool: Executor | None = None) -> Fold:
+        """See ``WorkRouter``."""
         return DeltaAggregator(kernels, rate=self.rate)
 
 
@@ -59,15 +51,15 @@ class HogWildWorkRouter(_Asynchronous):
     Legacy: ``HogWildWorkRouter``, which still waited for all jobs to clear.
 
     Attributes:
-        window: so many slots are open at a time (0: two rounds' worth), which bounds the staleness. It never extends
-            beyond a phase or over a validation round, so that they do not overlap.
+        window: number of slots that are open at a time (0: those of two rounds), which bounds the staleness. It ends
+            at the end of a phase and before a validation round.
     """
 
     name: ClassVar[str] = "hogwild"
     window: int = 0
 
     def open_slots(self, plan: Plan, head: Head) -> list[int]:
-        """Return the first slots that are not folded, as many as the window has."""
+        """Return the first slots of the window that are not folded."""
         return open_in_phase(plan, head, self.window or 2 * plan.jobs_per_round)
 
 
@@ -92,18 +84,14 @@ class SoftSyncWorkRouter(_Asynchronous):
         if not 1 <= self.n <= self.jobs_per_round:
             raise ConfError(f"n is {self.n}; it must be from 1 to jobs_per_round, {self.jobs_per_round}")
 
-    def open_slots(self, plan: Plan, head: Head) -> list[int]:
-        """Return the first slots that are not folded, two rounds' worth of them."""
-        return open_in_phase(plan, head, 2 * plan.jobs_per_round)
-
     def send_work(self, opened: Sequence[int], done: Collection[int]) -> list[int]:
-        """Return ``jobs_per_round // n`` of the done slots as soon as there are so many, or no others are open."""
+        """Return the first ``jobs_per_round // n`` done slots, or all that are open; none before so many are done."""
         count = min(self.jobs_per_round // self.n, len(opened))
         ready = [number for number in opened if number in done]
         return ready[:count] if len(ready) >= count else []
 
-    def aggregator(self, kernels: Kernels, pool: Executor | None = None) -> JobAggregator:
-        """See ``Strategy``."""
+    def fold(self, kernels: Kernels, pool: Executor | None = None) -> Fold:
+        """See ``WorkRouter``."""
         return DeltaAggregator(kernels, rate=self.rate, together=True)
 
 
@@ -116,7 +104,7 @@ class BoundedStalenessWorkRouter(_Asynchronous):
     of a job there are at most ``(jobs_per_round - 1) * (2 * bound + 1)`` others.
 
     Attributes:
-        bound: in rounds; 0: nobody begins a round before the one in front of it is complete.
+        bound: in rounds; 0: a round begins when the one before it is complete.
     """
 
     name: ClassVar[str] = "ssp"
@@ -127,5 +115,5 @@ class BoundedStalenessWorkRouter(_Asynchronous):
         check_bound(self.bound)
 
     def open_slots(self, plan: Plan, head: Head) -> list[int]:
-        """Return the first job of each slot that is not folded, if the slot is not too far ahead."""
+        """Return the next job of each slot, unless the slot is too far ahead."""
         return open_chains(plan, head, self.bound)

@@ -1,7 +1,8 @@
-"""Parameter averaging: the next model is the mean of what the workers of a round made of the present one.
+"""Parameter averaging: the next model is the mean of the models that the jobs of a round trained.
 
-Synchronous: the result does not depend on which worker did what. Source: Su and Chen 2015 (arXiv 1507.01239); DL4J's
-``ParameterAveragingTrainingMaster``.
+Synchronous: the result does not depend on which worker did which job.
+
+Source: Su and Chen 2015 (arXiv 1507.01239); DL4J's ``ParameterAveragingTrainingMaster``.
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ from typing import ClassVar
 
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.protocol import Kernels
-from dl4jlegacy.scaleout.state.aggregate import GroupAggregator, ParameterAveragingAggregator
-from dl4jlegacy.scaleout.strategies.strategy import WholeRounds
+from dl4jlegacy.scaleout.state.aggregate import Fold, ParameterAveragingAggregator
+from dl4jlegacy.scaleout.strategies.strategy import WorkRouter
 
 __all__ = ["IterativeReduceWorkRouter"]
 
 MOST_DEPTH = 32
-"""A tree of this depth has two branches at each node, however many slots there are."""
+"""At this depth each node of the tree has two branches, for any number of slots."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class IterativeReduceWorkRouter(WholeRounds):
+class IterativeReduceWorkRouter(WorkRouter):
     """Synchronous: all slots of a round are folded together, round by round, in slot order.
 
     Legacy: ``IterativeReduceWorkRouter``, the default; ``VoidConfiguration.numberOfShards`` and
@@ -30,15 +31,14 @@ class IterativeReduceWorkRouter(WholeRounds):
 
     Attributes:
         weighted_average: whether the mean is weighted by examples; that of the original was not.
-        parameter_servers: into how many slices models and updates are cut, each of which a worker folds; 0: the master
-            folds them. The bits are the same for any number.
-        aggregation_depth: in how many steps at most a round's updates are folded. 1: all at once. With more, workers
-            fold the means of groups, several at the same time, and these means in turn; each depth rounds otherwise.
+        parameter_servers: number of slices of the model that workers fold, each slice by one worker; 0: the master
+            folds the whole. Any number gives the same bits.
+        aggregation_depth: steps in which the updates of a round are folded, at most. 1: all at once. With more steps,
+            workers fold groups of updates at the same time, and then the means of these groups. Each depth rounds
+            differently.
     """
 
     name: ClassVar[str] = "iterative-reduce"
-    binds_model: ClassVar[bool] = True
-    shares: ClassVar[str] = "params"
     weighted_average: bool = True
     parameter_servers: int = 0
     aggregation_depth: int = 1
@@ -51,14 +51,18 @@ class IterativeReduceWorkRouter(WholeRounds):
 
     @property
     def slices(self) -> int:
-        """Into how many slices models and updates are cut; 0: the master folds whole rounds."""
+        """Number of slices that workers fold; 0: the master folds the whole model."""
         return self.parameter_servers or (1 if self.aggregation_depth > 1 else 0)
 
-    def aggregator(self, kernels: Kernels, pool: Executor | None = None) -> GroupAggregator:
-        """See ``Strategy``."""
-        weighted = self.weighted_average or self.aggregation_depth > 1  # groups count for what is in them
-        return ParameterAveragingAggregator(kernels, weighted=weighted, pool=pool)
+    @property
+    def is_weighted(self) -> bool:
+        """Whether the mean is weighted; with groups always, since a group counts by its size."""
+        return self.weighted_average or self.aggregation_depth > 1
+
+    def fold(self, kernels: Kernels, pool: Executor | None = None) -> Fold:
+        """See ``WorkRouter``."""
+        return ParameterAveragingAggregator(kernels, weighted=self.is_weighted, pool=pool)
 
     def weight(self, examples: int) -> int:
-        """Return what an update of so many examples counts for."""
+        """Return the weight of an update of so many examples."""
         return examples if self.weighted_average else 1

@@ -1,4 +1,4 @@
-"""BMUF: parameter averaging whose steps have a momentum of their own.
+"""BMUF: parameter averaging with momentum on the averaged steps.
 
 Source: Chen and Huo, ICASSP 2016. With block momentum 0 and block rate 1 it is parameter averaging.
 """
@@ -16,7 +16,7 @@ import numpy as np
 from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.protocol import Kernels
-from dl4jlegacy.scaleout.state.aggregate import PARAMS, Aggregation, GroupAggregator, frame_like
+from dl4jlegacy.scaleout.state.aggregate import PARAMS, Aggregation, Fold, ParameterAveragingAggregator, frame_like
 from dl4jlegacy.scaleout.state.job import Result
 from dl4jlegacy.scaleout.state.store import Buffer
 from dl4jlegacy.scaleout.strategies.averaging import IterativeReduceWorkRouter
@@ -24,23 +24,23 @@ from dl4jlegacy.scaleout.strategies.averaging import IterativeReduceWorkRouter
 __all__ = ["BLOCK_STEP", "BlockMomentumWorkRouter"]
 
 BLOCK_STEP = "block_step"
-"""The array of a model that has the last step of the average, of the shape of its parameters."""
+"""The array of a model with the last step of the average; it has the shape of the parameters."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlockMomentumWorkRouter(IterativeReduceWorkRouter):
-    """Blockwise model-update filtering: the average's steps are filtered by a momentum.
+    """Blockwise model-update filtering: the steps of the average have a momentum.
 
     With the mean ``W'`` of the workers' parameters after a round (a *block*) that began with ``W``, the step is
-    ``D = block_momentum * D + block_rate * (W' - W)``. The model of the next round is ``W + D``, and with Nesterov's
-    way a further ``block_momentum * D``, which is taken back before the next step and at the end of a phase. The step
-    is zero at the beginning of each phase, and is kept in the model, so whoever takes the run over has it.
+    ``D = block_momentum * D + block_rate * (W' - W)``. The model of the next round is ``W + D``. With ``nesterov`` a
+    further ``block_momentum * D`` is added, and subtracted again before the next step and at the end of a phase. The
+    step is zero at the start of each phase. It is stored in the model, so a master that takes the run over has it.
 
     Attributes:
-        block_momentum: 0 or more and less than 1; None: ``1 - 1 / jobs_per_round``, by which each update counts in the
-            end as it would in serial training.
+        block_momentum: at least 0 and less than 1; None: ``1 - 1 / jobs_per_round``, with which each update counts in
+            the end as in serial training.
         block_rate: more than 0.
-        nesterov: whether workers begin where the momentum will lead.
+        nesterov: whether workers start from the point that the momentum leads to.
         jobs_per_round: of the run.
     """
 
@@ -59,40 +59,34 @@ class BlockMomentumWorkRouter(IterativeReduceWorkRouter):
 
     @property
     def idle_options(self) -> dict[str, str]:
-        """The options that change nothing, because of others: each with a reason."""
+        """See ``WorkRouter``."""
         return {} if self.momentum else {"nesterov": "the block momentum is 0"}
 
     @property
     def momentum(self) -> float:
-        """The block momentum that counts."""
+        """The block momentum in use."""
         return 1 - 1 / self.jobs_per_round if self.block_momentum is None else self.block_momentum
 
-    def aggregator(self, kernels: Kernels, pool: Executor | None = None) -> GroupAggregator:
-        """See ``Strategy``."""
-        return _Aggregator(super().aggregator(kernels, pool), self, kernels, pool)
+    def fold(self, kernels: Kernels, pool: Executor | None = None) -> Fold:
+        """See ``WorkRouter``."""
+        return _Filter(self, kernels, pool)
 
 
-class _Aggregator:
-    """Averages, and filters the step. A ``GroupAggregator``."""
+class _Filter(ParameterAveragingAggregator):
+    """Averages, and adds the momentum to the step."""
 
-    def __init__(
-        self, averaging: GroupAggregator, strategy: BlockMomentumWorkRouter, kernels: Kernels, pool: Executor | None
-    ) -> None:
-        self._averaging, self._strategy = averaging, strategy
-        self._sum = functools.partial(kernels.weighted_sum, pool=pool)
+    def __init__(self, strategy: BlockMomentumWorkRouter, kernels: Kernels, pool: Executor | None) -> None:
+        super().__init__(kernels, weighted=strategy.is_weighted, pool=pool)
+        self._strategy, self._sum = strategy, functools.partial(kernels.weighted_sum, pool=pool)
 
-    def begin(self, model: Buffer, *, version: int, examples: Sequence[int]) -> Aggregation:
-        """See ``JobAggregator``."""
-        average = self._averaging.begin(model, version=version, examples=examples)
+    def begin(self, model: Buffer, *, version: int, examples: Sequence[int], in_place: bool = False) -> Aggregation:
+        """See ``Fold``."""
+        average = super().begin(model, version=version, examples=examples)
         return _Filtered(average, Result.decode(model).arrays, self._strategy, self._sum)
-
-    def begin_group(self, *, examples: Sequence[int]) -> Aggregation:
-        """See ``GroupAggregator``."""
-        return self._averaging.begin_group(examples=examples)
 
 
 class _Filtered:
-    """The average so far, and the model with which the round began. An ``Aggregation``."""
+    """The average so far, and the model that the round began with. An ``Aggregation``."""
 
     def __init__(
         self,

@@ -1,13 +1,14 @@
-"""Gradient sharing: workers send only the large elements of their updates, each as one quantum, and keep the rest.
+"""Gradient sharing: only the large elements of an update are sent, each as one quantum.
 
-What is not sent waits in the slot's residual until it has grown. Source: Strom 2015, "Scalable distributed DNN training
-using commodity GPU cloud computing"; DL4J's ``SharedTrainingMaster`` and ``EncodingHandler``. There the residual
-belonged to a worker and was lost with it.
+The rest stays in the residual of the slot until it has grown.
+
+Source: Strom 2015, "Scalable distributed DNN training using commodity GPU cloud computing"; DL4J's
+``SharedTrainingMaster`` and ``EncodingHandler``. There the residual belonged to a worker and was lost with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,11 +19,12 @@ import numpy as np
 from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.errors import ConfError, WireError, nearest
 from dl4jlegacy.kernels.protocol import Kernels
-from dl4jlegacy.scaleout.state.aggregate import PARAMS, STATE, Aggregation, JobAggregator, UpdateSum
+from dl4jlegacy.scaleout.state.aggregate import PARAMS, STATE, Aggregation, Fold, UpdateSum
 from dl4jlegacy.scaleout.state.codec import pack, unpack
 from dl4jlegacy.scaleout.state.job import Result
 from dl4jlegacy.scaleout.state.store import Buffer
 from dl4jlegacy.scaleout.strategies.chains import SlotWorkRouter
+from dl4jlegacy.scaleout.strategies.strategy import SlotMemory
 from dl4jlegacy.scaleout.strategies.thresholds import (
     DENSE,
     HALF_IN_20,
@@ -31,51 +33,50 @@ from dl4jlegacy.scaleout.strategies.thresholds import (
     TargetSparsityThreshold,
     quantum,
 )
-from dl4jlegacy.scaleout.updater_beginning import new_state
 
 __all__ = ["CODES", "RESIDUAL", "THRESHOLDS", "GradientSharingWorkRouter"]
 
 CODES, RESIDUAL = "codes", "residual"
-"""The array of a message, and that of a slot's state that has what was not sent yet."""
+"""The array of a message; the array of a slot's state with what was not sent yet."""
 THRESHOLDS = ("adaptive", "fixed", "target-sparsity")
-"""How the threshold goes on from message to message."""
+"""How the threshold changes from message to message."""
 STATE_EVERY = 256
-"""After how many rounds at most model and states are saved, unless somebody says otherwise."""
+"""The usual number of rounds after which model and states are saved, at the latest."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GradientSharingWorkRouter(SlotWorkRouter):
-    """Threshold-encoded updates with a residual in each slot; in rounds, so any number of workers gives equal bits.
+    """Threshold-encoded updates with a residual in each slot; in rounds, any number of workers gives the same bits.
 
-    A job's update is what the training of its batches has changed in the parameters: the gradients after the updater.
-    It is added to the residual. Each element of the residual that is at least ``tau`` sends one quantum, ``tau`` or
-    ``-tau``, which is taken from it; a message has the places and signs of these elements, Golomb-Rice coded. The next
-    model is this one with all messages of the round added to it, in slot order.
+    The update of a job is the change of the parameters by its training: the gradients after the updater. It is added to
+    the residual. Each element of the residual whose magnitude is at least ``tau`` sends one quantum, ``tau`` or
+    ``-tau``, which is subtracted from it. A message has the positions and signs of these elements, Golomb-Rice coded.
+    The messages of a round are added to the model, in slot order.
 
-    Asynchronous, each message is added when it arrives, whole, however stale it is: what is sent is what the residual
-    loses. Then models are written with every version, and states with every job.
+    If asynchronous, each message is added when it arrives, at any staleness: the model gains what the residual loses.
+    Then every version of the model is written whole, and states are saved with every job.
 
     Attributes:
-        threshold: ``"adaptive"``: tau moves until a message has between ``least_sparsity`` and ``most_sparsity`` of the
-            elements; ``"target-sparsity"``: towards ``sparsity`` of them; ``"fixed"``: it stays.
-        tau: the first threshold, in units of the parameters, which counts with eight significant bits; None: 1e-3 if it
-            is fixed, else 1e-4.
+        threshold: ``"adaptive"``: tau changes until a message has between ``least_sparsity`` and ``most_sparsity`` of
+            the elements; ``"target-sparsity"``: until it has about ``sparsity`` of them; ``"fixed"``: tau is constant.
+        tau: the first threshold, in units of the parameters, rounded to eight significant bits; None: 1e-3 if it is
+            fixed, else 1e-4.
         least_sparsity, most_sparsity, sparsity: fractions of the elements; more than 0 and less than 1/16.
-        decay: by what tau is multiplied or divided when it moves; at least 0.5 and less than 1.
-        clip: the residual is cut to this multiple of tau, 1 or more; 0: never.
-        clip_every: after so many messages of a slot.
-        average: whether the plain mean of a round's messages is added instead of their sum, which is DL4J's way and
-            makes the learning rate count once for every slot. Asynchronous: whether each is divided by
+        decay: factor by which tau is multiplied or divided when it changes; at least 0.5 and less than 1.
+        clip: multiple of tau to which the residual is clipped, 1 or more; 0: it is not clipped.
+        clip_every: number of messages of a slot between two clippings.
+        average: whether the plain mean of the messages of a round is added. Their sum, the default, is DL4J's way; it
+            applies the learning rate once for every slot. If asynchronous: whether each message is divided by
             ``jobs_per_round``.
-        state_every: after how many rounds at most the model and the states of all slots are saved; 1 or more. In
-            between only messages travel, and of a slot whose worker is gone the jobs since then are done again. Where
-            that would take more than half a minute they are saved more often. Asynchronous: always 1.
+        state_every: rounds after which the model and the states of all slots are saved, at the latest; 1 or more. In
+            between only messages are sent. If a worker is lost, the jobs of its slots since then are repeated; if
+            that would take more than half a minute, states are saved more often. If asynchronous: always 1.
         jobs_per_round: of the run.
         asynchronous, bound: see ``SlotWorkRouter``.
     """
 
     name: ClassVar[str] = "gradient-sharing"
-    shares: ClassVar[str] = "delta"
+    update_kind: ClassVar[str] = "delta"
     threshold: str = "adaptive"
     tau: float | None = None
     least_sparsity: float = 1e-4
@@ -108,13 +109,13 @@ class GradientSharingWorkRouter(SlotWorkRouter):
             algorithm.first()
 
     @property
-    def is_logged(self) -> bool:
-        """See ``SlotStrategy``."""
-        return not self.asynchronous
+    def log_every(self) -> int:
+        """See ``WorkRouter``."""
+        return 0 if self.asynchronous else self.state_every
 
     @property
     def idle_options(self) -> dict[str, str]:
-        """The options that change nothing, because of others: each with a reason."""
+        """See ``WorkRouter``."""
         used = {"adaptive": ("least_sparsity", "most_sparsity", "decay"), "target-sparsity": ("sparsity", "decay")}
         mine, reason = used.get(self.threshold, ()), f"threshold is {self.threshold!r}"
         idle = {option: reason for options in used.values() for option in options if option not in mine}
@@ -127,21 +128,35 @@ class GradientSharingWorkRouter(SlotWorkRouter):
         return TargetSparsityThreshold(tau, self.sparsity, self.decay)
 
     @cached_property
-    def algorithm(self) -> FixedThreshold | AdaptiveThreshold | TargetSparsityThreshold:
-        """How the threshold goes on."""
+    def memory(self) -> SlotMemory:
+        """See ``WorkRouter``."""
+        tau = self.tau or (1e-3 if self.threshold == "fixed" else 1e-4)
         if self.threshold == "fixed":
-            return FixedThreshold(1e-3 if self.tau is None else self.tau)
-        tau = 1e-4 if self.tau is None else self.tau
-        return self._adaptive(tau) if self.threshold == "adaptive" else self._target(tau)
+            return _Residuals(FixedThreshold(tau), self.clip, self.clip_every)
+        kind = self._adaptive if self.threshold == "adaptive" else self._target
+        return _Residuals(kind(tau), self.clip, self.clip_every)
 
-    def replica(self, model: Result, state: Result | None) -> Result:
-        """See ``SlotStrategy``: the model, with the updater state of the slot."""
-        steps = new_state(model.values, model.arrays[STATE]) if state is None else state.arrays[STATE]
-        return Result(model.values, {PARAMS: model.arrays[PARAMS], STATE: steps})
+    def fold(self, kernels: Kernels, pool: Executor | None = None) -> Fold:
+        """See ``WorkRouter``."""
+        return _Messages(kernels, average=self.average, of=self.jobs_per_round if self.asynchronous else None)
+
+
+class _Residuals(SlotMemory):
+    """A slot remembers its residual, its threshold, the number of its messages, and its updater state.
+
+    Args:
+        algorithm: how the threshold changes from message to message.
+        clip, clip_every: see ``GradientSharingWorkRouter``.
+    """
+
+    def __init__(
+        self, algorithm: FixedThreshold | AdaptiveThreshold | TargetSparsityThreshold, clip: float, clip_every: int
+    ) -> None:
+        self._algorithm, self._multiple, self._clip_every = algorithm, clip, clip_every
 
     def settle(self, model: Result, state: Result | None, result: Result, kernels: Kernels) -> tuple[Result, Result]:
-        """See ``SlotStrategy``."""
-        tau, sent = (self.algorithm.first(), 0) if state is None else (state.values["tau"], state.values["messages"])
+        """See ``SlotMemory``."""
+        tau, sent = (self._algorithm.first(), 0) if state is None else (state.values["tau"], state.values["messages"])
         delta, steps = result.arrays["delta"], result.arrays[STATE]
         after = Result.allocate({"tau": tau, "messages": sent + 1}, {RESIDUAL: delta, STATE: steps})
         residual = after.arrays[RESIDUAL]
@@ -153,63 +168,47 @@ class GradientSharingWorkRouter(SlotWorkRouter):
         step, codes = quantum(tau), np.empty(residual.size, np.int32)
         count = kernels.threshold_encode(residual, step, codes)
         format_, payload = pack(codes[:count], residual.size, step)
-        clipped = self._clip(residual, step) if sent and sent % self.clip_every == 0 else 0.0
+        clipped = self._clip(residual, step) if sent and sent % self._clip_every == 0 else 0.0
         values = {"tau": step, "format": format_, "count": count, "clipped": clipped}
-        following = self.algorithm.following(tau, min(count / residual.size, DENSE))
+        following = self._algorithm.following(tau, min(count / residual.size, DENSE))
         after = after.with_values({"tau": following, "messages": sent + 1})
         return Result({**result.values, **values}, {CODES: payload}), after
 
     def _clip(self, residual: Array, step: float) -> float:
-        """Cut the residual to a multiple of the quantum, in place; return the sum of what that took."""
-        if not self.clip:
+        """Clip the residual to a multiple of the quantum, in place; return the sum of the magnitudes removed."""
+        if not self._multiple:
             return 0.0
-        limit = residual.dtype.type(self.clip * step)
+        limit = residual.dtype.type(self._multiple * step)
         beyond = np.flatnonzero(np.abs(residual) > limit)
         taken = float(np.sum(np.abs(residual[beyond]) - limit, dtype=np.float64))
         residual[beyond] = np.copysign(limit, residual[beyond])
         return taken
 
-    def check(self, update: Buffer, model: Buffer) -> None:
-        """See ``SlotStrategy``."""
-        _decoded(Result.decode(update), Result.decode(model).arrays[PARAMS].size)
 
-    def aggregator(self, kernels: Kernels, pool: Executor | None = None) -> JobAggregator:
-        """See ``Strategy``."""
-        return _Aggregator(kernels, average=self.average, of=self.jobs_per_round if self.asynchronous else None)
-
-
-class _Aggregator:
-    """Adds the messages to the parameters. A ``FollowingAggregator``.
+class _Messages(Fold):
+    """Adds the messages to the parameters.
 
     Args:
         kernels: of the process.
-        average: whether each is divided, by ``of``; None: by how many are added together.
+        average: whether each is divided, by ``of``; None: by the number of messages of the round.
     """
 
     def __init__(self, kernels: Kernels, *, average: bool, of: int | None) -> None:
         self._kernels, self._average, self._of = kernels, average, of
 
-    def begin(self, model: Buffer, *, version: int, examples: Sequence[int]) -> Aggregation:
-        """See ``JobAggregator``."""
-        return UpdateSum(model, self._adding(examples))
+    def check(self, update: Buffer, model: Buffer) -> None:
+        """See ``Fold``."""
+        _decoded(Result.decode(update), Result.decode(model).arrays[PARAMS].size)
 
-    def follow(self, model: Buffer, rounds: Iterable[tuple[Sequence[int], Sequence[Buffer]]]) -> Buffer:
-        """See ``FollowingAggregator``."""
-        followed = UpdateSum(model, self._adding(()))
-        for examples, updates in rounds:
-            followed.add_by(self._adding(examples))
-            followed.add(updates)
-        return followed.finish(ends_phase=False)[0]
-
-    def _adding(self, examples: Sequence[int]) -> Callable[[Array, Result], None]:
-        """Return what adds a message of a round to the parameters."""
+    def begin(self, model: Buffer, *, version: int, examples: Sequence[int], in_place: bool = False) -> Aggregation:
+        """See ``Fold``."""
         count = (self._of or len(examples)) if self._average else 1  # a short round has fewer messages
 
         def add(params: Array, update: Result) -> None:
             codes, tau = _decoded(update, params.size)
             self._kernels.threshold_decode(codes, tau / count, params)
 
-        return add
+        return UpdateSum(model, add, in_place=in_place)
 
 
 def _decoded(update: Result, size: int) -> tuple[Array, float]:

@@ -1,17 +1,17 @@
-"""Row averaging: parameter averaging for networks with sparse features, in which only the rows travel that jobs touch.
+"""Row averaging: parameter averaging for networks with sparse features that sends only the rows that a job uses.
 
-A job's update is what its training has changed in the rows of the first layer's weights that its examples have values
-for, and in all other parameters. A row that a job does not touch it leaves as it is, so the mean of the workers'
-parameters is the model with the mean of these changes added. Versions in between are not written: they follow from the
-updates of their rounds, which each worker applies to the model that it has.
+The update of a job is the change of all parameters, without the rows of the first layer's weights that belong to
+features without a value in its examples: training does not change these. So the model plus the mean of the changes is
+the mean of the trained models. Most versions are not written: workers apply the updates of each round to their model.
 
-Synchronous: the result does not depend on which worker did what. Source: as for ``averaging``; for the rows, the sparse
-updates of parameter servers, Li et al. 2014 (OSDI).
+Synchronous: the result does not depend on which worker did which job.
+
+Source: as for ``averaging``; for the rows, the sparse updates of parameter servers, Li et al. 2014 (OSDI).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -24,10 +24,10 @@ from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.errors import ConfError, WireError
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.network.input_rows import InputRows
-from dl4jlegacy.scaleout.state.aggregate import PARAMS, STATE, Aggregation, MeanScore, frame_like
+from dl4jlegacy.scaleout.state.aggregate import PARAMS, STATE, Aggregation, Fold, MeanScore, copy_frame
 from dl4jlegacy.scaleout.state.job import Result
 from dl4jlegacy.scaleout.state.store import Buffer
-from dl4jlegacy.scaleout.strategies.strategy import WholeRounds
+from dl4jlegacy.scaleout.strategies.strategy import WorkRouter
 from dl4jlegacy.scaleout.updater_beginning import begin_state
 from dl4jlegacy.system.decoding import described
 
@@ -35,23 +35,21 @@ __all__ = ["COLUMNS", "ROW_AVERAGING", "RowAveragingWorkRouter", "row_update"]
 
 ROW_AVERAGING = "row-averaging"
 COLUMNS, CHANGES = "columns", "changes"
-"""The arrays of an update: the columns whose rows it has, ascending, and what it changes: see ``row_update``."""
+"""The arrays of an update: the columns whose rows it has, ascending, and the changes (see ``row_update``)."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowAveragingWorkRouter(WholeRounds):
-    """All slots of a round are folded together, in slot order; any number of workers gives equal bits.
+class RowAveragingWorkRouter(WorkRouter):
+    """All slots of a round are folded together, in slot order; any number of workers gives the same bits.
 
     Attributes:
         weighted_average: whether the mean is weighted by examples.
-        state_every: after how many rounds at most the model is written as a whole; 1 or more. In between only updates
-            travel.
+        state_every: rounds after which the model is written whole, at the latest; 1 or more. In between only updates
+            are sent.
     """
 
     name: ClassVar[str] = ROW_AVERAGING
-    binds_model: ClassVar[bool] = True
-    shares: ClassVar[str] = "delta"
-    is_logged: ClassVar[bool] = True
+    update_kind: ClassVar[str] = "delta"
     weighted_average: bool = True
     state_every: int = 256
 
@@ -59,13 +57,13 @@ class RowAveragingWorkRouter(WholeRounds):
         if self.state_every < 1:
             raise ConfError(f"state_every is {self.state_every}; it must be at least 1")
 
-    def check(self, update: Buffer, model: Buffer) -> None:
-        """See ``LoggedStrategy``."""
-        arrays = Result.decode(model).arrays
-        _decoded(Result.decode(update), arrays[PARAMS].size, arrays[STATE].size)
+    @property
+    def log_every(self) -> int:
+        """See ``WorkRouter``."""
+        return self.state_every
 
-    def aggregator(self, kernels: Kernels, pool: Executor | None = None) -> RowAverager:
-        """See ``Strategy``."""
+    def fold(self, kernels: Kernels, pool: Executor | None = None) -> Fold:
+        """See ``WorkRouter``."""
         return RowAverager(weighted=self.weighted_average)
 
 
@@ -75,9 +73,9 @@ def row_update(values: Mapping[str, Any], rows: InputRows, columns: Array, chang
     Args:
         values: of the job: examples, score.
         rows: of the whole network.
-        columns: those that the job has touched, ascending.
-        changes: for each part of the vectors (``InputRows.parts``) the changed rows, ``(columns, n_out)``, if it has
-            any, and what is behind them.
+        columns: with a value in the job's examples, ascending.
+        changes: for each part of the vectors (``InputRows.parts``) those of its rows, ``(columns, n_out)``, if it has
+            any, and those of the rest.
     """
     whole = np.concatenate([change.reshape(-1) for change in changes])
     return Result({**values, "rows": msgspec.to_builtins(rows)}, {COLUMNS: columns, CHANGES: whole})
@@ -103,45 +101,23 @@ def _decoded(update: Result, params: int, state: int) -> tuple[InputRows, Array,
     return rows, columns, changes
 
 
-class RowAverager:
-    """Adds the mean of updates to the rows that they have. A ``FollowingAggregator`` that can do so in place."""
+class RowAverager(Fold):
+    """Adds the weighted mean of updates to the rows that they have."""
+
+    works_in_place = True
 
     def __init__(self, *, weighted: bool) -> None:
         self._weighted = weighted
 
-    def begin(self, model: Buffer, *, version: int, examples: Sequence[int]) -> Aggregation:
-        """See ``JobAggregator``."""
-        return self.begin_in_place(_copied(model), version=version, examples=examples)
+    def check(self, update: Buffer, model: Buffer) -> None:
+        """See ``Fold``."""
+        arrays = Result.decode(model).arrays
+        _decoded(Result.decode(update), arrays[PARAMS].size, arrays[STATE].size)
 
-    def begin_in_place(self, model: Buffer, *, version: int, examples: Sequence[int]) -> Aggregation:
-        """See ``InPlaceAggregator``."""
-        return _RowAverage(model, self._weights(examples))
-
-    def follow(self, model: Buffer, rounds: Iterable[tuple[Sequence[int], Sequence[Buffer]]]) -> Buffer:
-        """See ``FollowingAggregator``."""
-        frame = _copied(model)
-        self.follow_in_place(frame, rounds)
-        return frame
-
-    def follow_in_place(self, model: Buffer, rounds: Iterable[tuple[Sequence[int], Sequence[Buffer]]]) -> None:
-        """See ``InPlaceAggregator``."""
-        arrays = wire.writable(model)
-        for examples, updates in rounds:
-            for update, weight in zip(updates, self._weights(examples), strict=True):
-                _add(arrays, Result.decode(update), weight)
-
-    def _weights(self, examples: Sequence[int]) -> list[float]:
-        total = sum(examples) if self._weighted else len(examples)
-        return [(count if self._weighted else 1) / total for count in examples]
-
-
-def _copied(model: Buffer) -> Buffer:
-    """Return a copy of a model's frame, to be changed."""
-    current = Result.decode(model)
-    frame, arrays = frame_like(current.values, current.arrays)
-    for name, out in arrays.items():
-        out[...] = current.arrays[name]
-    return frame
+    def begin(self, model: Buffer, *, version: int, examples: Sequence[int], in_place: bool = False) -> Aggregation:
+        """See ``Fold``."""
+        counts = examples if self._weighted else [1] * len(examples)
+        return _RowAverage(model if in_place else copy_frame(model)[0], [count / sum(counts) for count in counts])
 
 
 class _RowAverage:

@@ -1,143 +1,139 @@
-"""What a strategy is: which slots are open, which finished ones are folded when, and how they are folded.
+"""``WorkRouter``: the base class of strategies, and the usual ways to open slots.
 
-A strategy is a frozen value; all of its methods are pure functions. Masters and workers make it from the same ``Conf``,
-and each finds out for itself from plan and head which jobs there are.
+A strategy says which jobs are open, when finished jobs are folded into the model, how they are folded, and what a slot
+remembers from one job to the next. It is a frozen value, and its methods are pure functions: masters and workers build
+it from the same ``Conf``, and each computes from plan and head which jobs there are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from itertools import takewhile
-from typing import Protocol, runtime_checkable
+from typing import ClassVar
 
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.scaleout.plan import Plan
-from dl4jlegacy.scaleout.state.aggregate import JobAggregator
+from dl4jlegacy.scaleout.state.aggregate import PARAMS, STATE, DeltaAggregator, Fold, ParameterAveragingAggregator
 from dl4jlegacy.scaleout.state.job import Result
 from dl4jlegacy.scaleout.state.records import Head, covered
-from dl4jlegacy.scaleout.state.store import Buffer
+from dl4jlegacy.scaleout.updater_beginning import new_state
 
-__all__ = [
-    "LoggedStrategy",
-    "SlotStrategy",
-    "Strategy",
-    "WholeRounds",
-    "WorkRouter",
-    "all_once_done",
-    "check_bound",
-    "done_in_front",
-    "open_chains",
-    "open_in_phase",
-    "open_round",
-]
+__all__ = ["SlotMemory", "WorkRouter", "check_bound", "open_chains", "open_in_phase", "open_round"]
 
 
-@runtime_checkable
-class WorkRouter(Protocol):
-    """Which jobs there are, and when they are folded. Its methods are called by masters and workers.
+class SlotMemory:
+    """What the slots of a strategy remember from one job to the next, within a phase.
+
+    A job is a pure function of the model, the state that the last job of its slot left, and its batches. Its update and
+    the new state are committed together, so it does not matter which worker does a job. A slot has one open job at a
+    time, the first that is not folded.
+
+    Workers hold states in memory. The state of a slot is saved whenever the model is written whole (see
+    ``WorkRouter.log_every``). If a worker is lost, another one repeats the jobs of its slots since then, with the same
+    results.
+    """
+
+    def replica(self, model: Result, state: Result | None) -> Result:
+        """Return the ``params`` and ``updater_state`` that a job starts from, as arrays in host memory.
+
+        By default these are the model's parameters and the slot's own updater state.
+
+        Args:
+            model: the current version.
+            state: of the slot; None at its first job of a phase.
+        """
+        steps = new_state(model.values, model.arrays[STATE]) if state is None else state.arrays[STATE]
+        return Result(model.values, {PARAMS: model.arrays[PARAMS], STATE: steps})
+
+    def settle(self, model: Result, state: Result | None, result: Result, kernels: Kernels) -> tuple[Result, Result]:
+        """Return the update of a job, and the new state of its slot.
+
+        Args:
+            model, state: those that the job started from; their arrays are not changed.
+            result: of the worker's performer: an array of the strategy's ``update_kind``, and the updater state.
+            kernels: for host memory; all of them give the same bits.
+        """
+        raise NotImplementedError
+
+
+class WorkRouter:
+    """A strategy. The defaults are synchronous: all jobs of a round are folded together, in slot order.
+
+    A subclass overrides what differs. ``binds_model = False`` and ``update_kind = "delta"`` make it asynchronous.
 
     Legacy: ``WorkRouter``, whose ``sendWork`` swallowed every error.
     """
 
+    name: ClassVar[str] = "a router of your own"
+    """The name in ``Conf.router``, for messages."""
+
     @property
-    def name(self) -> str:
-        """What a ``Conf`` calls it."""
-        ...
+    def update_kind(self) -> str:
+        """What a performer returns: the trained ``"params"``, or their ``"delta"`` from the model of the job."""
+        return "params"
 
     @property
     def binds_model(self) -> bool:
-        """Whether a job must start from exactly the head's model version."""
-        ...
+        """Whether every job must start from the newest model. If so, the answer does not depend on timing."""
+        return True
 
     @property
-    def shares(self) -> str:
-        """What an update contains: the worker's ``"params"``, or the ``"delta"`` from the version it started with."""
-        ...
+    def memory(self) -> SlotMemory | None:
+        """What slots remember from one job to the next; None: nothing."""
+        return None
+
+    @property
+    def log_every(self) -> int:
+        """Rounds after which a model is written whole, at the latest; in between only a log of updates is written.
+
+        0: there is no log, and each version is written whole. A log needs ``binds_model``.
+        """
+        return 0
+
+    @property
+    def idle_options(self) -> Mapping[str, str]:
+        """Options that have no effect because of other ones, each with the reason."""
+        return {}
 
     def open_slots(self, plan: Plan, head: Head) -> list[int]:
         """Return the numbers of the slots that may be worked on, in order.
 
-        At least the first that is not folded, of one phase only, and of a validation round all or none
-        (``plan.phase_of``, ``plan.is_validation``).
+        The first slot that is not folded is one of them. All belong to one phase; of a validation round all slots are
+        open, or none (``plan.phase_of``, ``plan.is_validation``). By default they are those of the head's round; if
+        ``binds_model`` is false, those of two rounds.
         """
-        ...
+        return open_round(plan, head) if self.binds_model else open_in_phase(plan, head, 2 * plan.jobs_per_round)
 
     def send_work(self, opened: Sequence[int], done: Collection[int]) -> list[int]:
-        """Return the done slots to fold now, in slot order; empty if none can be folded yet.
+        """Return the done slots to fold now, in slot order; empty if it is too early.
 
-        If all of ``opened`` are done, there is one at least.
+        If all of ``opened`` are done, there is at least one. By default these are all of ``opened``, once they are
+        done; if ``binds_model`` is false, all that are done.
         """
-        ...
+        ready = [number for number in opened if number in done]
+        return ready if len(ready) == len(opened) or not self.binds_model else []
 
     def fold_ahead(self, opened: Sequence[int], done: Collection[int]) -> list[int]:
-        """Return the done slots that may be folded while others are not done yet, in slot order.
+        """Return the done slots that may be folded before the others are done, in slot order.
 
-        Requires that ``send_work`` will finally return all of ``opened``, beginning with these.
+        Only if ``send_work`` will return all of ``opened`` in the end, beginning with these.
         """
-        ...
+        return list(takewhile(lambda number: number in done, opened)) if self.binds_model else []
 
+    def fold(self, kernels: Kernels, pool: Executor | None = None) -> Fold:
+        """Return how updates are folded into the model.
 
-@runtime_checkable
-class Strategy(WorkRouter, Protocol):
-    """A ``WorkRouter`` that also knows how updates are folded."""
-
-    def aggregator(self, kernels: Kernels, pool: Executor | None = None) -> JobAggregator:
-        """Return what folds the updates of a run: with ``kernels``, on the master's thread and those of ``pool``."""
-        ...
-
-
-@runtime_checkable
-class LoggedStrategy(Strategy, Protocol):
-    """A ``Strategy`` whose versions can follow from the updates of their rounds, so that few are written as a whole."""
-
-    @property
-    def state_every(self) -> int:
-        """After how many rounds at most a version is written as a whole, with the states of all slots."""
-        ...
-
-    @property
-    def is_logged(self) -> bool:
-        """Whether versions in between are not written. Jobs must be bound to a model then."""
-        ...
-
-    def check(self, update: Buffer, model: Buffer) -> None:
-        """Raise ``WireError`` if an update does not fit the model that it would be folded into."""
-        ...
-
-
-@runtime_checkable
-class SlotStrategy(LoggedStrategy, Protocol):
-    """A ``Strategy`` whose slots remember something from one job to the next, within a phase.
-
-    A job is a pure function of the model, the state that its slot's last job has left, and its batches. The update and
-    the state after it are committed together, so who does a slot's jobs makes no difference. ``open_slots`` has at most
-    one job of each slot, the first that is not folded.
-
-    Between versions that are written as a whole workers have the states in memory. Of a slot whose state is lost, the
-    jobs since then are done again: they come to the same. If it is not logged, states are saved with every job,
-    whatever ``state_every`` says.
-    """
-
-    def replica(self, model: Result, state: Result | None) -> Result:
-        """Return what the worker begins to train from: ``params`` and ``updater_state``, arrays in host memory.
+        By default the mean of the parameters, weighted by examples; of deltas, their sum by staleness.
 
         Args:
-            model: the present version.
-            state: of the slot; None at its first job of a phase.
+            kernels: for host memory.
+            pool: threads for large vectors.
         """
-        ...
-
-    def settle(self, model: Result, state: Result | None, result: Result, kernels: Kernels) -> tuple[Result, Result]:
-        """Return the update of a job, and the state that it leaves.
-
-        Args:
-            model, state: those that the job began with; their arrays are not changed.
-            result: what the worker's performer made of them: ``shares`` and the updater state.
-            kernels: for host memory; all of them give the same bits.
-        """
-        ...
+        if self.update_kind == "delta":
+            return DeltaAggregator(kernels)
+        return ParameterAveragingAggregator(kernels, pool=pool)
 
 
 def open_round(plan: Plan, head: Head) -> list[int]:
@@ -148,36 +144,10 @@ def open_round(plan: Plan, head: Head) -> list[int]:
     return list(range(first, first + plan.slots(head.round)))
 
 
-def all_once_done(opened: Sequence[int], done: Collection[int]) -> list[int]:
-    """Return all open slots once all of them are done; until then none."""
-    return list(opened) if all(number in done for number in opened) else []
-
-
-def done_in_front(opened: Sequence[int], done: Collection[int]) -> list[int]:
-    """Return the slots before the first one that is not done."""
-    return list(takewhile(lambda number: number in done, opened))
-
-
-class WholeRounds:
-    """What strategies have in common that fold all slots of a round together."""
-
-    def open_slots(self, plan: Plan, head: Head) -> list[int]:
-        """Return all slots of the head's round."""
-        return open_round(plan, head)
-
-    def send_work(self, opened: Sequence[int], done: Collection[int]) -> list[int]:
-        """Return all open slots once all of them are done."""
-        return all_once_done(opened, done)
-
-    def fold_ahead(self, opened: Sequence[int], done: Collection[int]) -> list[int]:
-        """Return the slots before the first one that is not done."""
-        return done_in_front(opened, done)
-
-
 def open_in_phase(plan: Plan, head: Head, most: int) -> list[int]:
-    """Return the first slots that are not folded, ``most`` of them, up to the end of the phase or the next validation.
+    """Return the first ``most`` slots that are not folded, before the next validation and the end of the phase.
 
-    In a validation round these are all of its slots, and in a warm start two rounds' worth at most.
+    In a validation round these are all of its slots, and in a warm start those of two rounds at most.
     """
     if head.round >= plan.total_rounds:
         return []
@@ -194,10 +164,10 @@ def open_in_phase(plan: Plan, head: Head, most: int) -> list[int]:
 
 
 def open_chains(plan: Plan, head: Head, bound: int) -> list[int]:
-    """Return the first job of each slot that is not folded, if it is within ``bound`` rounds of the head's.
+    """Return the next job of each slot: the first that is not folded, within ``bound`` rounds of the head's round.
 
-    So a slot's next job opens when its last one is folded. None is beyond the phase or the next validation; in a
-    validation round these are all of its slots.
+    So the next job of a slot opens when its last one is folded. All are before the next validation and the end of the
+    phase. In a validation round these are all of its slots.
     """
     if head.round >= plan.total_rounds:
         return []
@@ -215,6 +185,6 @@ def open_chains(plan: Plan, head: Head, bound: int) -> list[int]:
 
 
 def check_bound(bound: int) -> None:
-    """Raise ``ConfError`` unless a slot can be so many rounds ahead."""
+    """Raise ``ConfError`` if a bound is negative."""
     if bound < 0:
         raise ConfError(f"bound is {bound}; it must not be negative")

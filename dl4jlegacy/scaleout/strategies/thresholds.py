@@ -1,13 +1,12 @@
-"""How large the quantum of gradient sharing is: thresholds that stay, or that follow how much was sent.
+"""Thresholds of gradient sharing: constant ones, and ones that depend on how much was sent.
 
-A threshold follows a message's *sparsity*: the fraction of all elements that it had, and 1/16 for a dense message. All
-are pure: whoever encodes keeps the last threshold, as ``following`` returned it, and sends its ``quantum``.
+A threshold depends on the *sparsity* of a message: the fraction of all elements that it has, or 1/16 if it is dense.
+All are pure: the encoder remembers the last threshold, as ``following`` returned it, and sends its ``quantum``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dl4jlegacy.errors import ConfError
@@ -18,12 +17,11 @@ __all__ = [
     "AdaptiveThreshold",
     "FixedThreshold",
     "TargetSparsityThreshold",
-    "mean_of",
     "quantum",
 ]
 
 DENSE = 1 / 16
-"""The sparsity as which a dense message counts: its two bits per element are 1/16 of a float32."""
+"""The sparsity of a dense message: its two bits per element are 1/16 of a float32."""
 
 _SMALLEST, _LARGEST = 2.0**-100, 2.0**100
 HALF_IN_20 = 0.9659363289248456  # to the power of 20 it is a half
@@ -53,9 +51,9 @@ class FixedThreshold:
 
 @dataclass(frozen=True)
 class AdaptiveThreshold:
-    """A threshold that moves until messages have a share of the elements that lies within bounds.
+    """A threshold that changes until the sparsity of messages lies within bounds.
 
-    After a message with a smaller share it is multiplied by ``decay``, after one with a larger share divided by it.
+    After a message below the bounds it is multiplied by ``decay``, after one above them divided by it.
     Source: DL4J's ``AdaptiveThresholdAlgorithm``, with its defaults: 20 messages halve it.
 
     Attributes:
@@ -88,14 +86,14 @@ class AdaptiveThreshold:
 
 @dataclass(frozen=True)
 class TargetSparsityThreshold:
-    """A threshold that moves with every message, towards a share of the elements that messages should have.
+    """A threshold that changes with every message, towards a target for their sparsity.
 
     Source: DL4J's ``TargetSparsityThresholdAlgorithm``, with its defaults.
 
     Attributes:
         initial: the first threshold; between 2^-100 and 2^100.
-        sparsity: the share; more than 0 and less than ``DENSE``.
-        decay: by what the threshold is multiplied, or divided; at least 0.5 and less than 1.
+        sparsity: the target; more than 0 and less than ``DENSE``.
+        decay: factor by which the threshold is multiplied or divided; at least 0.5 and less than 1.
     """
 
     initial: float = 1e-4
@@ -120,10 +118,9 @@ def quantum(tau: float) -> float:
     """Return ``tau`` rounded to eight significant bits, which makes ``residual - quantum`` exact in float32.
 
     That holds for residuals from one up to 2^16 quanta: both numbers are multiples of the residual's last bit, and so
-    is what stays. Nothing is then lost by rounding between what is sent and what waits.
+    is their difference. So rounding loses nothing of an update.
 
-    A threshold that is multiplied step by step must itself be kept, not its quantum: with a ``decay`` near 1 that would
-    be rounded to where it was.
+    Remember the threshold and not its quantum: with a ``decay`` near 1 the quantum would be rounded back each time.
 
     Raises:
         ConfError: ``tau`` is not between 2^-100 and 2^100.
@@ -133,22 +130,8 @@ def quantum(tau: float) -> float:
     return math.ldexp(round(fraction * 256), exponent - 8)
 
 
-def mean_of(values: Iterable[float]) -> float:
-    """Return the mean of several workers' thresholds, or of their sparsities, whatever the order; NaN does not count.
-
-    Source: the reducers of DL4J's threshold algorithms (``ThresholdAlgorithmReducer``).
-
-    Raises:
-        ConfError: there is nothing to take the mean of.
-    """
-    numbers = [value for value in values if not math.isnan(value)]
-    if not numbers:
-        raise ConfError("there is no mean of no thresholds; take the first one instead")
-    return math.fsum(numbers) / len(numbers)
-
-
 def _moved(tau: float, sparsity: float, least: float, most: float, decay: float) -> float:
-    """Return the next threshold, within what float32 can share out even if a worker never has anything to send."""
+    """Return the next threshold, within the range of float32 even if a worker never sends anything."""
     if sparsity < least:
         return max(tau * decay, _SMALLEST)
     return min(tau / decay, _LARGEST) if sparsity > most else tau

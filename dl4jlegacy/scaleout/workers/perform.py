@@ -27,7 +27,7 @@ from dl4jlegacy.scaleout.plan import VALIDATE
 from dl4jlegacy.scaleout.state.aggregate import PARAMS, STATE, result_of
 from dl4jlegacy.scaleout.state.job import Job, Result
 from dl4jlegacy.scaleout.state.own_parts import check_methods
-from dl4jlegacy.scaleout.strategies import SlotStrategy
+from dl4jlegacy.scaleout.strategies import WorkRouter
 from dl4jlegacy.scaleout.updater_beginning import tells_beginning
 from dl4jlegacy.system.exits import exits_as_errors
 
@@ -76,45 +76,46 @@ def trained_network(conf: Conf, model: Result, kernels: Kernels) -> Any:
 
 def perform_in_slot(
     performer: WorkerPerformer,
-    strategy: SlotStrategy | None,
+    router: WorkRouter,
     job: Job,
     model: Result,
     state: Result | None,
     kernels: Kernels,
     phases: Phases = NO_PHASES,
 ) -> tuple[Result, ...] | None:
-    """Perform a job that begins with a model and what its slot's last job has left; on the worker's thread.
+    """Perform a job that starts from a model and the state of its slot; on the worker's thread.
 
     Args:
-        strategy: None: jobs leave nothing.
-        state: None: it is the slot's first job of its phase, or there is no strategy.
+        router: of the job's round.
+        state: None: it is the slot's first job of its phase, or slots remember nothing.
         kernels: for host memory.
-        phases: where the worker's thread says what it does.
+        phases: records what the worker's thread does.
 
     Returns:
-        The update, and with a strategy the state that the job leaves; None if it was not wanted any more.
+        The update, and if slots remember something the new state; None if the job is not wanted any more.
 
     Raises:
-        JobError: the performer's result, or the model, is not what the strategy is for.
+        JobError: the model, or the performer's result, lacks an array that the router needs.
     """
-    if strategy is None:
+    memory = router.memory
+    if memory is None:
         performer.update(model)
         result = performer.perform(job)
         return None if result is None else (result,)
-    _check_arrays(strategy, "the model", model, {PARAMS, STATE})
-    performer.update(strategy.replica(model, state))
+    _check_arrays(router, "the model", model, {PARAMS, STATE})
+    performer.update(memory.replica(model, state))
     result = performer.perform(job)
     if result is None:
         return None
-    _check_arrays(strategy, f"the result of {type(performer).__name__}", result, {strategy.shares, STATE})
+    _check_arrays(router, f"the result of {type(performer).__name__}", result, {router.update_kind, STATE})
     with phases.phase("WorkerEncode", job.slot[:2]):
-        return check_settled(strategy, strategy.settle(model, state, result, kernels))
+        return check_settled(memory, memory.settle(model, state, result, kernels))
 
 
-def _check_arrays(strategy: SlotStrategy, what: str, found: Result, wanted: set[str]) -> None:
+def _check_arrays(router: WorkRouter, what: str, found: Result, wanted: set[str]) -> None:
     if lacking := sorted(wanted - found.arrays.keys()):
         raise JobError(
-            f"{what} has the arrays {sorted(found.arrays)}, and {strategy.name} needs {' and '.join(lacking)} too; "
+            f"{what} has the arrays {sorted(found.arrays)}, and {router.name} needs {' and '.join(lacking)} too; "
             "choose another router for jobs that train no network"
         )
 
@@ -174,8 +175,8 @@ class MultiLayerNetworkPerformer:
     Args:
         network: this worker's own replica.
         seed: the run's; together with the job's position it seeds drop-out and sampling.
-        shares: ``"params"``, or ``"delta"`` from the model version of the job.
-        shares_updater_state: whether updates contain the updater state; if not, each job begins with a new one.
+        update_kind: what results contain: ``"params"``, or their ``"delta"`` from the model of the job.
+        sends_updater_state: whether results contain the updater state; if not, each job starts from a new one.
         listeners: told of every batch with this replica as the network, on the worker's thread, which waits for them.
             What one of them raises is logged once, and the job goes on. For them a GPU is synchronised with each batch.
     """
@@ -185,16 +186,16 @@ class MultiLayerNetworkPerformer:
         network: TrainableNetwork,
         *,
         seed: int,
-        shares: str = "params",
-        shares_updater_state: bool = True,
+        update_kind: str = "params",
+        sends_updater_state: bool = True,
         listeners: Sequence[TrainingListener] = (),
     ) -> None:
         self.progress = 0
         self._listeners, self._failed = tuple(listeners), set[int]()
         self._network = network
         self._stream = Stream.of(seed)
-        self._shares, self._shares_state = shares, shares_updater_state
-        self._started = get_array_module(network.params).empty_like(network.params) if shares == "delta" else None
+        self._sends_state = sends_updater_state
+        self._started = get_array_module(network.params).empty_like(network.params) if update_kind == "delta" else None
 
     def update(self, model: Result) -> None:
         """See ``WorkerPerformer``."""
@@ -214,7 +215,7 @@ class MultiLayerNetworkPerformer:
         """See ``WorkerPerformer``. The arrays of the result are the network's own: encode them before the next call."""
         if job.phase.kind == VALIDATE:
             return self._validate(job)
-        if not self._shares_state:
+        if not self._sends_state:
             self._network.reset_updater()
         slot, batches = job.slot, _batches(job)
         weighted: Scalar = 0.0
@@ -282,7 +283,7 @@ class MultiLayerNetworkPerformer:
         else:
             xp = get_array_module(self._started)  # the parameters before are not needed any more
             arrays["delta"] = to_host(xp.subtract(self._network.params, self._started, out=self._started))
-        if self._shares_state:
+        if self._sends_state:
             arrays[STATE] = to_host(self._network.updater_state)
         return arrays
 

@@ -180,13 +180,13 @@ def find_router(conf: Conf) -> WorkRouter:
         ConfError: its options are not allowed, or it has no messages for the mesh of the Conf.
     """
     router = _router(conf)
-    has_messages = isinstance(router, strategies.SlotStrategy) and router.is_logged
+    has_messages = router.memory is not None and router.log_every > 0
     if conf.void_configuration is not None and not has_messages:
         raise ConfError(
             f"Conf.void_configuration is given with router {conf.router} and router_args {conf.router_args}, and no "
             "messages of these are pushed from worker to worker; leave it out, or take gradient-sharing in rounds"
         )
-    if not conf.average_updater_state and isinstance(router, strategies.SlotStrategy):
+    if not conf.average_updater_state and router.memory is not None:
         raise ConfError(
             f"Conf.average_updater_state is false, and with router {conf.router} updater states stay in their slots "
             "and are never averaged; leave it out"
@@ -213,6 +213,11 @@ def _router(conf: Conf) -> WorkRouter:
     with told(what, passes=(Dl4jError,)):
         made: WorkRouter = make(conf)
     check_router(made)
+    if not conf.weighted_average and type(made).fold is WorkRouter.fold:
+        raise ConfError(
+            f"Conf.weighted_average is False, and {type(made).__name__} has the usual fold, which has no use for it; "
+            "leave it out, or let the router subclass IterativeReduceWorkRouter and give that weighted_average"
+        )
     return made
 
 

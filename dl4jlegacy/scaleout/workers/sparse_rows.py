@@ -35,7 +35,7 @@ class SparseRowsPerformer:
     Args:
         conf: of the network.
         kernels: for host memory.
-        seed, shares_updater_state, listeners: as for ``MultiLayerNetworkPerformer``.
+        seed, sends_updater_state, listeners: as for ``MultiLayerNetworkPerformer``.
     """
 
     def __init__(
@@ -44,13 +44,13 @@ class SparseRowsPerformer:
         kernels: Kernels,
         *,
         seed: int,
-        shares_updater_state: bool = True,
+        sends_updater_state: bool = True,
         listeners: Sequence[TrainingListener] = (),
     ) -> None:
         self._conf, self._kernels = conf, kernels
         self._rows = InputRows.of(tuple(stage.layer for stage in conf.stages()))
         self._options: dict[str, Any] = {"seed": seed, "listeners": listeners}
-        self._shares_state = shares_updater_state
+        self._sends_state = sends_updater_state
         self._network: MultiLayerNetwork | None = None
         self._inner: MultiLayerNetworkPerformer | None = None
         self._done = 0
@@ -82,7 +82,7 @@ class SparseRowsPerformer:
         assert model is not None, "update comes before perform"
         narrow = self._rows.with_inputs(network.n_in).parts(network.params, network.updater_state)
         take_rows(self._rows.parts(model.arrays[PARAMS], model.arrays[STATE]), columns, narrow)
-        if not self._shares_state:
+        if not self._sends_state:
             network.reset_updater()
         before = network.params.copy(), network.updater_state.copy()
         dense = [
@@ -92,7 +92,7 @@ class SparseRowsPerformer:
         result = inner.perform(dataclasses.replace(job, work=dense))
         if result is None or job.phase.kind == VALIDATE:
             return result
-        if not self._shares_state:
+        if not self._sends_state:
             network.reset_updater()
         changes, count = [], len(columns)
         for now, then in zip(narrow, self._rows.with_inputs(network.n_in).parts(*before), strict=True):

@@ -41,7 +41,7 @@ def test_it_travels_with_the_conf_and_has_no_part_in_the_runs_digest() -> None:
 
 
 def test_a_router_without_messages_has_no_use_for_it() -> None:
-    assert find_router(Conf(router="gradient-sharing", void_configuration=VoidConfiguration())).is_logged
+    assert find_router(Conf(router="gradient-sharing", void_configuration=VoidConfiguration())).log_every
     for router in ("iterative-reduce", "hogwild", "easgd"):
         with pytest.raises(ConfError, match=f"given with router {router}"):
             find_router(Conf(router=router, void_configuration=VoidConfiguration()))

@@ -83,7 +83,6 @@ def test_whatever_is_lost_while_it_is_folded_each_update_is_folded_once(monkeypa
             plan=PLAN,
             router=grid.router,
             aggregator=aggregator,
-            folds_network=False,
             limits=protocol.Limits(),
             durations={},
             phases=NO_PHASES,

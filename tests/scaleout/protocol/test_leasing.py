@@ -17,7 +17,7 @@ from dl4jlegacy.scaleout.protocol.worker_state import BLOCK, QUICK, SEVERAL
 from dl4jlegacy.scaleout.state.job import Result
 from dl4jlegacy.scaleout.state.records import HEAD, Failure, Head, JobRecord, Keys, decode_record, encode_record
 from dl4jlegacy.scaleout.state.store import MemoryStore
-from dl4jlegacy.scaleout.strategies import aggregator_of, create_router
+from dl4jlegacy.scaleout.strategies import create_router
 from dl4jlegacy.scaleout.tracker import drive
 
 SLOTS = (FEW_BLOCKS + 2) * BLOCK
@@ -72,7 +72,7 @@ class Round:
         self.begin(0)
         self.worker = protocol.Worker(
             *("w", self.store, self.clock, self.plan, self.router),
-            aggregator=aggregator_of(self.router, load("numpy")),
+            aggregator=self.router.fold(load("numpy")),
         )
         self.steps = protocol.worker_steps(self.worker)
         self.reply: Any = None

@@ -48,7 +48,7 @@ from dl4jlegacy.scaleout.state.records import (
     encode_record,
 )
 from dl4jlegacy.scaleout.state.store import MemoryStore
-from dl4jlegacy.scaleout.strategies import STRATEGIES, aggregator_of, create_router, slot_strategy
+from dl4jlegacy.scaleout.strategies import STRATEGIES, create_router, router_of
 from dl4jlegacy.scaleout.tracker import drive
 from dl4jlegacy.scaleout.workers.perform import MultiLayerNetworkPerformer, perform_in_slot
 from dl4jlegacy.system.clock import RunningClock
@@ -112,8 +112,8 @@ def validated_work(scoring: Scoring, epochs: int) -> simulator.Work:
 def work_of(jobs: DataSetJobIterator) -> simulator.Work:
     network = MultiLayerNetwork(CONF, kernels=KERNELS)
     performers = {
-        shares: MultiLayerNetworkPerformer(MultiLayerNetwork(CONF, kernels=KERNELS), seed=5, shares=shares)
-        for shares in ("params", "delta")
+        kind: MultiLayerNetworkPerformer(MultiLayerNetwork(CONF, kernels=KERNELS), seed=5, update_kind=kind)
+        for kind in ("params", "delta")
     }
 
     def first():
@@ -127,17 +127,17 @@ def work_of(jobs: DataSetJobIterator) -> simulator.Work:
         key = (slot, router.name, bytes(model), bytes(state or b""))
         if router.binds_model and key in known:
             return known[key]
-        performer, strategy = performers[router.shares], slot_strategy(router, jobs.plan, slot.round)
+        performer, used = performers[router.update_kind], router_of(router, jobs.plan, slot.round)
         begins, left = Result.decode(model), None if state is None else Result.decode(state)
         job = Job(slot, jobs.plan.work_of(slot.round), decode_work(data), "w", version)
-        frames = [bytes(r.encode()) for r in perform_in_slot(performer, strategy, job, begins, left, KERNELS)]
-        done = frames[0] if strategy is None else protocol.Performed(*frames)
+        frames = [bytes(r.encode()) for r in perform_in_slot(performer, used, job, begins, left, KERNELS)]
+        done = frames[0] if used.memory is None else protocol.Performed(*frames)
         if router.binds_model:
             known[key] = done
         return done
 
     def aggregator(name):
-        return aggregator_of(create_router(name, jobs_per_round=jobs.plan.jobs_per_round), KERNELS)
+        return create_router(name, jobs_per_round=jobs.plan.jobs_per_round).fold(KERNELS)
 
     return simulator.Work(
         plan=jobs.plan,

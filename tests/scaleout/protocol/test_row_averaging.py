@@ -66,7 +66,7 @@ def sparse_work(*, stops: bool = False) -> simulator.Work:
         first_model=lambda: first_model(MultiLayerNetwork(CONF, kernels=KERNELS)).encode(),
         load=lambda slot: encode_work(jobs.work(slot)),
         perform=perform,
-        aggregator=lambda name: create_router(name).aggregator(KERNELS),
+        aggregator=lambda name: create_router(name).fold(KERNELS),
         chunk_nbytes=700,
         max_keys=260,
         **({"scoring": Scoring(metric="loss", stopping=EarlyStopping(epochs_without_improvement=2))} if stops else {}),
@@ -100,36 +100,29 @@ def test_a_worker_whose_updates_do_not_fit_is_set_aside_and_the_run_goes_on():
 def test_an_update_that_is_added_twice_in_place_is_noticed(monkeypatch):
     """A worker that follows the log in its own frame must not apply an entry again."""
 
-    def twice(aggregator, plan, model, entries):
-        for _ in range(2):
-            RowAverager.follow_in_place(aggregator, model, [_round(plan, entry) for entry in entries])
+    def twice(fold, plan, model, entries, *, in_place=False):
+        return log.model_after(fold, plan, model, [*entries, *entries] if in_place else entries, in_place=in_place)
 
-    monkeypatch.setattr(inputs, "follow_in_place", twice)
+    monkeypatch.setattr(inputs, "model_after", twice)
     with pytest.raises(AssertionError, match="seed"):
         simulate(20)
 
 
 def test_a_master_makes_models_in_two_frames_in_turn(monkeypatch):
     """Copied are those after a model that is stored as a whole, which somebody may read."""
-    begun = []
+    begun, begin = [], RowAverager.begin
 
-    def begin(name, method):
-        return lambda self, model, **more: (begun.append(name), method(self, model, **more))[1]
+    def noted(self, model, *, in_place=False, **more):
+        begun.append(in_place)
+        return begin(self, model, in_place=in_place, **more)
 
-    in_place = RowAverager.begin_in_place
-    monkeypatch.setattr(RowAverager, "begin_in_place", begin("all", in_place))
-    monkeypatch.setattr(RowAverager, "begin", begin("copied", RowAverager.begin))
+    monkeypatch.setattr(RowAverager, "begin", noted)
     simulate(2)
-    monkeypatch.setattr(RowAverager, "begin_in_place", in_place)
-    assert 0 < begun.count("copied") < begun.count("all")
+    assert 0 < begun.count(False) < len(begun)
 
 
 def test_a_frame_that_is_used_again_without_its_round_is_noticed(monkeypatch):
     """A master makes each model in the frame of the one before the last, which lacks a round."""
-    monkeypatch.setattr(log.Spare, "brought_up", lambda spare, aggregator: spare.frame)
+    monkeypatch.setattr(log.Spare, "brought_up", lambda spare, fold, version: spare.frame)
     with pytest.raises(AssertionError, match="seed"):
         simulate(2)
-
-
-def _round(plan, entry):
-    return [plan.examples_of(job.number) for job in entry.folded], [job.update for job in entry.folded]

@@ -15,7 +15,7 @@ from dl4jlegacy.scaleout.protocol import frames
 from dl4jlegacy.scaleout.state.job import Result
 from dl4jlegacy.scaleout.state.records import HEAD, Head, JobRecord, Keys, Manifest, decode_record, encode_record
 from dl4jlegacy.scaleout.state.store import BatchStore, MemoryStore
-from dl4jlegacy.scaleout.strategies import aggregator_of, create_router
+from dl4jlegacy.scaleout.strategies import create_router
 from dl4jlegacy.scaleout.tracker import drive
 from dl4jlegacy.system.clock import RunningClock
 
@@ -80,7 +80,7 @@ def test_a_job_of_little_data_and_a_little_update_is_one_record() -> None:
     )
     keys = {HEAD, *frames.keys_of(model), *(Keys.job(0, slot) for slot in range(4))}
     assert set(store.keys("")) == keys
-    me = protocol.Worker("w", store, clock, plan, router, aggregator=aggregator_of(router, load("numpy")))
+    me = protocol.Worker("w", store, clock, plan, router, aggregator=router.fold(load("numpy")))
     update = bytes(Result({"examples": 1, "score": 0.0}, {"params": np.zeros(3, np.float32)}).encode())
     steps, answer, given = protocol.worker_steps(me), None, {}
     while not isinstance(event := steps.send(answer), protocol.Wait):

@@ -27,7 +27,7 @@ def update(start: int, delta: list[float], state: list[float]) -> bytes:
 
 def folded(strategy, version: int, updates: list[bytes], *, ends_phase: bool = False) -> tuple[list, list]:
     model = Result({}, {"params": np.float32([10, 20]), "updater_state": np.float32([1, 1])}).encode()
-    frame, _ = aggregate(strategy.aggregator(KERNELS), model, updates, version=version, ends_phase=ends_phase)
+    frame, _ = aggregate(strategy.fold(KERNELS), model, updates, version=version, ends_phase=ends_phase)
     arrays = Result.decode(frame).arrays
     return arrays["params"].tolist(), arrays["updater_state"].tolist()
 

@@ -68,7 +68,7 @@ def update(values: dict, dtype: type = np.float32, **arrays) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("frame", "shares", "words"),
+    ("frame", "kind", "words"),
     [
         (b"no frame", "params", "."),
         (update({}, params=6), "params", r"its params has the form float32 \[6\], and that of the model float32 \[3\]"),
@@ -82,14 +82,13 @@ def update(values: dict, dtype: type = np.float32, **arrays) -> bytes:
         (update({"score": "good"}, params=3), "params", "it has the score 'good' of 4 examples"),
     ],
 )
-def test_what_cannot_be_folded_is_refused(frame: bytes, shares: str, words: str) -> None:
+def test_what_cannot_be_folded_is_refused(frame: bytes, kind: str, words: str) -> None:
     with pytest.raises(WireError, match=words):
-        check_update(frame, MODEL, shares)
+        check_update(frame, MODEL, kind)
 
 
 def test_what_can_be_folded_is_not() -> None:
     check_update(update({}, params=3, updater_state=2), MODEL, "params")
     check_update(update({"score": None, "examples": None}, delta=3), MODEL, "delta")
     check_update(update({}), Result({"value": 1}).encode(), "params")  # jobs that train no network
-    check_update(update({}, confusion=9), MODEL, "")  # a validation's
-    check_update(update({}, regressions=9), MODEL, "params", is_of_network=False)  # of a run that evaluates a model
+    check_update(update({}, regressions=9), MODEL)  # of a run that evaluates a model

@@ -34,7 +34,7 @@ def test_the_models_are_those_of_the_formulas(nesterov: bool) -> None:
         begins = whole + 0.6 * step if nesterov and not ends else whole
         step = step * (not ends)
         made, score = aggregate(
-            strategy.aggregator(KERNELS), model, [frame(each) for each in updates], version=round_, ends_phase=ends
+            strategy.fold(KERNELS), model, [frame(each) for each in updates], version=round_, ends_phase=ends
         )
         model, arrays = bytes(made), Result.decode(made).arrays
         np.testing.assert_allclose(arrays["params"], begins, rtol=0, atol=2e-5)
@@ -45,7 +45,7 @@ def test_the_models_are_those_of_the_formulas(nesterov: bool) -> None:
 def test_without_momentum_it_is_averaging() -> None:
     strategy = create_router("bmuf", {"block_momentum": 0.0})
     updates = [frame([1, 2]), frame([3, 6])]
-    made, _ = aggregate(strategy.aggregator(KERNELS), frame([5, 5]), updates, version=0, ends_phase=False)
+    made, _ = aggregate(strategy.fold(KERNELS), frame([5, 5]), updates, version=0, ends_phase=False)
     assert Result.decode(made).arrays["params"].tolist() == [2, 4]
 
 

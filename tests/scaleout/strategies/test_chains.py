@@ -119,24 +119,11 @@ def test_options_that_mean_nothing_are_refused(name: str, args: dict, words: str
 def test_asynchronous_states_are_saved_with_every_job() -> None:
     with pytest.raises(ConfError, match="state_every is 7, and asynchronous is true"):
         chains("gradient-sharing", state_every=7)
-    assert not chains("gradient-sharing", state_every=1).is_logged
-    assert create_router("gradient-sharing", {"state_every": 7}).is_logged
+    assert chains("gradient-sharing", state_every=1).log_every == 0
+    assert create_router("gradient-sharing", {"state_every": 7}).log_every == 7
 
 
 # --- the arithmetic ---
-
-
-def test_a_difference_is_taken_from_the_centre_that_the_job_began_with_and_added_to_the_newest() -> None:
-    strategy, zeros = chains("easgd", beta=0.8), np.zeros(2, np.float32)
-    began, newest = (Result({}, {"params": np.float32(p), "updater_state": zeros}) for p in ([1, 2], [5, 5]))
-    trained = Result({"examples": 1}, {"params": np.float32([2, 4]), "updater_state": zeros})
-    update, state = strategy.settle(began, None, trained, KERNELS)
-    assert update.arrays["difference"].tolist() == pytest.approx([0.2, 0.4])
-    assert state.arrays["params"].tolist() == pytest.approx([1.8, 3.6])
-    frame, _ = aggregate(
-        strategy.aggregator(KERNELS), newest.encode(), [bytes(update.encode())], version=9, ends_phase=False
-    )
-    assert Result.decode(frame).arrays["params"].tolist() == pytest.approx([5.2, 5.4])
 
 
 @pytest.mark.parametrize(("average", "added"), [(False, 0.5), (True, 0.5 / SLOTS)])
@@ -144,11 +131,9 @@ def test_a_message_is_added_whole_or_divided_by_the_slots(average: bool, added: 
     strategy = chains("gradient-sharing", threshold="fixed", tau=0.5, average=average)
     model = Result({}, {"params": np.zeros(2, np.float32), "updater_state": np.zeros(1, np.float32)})
     done = Result({"examples": 1}, {"delta": np.float32([0.6, 0.1]), "updater_state": np.zeros(1, np.float32)})
-    update = bytes(strategy.settle(model, None, done, KERNELS)[0].encode())
+    update = bytes(strategy.memory.settle(model, None, done, KERNELS)[0].encode())
     for count in (1, 2):
-        frame, _ = aggregate(
-            strategy.aggregator(KERNELS), model.encode(), [update] * count, version=0, ends_phase=False
-        )
+        frame, _ = aggregate(strategy.fold(KERNELS), model.encode(), [update] * count, version=0, ends_phase=False)
         assert Result.decode(frame).arrays["params"].tolist() == [count * added, 0]
 
 
@@ -309,7 +294,7 @@ def test_a_run_that_is_resumed_with_another_number_of_workers_goes_on_with_the_s
     folder, wanted = stopped
     checkpoints = CheckpointStore(folder)
     states = checkpoints.states(checkpoints.newest()[0])
-    began, kind, lock = {}, type(create_router(name)), threading.Lock()
+    began, kind, lock = {}, type(create_router(name).memory), threading.Lock()
     settle = kind.settle
 
     def remember(self, model, state, result, kernels):

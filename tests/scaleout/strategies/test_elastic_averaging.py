@@ -24,17 +24,19 @@ def test_replicas_and_centre_are_those_of_the_formulas() -> None:
     for round_ in range(5):
         frames = []
         for slot in range(SLOTS):
-            begins, gradient = strategy.replica(model, states[slot]), rng.normal(size=30)
+            begins, gradient = strategy.memory.replica(model, states[slot]), rng.normal(size=30)
             np.testing.assert_allclose(begins.arrays["params"], replicas[slot], rtol=0, atol=1e-5)
             assert begins.arrays["updater_state"].tolist() == [float(round_ * (slot + 1))] * 30
             trained = {
                 "params": begins.arrays["params"] - np.float32(gradient),
                 "updater_state": begins.arrays["updater_state"] + np.float32(slot + 1),
             }
-            update, states[slot] = strategy.settle(model, states[slot], Result({"examples": 1}, trained), KERNELS)
+            update, states[slot] = strategy.memory.settle(
+                model, states[slot], Result({"examples": 1}, trained), KERNELS
+            )
             replicas[slot] = replicas[slot] - gradient
             frames.append(bytes(update.encode()))
-        frame, _ = aggregate(strategy.aggregator(KERNELS), model.encode(), frames, version=round_, ends_phase=False)
+        frame, _ = aggregate(strategy.fold(KERNELS), model.encode(), frames, version=round_, ends_phase=False)
         model = Result.decode(bytes(frame))
         differences = [0.8 / SLOTS * (replica - centre) for replica in replicas]
         replicas = [replica - difference for replica, difference in zip(replicas, differences, strict=True)]
@@ -43,9 +45,9 @@ def test_replicas_and_centre_are_those_of_the_formulas() -> None:
 
 
 def test_updates_of_another_shape_do_not_reach_the_model() -> None:
-    strategy = create_router("easgd", jobs_per_round=SLOTS)
+    fold = create_router("easgd", jobs_per_round=SLOTS).fold(KERNELS)
     model = Result({}, {"params": np.zeros(3, np.float32), "updater_state": np.zeros(3, np.float32)}).encode()
-    strategy.check(Result({}, {"difference": np.ones(3, np.float32)}).encode(), model)
+    fold.check(Result({}, {"difference": np.ones(3, np.float32)}).encode(), model)
     for name, array in (("difference", np.ones(4, np.float32)), ("difference", np.ones(3)), ("params", np.ones(3))):
-        with pytest.raises(WireError, match=r"a difference of float32 \[3\] belongs there"):
-            strategy.check(Result({}, {name: array}).encode(), model)
+        with pytest.raises(WireError, match=r"it must have a difference of float32 \[3\]"):
+            fold.check(Result({}, {name: array}).encode(), model)

@@ -16,7 +16,7 @@ from dl4jlegacy.nn import zoo
 from dl4jlegacy.nn.optimization.schedules import ExponentialSchedule
 from dl4jlegacy.nn.optimization.updaters import UPDATERS, AdaMax
 from dl4jlegacy.scaleout.state.records import advance
-from dl4jlegacy.scaleout.strategies import STRATEGIES, SlotStrategy, WorkRouter, create_router, router_of
+from dl4jlegacy.scaleout.strategies import STRATEGIES, WorkRouter, check_own_aggregator, create_router, router_of
 from dl4jlegacy.scaleout.workers.plugins import find_router
 from dl4jlegacy.training.data import load_data
 from dl4jlegacy.training.prepare import with_network
@@ -62,17 +62,16 @@ BESIDE: dict[str, list[tuple[dict[str, Any], tuple[str, ...]]]] = {
 def decides(name: str, args: dict[str, Any], run: dict[str, Any]) -> list[Any]:
     """Return what a strategy decides: the slots that it opens and folds, messages, states, models, who folds."""
     router: Any = create_router(name, args, jobs_per_round=SLOTS, **run)
-    every = None if getattr(router, "asynchronous", False) else getattr(router, "state_every", None)
-    said = [getattr(router, attribute, None) for attribute in ("slices", "is_logged", "binds_model")]
+    said = [getattr(router, attribute, None) for attribute in ("slices", "log_every", "binds_model")]
     weight = router.weight(5) if hasattr(router, "weight") else None
-    return [*said, every, weight, _schedule(router), _models(router)]
+    return [*said, weight, _schedule(router), _models(router)]
 
 
 def _schedule(router: WorkRouter) -> list[Any]:
     """Let the jobs of a plan be done in some order, of which one slot's are slow."""
     head, order, done, seen = BEGINNING, random.Random(1), set[int](), list[Any]()
     while head.round < PLAN.total_rounds:
-        chosen_by = router_of(router, PLAN, head)
+        chosen_by = router_of(router, PLAN, head.round)
         opened = chosen_by.open_slots(PLAN, head)
         left = sorted(set(opened) - done, key=lambda number: (PLAN.at(number)[1] == 2, order.random()))
         while not (folded := list(chosen_by.send_work(opened, done))):
@@ -91,14 +90,14 @@ def _models(router: Any) -> list[bytes]:
         model, updates, examples = Result.decode(frame), list[bytes](), [4, 4, 4, 1]
         for slot in range(SLOTS):
             change = (rng.normal(size=2000) ** 5 * (5e-7 if round_ < 4 else 5e-5)).astype(np.float32)
-            share = {"delta": change} if router.shares == "delta" else {"params": model.arrays["params"] + change}
+            share = {"delta": change} if router.update_kind == "delta" else {"params": model.arrays["params"] + change}
             values = {"examples": examples[slot], "score": 0.5, "version": round_}
             result = Result(values, {**share, "updater_state": change})
-            if isinstance(router, SlotStrategy):
-                result, states[slot] = router.settle(model, states[slot], result, kernels)
+            if router.memory is not None:
+                result, states[slot] = router.memory.settle(model, states[slot], result, kernels)
                 states[slot] = Result.decode(states[slot].encode())
             updates.append(bytes(result.encode()))
-        aggregation = router.aggregator(kernels).begin(frame, version=round_ + 4, examples=examples)
+        aggregation = router.fold(kernels).begin(frame, version=round_ + 4, examples=examples)
         aggregation.add(updates)
         frame = bytes(aggregation.finish(ends_phase=False)[0])
         frames += [*updates, frame]
@@ -160,6 +159,11 @@ def test_what_an_aggregator_of_ones_own_would_make_void_is_refused(case: str) ->
 @pytest.mark.parametrize("router", ["iterative-reduce", "hogwild", "softsync", "ssp"])
 def test_an_aggregator_of_ones_own_goes_with_the_order_of_others(router: str) -> None:
     assert wordy(Conf(router=router)).router == router
+
+
+def test_an_aggregator_of_ones_own_is_refused_where_workers_fold_a_log() -> None:
+    with pytest.raises(ConfError, match="whose workers fold a log of updates themselves"):
+        check_own_aggregator(create_router("row-averaging"), "row-averaging", {})
 
 
 @pytest.mark.parametrize("router", ["easgd", "gradient-sharing"])

@@ -42,7 +42,7 @@ def test_message_and_residual_are_residual_and_update_exactly(kernels: str, args
     before, state, messages = np.zeros(SIZE, np.float32), None, 0
     for _ in range(30):
         delta = np.float32(rng.normal(size=SIZE) * rng.choice([1e-3, 0.1, 1.0], SIZE))
-        update, state = strategy.settle(model_of(np.zeros(SIZE)), state, done(delta), load_kernels(kernels))
+        update, state = strategy.memory.settle(model_of(np.zeros(SIZE)), state, done(delta), load_kernels(kernels))
         after = state.arrays["residual"]
         assert (sent(update) + after.astype(np.float64)).tolist() == (before + delta).astype(np.float64).tolist()
         assert state.arrays["updater_state"].tolist() == [1, 2]
@@ -53,7 +53,7 @@ def test_message_and_residual_are_residual_and_update_exactly(kernels: str, args
 def test_a_state_is_made_in_its_frame_with_the_bytes_of_any_other() -> None:
     strategy, state = create_router("gradient-sharing", {"tau": 0.05}), None
     for _ in range(3):
-        _, state = strategy.settle(model_of(np.zeros(SIZE)), state, done(np.ones(SIZE)), load_kernels("numpy"))
+        _, state = strategy.memory.settle(model_of(np.zeros(SIZE)), state, done(np.ones(SIZE)), load_kernels("numpy"))
         frame = state.encode()
         assert np.shares_memory(np.frombuffer(frame, np.uint8), state.arrays["residual"])
         assert frame == Result(state.values, state.arrays).encode()
@@ -64,7 +64,7 @@ def test_what_clipping_takes_is_told() -> None:
     strategy = create_router("gradient-sharing", {"threshold": "fixed", "tau": 0.5, "clip": 2.0, "clip_every": 2})
     state, taken = None, []
     for delta in ([4.0, -9.0, 0.25], [0, 0, 0], [0, 0, 0], [0, 0, 0]):
-        update, state = strategy.settle(model_of([0] * 3), state, done(delta), load_kernels("numpy"))
+        update, state = strategy.memory.settle(model_of([0] * 3), state, done(delta), load_kernels("numpy"))
         taken.append((update.values["clipped"], state.arrays["residual"].tolist()))
     assert taken[:2] == [(0.0, [3.5, -8.5, 0.25]), (0.0, [3.0, -8.0, 0.25])]
     assert taken[2] == (1.5 + 6.5, [1.0, -1.0, 0.25])  # 2.5 and -7.5 were left, of which 1 may stay
@@ -79,18 +79,18 @@ def test_the_model_gets_the_sum_or_the_mean_of_the_messages(kernels: str) -> Non
     )
     model = model_of([10, 20, 30])
     updates = [
-        bytes(summed.settle(model, None, done(delta), load_kernels(kernels))[0].encode())
+        bytes(summed.memory.settle(model, None, done(delta), load_kernels(kernels))[0].encode())
         for delta in ([0.5, 0.4, -7.0], [0.75, -0.5, -0.5])
     ]
     for strategy, end in ((summed, [11.0, 19.5, 29.0]), (averaged, [10.5, 19.75, 29.5])):
         frame, score = aggregate(
-            strategy.aggregator(load_kernels(kernels)), model.encode(), updates, version=0, ends_phase=False
+            strategy.fold(load_kernels(kernels)), model.encode(), updates, version=0, ends_phase=False
         )
         arrays = Result.decode(frame).arrays
         assert arrays["params"].tolist() == end and score == 0.5
         assert arrays["updater_state"].tolist() == [0, 0]
         short, _ = aggregate(
-            strategy.aggregator(load_kernels(kernels)), model.encode(), updates[:1], version=0, ends_phase=False
+            strategy.fold(load_kernels(kernels)), model.encode(), updates[:1], version=0, ends_phase=False
         )
         assert Result.decode(short).arrays["params"].tolist() == [10.5, 20, 29.5]  # the mean of one is that one
 
@@ -102,13 +102,13 @@ def test_rounds_that_are_followed_at_once_give_the_bits_of_one_after_another(ker
     strategy = create_router("gradient-sharing", {"threshold": "fixed", "tau": 0.3, "average": average})
     rng, loaded, model = np.random.default_rng(1), load_kernels(kernels), model_of([10, 20, 30])
     rounds = [
-        [bytes(strategy.settle(model, None, done(rng.normal(size=3)), loaded)[0].encode()) for _ in range(count)]
+        [bytes(strategy.memory.settle(model, None, done(rng.normal(size=3)), loaded)[0].encode()) for _ in range(count)]
         for count in (3, 1, 3, 2)
     ]
-    aggregator, frame = strategy.aggregator(loaded), model.encode()
+    aggregator, frame = strategy.fold(loaded), model.encode()
     for version, updates in enumerate(rounds):
         frame = aggregate(aggregator, frame, updates, version=version, ends_phase=False)[0]
-    followed = aggregator.follow(model.encode(), [([32] * len(updates), updates) for updates in rounds])
+    followed = aggregator.follow(model.encode(), [([32] * len(updates), updates) for updates in rounds], version=0)
     assert bytes(followed) == bytes(frame) != bytes(model.encode())
 
 
@@ -119,7 +119,7 @@ def test_the_threshold_follows_what_was_sent() -> None:
         strategy, state, taus = create_router("gradient-sharing", {"threshold": name, "tau": 0.25}), None, []
         for size in (1.0, 1.0, 1.0, 0.0, 0.0):
             delta = rng.choice([-size, size], SIZE)
-            update, state = strategy.settle(model_of(np.zeros(SIZE)), state, done(delta), load_kernels("numpy"))
+            update, state = strategy.memory.settle(model_of(np.zeros(SIZE)), state, done(delta), load_kernels("numpy"))
             taus.append(update.values["tau"])
         assert taus[0] == 0.25
         assert (taus[0] < taus[1] < taus[2]) == moves and len(set(taus)) == (5 if moves else 1)
@@ -130,7 +130,7 @@ def test_a_sparse_message_is_hundreds_of_times_smaller_than_the_parameters() -> 
     delta = np.zeros(1_000_000, np.float32)
     delta[rng.choice(delta.size, 1000, replace=False)] = rng.choice([-1.0, 1.0], 1000)
     strategy = create_router("gradient-sharing", {"threshold": "fixed", "tau": 0.5})
-    update, _ = strategy.settle(model_of(np.zeros(delta.size)), None, done(delta), load_kernels("numpy"))
+    update, _ = strategy.memory.settle(model_of(np.zeros(delta.size)), None, done(delta), load_kernels("numpy"))
     assert update.values["count"] == 1000 and len(update.encode()) * 600 < delta.nbytes
 
 
@@ -149,15 +149,17 @@ def test_a_sparse_message_is_hundreds_of_times_smaller_than_the_parameters() -> 
 )
 def test_what_is_no_message_for_this_model_is_refused(changes: dict, codes: np.ndarray | None, words: str) -> None:
     strategy, model = create_router("gradient-sharing"), model_of(np.zeros(SIZE))
-    update, _ = strategy.settle(model, None, done(np.ones(SIZE)), load_kernels("numpy"))
-    strategy.check(update.encode(), model.encode())
+    kernels = load_kernels("numpy")
+    update, _ = strategy.memory.settle(model, None, done(np.ones(SIZE)), kernels)
+    fold = strategy.fold(kernels)
+    fold.check(update.encode(), model.encode())
     bad = Result({**update.values, **changes}, update.arrays if codes is None else {"codes": codes})
     with pytest.raises(WireError, match=words):
-        strategy.check(bad.encode(), model.encode())
+        fold.check(bad.encode(), model.encode())
     with pytest.raises(WireError, match="it is no gradient message"):
-        strategy.check(done(np.ones(SIZE)).encode(), model.encode())
+        fold.check(done(np.ones(SIZE)).encode(), model.encode())
     with pytest.raises(WireError):
-        strategy.check(update.encode(), model_of(np.zeros(SIZE // 2)).encode())
+        fold.check(update.encode(), model_of(np.zeros(SIZE // 2)).encode())
 
 
 @pytest.mark.parametrize(

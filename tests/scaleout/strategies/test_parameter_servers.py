@@ -34,7 +34,7 @@ from dl4jlegacy.scaleout.state.records import (
     encode_record,
 )
 from dl4jlegacy.scaleout.state.store import MemoryStore
-from dl4jlegacy.scaleout.strategies import STRATEGIES, aggregator_of, create_router
+from dl4jlegacy.scaleout.strategies import STRATEGIES, create_router
 from dl4jlegacy.scaleout.tracker import StateTracker, drive
 from dl4jlegacy.system.clock import RunningClock
 from tests.scaleout.protocol.test_protocol import SCHEDULES, network_work, simulate
@@ -183,7 +183,7 @@ class Round:
         self.slots = self.open_slots()
 
     def aggregator(self):
-        return aggregator_of(self.router, load_kernels("numpy"))
+        return self.router.fold(load_kernels("numpy"))
 
     def update(self, number: int) -> bytes:
         slot = self.plan.slot(*self.plan.at(number))

@@ -18,12 +18,12 @@ from dl4jlegacy.scaleout.persistence.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.protocol import closing as protocol_closing
 from dl4jlegacy.scaleout.state.job import Result
 from dl4jlegacy.scaleout.state.records import Head, Keys, Manifest
-from dl4jlegacy.scaleout.strategies import STRATEGIES, SlotStrategy, create_router
+from dl4jlegacy.scaleout.strategies import STRATEGIES, create_router
 from dl4jlegacy.scaleout.workers.perform import perform_in_slot
 from tests.support.strategy_runs import SLOTS, Copies, bits, conf_of, data, interrupt, train
 
 ARGS = {"easgd": {"beta": 0.7}, "gradient-sharing": {"tau": 2e-3}}
-NAMES = sorted(name for name in STRATEGIES if isinstance(create_router(name), SlotStrategy))
+NAMES = sorted(name for name in STRATEGIES if create_router(name).memory)
 EVERY = {"gradient-sharing": [1, 3]}
 """After how many rounds states are saved, for strategies that have a choice."""
 

@@ -17,7 +17,6 @@ from dl4jlegacy.scaleout.strategies.thresholds import (
     AdaptiveThreshold,
     FixedThreshold,
     TargetSparsityThreshold,
-    mean_of,
     quantum,
 )
 
@@ -62,16 +61,6 @@ def test_20_messages_that_send_nothing_halve_it() -> None:
         for _ in range(20):
             tau = threshold.following(tau, 0.0)
         assert tau == pytest.approx(threshold.first() / 2, rel=1e-12)
-
-
-def test_the_mean_of_the_workers_thresholds() -> None:
-    assert mean_of([1e-3, 2e-3, 6e-3]) == pytest.approx(3e-3, abs=1e-10)
-    assert mean_of([1e-3, math.nan, 3e-3]) == 2e-3
-    values = np.random.default_rng(0).random(99)
-    assert mean_of(values) == mean_of(values[::-1])
-    for nothing in ([], [math.nan]):
-        with pytest.raises(ConfError, match="no mean"):
-            mean_of(nothing)
 
 
 def test_a_sparsity_that_is_no_number_moves_nothing() -> None:
