@@ -200,8 +200,8 @@ def be_master(where: dict[str, Any]) -> None:
     from dl4jlegacy.scaleout.hazelcast.store import HazelcastStore
     from dl4jlegacy.scaleout.state.records import HEAD, decode_record
     from dl4jlegacy.scaleout.state.records import Head as HeadRecord
-    from dl4jlegacy.training import data as run_data
     from dl4jlegacy.training import prepare as training
+    from dl4jlegacy.training import run_data
     from dl4jlegacy.training.run import resolve
 
     task = Task(**where["task"])

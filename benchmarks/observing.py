@@ -196,8 +196,8 @@ class Shown(RunObserver):
         from dl4jlegacy.system.listening import bind
         from dl4jlegacy.ui.endpoints import Panel
         from dl4jlegacy.ui.guard import Policy
+        from dl4jlegacy.ui.run_sources import LocalSource
         from dl4jlegacy.ui.server import Dashboard
-        from dl4jlegacy.ui.sources import LocalSource
         from dl4jlegacy.ui.watcher import Watcher
 
         listening = self._stack.enter_context(bind("127.0.0.1", 0, "the dashboard"))

@@ -56,8 +56,8 @@ for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
 NOT_RUN = "not_run"
 """Where a process of the suite tells the one that prints the summary what it has left out."""
 SLOWEST = (
-    *("tests/test_pages.py", "tests/instance/", "tests/aws/test_faults.py", "tests/aws/test_pythons.py"),
-    "tests/test_examples.py",
+    *("tests/docs/test_pages.py", "tests/instance/", "tests/aws/test_faults.py", "tests/aws/test_pythons.py"),
+    "tests/examples/test_examples.py",
 )
 """Where single tests take minutes."""
 STAND_INS = {"device_arrays", "gpu", "ssh_server"}

@@ -24,7 +24,7 @@ from dl4jlegacy.errors import CloudError, ConfError, DeadlineError, Dl4jError
 from dl4jlegacy.storage.s3.conditional_object import ConditionalObject
 from dl4jlegacy.storage.s3.locations import Location
 from dl4jlegacy.storage.s3.session import Aws
-from dl4jlegacy.system.decoding import described
+from dl4jlegacy.system.decoding import decodable
 from dl4jlegacy.system.strict_json import to_json
 
 __all__ = ["SILENT_SECONDS", "Owner", "Ownership", "owner_of"]
@@ -189,7 +189,7 @@ class Ownership:
         if found is None:
             return None
         try:
-            owner = msgspec.json.decode(found.body, type=described(Owner))
+            owner = msgspec.json.decode(found.body, type=decodable(Owner))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
             raise ConfError(f"{self._what} is not as this version writes it: {found.body[:80]!r}") from exc
         return _Found(owner, found.etag, found.age)

@@ -22,7 +22,7 @@ from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.first_model import first_model
 from dl4jlegacy.scaleout.state.job import Job, JobIterator, Result
 from dl4jlegacy.scaleout.strategies import router_of
-from dl4jlegacy.scaleout.workers.arithmetic import host_kernels
+from dl4jlegacy.scaleout.workers.device_choice import host_kernels
 from dl4jlegacy.scaleout.workers.perform import perform_in_slot
 from dl4jlegacy.scaleout.workers.plugins import PerformerFactory, find_router
 from dl4jlegacy.system.console import emit, run_guarded
@@ -89,8 +89,8 @@ def _of_grid(run: str, zookeeper: str | None, id: str | None) -> tuple[Conf, Res
 
 def _perform(given: argparse.Namespace) -> None:
     from dl4jlegacy.scaleout import saved_run
-    from dl4jlegacy.training import data as run_data
     from dl4jlegacy.training import prepare as training
+    from dl4jlegacy.training import run_data
     from dl4jlegacy.training.run import job_iterator
 
     found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", given.job)

@@ -18,7 +18,7 @@ from dl4jlegacy.models.model import TrainedModel
 from dl4jlegacy.models.prediction import rows_in
 from dl4jlegacy.nn.arrays import is_data_set
 from dl4jlegacy.nn.batch_evaluation import ROWS, NetworkEvaluation
-from dl4jlegacy.nn.evaluation.states import AnyEvaluation
+from dl4jlegacy.nn.evaluation.packed import AnyEvaluation
 from dl4jlegacy.nn.networks import Network
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.system.secret import allows_unsigned, read_secret
@@ -98,7 +98,7 @@ class ClusterInference:
             ConfError: an evaluation is of another kind, or is given twice. ShapeError: it does not fit the network.
             DataError: there is no example, or a batch is none.
         """
-        from dl4jlegacy.cluster.inference import evaluate_on_cluster
+        from dl4jlegacy.cluster.shared_inference import evaluate_on_cluster
 
         model, names = self._model, self._model.label_names or tuple(getattr(examples, "label_names", None) or ())
         with _batches(examples) as batches, self._where() as where:
@@ -123,7 +123,7 @@ class ClusterInference:
         Raises:
             DataError: there is none, or a file cannot be read. ShapeError: the model takes others.
         """
-        from dl4jlegacy.cluster.inference import predict_on_cluster
+        from dl4jlegacy.cluster.shared_inference import predict_on_cluster
 
         with self._where() as where:
             found = predict_on_cluster(self._model, self._blocks(features), **where)
@@ -138,7 +138,7 @@ class ClusterInference:
 
     def score_examples(self, examples: Any) -> Array:
         """Return the loss of each example, ``(examples,)``, without regularization; args and errors of ``evaluate``."""
-        from dl4jlegacy.cluster.inference import score_on_cluster
+        from dl4jlegacy.cluster.shared_inference import score_on_cluster
 
         with _batches(examples) as batches, self._where() as where:
             return np.concatenate(list(score_on_cluster(self._model, batches, **where)))

@@ -24,7 +24,7 @@ import msgspec
 from dl4jlegacy.cluster.address import ClusterAddress, check_versions, closing, open_tracker, versions
 from dl4jlegacy.cluster.continuation import check_something_is_left, say_where_it_continues
 from dl4jlegacy.cluster.grid_memory import check_grid_memory
-from dl4jlegacy.cluster.mesh import joined_mesh
+from dl4jlegacy.cluster.mesh_membership import joined_mesh
 from dl4jlegacy.cluster.registration import MasterRegistration
 from dl4jlegacy.errors import ConfError, Dl4jError, NotAuthorisedError, StorageError, TrackerError, VersionError
 from dl4jlegacy.scaleout import protocol, saved_run
@@ -37,7 +37,7 @@ from dl4jlegacy.scaleout.monitoring.observers import RunObserver
 from dl4jlegacy.scaleout.monitoring.outcome import RunStatus
 from dl4jlegacy.scaleout.state.records import Head
 from dl4jlegacy.scaleout.tracker import drive
-from dl4jlegacy.scaleout.workers.arithmetic import ARITHMETIC
+from dl4jlegacy.scaleout.workers.device_choice import ARITHMETIC
 from dl4jlegacy.scaleout.workers.plugins import find_router
 from dl4jlegacy.scaleout.zookeeper import (
     MasterElection,

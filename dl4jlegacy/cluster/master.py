@@ -21,9 +21,9 @@ from dl4jlegacy.cluster.standby import take_over
 from dl4jlegacy.datasets import DataSource
 from dl4jlegacy.errors import ConfError, ModelError
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.training.data import reload
 from dl4jlegacy.training.prepare import Report, train, training_data
 from dl4jlegacy.training.run import Run
+from dl4jlegacy.training.run_data import reload
 
 __all__ = ["resume_from_checkpoints", "resume_run", "run_master", "stand_by"]
 

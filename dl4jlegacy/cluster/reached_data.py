@@ -17,9 +17,9 @@ from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.state.job import JobIterator
 from dl4jlegacy.system.resources import give_back_memory
-from dl4jlegacy.training.data import reload
 from dl4jlegacy.training.prepare import batches
 from dl4jlegacy.training.run import job_iterator
+from dl4jlegacy.training.run_data import reload
 
 __all__ = ["jobs_by_reference"]
 

@@ -24,7 +24,7 @@ from dl4jlegacy.scaleout.zookeeper import (
     write_end,
 )
 from dl4jlegacy.storage import paths as storage
-from dl4jlegacy.system.decoding import described
+from dl4jlegacy.system.decoding import decodable
 
 __all__ = ["KeptEndFile", "NothingKept", "ZookeeperRegister", "master_in_words", "place_of"]
 
@@ -161,7 +161,7 @@ class KeptEndFile:
             return None
         try:
             content = storage.open_folder(self._conf.checkpoint_dir).read(_END)
-            found = msgspec.json.decode(content, type=described(_Ended))
+            found = msgspec.json.decode(content, type=decodable(_Ended))
         except (OSError, Dl4jError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
             logger.debug("no end of run %s is kept: %s", self._conf.run, exc)
             return None

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from functools import cached_property
 
 from dl4jlegacy.cluster.address import ClusterAddress
-from dl4jlegacy.cluster.names import RunName
 from dl4jlegacy.cluster.register import ZookeeperRegister, place_of
+from dl4jlegacy.cluster.run_names import RunName
 from dl4jlegacy.errors import TrackerError
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.conf import Conf

@@ -26,8 +26,8 @@ from dl4jlegacy.scaleout.monitoring.run_state import LEADER, RunFacts, RunState,
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.tracker import StateTracker, drive
 from dl4jlegacy.scaleout.zookeeper import MasterElection, ZookeeperConfigurationRetriever, ZooKeeperSession, prune_group
-from dl4jlegacy.scaleout.zookeeper.rights import ROOT
-from dl4jlegacy.system.decoding import described
+from dl4jlegacy.scaleout.zookeeper.permissions import ROOT
+from dl4jlegacy.system.decoding import decodable
 
 __all__ = ["FoundRun", "Grid", "Standing", "clean", "find_runs"]
 
@@ -266,7 +266,7 @@ def _looked_at(names: HazelcastStore, run: FoundRun) -> FoundRun:
 
 def _rounds(plan: Any) -> int | None:
     try:
-        return msgspec.convert(plan, described(Plan)).total_rounds
+        return msgspec.convert(plan, decodable(Plan)).total_rounds
     except msgspec.ValidationError:  # there is none, or a stranger's
         return None
 

@@ -29,11 +29,11 @@ from dl4jlegacy.cluster.address import (
     warned_once,
 )
 from dl4jlegacy.cluster.ending import DRAIN
-from dl4jlegacy.cluster.mesh import joined_mesh
+from dl4jlegacy.cluster.mesh_membership import joined_mesh
 from dl4jlegacy.cluster.reached_data import jobs_by_reference
 from dl4jlegacy.cluster.register import NothingKept, ZookeeperRegister, place_of
 from dl4jlegacy.cluster.registration import destroy, is_left_behind
-from dl4jlegacy.cluster.trials import TrialShare, is_search
+from dl4jlegacy.cluster.search_trials import TrialShare, is_search
 from dl4jlegacy.errors import ConfError, JobError, NotAuthorisedError, TrackerError, VersionError
 from dl4jlegacy.kernels.threads import one_thread
 from dl4jlegacy.nn.listeners import TrainingListener
@@ -55,7 +55,7 @@ from dl4jlegacy.scaleout.state.job import JobIterator
 from dl4jlegacy.scaleout.state.records import WENT_BACK, Failure, Head
 from dl4jlegacy.scaleout.strategies import WorkRouter
 from dl4jlegacy.scaleout.tracker import StateTracker, drive
-from dl4jlegacy.scaleout.workers.arithmetic import Compute, check_same_arithmetic, compute_for_worker
+from dl4jlegacy.scaleout.workers.device_choice import Compute, check_same_arithmetic, compute_for_worker
 from dl4jlegacy.scaleout.workers.plugins import PerformerFactory, checked, find_router
 from dl4jlegacy.scaleout.workers.prefetch import prefetched, stop_reading
 from dl4jlegacy.scaleout.zookeeper import (
@@ -65,7 +65,7 @@ from dl4jlegacy.scaleout.zookeeper import (
     ZooKeeperSession,
 )
 from dl4jlegacy.system.clock import Deadline
-from dl4jlegacy.system.decoding import described
+from dl4jlegacy.system.decoding import decodable
 
 __all__ = ["run_worker"]
 
@@ -306,7 +306,7 @@ def _work(
 ) -> Head | None:
     """Work for one run; return its last head, or None when it is gone, or another has taken its place."""
     _check_joins(tracker, conf, performer)
-    plan = msgspec.convert(defined(tracker, "plan", conf), described(Plan))
+    plan = msgspec.convert(defined(tracker, "plan", conf), decodable(Plan))
     reached = jobs_by_reference(conf, plan, data_dir)
     jobs = None if reached is None else prefetched(reached, conf.prefetch_buffer, reads_all=False)
     differs = check_same_arithmetic(tracker, conf, compute)  # after all that, since the first worker decides for all

@@ -29,7 +29,7 @@ from dl4jlegacy.errors import DataError, WireError, counted
 from dl4jlegacy.storage.folders import Folder
 from dl4jlegacy.storage.paths import open_folder
 from dl4jlegacy.system import files
-from dl4jlegacy.system.decoding import described
+from dl4jlegacy.system.decoding import decodable
 
 __all__ = ["ExportedDataSetIterator", "ExportedMultiDataSetIterator", "export", "one_epoch", "open_batches"]
 
@@ -298,7 +298,7 @@ def _shapes(batch: Batch) -> dict[str, tuple[int, ...]]:
 def _decoded_manifest(content: bytes, where: str) -> _Manifest | _MultiManifest:
     kinds: Any = _Manifest | _MultiManifest
     try:
-        manifest: _Manifest | _MultiManifest = msgspec.json.decode(content, type=described(kinds))
+        manifest: _Manifest | _MultiManifest = msgspec.json.decode(content, type=decodable(kinds))
         for batch in manifest.batches:
             if batch.examples < 1 or len(bytes.fromhex(batch.sha256)) != hashlib.sha256().digest_size:
                 raise ValueError(f"a batch of {counted(batch.examples, 'example')} and digest {batch.sha256[:80]!r}")

@@ -18,7 +18,7 @@ from dl4jlegacy.datasets.tables.table import Column
 from dl4jlegacy.datasets.tables.transform_process import TransformProcess
 from dl4jlegacy.datasets.text.texts import TextReader
 from dl4jlegacy.errors import ConfError
-from dl4jlegacy.system.decoding import described
+from dl4jlegacy.system.decoding import decodable
 from dl4jlegacy.system.strict_json import to_json
 
 __all__ = ["UNREAD", "Reading"]
@@ -75,7 +75,7 @@ class Reading:
         readers: dict[str, Any] = {}
         for name, kind in _READERS.items():
             try:
-                readers[name] = msgspec.convert(fields.get(name), type=described(kind | None))
+                readers[name] = msgspec.convert(fields.get(name), type=decodable(kind | None))
             except msgspec.ValidationError as exc:
                 raise ConfError(f"{name}: {exc}") from exc
         transform = fields.get("transform")

@@ -9,7 +9,7 @@ from dl4jlegacy.arrays import devices
 from dl4jlegacy.arrays.devices import memory_text
 from dl4jlegacy.doctor.check import Check, Finding, Settings, always, compared, ok, warning
 from dl4jlegacy.errors import counted
-from dl4jlegacy.scaleout.state import copies
+from dl4jlegacy.scaleout.state import state_cache as copies
 from dl4jlegacy.system import resources
 
 __all__ = ["CHECKS"]

@@ -44,8 +44,8 @@ from dl4jlegacy.nn.batch_evaluation import (
     merge_evaluations,
 )
 from dl4jlegacy.nn.evaluation.classification import Evaluation
+from dl4jlegacy.nn.evaluation.packed import AnyEvaluation
 from dl4jlegacy.nn.evaluation.regression import RegressionEvaluation
-from dl4jlegacy.nn.evaluation.states import AnyEvaluation
 from dl4jlegacy.nn.interchange.dl4j.serializer import restore_with_reading
 from dl4jlegacy.nn.interchange.modelimport.keras import KerasModelImport
 from dl4jlegacy.nn.interchange.modelimport.keras_file import is_keras

@@ -31,7 +31,7 @@ from dl4jlegacy.kernels.threads import one_thread
 from dl4jlegacy.models.model import TrainedModel, local_data
 from dl4jlegacy.nn.batch_evaluation import ROWS
 from dl4jlegacy.nn.networks import build_network
-from dl4jlegacy.scaleout.workers.arithmetic import Compute, using_gpu
+from dl4jlegacy.scaleout.workers.device_choice import Compute, using_gpu
 from dl4jlegacy.storage import paths as storage
 from dl4jlegacy.system import files
 from dl4jlegacy.system.exits import exits_as_errors

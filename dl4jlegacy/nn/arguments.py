@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from dl4jlegacy.errors import ConfError, nearest
-from dl4jlegacy.system.decoding import described
+from dl4jlegacy.system.decoding import decodable
 
 __all__ = ["ALIASES", "ArgumentError", "Described", "Tagged", "replaced", "resolve_name", "spelled"]
 
@@ -235,7 +235,7 @@ def _checked(cls: Any, name: str, value: Any) -> Any:
     try:
         if isinstance(value, dict) and get_origin(kind) is not dict:
             raise msgspec.ValidationError("Expected no dict")
-        msgspec.convert(value, described(kind))
+        msgspec.convert(value, decodable(kind))
     except msgspec.ValidationError as exc:
         classes = [each.__name__ for each in _classes(kind)]
         hint = f"; give {count} whole numbers, or one for all" if count > 1 else ""

@@ -30,7 +30,7 @@ from dl4jlegacy.scaleout.monitoring.speed import Speed
 from dl4jlegacy.scaleout.persistence.history import HistoryEntry
 from dl4jlegacy.scaleout.phases import PHASES, EventStats
 from dl4jlegacy.scaleout.protocol import NewModel
-from dl4jlegacy.scaleout.protocol.watch import ReissueReason
+from dl4jlegacy.scaleout.protocol.slot_watch import ReissueReason
 from dl4jlegacy.scaleout.state.records import Failure, Figures, Head, WorkerRecord
 from dl4jlegacy.system.admission import Places, Seldom, most_connections
 from dl4jlegacy.system.clock import RUNNING, Clock

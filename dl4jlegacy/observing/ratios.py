@@ -18,7 +18,7 @@ from dl4jlegacy.nn.parameter_statistics import NamedSpan, named_spans
 from dl4jlegacy.scaleout import saved_run
 from dl4jlegacy.scaleout.monitoring.observers import ObservedRun, RunObserver
 from dl4jlegacy.scaleout.persistence.history import HistoryEntry, versions_that_count
-from dl4jlegacy.scaleout.persistence.lines import LinesFile, LinesKeeper
+from dl4jlegacy.scaleout.persistence.jsonl import JsonlFile, JsonlWriter
 from dl4jlegacy.scaleout.protocol import NewModel
 from dl4jlegacy.scaleout.state.aggregate import PARAMS
 from dl4jlegacy.scaleout.state.job import Result
@@ -47,7 +47,7 @@ class RatiosEntry(msgspec.Struct, frozen=True, kw_only=True):
     ratios: dict[str, float]
 
 
-class RatiosFile(LinesFile[RatiosEntry]):
+class RatiosFile(JsonlFile[RatiosEntry]):
     """The ratios in a run's folder."""
 
     NAME = "ratios.jsonl"
@@ -92,7 +92,7 @@ class RatiosObserver(RunObserver):
     def __init__(self, clock: Clock = RUNNING) -> None:
         self._clock = clock
         self._parameters: list[NamedSpan] = []
-        self._keeper: LinesKeeper[RatiosEntry] | None = None
+        self._keeper: JsonlWriter[RatiosEntry] | None = None
         self._before: Buffer | None = None
         self._given: tuple[HistoryEntry, Buffer, Buffer] | None = None
         self._due = float("-inf")
@@ -105,7 +105,7 @@ class RatiosObserver(RunObserver):
         if folder is None or run.conf.network_conf is None:
             return
         self._parameters = named_spans(run.conf.network_conf)
-        self._keeper = LinesKeeper(RatiosFile(folder))
+        self._keeper = JsonlWriter(RatiosFile(folder))
         self._closed.clear()
         self._thread = ServiceThread(target=self._run, args=(self._keeper,), name="dl4j-ratios")
         self._thread.start()
@@ -134,7 +134,7 @@ class RatiosObserver(RunObserver):
         if keeper is not None:
             keeper.close()
 
-    def _run(self, keeper: LinesKeeper[RatiosEntry]) -> None:
+    def _run(self, keeper: JsonlWriter[RatiosEntry]) -> None:
         while True:
             self._news.wait()
             self._news.clear()
@@ -145,7 +145,7 @@ class RatiosObserver(RunObserver):
             if self._closed.is_set():
                 return
 
-    def _keep(self, keeper: LinesKeeper[RatiosEntry], version: HistoryEntry, model: Buffer, before: Buffer) -> None:
+    def _keep(self, keeper: JsonlWriter[RatiosEntry], version: HistoryEntry, model: Buffer, before: Buffer) -> None:
         began = self._clock.now()
         try:
             params, last = (Result.decode(frame).arrays[PARAMS] for frame in (model, before))

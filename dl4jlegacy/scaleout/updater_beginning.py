@@ -15,7 +15,7 @@ import numpy as np
 from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.errors import WireError
 from dl4jlegacy.nn.networks import TrainableNetwork
-from dl4jlegacy.system.decoding import described
+from dl4jlegacy.system.decoding import decodable
 
 __all__ = [
     "begin_state",
@@ -64,7 +64,7 @@ def begin_state(values: Mapping[str, Any], state: Array) -> None:
     if _BEGINS not in values:
         return
     try:
-        said: _Beginning = msgspec.convert(values[_BEGINS], described(_Beginning))
+        said: _Beginning = msgspec.convert(values[_BEGINS], decodable(_Beginning))
         index, count = said.slice
         first, end = said.size * index // count, said.size * (index + 1) // count
     except (msgspec.ValidationError, ZeroDivisionError) as exc:

@@ -24,7 +24,7 @@ import msgspec
 
 from dl4jlegacy.errors import TrackerError, how_to_install
 from dl4jlegacy.system.clock import Deadline
-from dl4jlegacy.system.decoding import described
+from dl4jlegacy.system.decoding import decodable
 from dl4jlegacy.system.files import open_lock, put_in_place
 from dl4jlegacy.system.subprocesses import run_command
 
@@ -52,7 +52,7 @@ class Jar(msgspec.Struct, frozen=True, kw_only=True):
 def pinned_jars(server: str) -> tuple[Jar, ...]:
     """Return the jars of ``"hazelcast"`` or ``"zookeeper"``, in the order of the class path."""
     text = files("dl4jlegacy.services").joinpath("jars.json").read_bytes()
-    return msgspec.json.decode(text, type=described(dict[str, tuple[Jar, ...]]))[server]
+    return msgspec.json.decode(text, type=decodable(dict[str, tuple[Jar, ...]]))[server]
 
 
 def cache_folder() -> Path:

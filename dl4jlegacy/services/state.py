@@ -21,7 +21,7 @@ from dl4jlegacy.services.ports import member_answers, zookeeper_answers, zookeep
 from dl4jlegacy.services.processes import ServerProcess
 from dl4jlegacy.services.settings import HOST, member_ports
 from dl4jlegacy.system import files, ownership
-from dl4jlegacy.system.decoding import described
+from dl4jlegacy.system.decoding import decodable
 
 __all__ = ["Server", "ServicesState", "folder_lock", "forget_state", "read_state", "write_private", "write_state"]
 
@@ -174,7 +174,7 @@ def read_state(folder: Path) -> ServicesState | None:
             content = files.read_descriptor(file, found.st_size)
         finally:
             os.close(file)
-        return msgspec.json.decode(content, type=described(ServicesState))
+        return msgspec.json.decode(content, type=decodable(ServicesState))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OSError) as exc:

@@ -29,7 +29,7 @@ from dl4jlegacy.nn.batch_evaluation import ROWS
 from dl4jlegacy.serving.body_limits import TooMuchError, check_json, check_lines
 from dl4jlegacy.system import files
 from dl4jlegacy.system.clock import Deadline
-from dl4jlegacy.system.decoding import described
+from dl4jlegacy.system.decoding import decodable
 from dl4jlegacy.system.strict_json import to_json
 
 __all__ = [
@@ -232,7 +232,7 @@ def _array_of(model: TrainedModel, media_type: str, body: bytes) -> Array | None
 def _plain_rows(model: TrainedModel, body: bytes) -> Array | None:
     """Return the numbers in a body that is as it should be; of another one CSV's reader says what is wrong with it."""
     try:
-        rows = msgspec.json.decode(body, type=described(_Numbers)).rows
+        rows = msgspec.json.decode(body, type=decodable(_Numbers)).rows
         array = np.array(rows, np.float64)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, OverflowError):
         return None
@@ -309,7 +309,7 @@ def _file_of(model: TrainedModel, media_type: str, body: bytes) -> tuple[str, by
     if body.startswith(b"\x1f\x8b"):
         raise RefusedError(400, "the body is packed by gzip, which this server does not unpack; send it as it is")
     try:
-        rows = msgspec.json.decode(body, type=described(_Rows)).rows
+        rows = msgspec.json.decode(body, type=decodable(_Rows)).rows
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise RefusedError(400, f'the body is not {{"rows": [...]}} in JSON: {exc}') from exc
     if not rows:
@@ -325,7 +325,7 @@ def _file_of(model: TrainedModel, media_type: str, body: bytes) -> tuple[str, by
 
 def _text(row: msgspec.Raw, index: int) -> str:
     with _row(index, "a text of one line"):
-        found = msgspec.json.decode(row, type=described(str))
+        found = msgspec.json.decode(row, type=decodable(str))
         if not found.strip() or len(found.splitlines()) > 1:
             raise msgspec.ValidationError("it is empty, or has several lines")
     return found
@@ -339,7 +339,7 @@ def _object(row: bytes, index: int) -> bytes:
 
 def _numbers(row: msgspec.Raw, index: int) -> bytes:
     with _row(index, "a list of numbers"):
-        values = msgspec.json.decode(row, type=described(list[int | float]))
+        values = msgspec.json.decode(row, type=decodable(list[int | float]))
         if not values:
             raise msgspec.ValidationError("it is empty")
     return (",".join(map(repr, values)) + "\n").encode()

@@ -31,11 +31,11 @@ from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
 from dl4jlegacy.nn.layers.layer import Layer
 from dl4jlegacy.nn.layers.output import BaseOutputLayer, OutputLayer
 from dl4jlegacy.nn.optimization.updaters import Updater
-from dl4jlegacy.sklearn.arguments import check_arguments, validated
+from dl4jlegacy.sklearn.checks import check_arguments, validated
 from dl4jlegacy.sklearn.fitted import FittedNetwork
 from dl4jlegacy.sklearn.network_estimator import FLOATS, NetworkEstimator, NetworkPredictor, drawn
+from dl4jlegacy.sklearn.sample_weights import class_factors, given_weights, shown, weighted
 from dl4jlegacy.sklearn.training import dense_layers
-from dl4jlegacy.sklearn.weights import class_factors, given_weights, shown, weighted
 
 __all__ = ["DL4JAutoEncoder", "DL4JClassifier", "DL4JRegressor"]
 

@@ -20,7 +20,7 @@ from dl4jlegacy.nn.layers.layer import Layer
 from dl4jlegacy.nn.layers.output import BaseOutputLayer, OutputLayer
 from dl4jlegacy.nn.optimization.updaters import Updater
 from dl4jlegacy.nn.parameters import ParamLayout
-from dl4jlegacy.sklearn.arguments import validated
+from dl4jlegacy.sklearn.checks import validated
 from dl4jlegacy.sklearn.fitted import FittedNetwork, Learned
 from dl4jlegacy.sklearn.training import (
     Beginning,

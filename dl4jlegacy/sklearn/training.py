@@ -30,7 +30,7 @@ from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.optimization.updaters import Updater, create_updater, with_learning_rate
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.scoring import EarlyStopping
-from dl4jlegacy.sklearn.arguments import units_of
+from dl4jlegacy.sklearn.checks import units_of
 
 __all__ = ["Beginning", "TrainedNetwork", "TrainingOptions", "dense_layers", "shared_configuration", "train"]
 

@@ -22,7 +22,7 @@ import msgspec
 from dl4jlegacy.errors import DataError, DownloadError
 from dl4jlegacy.system import files
 from dl4jlegacy.system.clock import RUNNING, read_often
-from dl4jlegacy.system.decoding import described
+from dl4jlegacy.system.decoding import decodable
 
 __all__ = ["fetch_file", "is_web", "spoken"]
 
@@ -134,7 +134,7 @@ def _copy_path(url: str) -> Path:
 def _read_note(note: Path) -> _Copy | None:
     """Return what is known of the copy; None: nothing, or it was never whole."""
     try:
-        return msgspec.json.decode(files.read(note), type=described(_Copy))
+        return msgspec.json.decode(files.read(note), type=decodable(_Copy))
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-__all__ = ["described"]
+__all__ = ["decodable"]
 
 T = TypeVar("T")
 
@@ -15,7 +15,7 @@ _LOCK = threading.Lock()
 _DESCRIBED: set[Any] = set()
 
 
-def described(kind: type[T]) -> type[T]:
+def decodable(kind: type[T]) -> type[T]:
     """Return ``kind`` itself, ready to be decoded by any thread.
 
     msgspec (0.22) keeps what it has found out about a struct on the struct, and does so before it has found out all of

@@ -22,7 +22,7 @@ from dl4jlegacy.nn.batch_evaluation import (
     is_classified,
     merge_evaluations,
 )
-from dl4jlegacy.nn.evaluation.states import AnyEvaluation, check_evaluations, described
+from dl4jlegacy.nn.evaluation.packed import AnyEvaluation, check_evaluations, described
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.networks import Network
 from dl4jlegacy.scaleout.conf import Conf

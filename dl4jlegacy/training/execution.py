@@ -27,7 +27,7 @@ from dl4jlegacy.kernels.threads import one_thread
 from dl4jlegacy.nn.listeners import TrainingListener
 from dl4jlegacy.nn.networks import Network
 from dl4jlegacy.scaleout import actors, protocol, saved_run
-from dl4jlegacy.scaleout.actors.handing_over import hand_over
+from dl4jlegacy.scaleout.actors.handover import hand_over
 from dl4jlegacy.scaleout.actors.issue import JobIssuer
 from dl4jlegacy.scaleout.actors.ticker import Ticker
 from dl4jlegacy.scaleout.actors.worker_pool import (
@@ -53,13 +53,19 @@ from dl4jlegacy.scaleout.persistence.history import History
 from dl4jlegacy.scaleout.persistence.run_folder import RunFolder
 from dl4jlegacy.scaleout.phases import NO_PHASES, Phases
 from dl4jlegacy.scaleout.protocol.failures import messages
-from dl4jlegacy.scaleout.protocol.watch import ReissueReason
+from dl4jlegacy.scaleout.protocol.slot_watch import ReissueReason
 from dl4jlegacy.scaleout.state.aggregate import PARAMS, STATE, JobAggregator
 from dl4jlegacy.scaleout.state.job import JobIterator, Result
 from dl4jlegacy.scaleout.state.records import Failure, Head, WorkerRecord
 from dl4jlegacy.scaleout.strategies import WorkRouter, check_own_aggregator
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker, StateTracker, drive
-from dl4jlegacy.scaleout.workers.arithmetic import ARITHMETIC, MIXED, RunArithmetic, check_same_arithmetic, host_kernels
+from dl4jlegacy.scaleout.workers.device_choice import (
+    ARITHMETIC,
+    MIXED,
+    RunArithmetic,
+    check_same_arithmetic,
+    host_kernels,
+)
 from dl4jlegacy.scaleout.workers.perform import trained_network
 from dl4jlegacy.scaleout.workers.plugins import PerformerFactory, checked, find_router
 from dl4jlegacy.scaleout.workers.prefetch import prefetched, stop_reading

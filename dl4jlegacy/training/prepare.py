@@ -52,13 +52,13 @@ from dl4jlegacy.scaleout.monitoring.outcome import RunStatus, TrainingResult
 from dl4jlegacy.scaleout.state.job import Result
 from dl4jlegacy.scaleout.state.records import Head, batches_set_aside
 from dl4jlegacy.scaleout.tracker import StateTracker
-from dl4jlegacy.scaleout.workers.arithmetic import host_kernels, resolve_compute
+from dl4jlegacy.scaleout.workers.device_choice import host_kernels, resolve_compute
 from dl4jlegacy.scaleout.workers.perform import trained_network
 from dl4jlegacy.storage import paths as storage
 from dl4jlegacy.system import files
-from dl4jlegacy.training.data import load_new, reload
 from dl4jlegacy.training.execution import RunExecution
 from dl4jlegacy.training.run import Run, resolve
+from dl4jlegacy.training.run_data import load_new, reload
 
 __all__ = [
     "Checkpoint",

@@ -44,7 +44,7 @@ from dl4jlegacy.scaleout.state.job import DataSetJobIterator, JobIterator
 from dl4jlegacy.scaleout.state.records import Head
 from dl4jlegacy.scaleout.strategies import check_servers
 from dl4jlegacy.scaleout.strategies.row_averaging import ROW_AVERAGING
-from dl4jlegacy.scaleout.workers.arithmetic import Compute, host_kernels, resolve_compute
+from dl4jlegacy.scaleout.workers.device_choice import Compute, host_kernels, resolve_compute
 from dl4jlegacy.scaleout.workers.plugins import find_router
 from dl4jlegacy.storage import paths as storage
 from dl4jlegacy.system.resources import check_threads

@@ -13,7 +13,7 @@ from dl4jlegacy.storage import paths as storage
 from dl4jlegacy.system import files
 from dl4jlegacy.training.prepare import Checkpoint, read_checkpoint
 
-__all__ = ["kept_model", "load_model"]
+__all__ = ["checkpoint_model", "load_model"]
 
 _CHECKPOINT = re.compile(r"(?:(.*)/)?(?:checkpoint-(\d{8})\.json|model-(\d{8})\.safetensors)")
 
@@ -47,9 +47,9 @@ def load_model(path: str | os.PathLike[str], *, kernels: Kernels | None = None) 
                 return read_model(place, kernels)
         if foreign := foreign_file(folder):
             raise ModelError(f"{place} is no run's folder: {foreign}")
-    return kept_model(read_checkpoint(folder, version, kernels), place)
+    return checkpoint_model(read_checkpoint(folder, version, kernels), place)
 
 
-def kept_model(kept: Checkpoint, name: str) -> TrainedModel:
+def checkpoint_model(kept: Checkpoint, name: str) -> TrainedModel:
     """Return the trained network of a checkpoint that was read; ``name`` is what messages call it."""
     return TrainedModel(kept.network, kept.data.reading, name)

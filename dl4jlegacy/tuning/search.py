@@ -37,11 +37,11 @@ from dl4jlegacy.nn.networks import Network
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.monitoring.outcome import TrainingResult
 from dl4jlegacy.scaleout.scoring import METRICS, ValidationConf
-from dl4jlegacy.scaleout.workers.arithmetic import Compute, resolve_compute
+from dl4jlegacy.scaleout.workers.device_choice import Compute, resolve_compute
 from dl4jlegacy.storage import paths as storage
 from dl4jlegacy.system import files
 from dl4jlegacy.training import prepare as training
-from dl4jlegacy.training.data import load_new
+from dl4jlegacy.training.run_data import load_new
 from dl4jlegacy.tuning.plots import check_plotly
 from dl4jlegacy.tuning.pruning import BatchPruner, PruningCallback
 from dl4jlegacy.tuning.side_by_side import Tick, side_by_side

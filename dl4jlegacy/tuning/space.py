@@ -24,7 +24,7 @@ from dl4jlegacy.nn.conf.text import decode_json, decode_yaml, encode_json
 from dl4jlegacy.nn.optimization.updaters import create_updater
 from dl4jlegacy.scaleout.conf import FREE_FIELDS, Conf
 from dl4jlegacy.system import files
-from dl4jlegacy.system.decoding import described
+from dl4jlegacy.system.decoding import decodable
 from dl4jlegacy.system.strict_json import to_json
 
 __all__ = ["Choices", "Dimension", "Range", "SearchSpace", "read_search"]
@@ -210,7 +210,7 @@ def _space(path: str, given: Any) -> Range | Choices:
         if name not in kind.__struct_fields__:
             raise ConfError(f"{where} has an unknown field {name!r}{nearest(str(name), kind.__struct_fields__)}")
     try:  # YAML takes 1e-4 for a text
-        space: Range | Choices = msgspec.convert(dict(given), type=described(kind), strict=False)
+        space: Range | Choices = msgspec.convert(dict(given), type=decodable(kind), strict=False)
     except msgspec.ValidationError as exc:
         raise ConfError(f"{where}: {exc}") from exc
     return _checked_choices(where, space) if isinstance(space, Choices) else _checked_range(where, space)

@@ -14,14 +14,14 @@ from dl4jlegacy.errors import Dl4jError, UsageError
 from dl4jlegacy.nn.networks import Network
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.monitoring.outcome import TrainingResult
-from dl4jlegacy.scaleout.workers.arithmetic import Compute
+from dl4jlegacy.scaleout.workers.device_choice import Compute
 from dl4jlegacy.training.run import TrainingData, resolve
 from dl4jlegacy.tuning.pruning import PruningCallback
 from dl4jlegacy.tuning.side_by_side import Tick
 
 if TYPE_CHECKING:
     from dl4jlegacy.cluster.program import ClusterProgram
-    from dl4jlegacy.cluster.trials import SearchRegistration
+    from dl4jlegacy.cluster.search_trials import SearchRegistration
 
 __all__ = ["SearchCluster", "TrialRuns", "opened_runs"]
 
@@ -93,7 +93,7 @@ def opened_runs(
         return
     from dl4jlegacy.cluster.address import warned_once
     from dl4jlegacy.cluster.program import ClusterProgram
-    from dl4jlegacy.cluster.trials import SearchRegistration
+    from dl4jlegacy.cluster.search_trials import SearchRegistration
     from dl4jlegacy.services.grid import grid_of
 
     grid = grid_of(cluster.tracker, cluster.cluster_name or None, label="tracker ")

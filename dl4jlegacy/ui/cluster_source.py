@@ -23,8 +23,8 @@ from dl4jlegacy.scaleout.monitoring.silence import Silence
 from dl4jlegacy.scaleout.zookeeper import MasterElection, ZookeeperConfigurationRetriever, ZooKeeperSession
 from dl4jlegacy.storage import paths as storage
 from dl4jlegacy.ui.evaluation import EvaluationView, evaluate_newest
-from dl4jlegacy.ui.models import FolderModels, Model, newest_of
-from dl4jlegacy.ui.sources import OF_CHECKPOINTS, RunFiles, TrackerState, exported
+from dl4jlegacy.ui.run_models import FolderModels, Model, newest_of
+from dl4jlegacy.ui.run_sources import OF_CHECKPOINTS, RunFiles, TrackerState, exported
 from dl4jlegacy.ui.view import Reading, run_view
 
 __all__ = ["ClusterSource"]

@@ -17,7 +17,7 @@ from dl4jlegacy.nn.layers.rbm import RBM
 from dl4jlegacy.nn.layers.variational import VariationalAutoencoder
 from dl4jlegacy.nn.pretrain_stack import pretrain_stack
 from dl4jlegacy.training.prepare import read_checkpoint
-from dl4jlegacy.training.saved_model import kept_model
+from dl4jlegacy.training.saved_model import checkpoint_model
 from dl4jlegacy.ui.model_view import ImageView, image_view
 
 __all__ = ["EvaluationView", "evaluate_newest"]
@@ -72,7 +72,7 @@ def evaluate_newest(folder: str) -> EvaluationView:
         figures=found.metrics(),
         labels=labels,
         confusion=confusion,
-        images=_images_of(kept_model(kept, f"of run {head.run}"), test),
+        images=_images_of(checkpoint_model(kept, f"of run {head.run}"), test),
     )
 
 

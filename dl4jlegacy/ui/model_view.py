@@ -15,8 +15,8 @@ from dl4jlegacy.nn.input_type import InputTypeConvolutional, InputTypeConvolutio
 from dl4jlegacy.nn.networks import NetworkConfiguration
 from dl4jlegacy.nn.parameter_statistics import NamedSpan, Statistics, named_spans, statistics_of
 from dl4jlegacy.nn.summary import summarize
-from dl4jlegacy.ui.models import Model
 from dl4jlegacy.ui.network_svg import BOX, arrange, lines_of
+from dl4jlegacy.ui.run_models import Model
 
 __all__ = [
     "ArrowView",

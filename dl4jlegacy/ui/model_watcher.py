@@ -20,7 +20,7 @@ from dl4jlegacy.ui.model_view import (
     network_view,
     parameter_views,
 )
-from dl4jlegacy.ui.models import Model, network_of
+from dl4jlegacy.ui.run_models import Model, network_of
 from dl4jlegacy.ui.watcher import Watcher
 
 __all__ = ["ModelWatcher"]

@@ -25,7 +25,8 @@ from dl4jlegacy.system.admission import most_connections
 from dl4jlegacy.system.http_connections import BoundedServer, connection_type
 from dl4jlegacy.system.listening import read_token, url_of
 from dl4jlegacy.system.service_threads import ServiceThread
-from dl4jlegacy.ui import api, legacy, model_api, openapi
+from dl4jlegacy.ui import api, model_api, openapi
+from dl4jlegacy.ui import legacy_routes as legacy
 from dl4jlegacy.ui.endpoints import Panel, Refused, route_of
 from dl4jlegacy.ui.guard import Guard, Policy
 

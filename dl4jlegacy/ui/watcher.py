@@ -21,7 +21,7 @@ from dl4jlegacy.scaleout.persistence.journal import JournalEntry
 from dl4jlegacy.system.clock import RUNNING, Clock, Deadline
 from dl4jlegacy.system.exits import error_name, exits_as_errors
 from dl4jlegacy.system.service_threads import ServiceThread
-from dl4jlegacy.ui.sources import Source
+from dl4jlegacy.ui.run_sources import Source
 from dl4jlegacy.ui.view import Away, Marks, Reading, RunView, View
 
 __all__ = ["Watcher", "rest_after"]

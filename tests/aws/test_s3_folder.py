@@ -22,14 +22,14 @@ from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.persistence.checkpoint import CheckpointStore, RunIdentity
 from dl4jlegacy.scaleout.persistence.history import HistoryFile
 from dl4jlegacy.scaleout.persistence.journal import Journal, JournalFile
-from dl4jlegacy.scaleout.persistence.lines import LinesKeeper
+from dl4jlegacy.scaleout.persistence.jsonl import JsonlWriter
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
 from dl4jlegacy.storage.folders import LOCK, Folder, LocalFolder
 from dl4jlegacy.storage.s3 import folder as s3_folder
 from dl4jlegacy.storage.s3.folder import Claim, S3Folder
 from dl4jlegacy.storage.s3.locations import Location
 from dl4jlegacy.storage.s3.session import Aws
-from dl4jlegacy.ui.sources import RunFiles
+from dl4jlegacy.ui.run_sources import RunFiles
 from tests.aws.test_s3 import run
 from tests.scaleout.test_checkpoint import frame, head
 from tests.support.aws_fixtures import Fault, FaultProxy, impatient
@@ -371,7 +371,7 @@ def test_a_folder_that_hangs_delays_nobody_who_writes_the_journal(tmp_path: Path
             assert goes_on.wait(60)
             super().append(name, lines)
 
-    tracker, keeper = InMemoryStateTracker(), LinesKeeper(JournalFile(Hanging(tmp_path)))
+    tracker, keeper = InMemoryStateTracker(), JsonlWriter(JournalFile(Hanging(tmp_path)))
     writer = Journal(tracker, "a")
     for event in ("run_began", "paused"):
         writer.write(event)

@@ -15,7 +15,7 @@ from dl4jlegacy.arrays import devices
 from tests.nn.test_device_networks import CASES
 from tests.support.device_twins import Twins
 from tests.support.standin_commands import REAL, STANDIN, Place
-from tests.test_end_to_end import exact, kill_after_a_checkpoint
+from tests.training.test_end_to_end import exact, kill_after_a_checkpoint
 
 FEW = ("--dataset", "digits", "--jobs-per-round", "4", "--seed", "7", "--pretrain-epochs", "1")
 

@@ -16,7 +16,7 @@ from dl4jlegacy.errors import ConfError, DataError
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.serving.answers import CSV, Limits, read_body
 from dl4jlegacy.system.clock import Deadline
-from dl4jlegacy.training.data import load_new
+from dl4jlegacy.training.run_data import load_new
 from tests.datasets.test_label_cells import KINDS
 from tests.support.table_files import write_table
 

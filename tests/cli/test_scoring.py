@@ -15,8 +15,8 @@ from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.scoring import METRICS
 from dl4jlegacy.scaleout.state.records import Figures
 from dl4jlegacy.training.checkpoints import export_model
-from dl4jlegacy.training.data import load_data
 from dl4jlegacy.training.prepare import batches, params_sha256
+from dl4jlegacy.training.run_data import load_data
 
 IRIS = ["--model", "mlp", "--dataset", "iris", "--workers", "2", "--jobs-per-round", "4", "--batch-size", "8"]
 

@@ -16,8 +16,8 @@ from dl4jlegacy.errors import ConfError
 from dl4jlegacy.nn import DenseLayer, MultiLayerConfiguration, OutputLayer
 from dl4jlegacy.nn.batch_evaluation import is_classified
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.training.data import load_new
 from dl4jlegacy.training.prepare import prepare
+from dl4jlegacy.training.run_data import load_new
 
 pytestmark = pytest.mark.usefixtures("here")
 SHORT = ("--epochs", "8", "--jobs-per-round", "4", "--batch-size", "8")

@@ -11,7 +11,7 @@ import pytest
 from dl4jlegacy.cli import main
 from dl4jlegacy.datasets import TransformProcess
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.training.data import load_new
+from dl4jlegacy.training.run_data import load_new
 
 pytestmark = pytest.mark.usefixtures("here")
 ORDERS = "sum,hour,gift,urgent\n" + "".join(f"{7 * i},{i % 5},{int(i > 5)},{i % 2}\n" for i in range(8))

@@ -15,9 +15,9 @@ from dl4jlegacy import ActorNetworkRunner, Conf, DigitsDataSetIterator
 from dl4jlegacy.datasets import ExportedDataSetIterator
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.training.prepare import params_sha256
+from tests.nn.test_given_batches import SEVERAL, iterator, two_of_each
+from tests.nn.test_given_batches import parts as given
 from tests.support.cluster_commands import SECRET, Cluster, error, same
-from tests.test_given_batches import SEVERAL, iterator, two_of_each
-from tests.test_given_batches import parts as given
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 

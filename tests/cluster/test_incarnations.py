@@ -12,8 +12,8 @@ from msgspec import json
 from dl4jlegacy.cluster.address import find_incarnation
 from dl4jlegacy.cluster.ending import drain_worker
 from dl4jlegacy.cluster.leadership import standing
-from dl4jlegacy.cluster.names import RunName
 from dl4jlegacy.cluster.registration import MasterRegistration
+from dl4jlegacy.cluster.run_names import RunName
 from dl4jlegacy.errors import NotAuthorisedError, TrackerError, UsageError
 from dl4jlegacy.scaleout.protocol import OFFICE, end_run, find_end, listed_runs, write_end
 from dl4jlegacy.scaleout.state.records import HEAD, JobRecord, Keys, WorkerRecord, decode_record, encode_record
@@ -23,7 +23,7 @@ from dl4jlegacy.scaleout.zookeeper import (
     WorkerRegistration,
     ZooKeeperConfigurationRegister,
     ZooKeeperSession,
-    ends,
+    ended_runs,
     remove_end,
 )
 from dl4jlegacy.scaleout.zookeeper import write_end as write_end_node
@@ -265,15 +265,15 @@ def test_an_end_is_known_as_long_as_one_of_the_servers_has_it_and_is_gone_when_s
 
 
 def test_only_so_many_ends_are_kept_in_zookeeper(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ends, "ENDED", f"/dl4jlegacy-ended-{place.name}")
-    monkeypatch.setattr(ends, "MOST_ENDS", 3)
+    monkeypatch.setattr(ended_runs, "ENDED", f"/dl4jlegacy-ended-{place.name}")
+    monkeypatch.setattr(ended_runs, "MOST_ENDS", 3)
     session = place.session()
     for number in range(7):
         write_end_node(session, f"{6 - number}", "done")
-    assert session.children(ends.ENDED) == ["0", "1", "2"]  # the newest three
+    assert session.children(ended_runs.ENDED) == ["0", "1", "2"]  # the newest three
     for name in ("0", "1", "2"):
         remove_end(session, name)
-    session.prune(ends.ENDED)
+    session.prune(ended_runs.ENDED)
 
 
 def test_a_master_that_stood_still_after_it_had_looked_puts_nothing_back(

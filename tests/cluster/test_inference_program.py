@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dl4jlegacy import ClusterInference, DataSet, ListDataSetIterator, NormalizerStandardize, TrainedModel
-from dl4jlegacy.cluster import inference
+from dl4jlegacy.cluster import shared_inference as inference
 from dl4jlegacy.cluster.leadership import MasterOptions
 from dl4jlegacy.datasets import Reading, load
 from dl4jlegacy.datasets.tables.table import Column

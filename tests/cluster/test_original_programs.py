@@ -1,6 +1,6 @@
 """The programs of the original's pages that have a cluster, line by line, over real servers and real workers.
 
-Those that need none, and the networks, are in ``tests/test_original_programs.py``.
+Those that need none, and the networks, are in ``tests/docs/test_original_programs.py``.
 """
 
 from __future__ import annotations

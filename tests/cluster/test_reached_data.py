@@ -18,9 +18,9 @@ from dl4jlegacy.datasets import export
 from dl4jlegacy.errors import ConfError, DataError
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.scaleout.state.job import encode_work
-from dl4jlegacy.training.data import load_data
 from dl4jlegacy.training.prepare import batches, prepare
 from dl4jlegacy.training.run import Run, job_iterator, resolve
+from dl4jlegacy.training.run_data import load_data
 from tests.support.aws_fixtures import FaultProxy
 
 HERE = re.escape(socket.gethostname())
@@ -99,8 +99,8 @@ def test_a_worker_reads_the_batches_that_the_master_would_have_sent(tmp_path: Pa
 def _work(run: Run, folder: Path, slot: Any) -> bytes:
     if run.conf.export_directory:
         return bytes(encode_work([parts()[index] for index in range(slot.first, slot.last)]))
-    from dl4jlegacy.training.data import load_data
     from dl4jlegacy.training.prepare import batches
+    from dl4jlegacy.training.run_data import load_data
 
     iterator = batches(run.conf, load_data("digits"))
     return bytes(encode_work([iterator.batch(slot.epoch, index) for index in range(slot.first, slot.last)]))

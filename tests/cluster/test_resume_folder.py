@@ -18,8 +18,8 @@ from dl4jlegacy.errors import CheckpointError, Dl4jError, TrackerError
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.persistence.checkpoint import CheckpointStore, RunIdentity
 from dl4jlegacy.scaleout.state.records import HEAD
-from dl4jlegacy.training import data as run_data
 from dl4jlegacy.training import prepare as training
+from dl4jlegacy.training import run_data
 from dl4jlegacy.training.run import resolve
 from tests.support.cluster_commands import RUN, SHORTER, Cluster, error, same, until
 from tests.support.places import Place, head, interrupted

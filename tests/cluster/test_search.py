@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from dl4jlegacy.cluster.address import ClusterAddress, warned_once
-from dl4jlegacy.cluster.trials import TrialShare, shared_out
+from dl4jlegacy.cluster.search_trials import TrialShare, shared_out
 from tests.support import REPOSITORY
 from tests.support.cluster_commands import COMMAND, RUN, SECRET, Cluster, Command, error
 

@@ -24,7 +24,7 @@ from dl4jlegacy.models.prediction import blocks_of
 from dl4jlegacy.nn import DenseLayer, MultiLayerNetwork, NeuralNetConfiguration, OutputLayer, write_model
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
 from dl4jlegacy.sklearn import DL4JClassifier
-from dl4jlegacy.training.data import load_new
+from dl4jlegacy.training.run_data import load_new
 
 ROWS = 48
 DRAWN = np.random.default_rng(4)

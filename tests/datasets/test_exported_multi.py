@@ -22,7 +22,7 @@ from dl4jlegacy.errors import DataError
 from dl4jlegacy.scaleout.state.job import encode_work
 from dl4jlegacy.training.prepare import params_sha256
 from dl4jlegacy.training.run import resolve
-from tests.test_given_batches import SEVERAL, iterator, parts, two_of_each
+from tests.nn.test_given_batches import SEVERAL, iterator, parts, two_of_each
 
 RANDOM = np.random.default_rng(7)
 """Two images, a sequence with gaps and float64 rows far from 0; labels of rank 2 and 3, one array of them masked."""

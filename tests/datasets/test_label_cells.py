@@ -14,7 +14,7 @@ from dl4jlegacy.datasets.tables.label_cells import class_name, classes_of, label
 from dl4jlegacy.datasets.tables.text_rows import MISSING
 from dl4jlegacy.datasets.tables.transform_process import TransformProcess
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.training.data import load_new
+from dl4jlegacy.training.run_data import load_new
 from tests.support.table_files import write_table
 
 FEATURES = np.random.default_rng(2).normal(size=(60, 2)).round(3)

@@ -11,8 +11,8 @@ import pytest
 from dl4jlegacy.datasets import load
 from dl4jlegacy.datasets.leaks import scaled_labels, telling_columns
 from dl4jlegacy.scaleout.conf import Conf
-from dl4jlegacy.training.data import load_new
 from dl4jlegacy.training.prepare import refusal
+from dl4jlegacy.training.run_data import load_new
 
 
 @pytest.fixture

@@ -42,9 +42,9 @@ from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.serving.answers import CSV, JSON, NPY, Limits, read_body
 from dl4jlegacy.sklearn import DL4JAutoEncoder, DL4JClassifier, DL4JRegressor
 from dl4jlegacy.system.clock import Deadline
-from dl4jlegacy.training.data import load_data
 from dl4jlegacy.training.prediction_run import PredictionRun, Spool
 from dl4jlegacy.training.run import resolve
+from dl4jlegacy.training.run_data import load_data
 from tests.support.table_files import write_table
 
 ROWS = 320

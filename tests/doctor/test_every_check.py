@@ -22,7 +22,7 @@ from dl4jlegacy.doctor.examination import _finding
 from dl4jlegacy.doctor.kernels import compiled_kernels
 from dl4jlegacy.errors import DeviceError, NotAuthorisedError
 from dl4jlegacy.kernels import load
-from dl4jlegacy.scaleout.state import copies
+from dl4jlegacy.scaleout.state import state_cache as copies
 from tests.doctor.broken_things import Broken, Case
 
 OLD_JAVA = "#!/bin/sh\necho 'openjdk version \"1.8.0_392\"' >&2\n"

@@ -22,8 +22,8 @@ from dl4jlegacy.serving.models import ServedModel
 from dl4jlegacy.serving.server import ModelServer
 from dl4jlegacy.serving.service import Service
 from dl4jlegacy.system.listening import bind
+from dl4jlegacy.ui.run_sources import FolderSource
 from dl4jlegacy.ui.server import ENDPOINTS
-from dl4jlegacy.ui.sources import FolderSource
 from tests.fuzz.commands import OUT, Attempt, answer, limited
 from tests.fuzz.formats import EPOCH, FORMATS
 from tests.fuzz.mutations import mutated, mutated_array, mutated_json, mutated_picture, mutated_text

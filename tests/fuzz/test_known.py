@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dl4jlegacy.system.console import open_console
-from dl4jlegacy.ui.sources import FolderSource
+from dl4jlegacy.ui.run_sources import FolderSource
 from tests.fuzz.commands import answer
 from tests.support import DATA
 from tests.support.dashboards import KeptRun, served

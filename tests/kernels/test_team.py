@@ -15,7 +15,8 @@ import pytest
 from numba import types
 
 from dl4jlegacy.kernels import load, threads
-from dl4jlegacy.kernels.numba import handing, product, team
+from dl4jlegacy.kernels.numba import product, team
+from dl4jlegacy.kernels.numba import work_queue as handing
 from dl4jlegacy.kernels.numba.compile import compile_cached
 from dl4jlegacy.kernels.numba.product import matmul
 from tests.kernels.test_product import numbers
@@ -30,13 +31,13 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Share out every product, however small, in four threads; what is returned lists how many got each."""
     asked: list[int] = []
 
-    class Counted(team.hired):
+    class Counted(team.TeamLease):
         def __enter__(self) -> int:
             area = super().__enter__()
             asked.append(self._count if area else 1)
             return area
 
-    monkeypatch.setattr(team, "hired", Counted)
+    monkeypatch.setattr(team, "TeamLease", Counted)
     monkeypatch.setattr(product, "_PART", 1)
     monkeypatch.setattr(threads, "_CORES", 4)
     monkeypatch.setattr(threads, "_limits", 0)
@@ -100,7 +101,7 @@ def test_parts_are_computed_by_different_threads_at_the_same_time(count: int) ->
     by = np.zeros(count, np.int64)  # whose scratch memory each part got; the caller's is -1
 
     def have_met() -> bool:  # not yet if a worker fell asleep just before the parts were there
-        with team.hired(count) as area:
+        with team.TeamLease(count) as area:
             at = handing.NUMBERS // 8
             team._team.words[at : at + 3] = by.ctypes.data, 0, count
             run(area, share, count, count, -1)
@@ -158,7 +159,7 @@ def test_a_forked_process_has_a_team_of_its_own(shared: list[int]) -> None:
     a, b = numbers(60, 50, "float32"), numbers(50, 70, "float32")
     wanted = np.empty((60, 70), np.float32)
     matmul(a, b, wanted)
-    with team.hired(2):  # while another thread had the team
+    with team.TeamLease(2):  # while another thread had the team
         child = multiprocessing.get_context("fork").Process(target=_product_in_child, args=(a, b, wanted))
         child.start()
     child.join(DEADLINE)

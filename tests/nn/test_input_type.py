@@ -31,8 +31,8 @@ from dl4jlegacy.nn.fitting.gradient_check import GradientCheckUtil
 from dl4jlegacy.nn.layers.layer import Layer
 from dl4jlegacy.scaleout import Conf
 from dl4jlegacy.scaleout.state.job import decode_work, encode_work
-from dl4jlegacy.training import data as run_data
 from dl4jlegacy.training import prepare as training
+from dl4jlegacy.training import run_data
 from dl4jlegacy.training.run import resolve
 
 RNG = np.random.default_rng(3)

@@ -19,7 +19,7 @@ from dl4jlegacy.scaleout.protocol import NewModel
 from dl4jlegacy.scaleout.state.aggregate import PARAMS
 from dl4jlegacy.scaleout.state.job import Result
 from dl4jlegacy.storage.folders import LocalFolder
-from dl4jlegacy.ui.sources import FolderSource
+from dl4jlegacy.ui.run_sources import FolderSource
 from tests.support.dashboards import served
 
 

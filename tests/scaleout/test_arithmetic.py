@@ -27,8 +27,13 @@ from dl4jlegacy.nn.compiling import compile_ahead
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.persistence.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
-from dl4jlegacy.scaleout.workers import arithmetic as compute
-from dl4jlegacy.scaleout.workers.arithmetic import ARITHMETIC, RunArithmetic, check_same_arithmetic, compute_for_worker
+from dl4jlegacy.scaleout.workers import device_choice as compute
+from dl4jlegacy.scaleout.workers.device_choice import (
+    ARITHMETIC,
+    RunArithmetic,
+    check_same_arithmetic,
+    compute_for_worker,
+)
 from dl4jlegacy.training.run import resolve
 from tests.kernels.test_arithmetic import OTHER_CORE
 from tests.support import REPOSITORY

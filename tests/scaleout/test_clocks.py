@@ -14,7 +14,7 @@ import pytest
 from dl4jlegacy.cluster.runner import ActorNetworkRunner
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.hazelcast import store as hazelcast_store
-from dl4jlegacy.scaleout.hazelcast.patience import Patience
+from dl4jlegacy.scaleout.hazelcast.retry_deadline import RetryDeadline
 from dl4jlegacy.scaleout.monitoring.outcome import RunStatus
 from dl4jlegacy.scaleout.protocol import Limits
 from dl4jlegacy.scaleout.state.aggregate import CollectingAggregator
@@ -27,7 +27,7 @@ TIMES_OF_DAY = {
     "dl4jlegacy.storage.s3.session": {"time.time"},  # launch times and prices, which Amazon's clock gives
     "dl4jlegacy.cli.commands.runs": {"time.time"},  # how long ago a run began, for people
     "dl4jlegacy.cli.terminal.watch": {"time.time"},  # when a run was seen, for people
-    "dl4jlegacy.cluster.names": {"time.time"},  # when a run began, for people
+    "dl4jlegacy.cluster.run_names": {"time.time"},  # when a run began, for people
     "dl4jlegacy.doctor.network": {"time.time"},  # whether this machine's clock is that of a server
     "dl4jlegacy.observing.events": {"time.time"},  # when something happened, for people
     "dl4jlegacy.observing.tensorboard": {"time.time"},  # when a point was written; names of files, in their order
@@ -36,7 +36,7 @@ TIMES_OF_DAY = {
     "dl4jlegacy.scaleout.persistence.journal": {"time.time"},  # when something happened, for people
     "dl4jlegacy.scaleout.phases": {"time.time"},  # when phases began, for people
     "dl4jlegacy.scaleout.zookeeper.session": {"time.time"},  # whether this machine's clock is that of the servers
-    "dl4jlegacy.ui.sources": {"time.time"},  # for how long a folder has had no news, which nobody else can tell
+    "dl4jlegacy.ui.run_sources": {"time.time"},  # for how long a folder has had no news, which nobody else can tell
     "dl4jlegacy.ui.watcher": {"time.time"},  # when a run was looked at, for people
 }
 """Which modules may ask what time of day it is, and why."""
@@ -48,7 +48,7 @@ CLOCKS = {"time.time", "time.time_ns", "time.clock_gettime", "time.ctime", "time
 COMPARED = {
     (
         "dl4jlegacy.cli.commands.inspect",
-        "left[0].time <= entry.time",
+        "states[0].time <= entry.time",
     ): "for people: between which versions a state is shown",
     (
         "dl4jlegacy.cli.commands.runs",
@@ -63,12 +63,17 @@ COMPARED = {
     ("dl4jlegacy.scaleout.phases", "time.time() - time.monotonic()"): "for people: where a process is put on the axis "
     "that a page shows; the page says that it is as good as the clocks are",
     (
-        "dl4jlegacy.ui.sources",
+        "dl4jlegacy.ui.run_sources",
         "max(run.last_news or 0.0, 0.0 if last is None else last.time)",
     ): "for people: when a folder had its last news",
-    ("dl4jlegacy.ui.sources", "time.time() - news"): "for people: for how long a folder has had no news, in minutes",
-    ("dl4jlegacy.ui.sources", "max([record.beat for record in records], default=0.0)"): "for people: when there was a "
-    "last sign of life",
+    (
+        "dl4jlegacy.ui.run_sources",
+        "time.time() - news",
+    ): "for people: minutes without news in a folder",
+    (
+        "dl4jlegacy.ui.run_sources",
+        "max([record.beat for record in records], default=0.0)",
+    ): "for people: when there was a last sign of life",
 }
 """What compares a time of day with another one, which may be of another machine, and why it may: it decides nothing."""
 OF_DAY = {"time", "began", "beat", "last_news", "st_mtime", "st_mtime_ns"}
@@ -181,7 +186,7 @@ def wall_clock(monkeypatch: pytest.MonkeyPatch) -> WallClock:
 def tracker(monkeypatch: pytest.MonkeyPatch) -> hazelcast_store.HazelcastStateTracker:
     """The tracker that a cluster's processes use, with its clock, over a store in this process."""
     store = MemoryStore()
-    store.patience, store.traffic, store.memory = Patience("here:1", 20.0), lambda: (0, 0), lambda: None
+    store.patience, store.traffic, store.memory = RetryDeadline("here:1", 20.0), lambda: (0, 0), lambda: None
     monkeypatch.setattr(hazelcast_store, "HazelcastStore", lambda *args, **given: store)
     return hazelcast_store.HazelcastStateTracker("here:1", cluster_name="c", run="r", secret=None)
 

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 from dl4jlegacy.arrays import wire
-from dl4jlegacy.scaleout.state import copies as copies_module
-from dl4jlegacy.scaleout.state.copies import SHARE, Copied, HostCopies
+from dl4jlegacy.scaleout.state import state_cache as copies_module
+from dl4jlegacy.scaleout.state.state_cache import SHARE, Copied, HostCopies
 from tests.support import REPOSITORY
 
 FIRST, SECOND, THIRD, FOURTH = (f"update/{round_}/3/w-1.{round_}" for round_ in (7, 8, 9, 10))
 DIES = """
 import os, sys
 from pathlib import Path
-from dl4jlegacy.scaleout.state.copies import HostCopies
+from dl4jlegacy.scaleout.state.state_cache import HostCopies
 HostCopies(sys.argv[1], "dead-1-00000000", Path(sys.argv[2])).keep(3, sys.argv[3], sys.argv[4].encode())
 os._exit(9)
 """

@@ -16,7 +16,7 @@ from dl4jlegacy.scaleout.protocol.frames import sweep
 from dl4jlegacy.scaleout.state.envelope import Envelope
 from dl4jlegacy.scaleout.state.records import HEAD, Head, Keys, Manifest, WorkerRecord, encode_record
 from dl4jlegacy.scaleout.state.store import Buffer, MemoryStore
-from dl4jlegacy.scaleout.state.untrusted import ForeignValues
+from dl4jlegacy.scaleout.state.untrusted import UntrustedKeys
 from dl4jlegacy.scaleout.tracker import StateTracker, drive
 from dl4jlegacy.system.clock import RunningClock
 from tests.scaleout.protocol.test_protocol import network_work
@@ -140,7 +140,7 @@ def test_a_hundred_thousand_foreign_keys_end_nothing_and_are_removed(
 
 
 def test_a_foreign_value_is_reported_once_and_many_as_totals(caplog: pytest.LogCaptureFixture):
-    foreign = ForeignValues()
+    foreign = UntrustedKeys()
     for key in [*(f"log/{number}" for number in range(20_000)), *["head"] * 80_000]:
         foreign.note(key, f"{key} is refused")
     told = [record.getMessage() for record in caplog.records]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from dl4jlegacy.scaleout.persistence.lines import LinesFile, LinesKeeper
+from dl4jlegacy.scaleout.persistence.jsonl import JsonlFile, JsonlWriter
 from dl4jlegacy.storage.folders import LocalFolder
 
 
@@ -31,8 +31,8 @@ class Rests(threading.Event):
 
 
 def test_between_two_writes_it_rests_however_fast_they_are_and_every_record_is_kept(tmp_path: Path) -> None:
-    file = LinesFile(LocalFolder(tmp_path), "records.jsonl", Record, "the records")
-    keeper = LinesKeeper(file)
+    file = JsonlFile(LocalFolder(tmp_path), "records.jsonl", Record, "the records")
+    keeper = JsonlWriter(file)
     keeper._closed = rests = Rests()
     for number in range(3):
         rests.begun.clear()

@@ -38,7 +38,7 @@ from dl4jlegacy.scaleout.plan import Phase, Plan
 from dl4jlegacy.scaleout.state.records import WorkerRecord
 from dl4jlegacy.scaleout.tracker import StateTracker
 from dl4jlegacy.training.progress import status_line
-from dl4jlegacy.ui.sources import TrackerState
+from dl4jlegacy.ui.run_sources import TrackerState
 from dl4jlegacy.ui.view import Reading
 from dl4jlegacy.ui.watcher import Watcher
 from tests.scaleout.test_monitor import Watched

@@ -29,7 +29,7 @@ from dl4jlegacy.scaleout.monitoring.stats import (
 )
 from dl4jlegacy.scaleout.monitoring.stats_page import histogram, stats_page
 from dl4jlegacy.scaleout.monitoring.stats_trace import chrome_trace
-from dl4jlegacy.scaleout.persistence.lines import MOST_WAITING
+from dl4jlegacy.scaleout.persistence.jsonl import MOST_WAITING
 from dl4jlegacy.scaleout.phases import NO_PHASES, PHASES, EventStats, PhaseRecorder
 from dl4jlegacy.scaleout.scoring import ValidationConf
 from dl4jlegacy.scaleout.state.records import Keys, encode_record

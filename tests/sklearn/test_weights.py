@@ -18,7 +18,7 @@ from dl4jlegacy import Adam, DenseLayer, MultiLayerConfiguration, MultiLayerNetw
 from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.datasets.dataset import DataSet, one_hot
 from dl4jlegacy.sklearn import DL4JClassifier, DL4JRegressor
-from dl4jlegacy.sklearn.weights import weighted
+from dl4jlegacy.sklearn.sample_weights import weighted
 
 QUICK: dict[str, Any] = {"hidden_layer_sizes": (8,), "epochs": 4, "random_state": 3}
 X, Y = datasets.load_iris(return_X_y=True)

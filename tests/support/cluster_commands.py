@@ -26,7 +26,7 @@ from dl4jlegacy.scaleout.protocol import NAMES, listed_runs
 from dl4jlegacy.scaleout.state.records import Head
 from dl4jlegacy.scaleout.tracker import StateTracker
 from dl4jlegacy.scaleout.zookeeper import ZooKeeperSession
-from dl4jlegacy.scaleout.zookeeper.rights import CLOCK, ENDED, ROOT
+from dl4jlegacy.scaleout.zookeeper.permissions import CLOCK, ENDED, ROOT
 from dl4jlegacy.services import ServicesState
 from tests.support import REPOSITORY
 from tests.support.progress_lines import without_progress

@@ -34,9 +34,9 @@ from dl4jlegacy.system.listening import bind
 from dl4jlegacy.ui.endpoints import Panel
 from dl4jlegacy.ui.evaluation import EvaluationView
 from dl4jlegacy.ui.guard import Policy
-from dl4jlegacy.ui.models import Model, newest_of
+from dl4jlegacy.ui.run_models import Model, newest_of
+from dl4jlegacy.ui.run_sources import Source, TrackerState
 from dl4jlegacy.ui.server import Dashboard
-from dl4jlegacy.ui.sources import Source, TrackerState
 from dl4jlegacy.ui.view import Reading
 from dl4jlegacy.ui.watcher import Watcher
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from dl4jlegacy.scaleout.state.copies import Copied
+from dl4jlegacy.scaleout.state.state_cache import Copied
 
 __all__ = ["HostileCopies"]
 

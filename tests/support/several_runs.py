@@ -21,7 +21,7 @@ from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.state.aggregate import CollectingAggregator
 from dl4jlegacy.scaleout.state.job import CollectionJobIterator, Result
 from dl4jlegacy.scaleout.state.records import HEAD, Head, decode_record, keyspace
-from dl4jlegacy.scaleout.state.untrusted import ForeignValues
+from dl4jlegacy.scaleout.state.untrusted import UntrustedKeys
 from dl4jlegacy.scaleout.strategies import create_router
 from dl4jlegacy.system.clock import Clock, RunningClock
 from tests.support.simulator import Machines, SimulatedStore
@@ -48,7 +48,7 @@ class Keyspace:
 
     def __init__(self, store: SimulatedStore, space: str) -> None:
         self._store, self._prefix = store, f"{space}:"
-        self.foreign = ForeignValues()
+        self.foreign = UntrustedKeys()
 
     def __getattr__(self, operation: str) -> Callable[..., Any]:
         """Return an operation on a key, which is moved into the keyspace."""

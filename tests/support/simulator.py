@@ -29,7 +29,8 @@ from dl4jlegacy.arrays.wire import digest
 from dl4jlegacy.errors import CheckpointError
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.plan import Plan, SlotPlan
-from dl4jlegacy.scaleout.protocol import closing, frames, leasing, watch
+from dl4jlegacy.scaleout.protocol import closing, frames, leasing
+from dl4jlegacy.scaleout.protocol import slot_watch as watch
 from dl4jlegacy.scaleout.protocol.frames import keys_of
 from dl4jlegacy.scaleout.scoring import Scoring
 from dl4jlegacy.scaleout.state.aggregate import JobAggregator, ValidationAggregation, aggregate, aggregation_tree
@@ -46,7 +47,7 @@ from dl4jlegacy.scaleout.state.records import (
     covered,
     decode_record,
 )
-from dl4jlegacy.scaleout.state.untrusted import ForeignValues
+from dl4jlegacy.scaleout.state.untrusted import UntrustedKeys
 from dl4jlegacy.scaleout.strategies import WorkRouter, create_router
 from dl4jlegacy.system.clock import Clock, RunningClock
 from tests.support.chain_observer import ChainObserver
@@ -87,7 +88,7 @@ class SimulatedStore:
         self.now: dict[str, bytes] = {}
         self.before: dict[str, bytes | None] = {}
         self.operations = 0
-        self.foreign = ForeignValues()
+        self.foreign = UntrustedKeys()
 
     def _write(self, key: str, value: Any) -> None:
         self.before[key] = self.now.get(key)

@@ -20,8 +20,8 @@ from dl4jlegacy.errors import CheckpointError, ConfError, NotAuthorisedError, Us
 from dl4jlegacy.scaleout.monitoring.silence import Silence
 from dl4jlegacy.system.listening import bind, url_of
 from dl4jlegacy.ui.guard import Policy, refusal
+from dl4jlegacy.ui.run_sources import FolderSource, LocalSource
 from dl4jlegacy.ui.server import TOKEN, TOKEN_FILE, policy_for
-from dl4jlegacy.ui.sources import FolderSource, LocalSource
 from dl4jlegacy.ui.view import history_points
 from dl4jlegacy.ui.watcher import Watcher, rest_after
 from tests.support import REPOSITORY

@@ -15,9 +15,9 @@ import openapi_spec_validator
 import pytest
 
 from dl4jlegacy.errors import TrackerError
-from dl4jlegacy.ui import legacy
+from dl4jlegacy.ui import legacy_routes as legacy
+from dl4jlegacy.ui.run_sources import FolderSource
 from dl4jlegacy.ui.server import ENDPOINTS
-from dl4jlegacy.ui.sources import FolderSource
 from tests.support.dashboards import HOSTILE, KeptRun, TrackedRun, bearer, history, served
 
 HOSTILE_VALUES = [

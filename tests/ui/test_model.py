@@ -27,8 +27,8 @@ from dl4jlegacy.ui.evaluation import evaluate_newest
 from dl4jlegacy.ui.model_api import thinned
 from dl4jlegacy.ui.model_view import ImageView, filters_of, network_view, parameter_views, shape_of_images
 from dl4jlegacy.ui.model_watcher import ModelWatcher
-from dl4jlegacy.ui.models import FolderModels, Model, network_of, newest_of
-from dl4jlegacy.ui.sources import FolderSource
+from dl4jlegacy.ui.run_models import FolderModels, Model, network_of, newest_of
+from dl4jlegacy.ui.run_sources import FolderSource
 from dl4jlegacy.ui.watcher import Watcher
 from tests.nn.test_summary import every_vertex
 from tests.support.dashboards import TrackedRun, bearer, served

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from dl4jlegacy.scaleout.state.records import WorkerRecord
-from dl4jlegacy.ui.sources import FolderSource
+from dl4jlegacy.ui.run_sources import FolderSource
 from tests.support.browser import Browser, shows, text_of
 from tests.support.dashboards import HOSTILE, KeptRun, TrackedRun, history, link_to, served, small_conf
 from tests.ui.test_model import trained

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dl4jlegacy.cluster.address import ClusterAddress
     from dl4jlegacy.scaleout.tracker import StateTracker
     from dl4jlegacy.training.run import Run
-    from dl4jlegacy.ui.sources import Source
+    from dl4jlegacy.ui.run_sources import Source
 
 __all__ = ["add_commands", "cluster_source", "dashboard", "in_browser", "local_source"]
 
@@ -82,7 +82,7 @@ def _source(
 ) -> Source:
     """Return the source of the run to show; raises ``Dl4jError`` if there is no run."""
     if folder is not None:
-        from dl4jlegacy.ui.sources import FolderSource
+        from dl4jlegacy.ui.run_sources import FolderSource
 
         if zookeeper is not None and "DL4J_ZOOKEEPER" not in os.environ:
             raise UsageError("give either the folder of a run, or the --zookeeper in which it is registered")
@@ -141,7 +141,7 @@ def in_browser(options: ObservedTrainOptions, source: Callable[[], Source]) -> I
 
 def local_source(run: Run, tracker: StateTracker) -> Source:
     """Return the source of a run in this process."""
-    from dl4jlegacy.ui.sources import LocalSource
+    from dl4jlegacy.ui.run_sources import LocalSource
 
     return LocalSource(tracker, run.conf, run.plan)
 

@@ -171,7 +171,7 @@ def _evaluate_by(options: EvaluateOptions) -> Evaluate:
 
     cluster = _cluster(options)
     if cluster is not None:
-        from dl4jlegacy.cluster.inference import evaluate_on_cluster
+        from dl4jlegacy.cluster.shared_inference import evaluate_on_cluster
 
         return functools.partial(evaluate_on_cluster, **cluster)
     if options.workers is None:
@@ -216,13 +216,13 @@ def _predicted(
     from dl4jlegacy.models.prediction import predict_blocks, replicas
 
     if cluster is not None:
-        from dl4jlegacy.cluster.inference import predict_on_cluster
+        from dl4jlegacy.cluster.shared_inference import predict_on_cluster
 
         return predict_on_cluster(model, blocks, **cluster)
     if options.workers is None or options.workers == 1:
         return predict_blocks([model.answer], blocks, model.answers)
     from dl4jlegacy.scaleout.conf import Conf
-    from dl4jlegacy.scaleout.workers.arithmetic import resolve_compute
+    from dl4jlegacy.scaleout.workers.device_choice import resolve_compute
 
     compute = resolve_compute(Conf(device=options.device or ""))[1]
     return predict_blocks(replicas(model, compute, options.workers), blocks, model.answers)

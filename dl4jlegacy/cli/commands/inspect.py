@@ -19,7 +19,7 @@ from dl4jlegacy.cli.options.values import seconds
 from dl4jlegacy.cli.outputs.answer import Answer
 from dl4jlegacy.errors import TrackerError, UsageError, counted
 from dl4jlegacy.system.console import emit, open_console
-from dl4jlegacy.system.decoding import described
+from dl4jlegacy.system.decoding import decodable
 from dl4jlegacy.system.strict_json import to_json
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ def _status_fields(
 def _plan(found: Any) -> Plan:
     from dl4jlegacy.scaleout.plan import Plan
 
-    return msgspec.convert(found, described(Plan))
+    return msgspec.convert(found, decodable(Plan))
 
 
 def _worker(record: WorkerRecord, gone: Mapping[str, str]) -> dict[str, Any]:

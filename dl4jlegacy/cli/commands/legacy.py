@@ -184,8 +184,8 @@ def _run(arguments: list[str]) -> None:
     from dl4jlegacy.cli.terminal.progress import show_training
     from dl4jlegacy.nn import zoo
     from dl4jlegacy.scaleout.conf import Conf
-    from dl4jlegacy.training import data as run_data
     from dl4jlegacy.training import prepare as training
+    from dl4jlegacy.training import run_data
     from dl4jlegacy.training.run import resolve
 
     args = _parser().parse_args(arguments)

@@ -91,8 +91,8 @@ def _resume_folder(options: ObservedResumeOptions, content: bytes, observers: Se
     """Continue a run from its checkpoints, in this process; ``content`` is that of its ``conf.json``."""
     from dl4jlegacy.storage import paths as storage
     from dl4jlegacy.system import files
-    from dl4jlegacy.training import data as run_data
     from dl4jlegacy.training import prepare as training
+    from dl4jlegacy.training import run_data
     from dl4jlegacy.training.run import resolve
 
     folder = options.run if storage.is_remote(options.run) else str(files.expand(options.run))

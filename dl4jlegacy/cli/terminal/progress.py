@@ -26,7 +26,7 @@ from dl4jlegacy.scaleout.monitoring.outcome import RunStatus
 from dl4jlegacy.scaleout.monitoring.run_state import GOES_ON
 from dl4jlegacy.scaleout.monitoring.speed import Speed
 from dl4jlegacy.scaleout.persistence.journal import JournalEntry
-from dl4jlegacy.scaleout.workers.arithmetic import use_device
+from dl4jlegacy.scaleout.workers.device_choice import use_device
 from dl4jlegacy.system.console import emit, error_fields, open_console
 from dl4jlegacy.system.exits import Stopped
 from dl4jlegacy.system.strict_json import to_json

@@ -37,7 +37,7 @@ from dl4jlegacy.datasets.tables.transforms import (
 )
 from dl4jlegacy.datasets.text.unseen_words import UnseenWords
 from dl4jlegacy.errors import ConfError, DataError, counted, nearest
-from dl4jlegacy.system.decoding import described
+from dl4jlegacy.system.decoding import decodable
 
 __all__ = ["TransformProcess", "TransformedTables", "no_answer"]
 
@@ -180,7 +180,7 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     def from_json(text: str | bytes) -> TransformProcess:
         """Return what ``to_json`` wrote; raises ``ConfError``."""
         try:
-            return msgspec.json.decode(text, type=described(TransformProcess))
+            return msgspec.json.decode(text, type=decodable(TransformProcess))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
             raise ConfError(f"not a schema: {exc}") from exc
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
-from dl4jlegacy.kernels import responses
+from dl4jlegacy.kernels import lrn as responses
 from dl4jlegacy.kernels.cuda.launch import Launcher
 from dl4jlegacy.kernels.numpy.tiles import POOLINGS
 

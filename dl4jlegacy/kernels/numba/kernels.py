@@ -18,10 +18,10 @@ from dl4jlegacy.errors import ConfError, ShapeError, nearest
 from dl4jlegacy.kernels.elementary import integer_power, use_compiled
 from dl4jlegacy.kernels.numba import elementary, layers, rice, sampling, threshold, updaters
 from dl4jlegacy.kernels.numba import vectors as numba_vectors
+from dl4jlegacy.kernels.numba.lrn import response_backward, response_forward
 from dl4jlegacy.kernels.numba.pooling import channel_backward, pool_backward, pool_forward, tile, untile
 from dl4jlegacy.kernels.numba.product import matmul
 from dl4jlegacy.kernels.numba.recurrent import lstm_backward, lstm_forward
-from dl4jlegacy.kernels.numba.responses import response_backward, response_forward
 from dl4jlegacy.kernels.numba.tiles import (
     conv_backward_input,
     conv_backward_weights,

@@ -29,7 +29,6 @@ from dl4jlegacy.errors import ShapeError
 from dl4jlegacy.kernels import threads
 from dl4jlegacy.kernels.numba import team
 from dl4jlegacy.kernels.numba.compile import compile_cached, has_wide_registers, helper
-from dl4jlegacy.kernels.numba.handing import MOST, NUMBERS, call, get, job, put, share_out, typical
 from dl4jlegacy.kernels.numba.product_blocks import (
     ALL,
     BESIDE,
@@ -42,6 +41,7 @@ from dl4jlegacy.kernels.numba.product_blocks import (
     turn,
 )
 from dl4jlegacy.kernels.numba.scratch import Scratch
+from dl4jlegacy.kernels.numba.work_queue import MOST, NUMBERS, call, get, job, put, share_out, typical
 
 __all__ = ["matmul"]
 
@@ -365,7 +365,7 @@ def matmul(a: Array, b: Array, out: Array, accumulate: bool = False, choice: int
     if scratch is None:
         scratch = _scratch_of(char)
     if parts > 1:
-        with team.hired(parts) as area:  # none if another thread has it
+        with team.TeamLease(parts) as area:  # none if another thread has it
             found = run(a, b, out, scratch, accumulate, choice, compute, area, parts)
     else:
         found = run(a, b, out, scratch, accumulate, choice, compute, 0, 1)

@@ -26,7 +26,7 @@ from numba import types
 from dl4jlegacy.kernels import threads
 from dl4jlegacy.kernels.host_memory import host_vector
 from dl4jlegacy.kernels.numba.compile import compile_cached
-from dl4jlegacy.kernels.numba.handing import (
+from dl4jlegacy.kernels.numba.work_queue import (
     ASLEEP,
     CORES,
     MOST,
@@ -42,7 +42,7 @@ from dl4jlegacy.kernels.numba.handing import (
 )
 from dl4jlegacy.system.service_threads import ServiceThread
 
-__all__ = ["hired", "run_all", "share_vectors"]
+__all__ = ["TeamLease", "run_all", "share_vectors"]
 
 _SCRATCH = 5 << 20  # bytes of memory that a worker packs into; pages that it never writes to take none
 _AWAKE = 1e-3  # seconds that a worker looks for work before it sleeps: longer than between two products of a network
@@ -149,8 +149,8 @@ class _Team:
 _team = _Team()
 
 
-class hired:  # noqa: N801  # reads as the function that it is to callers
-    """``with hired(threads) as area``: the area of the team's workers, one fewer than threads; 0: they are not free."""
+class TeamLease:
+    """``with TeamLease(threads) as area``: the area of the workers, one fewer than threads; 0: they are not free."""
 
     __slots__ = ("_count", "_team")
 
@@ -181,7 +181,7 @@ def run_all(tasks: list[Callable[[], None]]) -> None:
 
     Tasks must end by themselves: they are waited for without a deadline, like the call of a kernel.
     """
-    with hired(len(tasks)) as area:
+    with TeamLease(len(tasks)) as area:
         if len(tasks) > 1 and area:
             _share_tasks(tasks)
             return
@@ -203,7 +203,7 @@ def share_vectors(
     if not all(each.dtype == first.dtype and each.size == first.size and each.flags.c_contiguous for each in vectors):
         return None
     address, run = _address(share), _run_shared()
-    with hired(count) as area:
+    with TeamLease(count) as area:
         if not area:
             return None
         given = (*(each.ctypes.data for each in vectors), first.size, count)

@@ -20,7 +20,7 @@ from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.errors import ShapeError
 from dl4jlegacy.kernels.numba.compile import address_of, compile_cached, register_file
 from dl4jlegacy.kernels.numba.emission import call_block
-from dl4jlegacy.kernels.numba.planes import add_groups, expand_planes, pack_filters, pack_places, pool_row, put_blocks
+from dl4jlegacy.kernels.numba.packing import add_groups, expand_planes, pack_filters, pack_places, pool_row, put_blocks
 from dl4jlegacy.kernels.numba.product import matmul
 from dl4jlegacy.kernels.numba.scratch import Scratch
 from dl4jlegacy.kernels.numba.tile_blocks import forward_block, input_block, plane_sums, weights_block

@@ -13,7 +13,7 @@ import numpy as np
 from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.kernels.numba import team
 from dl4jlegacy.kernels.numba.compile import helper, kernel
-from dl4jlegacy.kernels.numba.handing import get, vector_at
+from dl4jlegacy.kernels.numba.work_queue import get, vector_at
 
 __all__ = [
     "adabelief",

@@ -14,6 +14,7 @@ import numpy as np
 from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
 from dl4jlegacy.kernels.elementary import integer_power, log, sine_and_cosine
+from dl4jlegacy.kernels.lrn import response_backward, response_forward
 from dl4jlegacy.kernels.numpy.recurrent import lstm_backward, lstm_forward
 from dl4jlegacy.kernels.numpy.rice import rice_decode, rice_encode
 from dl4jlegacy.kernels.numpy.threshold import threshold_decode, threshold_encode
@@ -30,7 +31,6 @@ from dl4jlegacy.kernels.numpy.tiles import (
     untile,
 )
 from dl4jlegacy.kernels.philox import BLOCK, uniforms
-from dl4jlegacy.kernels.responses import response_backward, response_forward
 
 __all__ = [
     "activation_backward_bias",

@@ -17,7 +17,7 @@ from msgspec import inspect
 
 from dl4jlegacy.errors import ConfError, closest, nearest
 from dl4jlegacy.nn.conf.yaml_text import YAMLError, check_bounds, load_yaml, write_yaml
-from dl4jlegacy.system.decoding import described
+from dl4jlegacy.system.decoding import decodable
 
 __all__ = ["decode_json", "decode_yaml", "encode_json", "encode_yaml", "load_yaml", "top_level_keys"]
 
@@ -79,7 +79,7 @@ def _decode(text: str | bytes, kind: type[T], language: str, parse: Callable[[An
     except (ValueError, YAMLError, RecursionError) as exc:
         raise ConfError(f"{kind.__name__}: this is no {language}: {_first_line(exc)}") from exc
     try:
-        conf = msgspec.convert(raw, described(kind), strict=strict, str_keys=True)
+        conf = msgspec.convert(raw, decodable(kind), strict=strict, str_keys=True)
         msgspec.json.encode(conf)  # text that came as "\\ud800" could be written nowhere
     except msgspec.ValidationError as exc:
         raise ConfError(f"{kind.__name__}: {_explain(str(exc), raw, kind)}") from exc

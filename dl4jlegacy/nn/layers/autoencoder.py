@@ -12,7 +12,7 @@ from dl4jlegacy.arrays.backend import Array, Scalar, get_array_module
 from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.nn.layers.feedforward import FeedForwardLayer, Params, ParamShapes, activate
-from dl4jlegacy.nn.layers.reconstruction import CANONICAL, check_pretrain_rate, mean_score, reconstruction_scores
+from dl4jlegacy.nn.layers.reconstruction_loss import CANONICAL, check_pretrain_rate, mean_score, reconstruction_scores
 from dl4jlegacy.nn.optimization.functions import ACTIVATIONS
 from dl4jlegacy.nn.optimization.losses import LOSSES
 from dl4jlegacy.nn.optimization.step import Step

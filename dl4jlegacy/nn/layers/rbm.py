@@ -13,7 +13,7 @@ from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.elementary import softplus, tanh
 from dl4jlegacy.nn.layers.feedforward import FeedForwardLayer, Params, ParamShapes
-from dl4jlegacy.nn.layers.reconstruction import check_pretrain_rate, mean_score, reconstruction_scores
+from dl4jlegacy.nn.layers.reconstruction_loss import check_pretrain_rate, mean_score, reconstruction_scores
 from dl4jlegacy.nn.optimization.losses import LOSSES
 from dl4jlegacy.nn.optimization.step import Step
 

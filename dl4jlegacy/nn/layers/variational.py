@@ -16,11 +16,11 @@ from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.elementary import exp, log
 from dl4jlegacy.nn.layers.feedforward import Backward, FeedForwardLayer, Params, ParamShapes, activate
-from dl4jlegacy.nn.layers.reconstruction import check_pretrain_rate
 from dl4jlegacy.nn.layers.reconstruction_distribution import (
     GaussianReconstructionDistribution,
     ReconstructionDistribution,
 )
+from dl4jlegacy.nn.layers.reconstruction_loss import check_pretrain_rate
 from dl4jlegacy.nn.optimization.functions import ACTIVATIONS
 from dl4jlegacy.nn.optimization.step import Step
 from dl4jlegacy.nn.optimization.weights import fill_weights

@@ -28,12 +28,12 @@ from dl4jlegacy.scaleout.monitoring.outcome import Outcome
 from dl4jlegacy.scaleout.monitoring.stats import StatsSender
 from dl4jlegacy.scaleout.phases import NO_PHASES, EventStats, PhaseRecorder
 from dl4jlegacy.scaleout.plan import Plan
-from dl4jlegacy.scaleout.state.copies import HostCopies
 from dl4jlegacy.scaleout.state.job import JobIterator
 from dl4jlegacy.scaleout.state.records import Failure
+from dl4jlegacy.scaleout.state.state_cache import HostCopies
 from dl4jlegacy.scaleout.strategies import RowAveragingWorkRouter, WorkRouter
 from dl4jlegacy.scaleout.tracker import StateTracker
-from dl4jlegacy.scaleout.workers.arithmetic import Compute, OnDevice, host_kernels
+from dl4jlegacy.scaleout.workers.device_choice import Compute, OnDevice, host_kernels
 from dl4jlegacy.scaleout.workers.measured import MeasuredJobs, MeasuredPerformer
 from dl4jlegacy.scaleout.workers.perform import MultiLayerNetworkPerformer, WorkerPerformer
 from dl4jlegacy.scaleout.workers.plugins import PerformerFactory, checked, find_performer, find_router

@@ -32,11 +32,11 @@ from typing import Any, TypeVar
 
 from dl4jlegacy.errors import NotAuthorisedError, TrackerClosedError, TrackerError, TrackerLostError, UsageError
 from dl4jlegacy.scaleout.hazelcast.link import DisturbedError, HazelcastLink, LateError, Reply
-from dl4jlegacy.scaleout.hazelcast.patience import Patience
+from dl4jlegacy.scaleout.hazelcast.retry_deadline import RetryDeadline
 from dl4jlegacy.scaleout.state.envelope import Envelope
 from dl4jlegacy.scaleout.state.records import keyspace
 from dl4jlegacy.scaleout.state.store import Buffer
-from dl4jlegacy.scaleout.state.untrusted import ForeignValues
+from dl4jlegacy.scaleout.state.untrusted import UntrustedKeys
 from dl4jlegacy.scaleout.tracker import Memory, StateTracker
 from dl4jlegacy.system.clock import SLICE_SECONDS, Deadline
 
@@ -105,11 +105,11 @@ class HazelcastStore:
         self._cluster_name, self._deadline = cluster_name, deadline_seconds
         self.on_refused: Callable[[str, str], None] = lambda key, reason: None
         """Told of each value that is refused, on the reader's thread: its key, and why."""
-        self.foreign = ForeignValues()
+        self.foreign = UntrustedKeys()
         self._closed = threading.Event()
         self._signers = ThreadPoolExecutor(_SIGNERS, "dl4j-signer")  # threads start when they are needed
         self._link = HazelcastLink(_addresses(address), cluster_name, self.map_name)
-        self.patience = Patience(self._link.where, deadline_seconds)
+        self.patience = RetryDeadline(self._link.where, deadline_seconds)
         try:
             self._connect()
             self.patience.seconds = deadline_seconds if patience_seconds is None else patience_seconds

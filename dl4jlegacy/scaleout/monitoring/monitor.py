@@ -31,11 +31,10 @@ from dl4jlegacy.scaleout.links.liveness.failure_detector import (
     pid_of,
     process_of,
 )
+from dl4jlegacy.scaleout.links.liveness.liveness_server import LivenessServer
 from dl4jlegacy.scaleout.links.liveness.quorum import WORKER_TOPIC, Quorum
-from dl4jlegacy.scaleout.links.liveness.server import LivenessServer
 from dl4jlegacy.scaleout.links.mesh.messages import Messages
 from dl4jlegacy.scaleout.monitoring.last_master import NOBODY_LISTENS, dead_master
-from dl4jlegacy.scaleout.monitoring.leading import Leadership, StallGuard
 from dl4jlegacy.scaleout.monitoring.run_state import (
     AWAY_SECONDS,
     GONE,
@@ -51,6 +50,7 @@ from dl4jlegacy.scaleout.monitoring.run_state import (
 )
 from dl4jlegacy.scaleout.monitoring.run_summary import RunSummary, summarize
 from dl4jlegacy.scaleout.monitoring.stats import StatsCollector
+from dl4jlegacy.scaleout.monitoring.still_leader import Leadership, StallGuard
 from dl4jlegacy.scaleout.persistence.history import History, HistoryEntry, HistoryFile, add_shares
 from dl4jlegacy.scaleout.persistence.journal import (
     JOURNAL_TOPIC,
@@ -61,14 +61,14 @@ from dl4jlegacy.scaleout.persistence.journal import (
     JournalFile,
     JournalReader,
 )
-from dl4jlegacy.scaleout.persistence.lines import LinesKeeper
+from dl4jlegacy.scaleout.persistence.jsonl import JsonlWriter
 from dl4jlegacy.scaleout.protocol.failures import messages
 from dl4jlegacy.scaleout.protocol.poison import SUSPECTED
-from dl4jlegacy.scaleout.protocol.watch import ReissueReason
+from dl4jlegacy.scaleout.protocol.slot_watch import ReissueReason
 from dl4jlegacy.scaleout.state.records import Crash, Failure, Head, Keys, WorkerRecord
 from dl4jlegacy.scaleout.state.untrusted import shortened
 from dl4jlegacy.scaleout.tracker import StateTracker
-from dl4jlegacy.scaleout.workers.arithmetic import ARITHMETIC
+from dl4jlegacy.scaleout.workers.device_choice import ARITHMETIC
 from dl4jlegacy.storage.folders import LinesFolder
 from dl4jlegacy.system.clock import RUNNING
 from dl4jlegacy.system.exits import exits_as_errors
@@ -154,7 +154,7 @@ class ClusterMonitor:
         """Where the statistics of all processes come together; None: none are collected."""
         self.messages: Messages | None = None
         """The committed messages at hand, if this process takes part in the mesh of the run."""
-        self._keeper: LinesKeeper[JournalEntry] | None = None
+        self._keeper: JsonlWriter[JournalEntry] | None = None
         self._news: deque[JournalEntry] = deque(maxlen=MOST_ENTRIES)
         self._on_news: Callable[[Sequence[JournalEntry]], None] = lambda entries: None
         self._has_begun = self._is_set_up = False
@@ -216,7 +216,7 @@ class ClusterMonitor:
             on_news: called with new entries of the journal, on the monitor's thread: it must only enqueue.
         """
         if self._folder is not None:
-            self._keeper = LinesKeeper(JournalFile(self._folder))
+            self._keeper = JsonlWriter(JournalFile(self._folder))
             self._guarded(self._go_on_after_copy)
             self._guarded(lambda: self._keep(Journal.read(self._tracker)))
         self.journal.write("master_took_over" if self._takes_over else "run_began", run=self._conf.run)

@@ -21,7 +21,7 @@ from dl4jlegacy.scaleout.persistence.journal import JournalEntry
 from dl4jlegacy.scaleout.phases import EventStats
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol import NewModel
-from dl4jlegacy.scaleout.protocol.watch import ReissueReason
+from dl4jlegacy.scaleout.protocol.slot_watch import ReissueReason
 from dl4jlegacy.scaleout.state.job import Result
 from dl4jlegacy.scaleout.state.records import Failure, Head, WorkerRecord
 from dl4jlegacy.scaleout.state.store import Buffer

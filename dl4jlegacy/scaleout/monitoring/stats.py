@@ -27,7 +27,7 @@ import msgspec
 
 from dl4jlegacy.errors import CheckpointError, Dl4jError, TrackerClosedError
 from dl4jlegacy.scaleout import protocol
-from dl4jlegacy.scaleout.persistence.lines import MOST_WAITING, LinesFile, LinesKeeper
+from dl4jlegacy.scaleout.persistence.jsonl import MOST_WAITING, JsonlFile, JsonlWriter
 from dl4jlegacy.scaleout.phases import PHASES, EventStats, PhaseRecorder
 from dl4jlegacy.scaleout.state.records import Keys, encode_record
 from dl4jlegacy.scaleout.state.store import Buffer
@@ -35,7 +35,7 @@ from dl4jlegacy.scaleout.tracker import StateTracker, drive
 from dl4jlegacy.storage.folders import LinesFolder
 from dl4jlegacy.system import files
 from dl4jlegacy.system.clock import Clock
-from dl4jlegacy.system.decoding import described
+from dl4jlegacy.system.decoding import decodable
 from dl4jlegacy.system.service_threads import ServiceThread
 
 __all__ = [
@@ -180,7 +180,7 @@ def duration(seconds: float) -> str:
 # -- in a file ---------------------------------------------------------------------------------------------------------
 
 
-class StatsFile(LinesFile[EventStats]):
+class StatsFile(JsonlFile[EventStats]):
     """The events in a run's folder, one a line."""
 
     NAME = "stats.jsonl"
@@ -213,7 +213,7 @@ class StatsFile(LinesFile[EventStats]):
 def read_lines(place: str, lines: Iterable[bytes]) -> TrainingStats:
     """Return the statistics in the lines of a file; raises ``CheckpointError`` if none of them is an event."""
     events, damaged = [], 0
-    decoder = msgspec.json.Decoder(described(EventStats))
+    decoder = msgspec.json.Decoder(decodable(EventStats))
     for line in lines:
         try:
             event = decoder.decode(line)
@@ -247,11 +247,11 @@ class StatsCollector:
     def __init__(self, folder: LinesFolder | None) -> None:
         self._lock = threading.Lock()
         self._newest: deque[EventStats] = deque(maxlen=MOST_KEPT)
-        self._keeper = None if folder is None else LinesKeeper(StatsFile(folder))
+        self._keeper = None if folder is None else JsonlWriter(StatsFile(folder))
         self._taken: dict[str, tuple[Buffer, int]] = {}  # what is in the tracker still: its value, when it is written
 
     def add(self, events: Sequence[EventStats]) -> int:
-        """Keep events, and have them written soon; does not wait. Returns as ``LinesKeeper.add``; 0: there is no file.
+        """Keep events, and have them written soon; does not wait. Returns as ``JsonlWriter.add``; 0: there is no file.
 
         Thread-safe, as ``stats`` is; ``gather`` and ``close`` are for one thread at a time.
         """

@@ -42,7 +42,7 @@ from dl4jlegacy.scaleout.state.job import Result
 from dl4jlegacy.scaleout.state.records import Best, Head, Manifest
 from dl4jlegacy.scaleout.state.store import Buffer
 from dl4jlegacy.storage.folders import Folder, LocalFolder
-from dl4jlegacy.system.decoding import described
+from dl4jlegacy.system.decoding import decodable
 from dl4jlegacy.system.strict_json import to_json
 
 __all__ = ["CheckpointStore", "RunIdentity", "with_fingerprint"]
@@ -285,7 +285,7 @@ class CheckpointStore:
                     CheckpointError, FileNotFoundError, KeyError, TypeError, msgspec.ValidationError
                 ):
                     body = self._manifest(version)
-                    if best.is_same(msgspec.convert(body["head"], described(Head)).best):
+                    if best.is_same(msgspec.convert(body["head"], decodable(Head)).best):
                         return self._frame(body["best"], body["best"])
             except OSError as exc:
                 unread = exc
@@ -337,7 +337,7 @@ class CheckpointStore:
         """Return the head of the newest good manifest as it was written, its model unread; None if there is none."""
         for version in self.versions():
             with contextlib.suppress(CheckpointError, OSError, KeyError, msgspec.ValidationError):
-                return msgspec.convert(_verified(self.folder.read(self._files(version)[1]))["head"], described(Head))
+                return msgspec.convert(_verified(self.folder.read(self._files(version)[1]))["head"], decodable(Head))
         return None
 
     def made_with(self, field: str = "arithmetic") -> dict[str, str]:
@@ -373,7 +373,7 @@ class CheckpointStore:
         manifest = self._files(version)[1]
         with _as_checkpoint_error(manifest):
             body = self._manifest(version)
-            head = msgspec.convert(body["head"], described(Head))
+            head = msgspec.convert(body["head"], decodable(Head))
             frame = self._frame(body["model"], body)
             if head.best is not None:
                 self._frame(body["best"], body["best"])

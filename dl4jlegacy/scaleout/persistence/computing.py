@@ -28,7 +28,7 @@ from dl4jlegacy.scaleout.state.job import Job, Result
 from dl4jlegacy.scaleout.state.records import Crash, Head, covered, fold_number
 from dl4jlegacy.scaleout.workers.perform import WorkerPerformer
 from dl4jlegacy.scaleout.workers.plugins import PerformerFactory
-from dl4jlegacy.system.decoding import described
+from dl4jlegacy.system.decoding import decodable
 
 __all__ = ["Computing", "noted"]
 
@@ -173,7 +173,7 @@ def _open(path: Path) -> int | None:
 
 def _read(fd: int | None) -> _Noted:
     try:
-        return msgspec.json.decode(b"" if fd is None else os.pread(fd, _NBYTES, 0), type=described(_Noted))
+        return msgspec.json.decode(b"" if fd is None else os.pread(fd, _NBYTES, 0), type=decodable(_Noted))
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _Noted()
 

@@ -15,7 +15,7 @@ import msgspec
 
 from dl4jlegacy.errors import CheckpointError
 from dl4jlegacy.nn.networks import NetworkConfiguration, learning_rate_at
-from dl4jlegacy.scaleout.persistence.lines import LinesFile, LinesKeeper
+from dl4jlegacy.scaleout.persistence.jsonl import JsonlFile, JsonlWriter
 from dl4jlegacy.scaleout.plan import PRETRAIN, Plan
 from dl4jlegacy.scaleout.protocol import NewModel
 from dl4jlegacy.scaleout.state.records import Figures
@@ -70,7 +70,7 @@ class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
     phase: str = ""
 
 
-class HistoryFile(LinesFile[HistoryEntry]):
+class HistoryFile(JsonlFile[HistoryEntry]):
     """The history in a run's folder."""
 
     NAME = "history.jsonl"
@@ -193,7 +193,7 @@ class History:
         self._changed_code = changed_code
         self._plan, self._clock, self._network = plan, clock, network
         self._began, self._last, self._version = time.time(), clock.now(), -1
-        self._keeper = None if folder is None else LinesKeeper(HistoryFile(folder))
+        self._keeper = None if folder is None else JsonlWriter(HistoryFile(folder))
         self.shares: dict[str, Share] = {}
         self.first_version: int | None = None
 

@@ -23,7 +23,7 @@ import msgspec
 
 from dl4jlegacy.errors import CheckpointError, Dl4jError
 from dl4jlegacy.scaleout import protocol
-from dl4jlegacy.scaleout.persistence.lines import LinesFile
+from dl4jlegacy.scaleout.persistence.jsonl import JsonlFile
 from dl4jlegacy.scaleout.protocol.frames import COUNTS
 from dl4jlegacy.scaleout.state.records import Failure, Keys, encode_record
 from dl4jlegacy.scaleout.state.untrusted import shortened
@@ -253,7 +253,7 @@ class JournalReader:
         self._entries.difference_update(old)
 
 
-class JournalFile(LinesFile[JournalEntry]):
+class JournalFile(JsonlFile[JournalEntry]):
     """A copy of a run's journal in its checkpoint folder, which outlives the tracker."""
 
     NAME = "journal.jsonl"
@@ -289,7 +289,7 @@ class JournalFile(LinesFile[JournalEntry]):
         return tuple({entry.key: entry for entry in records if entry.key not in written}.values())
 
     def wrote(self, records: Sequence[JournalEntry]) -> None:
-        """See ``LinesFile``."""
+        """See ``JsonlFile``."""
         assert self._written is not None
         self._written.update(entry.key for entry in records)
 

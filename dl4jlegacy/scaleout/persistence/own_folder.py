@@ -10,7 +10,7 @@ import msgspec
 
 from dl4jlegacy.errors import StorageError
 from dl4jlegacy.storage.folders import Folder, Lines, Mark
-from dl4jlegacy.system.decoding import described
+from dl4jlegacy.system.decoding import decodable
 
 __all__ = ["CONF", "NotYetThereError", "OwnFolder", "Whose", "whose"]
 
@@ -32,7 +32,7 @@ def whose(folder: Folder) -> Whose | None:
         OSError: that is unknown now. CloudError and its like: what a service says.
     """
     try:
-        return msgspec.json.decode(folder.read(CONF), type=described(Whose))
+        return msgspec.json.decode(folder.read(CONF), type=decodable(Whose))
     except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 

@@ -11,7 +11,7 @@ again.
 """
 
 from dl4jlegacy.scaleout.protocol.batch import issue_jobs
-from dl4jlegacy.scaleout.protocol.ends import End, end_in_grid, write_end
+from dl4jlegacy.scaleout.protocol.ended_runs import End, end_in_grid, write_end
 from dl4jlegacy.scaleout.protocol.events import (
     ABANDONED,
     DROPPED,
@@ -73,7 +73,7 @@ from dl4jlegacy.scaleout.protocol.master import (
     reopen,
     restore_end,
 )
-from dl4jlegacy.scaleout.protocol.names import (
+from dl4jlegacy.scaleout.protocol.run_names import (
     NAMES,
     RunRecord,
     claim_name,
@@ -86,7 +86,7 @@ from dl4jlegacy.scaleout.protocol.names import (
     unlist_run,
 )
 from dl4jlegacy.scaleout.protocol.saving import DueCheckpoints
-from dl4jlegacy.scaleout.protocol.states import states_of
+from dl4jlegacy.scaleout.protocol.slot_states import states_of
 from dl4jlegacy.scaleout.protocol.worker import is_wanted, worker_steps
 from dl4jlegacy.scaleout.protocol.worker_state import Worker
 

@@ -13,8 +13,8 @@ from dl4jlegacy.scaleout.protocol.frames import delete_many, in_slices, keys_of,
 from dl4jlegacy.scaleout.protocol.log import KnownLog, Spare, folded_jobs, saved_in, write_entry
 from dl4jlegacy.scaleout.protocol.master_state import Master
 from dl4jlegacy.scaleout.protocol.parameter_servers import FoldedSlices
-from dl4jlegacy.scaleout.protocol.states import names_snapshot, read_states, with_snapshot, write_snapshot
-from dl4jlegacy.scaleout.protocol.watch import OpenSlots
+from dl4jlegacy.scaleout.protocol.slot_states import names_snapshot, read_states, with_snapshot, write_snapshot
+from dl4jlegacy.scaleout.protocol.slot_watch import OpenSlots
 from dl4jlegacy.scaleout.state.aggregate import Fold, ValidationAggregation
 from dl4jlegacy.scaleout.state.records import (
     HEAD,

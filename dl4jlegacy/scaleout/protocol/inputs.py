@@ -22,9 +22,8 @@ from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.protocol.events import ABANDONED, STEP, Perform, Performed, Steps
 from dl4jlegacy.scaleout.protocol.frames import parse_record, read_frame, read_frames, read_many
 from dl4jlegacy.scaleout.protocol.log import SharedModels, model_after, read_log
-from dl4jlegacy.scaleout.protocol.states import read_snapshot
+from dl4jlegacy.scaleout.protocol.slot_states import read_snapshot
 from dl4jlegacy.scaleout.state.aggregate import Fold
-from dl4jlegacy.scaleout.state.copies import StateCopies
 from dl4jlegacy.scaleout.state.records import (
     HEAD,
     Failure,
@@ -38,6 +37,7 @@ from dl4jlegacy.scaleout.state.records import (
     Snapshot,
     encode_record,
 )
+from dl4jlegacy.scaleout.state.state_cache import StateCopies
 from dl4jlegacy.scaleout.state.store import Buffer, Store
 from dl4jlegacy.scaleout.strategies import WorkRouter, router_of
 

@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple, Protocol
 import msgspec
 
 from dl4jlegacy.errors import TrackerError
-from dl4jlegacy.scaleout.protocol.ends import End, end_in_grid, withdraw_end, write_end
+from dl4jlegacy.scaleout.protocol.ended_runs import End, end_in_grid, withdraw_end, write_end
 from dl4jlegacy.scaleout.protocol.events import STEP, Steps, Wait
 from dl4jlegacy.scaleout.protocol.frames import parse_record, read_many
 from dl4jlegacy.scaleout.protocol.master import restore_end

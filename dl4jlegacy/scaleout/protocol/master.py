@@ -36,8 +36,8 @@ from dl4jlegacy.scaleout.protocol.frames import (
 from dl4jlegacy.scaleout.protocol.log import is_model_there, known_log, model_after, numbers_since, read_log, rewound
 from dl4jlegacy.scaleout.protocol.master_state import SWEEP_VERSIONS, Master, RunStart
 from dl4jlegacy.scaleout.protocol.parameter_servers import fold_by_workers
-from dl4jlegacy.scaleout.protocol.states import lost_states, names_snapshot, read_snapshot, states_of, write_states
-from dl4jlegacy.scaleout.protocol.watch import OpenSlots, watch
+from dl4jlegacy.scaleout.protocol.slot_states import lost_states, names_snapshot, read_snapshot, states_of, write_states
+from dl4jlegacy.scaleout.protocol.slot_watch import OpenSlots, watch
 from dl4jlegacy.scaleout.state.aggregate import Fold
 from dl4jlegacy.scaleout.state.records import (
     HEAD,

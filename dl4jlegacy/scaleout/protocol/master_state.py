@@ -11,7 +11,7 @@ from dl4jlegacy.scaleout.protocol.crashes import Attempts
 from dl4jlegacy.scaleout.protocol.events import Limits, SavedState, Steps
 from dl4jlegacy.scaleout.protocol.failures import Suspects
 from dl4jlegacy.scaleout.protocol.log import KnownLog, SharedModels, Spare
-from dl4jlegacy.scaleout.protocol.watch import ReissueReason
+from dl4jlegacy.scaleout.protocol.slot_watch import ReissueReason
 from dl4jlegacy.scaleout.scoring import Scoring
 from dl4jlegacy.scaleout.state.aggregate import JobAggregator
 from dl4jlegacy.scaleout.state.records import Best, Crash, Failure, Head, Keys, Snapshot

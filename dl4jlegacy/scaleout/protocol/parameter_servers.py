@@ -42,7 +42,7 @@ from dl4jlegacy.scaleout.protocol.frames import (
 )
 from dl4jlegacy.scaleout.protocol.inputs import WorkerMemory
 from dl4jlegacy.scaleout.protocol.master_state import Master
-from dl4jlegacy.scaleout.protocol.watch import (
+from dl4jlegacy.scaleout.protocol.slot_watch import (
     GROUP_NBYTES,
     NOTHING,
     REMEMBERED,

@@ -12,8 +12,8 @@ from dl4jlegacy.scaleout.protocol.frames import parse_record
 from dl4jlegacy.scaleout.protocol.inputs import Claim, WorkerMemory
 from dl4jlegacy.scaleout.protocol.log import SharedModels
 from dl4jlegacy.scaleout.state.aggregate import Fold
-from dl4jlegacy.scaleout.state.copies import StateCopies
 from dl4jlegacy.scaleout.state.records import HEAD, Head, JobRecord, Keys
+from dl4jlegacy.scaleout.state.state_cache import StateCopies
 from dl4jlegacy.scaleout.state.store import Buffer, Store
 from dl4jlegacy.scaleout.strategies import WorkRouter, router_of
 from dl4jlegacy.system.clock import Clock

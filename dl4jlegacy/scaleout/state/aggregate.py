@@ -20,7 +20,7 @@ from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.errors import ContractError, JobError, WireError
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.batch_evaluation import BatchEvaluation, join_evaluations, merge_evaluations
-from dl4jlegacy.nn.evaluation.states import packed, unpacked
+from dl4jlegacy.nn.evaluation.packed import packed, unpacked
 from dl4jlegacy.scaleout.state.job import Result
 from dl4jlegacy.scaleout.state.own_parts import check_callable, in_words, name_of, told
 from dl4jlegacy.scaleout.state.records import Figures

@@ -15,7 +15,7 @@ import msgspec
 from dl4jlegacy.errors import WireError
 from dl4jlegacy.scaleout.plan import Plan
 from dl4jlegacy.scaleout.state.store import Buffer
-from dl4jlegacy.system.decoding import described
+from dl4jlegacy.system.decoding import decodable
 
 __all__ = [
     "HEAD",
@@ -453,7 +453,7 @@ def encode_record(record: msgspec.Struct) -> bytes:
 def decode_record(raw: Buffer, kind: type[R]) -> R:
     """Return the record in ``raw``; raises ``WireError`` if it is not a ``kind``."""
     try:
-        return msgspec.msgpack.decode(raw, type=described(kind))
+        return msgspec.msgpack.decode(raw, type=decodable(kind))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise WireError(f"a {kind.__name__} record of {len(raw)} bytes cannot be read: {exc}") from exc
 

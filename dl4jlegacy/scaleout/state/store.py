@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeGuard, runtime_checkable
 
 from dl4jlegacy.errors import NotAuthorisedError, TrackerClosedError
-from dl4jlegacy.scaleout.state.untrusted import ForeignValues
+from dl4jlegacy.scaleout.state.untrusted import UntrustedKeys
 
 __all__ = ["BatchStore", "Buffer", "MemoryStore", "Store", "is_batch_store"]
 
@@ -28,7 +28,7 @@ class Store(Protocol):
     """Longest value that the store handles well; the protocol splits longer frames."""
     checksums: bool
     """Whether chunks may arrive damaged, so that manifests have a digest that readers verify."""
-    foreign: ForeignValues
+    foreign: UntrustedKeys
     """Values found by readers that do not belong to the run."""
 
     def get(self, key: str) -> Buffer | None:
@@ -123,7 +123,7 @@ class MemoryStore:
         self._values: dict[str, Buffer] = {}
         self._listeners: dict[str, tuple[Callable[[], None], ...]] = {}
         self._closed = False
-        self.foreign = ForeignValues()
+        self.foreign = UntrustedKeys()
 
     def _open(self) -> None:
         if self._closed:

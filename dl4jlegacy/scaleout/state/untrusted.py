@@ -10,7 +10,7 @@ import logging
 import threading
 from itertools import islice
 
-__all__ = ["ForeignValues", "shortened"]
+__all__ = ["UntrustedKeys", "shortened"]
 
 logger = logging.getLogger(__name__)
 
@@ -18,7 +18,7 @@ _MOST_REPORTED = 20
 _MOST_REMEMBERED = 100_000
 
 
-class ForeignValues:
+class UntrustedKeys:
     """The foreign keys and values that one process has met in one store. Thread-safe."""
 
     def __init__(self) -> None:

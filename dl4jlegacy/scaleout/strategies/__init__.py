@@ -24,7 +24,7 @@ from dl4jlegacy.scaleout.strategies.elastic_averaging import ElasticAveragingWor
 from dl4jlegacy.scaleout.strategies.gradient_sharing import GradientSharingWorkRouter
 from dl4jlegacy.scaleout.strategies.row_averaging import RowAveragingWorkRouter
 from dl4jlegacy.scaleout.strategies.strategy import SlotMemory, WorkRouter
-from dl4jlegacy.system.decoding import described
+from dl4jlegacy.system.decoding import decodable
 
 __all__ = [
     "BUILT_IN",
@@ -101,7 +101,7 @@ def create_router(
             )
     given = {field: value for field, value in run.items() if field in fields}
     try:
-        made: WorkRouter = msgspec.convert({**(args or {}), **given}, described(kind))
+        made: WorkRouter = msgspec.convert({**(args or {}), **given}, decodable(kind))
     except (msgspec.ValidationError, ConfError) as exc:
         raise ConfError(f"Conf.router_args of {name}: {exc}") from exc
     for option, reason in made.idle_options.items():

@@ -29,7 +29,7 @@ from dl4jlegacy.scaleout.state.job import Result
 from dl4jlegacy.scaleout.state.store import Buffer
 from dl4jlegacy.scaleout.strategies.strategy import WorkRouter
 from dl4jlegacy.scaleout.updater_beginning import begin_state
-from dl4jlegacy.system.decoding import described
+from dl4jlegacy.system.decoding import decodable
 
 __all__ = ["COLUMNS", "ROW_AVERAGING", "RowAveragingWorkRouter", "row_update"]
 
@@ -85,7 +85,7 @@ def _decoded(update: Result, params: int, state: int) -> tuple[InputRows, Array,
     """Return rows, columns and changes of an update for vectors of so many elements; raises ``WireError``."""
     columns, changes = update.arrays.get(COLUMNS), update.arrays.get(CHANGES)
     try:
-        rows = msgspec.convert(update.values.get("rows"), described(InputRows))
+        rows = msgspec.convert(update.values.get("rows"), decodable(InputRows))
     except msgspec.ValidationError as exc:
         raise WireError(f"it is no update of rows: {exc}") from exc
     if columns is None or changes is None or columns.ndim != 1 or changes.ndim != 1:

@@ -10,7 +10,7 @@ from dl4jlegacy.scaleout.zookeeper.configuration import (
     build_path,
 )
 from dl4jlegacy.scaleout.zookeeper.election import MasterElection
-from dl4jlegacy.scaleout.zookeeper.ends import find_end, remove_end, write_end
+from dl4jlegacy.scaleout.zookeeper.ended_runs import find_end, remove_end, write_end
 from dl4jlegacy.scaleout.zookeeper.membership import (
     MESH,
     MeshMembers,

@@ -26,7 +26,7 @@ from dl4jlegacy.errors import ConfError, Dl4jError, NotAuthorisedError, TrackerE
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.zookeeper.session import REMOVED, Node, ZooKeeperSession
 from dl4jlegacy.system.clock import Deadline
-from dl4jlegacy.system.decoding import described
+from dl4jlegacy.system.decoding import decodable
 from dl4jlegacy.system.secret import read_secret
 from dl4jlegacy.version import __version__
 
@@ -357,7 +357,7 @@ class ZookeeperConfigurationRetriever:
 def _begun(node: Node) -> _Begun | None:
     """Return which run's Conf a node holds, as far as it says so; None if it holds no Conf."""
     try:
-        return msgspec.json.decode(node.data, type=described(_Unsigned)).conf
+        return msgspec.json.decode(node.data, type=decodable(_Unsigned)).conf
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
@@ -381,13 +381,13 @@ def _seal(conf: bytes, id: str, session: ZooKeeperSession) -> bytes:
 def _open(node: Node, path: str, id: str, session: ZooKeeperSession) -> Conf:
     where = f"{path} in Zookeeper at {session.address}"
     try:
-        form = msgspec.json.decode(node.data, type=described(_Format))
+        form = msgspec.json.decode(node.data, type=decodable(_Format))
         if (form.format, form.package) != (FORMAT, __version__):
             raise VersionError(
                 f"{where} was written by dl4jlegacy {form.package} (format {form.format}) and this is {__version__} "
                 f"(format {FORMAT}); run the same version everywhere"
             )
-        envelope = msgspec.json.decode(node.data, type=described(_Envelope))
+        envelope = msgspec.json.decode(node.data, type=decodable(_Envelope))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         what = "a Java-serialized object" if node.data.startswith(JAVA) else f"{node.data[:16]!r}..."
         raise ConfError(

@@ -16,10 +16,10 @@ from typing import Any, Self
 import msgspec
 
 from dl4jlegacy.errors import ConfError, TrackerError
-from dl4jlegacy.scaleout.zookeeper.rights import ROOT
+from dl4jlegacy.scaleout.zookeeper.permissions import ROOT
 from dl4jlegacy.scaleout.zookeeper.session import Node, ZooKeeperSession
 from dl4jlegacy.system.clock import Deadline
-from dl4jlegacy.system.decoding import described
+from dl4jlegacy.system.decoding import decodable
 
 __all__ = [
     "MESH",
@@ -75,7 +75,7 @@ def read_member(session: ZooKeeperSession, path: str) -> Member | None:
 
 def _decoded(session: ZooKeeperSession, path: str, node: Node) -> Member | None:
     try:
-        return msgspec.json.decode(node.data, type=described(Member))
+        return msgspec.json.decode(node.data, type=decodable(Member))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         logger.warning("%s in Zookeeper at %s is not a node of dl4jlegacy", path, session.address)
         return None

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from dl4jlegacy.errors import NotAuthorisedError
 from dl4jlegacy.scaleout.zookeeper.configuration import build_path, names_of
-from dl4jlegacy.scaleout.zookeeper.rights import CLOCK, ENDED, OPEN, ROOT, is_same, shown
+from dl4jlegacy.scaleout.zookeeper.permissions import CLOCK, ENDED, OPEN, ROOT, is_same, shown
 from dl4jlegacy.scaleout.zookeeper.session import ZooKeeperSession
 
 __all__ = ["guard_roots"]

@@ -37,7 +37,7 @@ from kazoo.retry import KazooRetry
 from kazoo.security import ACL
 
 from dl4jlegacy.errors import ConfError, Dl4jError, NotAuthorisedError, TrackerClosedError, TrackerError
-from dl4jlegacy.scaleout.zookeeper.rights import CLOCK, Rights, is_open, is_same, owner_of, shown
+from dl4jlegacy.scaleout.zookeeper.permissions import CLOCK, Rights, is_open, is_same, owner_of, shown
 from dl4jlegacy.scaleout.zookeeper.scheduler import Step, StepScheduler
 from dl4jlegacy.system.clock import Deadline
 from dl4jlegacy.system.service_threads import ServiceThread

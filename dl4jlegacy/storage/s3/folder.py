@@ -31,7 +31,7 @@ from dl4jlegacy.storage.s3.downloader import S3Downloader
 from dl4jlegacy.storage.s3.locations import Location
 from dl4jlegacy.storage.s3.session import Aws, translate_errors
 from dl4jlegacy.storage.s3.uploader import PART_NBYTES, S3Uploader
-from dl4jlegacy.system.decoding import described
+from dl4jlegacy.system.decoding import decodable
 from dl4jlegacy.system.service_threads import ServiceThread
 from dl4jlegacy.system.strict_json import to_json
 
@@ -347,6 +347,6 @@ def _turn(parts: Sequence[str]) -> str:
 def _claim(found: Version) -> Claim:
     """Return what a lock says; one that says nothing that we know is somebody's all the same."""
     try:
-        return msgspec.json.decode(found.body, type=described(Claim))
+        return msgspec.json.decode(found.body, type=decodable(Claim))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return Claim("", "an unknown machine", "")

@@ -19,7 +19,7 @@ from dl4jlegacy.nn import (
     ROCMultiClass,
 )
 from dl4jlegacy.nn.batch_evaluation import BatchEvaluation
-from dl4jlegacy.nn.evaluation.states import empty, joined, packed, unpacked
+from dl4jlegacy.nn.evaluation.packed import empty, joined, packed, unpacked
 from dl4jlegacy.scaleout.state.aggregate import evaluation_in, result_of
 from dl4jlegacy.scaleout.state.job import Result
 

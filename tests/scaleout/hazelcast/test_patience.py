@@ -10,7 +10,7 @@ import pytest
 from dl4jlegacy.errors import TrackerLostError
 from dl4jlegacy.scaleout.hazelcast import store as hazelcast_store
 from dl4jlegacy.scaleout.hazelcast.link import Reply
-from dl4jlegacy.scaleout.hazelcast.patience import LAST_SECONDS, Patience
+from dl4jlegacy.scaleout.hazelcast.retry_deadline import LAST_SECONDS, RetryDeadline
 
 
 class Time:
@@ -28,11 +28,11 @@ def time() -> Time:
 
 
 @pytest.fixture
-def patience(time: Time) -> Patience:
-    return Patience("here:1", 60.0, time)
+def patience(time: Time) -> RetryDeadline:
+    return RetryDeadline("here:1", 60.0, time)
 
 
-def test_all_requests_wait_together_from_the_first_that_is_not_answered(patience: Patience, time: Time) -> None:
+def test_all_requests_wait_together_from_the_first_that_is_not_answered(patience: RetryDeadline, time: Time) -> None:
     first = patience.begin()
     time.seconds = 10.0
     patience.unanswered(first, "lost")
@@ -43,7 +43,7 @@ def test_all_requests_wait_together_from_the_first_that_is_not_answered(patience
     assert patience.left(patience.begin()) == LAST_SECONDS  # a look whether it is back
 
 
-def test_an_answer_ends_the_wait_of_all_but_the_request_that_waits_itself(patience: Patience, time: Time) -> None:
+def test_an_answer_ends_the_wait_of_all_but_the_request_that_waits_itself(patience: RetryDeadline, time: Time) -> None:
     begun = patience.begin()
     time.seconds = 50.0
     patience.unanswered(begun, "lost")
@@ -54,7 +54,7 @@ def test_an_answer_ends_the_wait_of_all_but_the_request_that_waits_itself(patien
 
 
 def test_no_second_counts_twice_when_one_thread_is_answered_and_another_still_waits(
-    patience: Patience, time: Time
+    patience: RetryDeadline, time: Time
 ) -> None:
     begun = patience.begin()
     for time.seconds, waited in ((40.0, 40.0), (41.0, 41.0), (45.0, 45.0)):
@@ -70,7 +70,7 @@ def test_no_second_counts_twice_when_one_thread_is_answered_and_another_still_wa
 
 
 def test_it_is_said_once_that_the_process_waits_and_that_it_is_over(
-    patience: Patience, time: Time, caplog: pytest.LogCaptureFixture
+    patience: RetryDeadline, time: Time, caplog: pytest.LogCaptureFixture
 ) -> None:
     begun = patience.begin()
     for time.seconds in (0.5, 2.0, 4.0, 6.0):
@@ -85,7 +85,7 @@ def test_it_is_said_once_that_the_process_waits_and_that_it_is_over(
 
 
 def test_of_one_member_that_is_away_it_is_said_once_while_the_others_answer(
-    patience: Patience, time: Time, caplog: pytest.LogCaptureFixture
+    patience: RetryDeadline, time: Time, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second = 1.0, 2.0
     for time.seconds in (2.0, 4.0, 6.0, 8.0):
@@ -112,7 +112,7 @@ def test_of_one_member_that_is_away_it_is_said_once_while_the_others_answer(
 
 
 def test_a_member_that_is_replaced_soon_is_not_worth_a_word(
-    patience: Patience, time: Time, caplog: pytest.LogCaptureFixture
+    patience: RetryDeadline, time: Time, caplog: pytest.LogCaptureFixture
 ) -> None:
     begun = patience.begin()
     patience.unanswered(begun, "lost")

@@ -22,7 +22,7 @@ from dl4jlegacy.errors import ConfError, NotAuthorisedError, TrackerClosedError,
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.hazelcast import link as hazelcast_link
 from dl4jlegacy.scaleout.hazelcast import store as hazelcast_store
-from dl4jlegacy.scaleout.hazelcast.patience import Patience
+from dl4jlegacy.scaleout.hazelcast.retry_deadline import RetryDeadline
 from dl4jlegacy.scaleout.hazelcast.store import HazelcastStore
 from dl4jlegacy.scaleout.state.envelope import Envelope
 from dl4jlegacy.scaleout.tracker import StateTracker, drive
@@ -195,7 +195,7 @@ def test_a_change_whose_reply_is_lost_and_that_another_overtakes_is_not_made_aga
 def test_an_operation_that_never_succeeds_ends_at_its_deadline(lossy, monkeypatch):
     monkeypatch.setattr(hazelcast_store, "_PAUSES", (0.01, 0.02))
     now = [0.0]
-    lossy.patience = Patience(lossy._link.where, 0.1, SimpleNamespace(now=lambda: now[0]))
+    lossy.patience = RetryDeadline(lossy._link.where, 0.1, SimpleNamespace(now=lambda: now[0]))
     lossy._link.faults = ["before"] * 1000
     monkeypatch.setattr(lossy._closed, "wait", lambda seconds: now.__setitem__(0, now[0] + seconds))
     with pytest.raises(TrackerError, match=r"127\.0\.0\.1:1 did not read 'a' within 0.1 s: lost"):

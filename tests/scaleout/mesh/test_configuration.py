@@ -8,7 +8,7 @@ from dl4jlegacy import Conf, VoidConfiguration
 from dl4jlegacy.cli.options.mesh import mesh_changes
 from dl4jlegacy.cli.options.read import TrainOptions
 from dl4jlegacy.cluster.address import ClusterAddress
-from dl4jlegacy.cluster.mesh import joined_mesh, reachable_members
+from dl4jlegacy.cluster.mesh_membership import joined_mesh, reachable_members
 from dl4jlegacy.errors import ConfError, NotAuthorisedError, UsageError
 from dl4jlegacy.scaleout.links.mesh.configuration import PORTS
 from dl4jlegacy.scaleout.links.mesh.node import Member

@@ -10,7 +10,7 @@ import pytest
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.phases import NO_PHASES
 from dl4jlegacy.scaleout.plan import Phase, Plan
-from dl4jlegacy.scaleout.protocol import watch as watch_module
+from dl4jlegacy.scaleout.protocol import slot_watch as watch_module
 from dl4jlegacy.scaleout.protocol.crashes import Attempts
 from dl4jlegacy.scaleout.protocol.failures import Suspects
 from dl4jlegacy.scaleout.state.job import Result

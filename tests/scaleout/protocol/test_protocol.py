@@ -32,7 +32,7 @@ from dl4jlegacy.scaleout.plan import Phase
 from dl4jlegacy.scaleout.protocol import closing as closing_module
 from dl4jlegacy.scaleout.protocol import frames, leasing
 from dl4jlegacy.scaleout.protocol import master as master_module
-from dl4jlegacy.scaleout.protocol import watch as watch_module
+from dl4jlegacy.scaleout.protocol import slot_watch as watch_module
 from dl4jlegacy.scaleout.protocol import worker as worker_module
 from dl4jlegacy.scaleout.protocol.frames import read_frame
 from dl4jlegacy.scaleout.scoring import EarlyStopping, Scoring

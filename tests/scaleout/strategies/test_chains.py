@@ -16,7 +16,8 @@ from dl4jlegacy.kernels import load as load_kernels
 from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.persistence.checkpoint import CheckpointStore
 from dl4jlegacy.scaleout.persistence.history import HistoryFile
-from dl4jlegacy.scaleout.protocol import inputs, watch
+from dl4jlegacy.scaleout.protocol import inputs
+from dl4jlegacy.scaleout.protocol import slot_watch as watch
 from dl4jlegacy.scaleout.protocol import worker as worker_module
 from dl4jlegacy.scaleout.state.aggregate import aggregate
 from dl4jlegacy.scaleout.state.job import Result

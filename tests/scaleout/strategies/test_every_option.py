@@ -18,8 +18,8 @@ from dl4jlegacy.nn.optimization.updaters import UPDATERS, AdaMax
 from dl4jlegacy.scaleout.state.records import advance
 from dl4jlegacy.scaleout.strategies import STRATEGIES, WorkRouter, check_own_aggregator, create_router, router_of
 from dl4jlegacy.scaleout.workers.plugins import find_router
-from dl4jlegacy.training.data import load_data
 from dl4jlegacy.training.prepare import with_network
+from dl4jlegacy.training.run_data import load_data
 from tests.support.strategy_runs import BEGINNING, PLAN, SLOTS
 
 RUN = {"window": 3, "weighted_average": False}

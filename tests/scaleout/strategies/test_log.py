@@ -19,11 +19,11 @@ from dl4jlegacy.scaleout.links.mesh import wire as mesh_wire
 from dl4jlegacy.scaleout.links.mesh.configuration import VoidConfiguration
 from dl4jlegacy.scaleout.links.mesh.messages import HISTORY, MessageCache
 from dl4jlegacy.scaleout.persistence.checkpoint import CheckpointStore
-from dl4jlegacy.scaleout.protocol import closing, inputs, leasing, log, watch
+from dl4jlegacy.scaleout.protocol import closing, inputs, leasing, log
+from dl4jlegacy.scaleout.protocol import slot_watch as watch
 from dl4jlegacy.scaleout.protocol import worker as worker_module
 from dl4jlegacy.scaleout.protocol.frames import write_frame
 from dl4jlegacy.scaleout.scoring import EarlyStopping, Scoring
-from dl4jlegacy.scaleout.state.copies import Copied
 from dl4jlegacy.scaleout.state.job import Result
 from dl4jlegacy.scaleout.state.records import (
     HEAD,
@@ -37,6 +37,7 @@ from dl4jlegacy.scaleout.state.records import (
     decode_record,
     encode_record,
 )
+from dl4jlegacy.scaleout.state.state_cache import Copied
 from dl4jlegacy.scaleout.state.store import MemoryStore
 from dl4jlegacy.scaleout.strategies import create_router
 from dl4jlegacy.scaleout.strategies.gradient_sharing import CODES

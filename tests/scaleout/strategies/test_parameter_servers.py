@@ -18,7 +18,7 @@ from dl4jlegacy.scaleout import protocol
 from dl4jlegacy.scaleout.protocol import closing, inputs, parameter_servers
 from dl4jlegacy.scaleout.protocol.events import Wait
 from dl4jlegacy.scaleout.protocol.frames import keys_of, read_frame, write_frame, write_slices
-from dl4jlegacy.scaleout.protocol.watch import OpenSlots
+from dl4jlegacy.scaleout.protocol.slot_watch import OpenSlots
 from dl4jlegacy.scaleout.state.aggregate import aggregate, aggregation_tree
 from dl4jlegacy.scaleout.state.job import Result
 from dl4jlegacy.scaleout.state.records import (

@@ -24,7 +24,7 @@ from dl4jlegacy.scaleout.zookeeper import (
     ZooKeeperSession,
     guard_roots,
 )
-from dl4jlegacy.scaleout.zookeeper.rights import CLOCK, ENDED, OPEN, ROOT, Rights, owner_of, shown
+from dl4jlegacy.scaleout.zookeeper.permissions import CLOCK, ENDED, OPEN, ROOT, Rights, owner_of, shown
 from dl4jlegacy.services import Services, ServicesState
 
 DEADLINE = 60.0

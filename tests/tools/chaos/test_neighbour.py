@@ -12,7 +12,7 @@ import pytest
 from kazoo.exceptions import NoAuthError, NoNodeError
 
 from dl4jlegacy.errors import Dl4jError
-from dl4jlegacy.scaleout.protocol.names import RunRecord
+from dl4jlegacy.scaleout.protocol.run_names import RunRecord
 from dl4jlegacy.scaleout.state.envelope import Envelope
 from dl4jlegacy.scaleout.state.records import Keys, encode_record
 from dl4jlegacy.services import ServicesState

@@ -29,7 +29,7 @@ from dl4jlegacy.nn.layers.output import BaseOutputLayer
 from dl4jlegacy.nn.layers.rbm import RBM
 from dl4jlegacy.nn.optimization.updaters import UPDATERS, Nesterovs, Updater
 from dl4jlegacy.nn.optimization.weights import Distribution
-from dl4jlegacy.system.decoding import described
+from dl4jlegacy.system.decoding import decodable
 
 __all__ = ["biases_of_their_own", "from_dl4j", "read_layer", "read_network", "read_truncation"]
 
@@ -301,7 +301,7 @@ def _converted(cls: Any, fields: Tree, where: str) -> Any:
     """Build a struct from plain values; what is missing or not a number keeps its default."""
     given = {name: value for name, value in fields.items() if value is not None and value != "NaN"}
     try:
-        return msgspec.convert(given, described(cls))
+        return msgspec.convert(given, decodable(cls))
     except msgspec.ValidationError as exc:
         raise ModelError(f"{where}: {exc}") from exc
 

@@ -14,10 +14,10 @@ import msgspec
 
 from dl4jlegacy.errors import NotAuthorisedError, TrackerError
 from dl4jlegacy.scaleout.protocol import End
-from dl4jlegacy.scaleout.zookeeper.rights import ENDED
+from dl4jlegacy.scaleout.zookeeper.permissions import ENDED
 from dl4jlegacy.scaleout.zookeeper.session import ZooKeeperSession
 from dl4jlegacy.system.clock import Deadline
-from dl4jlegacy.system.decoding import described
+from dl4jlegacy.system.decoding import decodable
 
 __all__ = ["ENDED", "MOST_ENDS", "find_end", "remove_end", "write_end"]
 
@@ -71,7 +71,7 @@ def find_end(session: ZooKeeperSession, incarnation: str) -> End | None:
     if node is None:
         return None
     try:
-        found = msgspec.json.decode(node.data, type=described(_Ended))
+        found = msgspec.json.decode(node.data, type=decodable(_Ended))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         logger.warning("%s in Zookeeper at %s is not a node of dl4jlegacy", path, session.address)
         return None

@@ -17,11 +17,11 @@ import msgspec
 from dl4jlegacy.errors import Dl4jError
 from dl4jlegacy.scaleout.persistence.own_folder import NotYetThereError
 from dl4jlegacy.storage.folders import LinesFolder, Mark
-from dl4jlegacy.system.decoding import described
+from dl4jlegacy.system.decoding import decodable
 from dl4jlegacy.system.exits import exits_as_errors
 from dl4jlegacy.system.service_threads import ServiceThread
 
-__all__ = ["MOST_WAITING", "LinesFile", "LinesKeeper"]
+__all__ = ["MOST_WAITING", "JsonlFile", "JsonlWriter"]
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ _CLOSE_SECONDS = 30.0
 R = TypeVar("R", bound=msgspec.Struct)
 
 
-class LinesFile(Generic[R]):
+class JsonlFile(Generic[R]):
     """Records of one kind in a file of a run's folder, which only grows.
 
     For one thread of one process at a time. If the file cannot be written, for example on a full disk, this logs a
@@ -77,7 +77,7 @@ class LinesFile(Generic[R]):
         records = []
         for line in lines:
             try:
-                records.append(msgspec.json.decode(line, type=described(self._kind)))
+                records.append(msgspec.json.decode(line, type=decodable(self._kind)))
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 logger.debug("a line of %s is no %s", self.place, self._kind.__name__)
         return records
@@ -111,7 +111,7 @@ class LinesFile(Generic[R]):
         """Take note that these were written."""
 
 
-class LinesKeeper(Generic[R]):
+class JsonlWriter(Generic[R]):
     """Writes a file of records on a thread of its own, so that a folder that hangs delays nobody.
 
     After each write it rests as long as that took, and a second at least: a run whose rounds take a few
@@ -121,7 +121,7 @@ class LinesKeeper(Generic[R]):
         file: used by that thread only.
     """
 
-    def __init__(self, file: LinesFile[R]) -> None:
+    def __init__(self, file: JsonlFile[R]) -> None:
         self._file = file
         self._records: deque[R] = deque(maxlen=MOST_WAITING)
         self._lock = threading.Lock()

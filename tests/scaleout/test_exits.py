@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from dl4jlegacy.errors import UsageError
-from dl4jlegacy.scaleout.persistence.lines import LinesFile, LinesKeeper
+from dl4jlegacy.scaleout.persistence.jsonl import JsonlFile, JsonlWriter
 from dl4jlegacy.scaleout.workers.plugins import import_parts
 from dl4jlegacy.scaleout.zookeeper.scheduler import StepScheduler
 from dl4jlegacy.storage.folders import LocalFolder
@@ -148,7 +148,7 @@ class Line(msgspec.Struct, frozen=True):
 def test_a_file_that_exits_ends_no_keeper_of_lines(
     kind: type[BaseException], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class File(LinesFile[Line]):
+    class File(JsonlFile[Line]):
         def append(self, records: Any) -> bool:
             if (Line(1),) == tuple(records):
                 tried.set()
@@ -156,7 +156,7 @@ def test_a_file_that_exits_ends_no_keeper_of_lines(
             return super().append(records)
 
     tried, file = threading.Event(), File(LocalFolder(tmp_path), "lines.jsonl", Line, "the file")
-    keeper = LinesKeeper(file)
+    keeper = JsonlWriter(file)
     keeper.add([Line(1)])
     assert tried.wait(30)
     keeper.add([Line(2)])

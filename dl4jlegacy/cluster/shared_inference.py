@@ -14,7 +14,7 @@ from dl4jlegacy.errors import TrackerError
 from dl4jlegacy.models.model import TrainedModel
 from dl4jlegacy.models.prediction import PredictedRows
 from dl4jlegacy.nn.batch_evaluation import NetworkEvaluation
-from dl4jlegacy.nn.evaluation.states import AnyEvaluation
+from dl4jlegacy.nn.evaluation.packed import AnyEvaluation
 from dl4jlegacy.nn.networks import Network
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.training.evaluation_run import EvaluationRun

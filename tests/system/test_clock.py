@@ -23,7 +23,7 @@ from dl4jlegacy.aws import provision
 from dl4jlegacy.cluster import registration
 from dl4jlegacy.errors import NotEnoughWorkersError, TrackerError
 from dl4jlegacy.scaleout.actors import worker_pool
-from dl4jlegacy.scaleout.hazelcast.patience import Patience
+from dl4jlegacy.scaleout.hazelcast.retry_deadline import RetryDeadline
 from dl4jlegacy.scaleout.links.liveness.quorum import Quorum
 from dl4jlegacy.scaleout.monitoring.outcome import Outcome
 from dl4jlegacy.storage.s3.session import Aws, Clock
@@ -137,7 +137,7 @@ def test_a_master_that_was_stopped_does_not_miss_its_workers(machine: Machine) -
 
 
 def test_a_process_that_was_stopped_amid_a_request_does_not_give_the_tracker_up(machine: Machine) -> None:
-    patience = Patience("here:1", 20.0, machine.clock)
+    patience = RetryDeadline("here:1", 20.0, machine.clock)
     begun = patience.begin()
     machine.stops(86400.0)
     assert patience.left(begun) >= 20.0 - GAP_SECONDS
@@ -382,11 +382,11 @@ READ_BY = {
     "dl4jlegacy.nn.fitting.early_stopping": "how long a training took, for people",
     "dl4jlegacy.training.execution": "how long a training took, for people",
     "dl4jlegacy.scaleout.hazelcast.connection": "when a timer of the client goes off",
-    "dl4jlegacy.scaleout.persistence.lines": "for how long its writer rests, which nobody is blamed for",
+    "dl4jlegacy.scaleout.persistence.jsonl": "for how long its writer rests, which nobody is blamed for",
     "dl4jlegacy.scaleout.links.liveness.client": "silence, with a stall detector of its own",
-    "dl4jlegacy.scaleout.links.liveness.server": "silence, with a stall detector of its own",
+    "dl4jlegacy.scaleout.links.liveness.liveness_server": "silence, with a stall detector of its own",
     "dl4jlegacy.scaleout.phases": "when phases began, for people",
-    "dl4jlegacy.scaleout.monitoring.leading": "that it was stopped itself, with a stall detector",
+    "dl4jlegacy.scaleout.monitoring.still_leader": "that it was stopped itself, with a stall detector",
     "dl4jlegacy.scaleout.monitoring.monitor": "silence, with a stall detector of its own",
     "dl4jlegacy.scaleout.zookeeper.election": "a lease, which ends for others while this process is stopped",
     "dl4jlegacy.scaleout.zookeeper.scheduler": "when a step is due",
@@ -409,7 +409,7 @@ SLEEPS = {
     "dl4jlegacy.cluster.leadership": "short slices of a deadline",
     "dl4jlegacy.cluster.registration": "short slices of a deadline",
     "dl4jlegacy.cluster.runs": "what lives makes itself seen meanwhile",
-    "dl4jlegacy.cluster.trials": "short slices of a deadline",
+    "dl4jlegacy.cluster.search_trials": "short slices of a deadline",
     "dl4jlegacy.cluster.worker": "short slices of a deadline",
     "dl4jlegacy.arrays.devices": "short slices of a deadline",
     "dl4jlegacy.kernels.numba.compile": "short slices of a deadline",

@@ -16,8 +16,8 @@ import numpy as np
 
 from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.kernels.numba.compile import helper, kernel
-from dl4jlegacy.kernels.numba.handing import get
 from dl4jlegacy.kernels.numba.tile_blocks import clear, expand_window, max_window
+from dl4jlegacy.kernels.numba.work_queue import get
 
 __all__ = ["add_groups", "expand_planes", "pack_filters", "pack_places", "pool_row", "put_blocks"]
 

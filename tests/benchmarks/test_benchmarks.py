@@ -62,7 +62,7 @@ def is_script(path: Path) -> bool:
 
 @pytest.fixture(scope="module")
 def scripts() -> list[str]:
-    return sorted(path.name for path in (Path(__file__).parents[1] / "benchmarks").glob("*.py") if is_script(path))
+    return sorted(path.name for path in (Path(__file__).parents[2] / "benchmarks").glob("*.py") if is_script(path))
 
 
 def optional(repository: Path) -> set[str]:

@@ -34,7 +34,7 @@ HOOKS = (["validate-config"], ["install"])
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of what is to be packaged, so that building leaves nothing in the project's folder."""
-    root, target = Path(__file__).parent.parent, tmp_path_factory.mktemp("source")
+    root, target = Path(__file__).parents[2], tmp_path_factory.mktemp("source")
     files = [root / name for name in ("setup.py", "setup.cfg", "README.md", "LICENSE", "MANIFEST.in")]
     folders = ("dl4jlegacy", "benchmarks", "examples", "tools")
     found = [path for folder in folders for path in (root / folder).rglob("*")]
@@ -149,7 +149,7 @@ def test_tests_call_no_program_that_install_dev_does_not_bring(repository: Path)
         for path in (repository / "tests").rglob("*.py")
         if "docker" not in path.parts  # Docker's engine is asked for by name: -m docker
     }
-    assert called["tests/test_packaging.py"] == {"git"}, "the calls are no longer recognised"
+    assert called["tests/packaging/test_packaging.py"] == {"git"}, "the calls are no longer recognised"
     foreign = {name: names - OF_EVERY_DEBIAN for name, names in called.items() if names - OF_EVERY_DEBIAN}
     assert not foreign, f"let './install dev' bring a Python package for these: {foreign}"
 

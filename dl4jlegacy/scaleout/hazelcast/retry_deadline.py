@@ -7,7 +7,7 @@ import threading
 
 from dl4jlegacy.system.clock import RUNNING, Clock
 
-__all__ = ["Patience"]
+__all__ = ["RetryDeadline"]
 
 logger = logging.getLogger(__name__)
 
@@ -17,7 +17,7 @@ LAST_SECONDS = 0.5
 """So long each request is tried for, even if the process has given the tracker up."""
 
 
-class Patience:
+class RetryDeadline:
     """Counts from the first request that is not answered to the next one that is. Thread-safe.
 
     Args:

@@ -52,7 +52,9 @@ def test_each_row_names_tests_that_exist() -> None:
     assert not without_a_test(text)
 
 
-@pytest.mark.parametrize("cell", ["", "none", "`gone.py`", "`test_security_page.py::test_that_is_not_there`"])
+@pytest.mark.parametrize("cell", ["", "none", "`gone.py`", "`docs/test_security_page.py::test_that_is_not_there`"])
 def test_a_row_without_a_test_is_found(cell: str) -> None:
-    table = f"| who | test |\n| --- | --- |\n| somebody | `test_security_page.py::rows` |\n| a stranger | {cell} |\n"
+    table = (
+        f"| who | test |\n| --- | --- |\n| somebody | `docs/test_security_page.py::rows` |\n| a stranger | {cell} |\n"
+    )
     assert without_a_test(table) == [f"| a stranger | {cell} |"]

@@ -14,11 +14,11 @@ from numba import types
 
 from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.errors import ShapeError
-from dl4jlegacy.kernels import responses
+from dl4jlegacy.kernels import lrn as responses
+from dl4jlegacy.kernels.lrn import ROOTS, check_responses
 from dl4jlegacy.kernels.numba.compile import compile_cached, helper
 from dl4jlegacy.kernels.numba.elementary import exp_jit, log_jit
 from dl4jlegacy.kernels.numba.scratch import Scratch
-from dl4jlegacy.kernels.responses import ROOTS, check_responses
 
 __all__ = ["response_backward", "response_forward"]
 

@@ -15,7 +15,7 @@ from dl4jlegacy.errors import TrackerError
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.services.settings import HAZELCAST_PORT, ZOOKEEPER_PORT
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = {
     path.relative_to(ROOT).as_posix(): path for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -51,7 +51,7 @@ def test_digits_are_learned_by_four_workers(model, accuracy, tmp_path):
 @pytest.mark.long
 @pytest.mark.release
 def test_the_whole_mnist_is_learned_by_four_workers(mnist_dir):
-    """By what no page trains on it: tests/test_pages.py has a dbn and a lenet."""
+    """By what no page trains on it: tests/docs/test_pages.py has a dbn and a lenet."""
     arguments = ["--dataset", "mnist", "--workers", "4", "--epochs", "10"]
     report = dl4j("train", "--model", "sda", *arguments, *(["--data-dir", mnist_dir] if mnist_dir else []), timeout=900)
     assert report["accuracy"] >= 0.97

@@ -20,7 +20,7 @@ from dl4jlegacy.arrays.devices import Device, choose, memory_limit, memory_text
 from dl4jlegacy.errors import ConfError, DeviceError, UsageError, VersionError
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
-from dl4jlegacy.scaleout.workers.arithmetic import (
+from dl4jlegacy.scaleout.workers.device_choice import (
     check_same_arithmetic,
     compute_for_worker,
     host_kernels,

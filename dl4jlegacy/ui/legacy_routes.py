@@ -15,7 +15,7 @@ from dl4jlegacy.errors import ConfError
 from dl4jlegacy.nn.summary import summarize
 from dl4jlegacy.ui.api import save_model
 from dl4jlegacy.ui.endpoints import Endpoint, Panel, Parameter, Refused, Values, json_response
-from dl4jlegacy.ui.models import network_of
+from dl4jlegacy.ui.run_models import network_of
 from dl4jlegacy.ui.view import Reading, RunView, View
 
 __all__ = ["ENDPOINTS"]

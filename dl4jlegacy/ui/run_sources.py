@@ -38,9 +38,9 @@ from dl4jlegacy.scaleout.tracker import StateTracker
 from dl4jlegacy.storage import paths as storage
 from dl4jlegacy.storage.folders import Folder
 from dl4jlegacy.system.clock import RUNNING, Clock
-from dl4jlegacy.system.decoding import described
+from dl4jlegacy.system.decoding import decodable
 from dl4jlegacy.ui.evaluation import EvaluationView, evaluate_newest
-from dl4jlegacy.ui.models import FolderModels, Model, newest_of
+from dl4jlegacy.ui.run_models import FolderModels, Model, newest_of
 from dl4jlegacy.ui.view import Reading, RunView, job_views, run_view, worker_views, workers_of_history
 
 __all__ = ["OF_CHECKPOINTS", "FolderSource", "LocalSource", "RunFiles", "Source", "TrackerState"]
@@ -218,7 +218,7 @@ class RunFiles:
         place = self._folder.place
         try:
             content = self._folder.read("conf.json")
-            msgspec.json.decode(content, type=described(_Looked))
+            msgspec.json.decode(content, type=decodable(_Looked))
             found: dict[str, Any] = msgspec.json.decode(content)
             return found
         except FileNotFoundError as exc:
@@ -430,7 +430,7 @@ class TrackerState:
         found = None if self._plan is not None else self._tracker.get("plan")
         if found is not None:
             with contextlib.suppress(msgspec.ValidationError):
-                self._plan = msgspec.convert(found, described(Plan))
+                self._plan = msgspec.convert(found, decodable(Plan))
         return self._plan
 
     def _all_events(self, files: RunFiles | None) -> Sequence[JournalEntry]:
