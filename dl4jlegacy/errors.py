@@ -79,19 +79,19 @@ class Dl4jError(Exception):
     code: ClassVar[str] = "DL4J-INTERNAL"
     exit_status: ClassVar[int] = 70
     is_printed = False
-    """Whether stdout has the results, with this error in them if they are JSON: one object only."""
+    """Whether stdout has the results already, for JSON including this error: only one object may be printed."""
 
 
 class OutputError(Dl4jError):
-    """Standard output refuses the results, for example because its reader is gone."""
+    """Standard output does not take the results, for example because its reader has ended."""
 
     code = "DL4J-OUTPUT"
     exit_status = 1
-    is_printed = True  # as far as stdout took it
+    is_printed = True  # as far as stdout accepted it
 
 
 class UsageError(Dl4jError):
-    """The command line asks for something that does not exist or cannot be combined."""
+    """The command line names something that does not exist, or options that cannot be combined."""
 
     code = "DL4J-USAGE"
     exit_status = 2
@@ -105,7 +105,7 @@ class ConfError(Dl4jError):
 
 
 class ShapeError(ConfError, ValueError):
-    """Two sizes that must agree do not; the message names both."""
+    """Two sizes that must agree are different; the message names both."""
 
     code = "DL4J-SHAPE"
 
@@ -128,7 +128,7 @@ class CellError(DataError):
 
 
 class DownloadError(DataError):
-    """A data set is not here and cannot be downloaded now; another time it may be."""
+    """A data set is missing and cannot be downloaded now; a later attempt may succeed."""
 
     code = "DL4J-DOWNLOAD"
     exit_status = 4
@@ -158,10 +158,11 @@ class CaptureError(TrainingError):
 
 
 class ContractError(TrainingError):
-    """A part of somebody's own program (a router, an aggregator, a performer) failed, or gave an answer of no use.
+    """A part of the user's program (a router, an aggregator, a performer) failed, or returned an unusable value.
 
-    The message names class and method, the answer or the line in the program, and what the method is to return
-    (``dl4jlegacy.testing``). Where a run ended because the part raised something, ``part_traceback`` has that as text.
+    The message names class and method, the value or the line in the program, and what the method must return
+    (``dl4jlegacy.testing``). If the part raised an error that ended the run, ``part_traceback`` has its traceback as
+    text.
     """
 
     code = "DL4J-CONTRACT"
@@ -205,7 +206,7 @@ class TrackerError(Dl4jError):
 
 
 class TrackerLostError(TrackerError):
-    """The state tracker has not answered for as long as this process waits for it."""
+    """The state tracker did not answer within the time limit of this process."""
 
 
 class TrackerClosedError(TrackerError):
@@ -215,7 +216,7 @@ class TrackerClosedError(TrackerError):
 
 
 class CloudError(Dl4jError):
-    """A cloud provider cannot be reached, or failed at what it was asked."""
+    """A cloud provider cannot be reached, or failed to do what was requested."""
 
     code = "DL4J-CLOUD"
     exit_status = 4
@@ -256,7 +257,7 @@ class CheckpointError(ModelError):
 
 
 class StorageError(CheckpointError):
-    """The folder of a run cannot be read or written now; the run goes on without it, or waits for it."""
+    """A run's folder cannot be read or written now; the run continues without it, or waits for it."""
 
 
 class VersionError(Dl4jError):
@@ -267,14 +268,14 @@ class VersionError(Dl4jError):
 
 
 class MissingPartError(Dl4jError):
-    """A run's jobs need a part of somebody's program, by name, which this process does not have."""
+    """A run's jobs need a named part of the user's program that this process does not have."""
 
     code = "DL4J-PART"
     exit_status = 10
 
 
 class PreflightError(Dl4jError):
-    """``dl4j doctor`` has found that something does not work that the run which was asked about needs."""
+    """``dl4j doctor`` found a failure of something that the run needs."""
 
     code = "DL4J-DOCTOR"
     exit_status = 11
@@ -287,9 +288,9 @@ def counted(count: int, noun: str, plural: str = "") -> str:
 
 
 def how_to_install(*extras: str) -> str:
-    """Return what brings an extra of ``setup.cfg``; with several: what brings one or another of them.
+    """Return the command that installs an extra of ``setup.cfg``; for several extras, the alternatives.
 
-    The package is on no index, so that ``pip install`` with its name finds nothing, or something else.
+    The package is on no package index: ``pip install`` with its name would find nothing, or another package.
     """
     commands = " or ".join(f"'./install {extra}'" for extra in extras)
     return f"type {commands} in the clone of dl4jlegacy"
@@ -302,10 +303,10 @@ def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
 
 
 def closest(name: str, known: Iterable[str], *others: Iterable[str]) -> str:
-    """Return the known name from which ``name`` differs by the fewest typing errors, or which it begins or ends.
+    """Return the known name with the fewest typing errors compared to ``name``, or a name that begins or ends with it.
 
-    "": there is none. At most a third of the letters may be wrong, and three of them. Case, ``_``, ``-`` and spaces are
-    no letters. Of ``others`` one is returned only if it is closer than any that is known.
+    Returns "" if there is none. At most three letters, and a third of all letters, may be wrong. Case, ``_``, ``-`` and
+    spaces are ignored. A name from ``others`` is returned only if it is closer than every known name.
     """
     wanted, names = _letters(name), [each for group in (known, *others) for each in sorted(group)]
     errors = [_typing_errors(wanted, _letters(each)) for each in names]
@@ -322,7 +323,7 @@ def _letters(name: str) -> str:
 
 
 def _typing_errors(one: str, other: str) -> int:
-    """Return how many letters must be added, left out, replaced or swapped with the next one (optimal alignment)."""
+    """Return the number of letters to insert, delete, replace or swap with the next one (optimal alignment)."""
     before, last = list[int](), list(range(len(other) + 1))
     for i, letter in enumerate(one, 1):
         row = [i]

@@ -1,4 +1,4 @@
-"""A trained model of texts goes on with a text by itself, a character or a word at a time.
+"""Text generation with a trained text model, one character or one word at a time.
 
 Follows the sampling of Deeplearning4j's character modelling example: ``rnnTimeStep``, then a draw from the outputs. The
 temperature is that of Ackley, Hinton, Sejnowski 1985, "A learning algorithm for Boltzmann machines".
@@ -42,7 +42,7 @@ _ACROSS_TIME = (
     Subsampling1DLayer,
     ZeroPadding1DLayer,
 )
-"""Layers that look at other time steps, and carry no state on that would stand for them."""
+"""Layers that read other time steps and carry no state that could replace these steps."""
 _CLOSING, _OPENING = frozenset(".,;:!?)]}%\u2026\u00bb"), frozenset("([{\u00ab\u00bf\u00a1")
 _TINY = float(np.finfo(np.float32).tiny)
 
@@ -50,29 +50,30 @@ _TINY = float(np.finfo(np.float32).tiny)
 def generate_text(
     model: TrainedModel, seed_text: str, *, length: int = 200, temperature: float = 1.0, seed: int = 123
 ) -> Iterator[str]:
-    """Yield what a model lets follow a text, as soon as it is drawn: a character each, or a word with its space.
+    """Yield the text that a model generates after ``seed_text``: characters, or words with the space before them.
 
     ::
 
         model = load_model("shakespeare.zip")
         print("Shall I " + "".join(generate_text(model, "Shall I ", temperature=0.7)))
 
-    What comes at a position depends on the model, ``seed_text``, ``temperature``, ``seed`` and the position alone: a
-    longer text begins with the shorter one. ``UNKNOWN``, which stands for the words outside a vocabulary, is never
-    drawn. A stack of layers that carry their state on is given each character once (``rnn_time_step``); every other
-    network the last ones, as many as an example of the training has. The network is used until the last one is drawn,
-    on the thread that asks for it.
+    Each is yielded as soon as it is drawn. The token at a position depends only on the model, ``seed_text``,
+    ``temperature``, ``seed`` and the position: a longer text begins with the shorter one. ``UNKNOWN``, which stands for
+    words outside the vocabulary, is never drawn. A stack of layers with recurrent state reads each token once
+    (``rnn_time_step``); every other network reads the last tokens again, as many as a training example has. The network
+    is
+    in use until the last token is drawn, on the thread of the caller.
 
     Args:
-        model: that learned a text, see ``load_model``.
-        seed_text: what the text begins with; words that are not in the vocabulary count as ``UNKNOWN``.
-        length: how many characters, or words, are drawn.
-        temperature: of the draws: 1: as probable as the model says; less: the probable ones more often; more: more
-            alike.
-        seed: of the draws.
+        model: a model trained on text, see ``load_model``.
+        seed_text: the beginning of the text; words outside the vocabulary count as ``UNKNOWN``.
+        length: the number of characters, or words, to draw.
+        temperature: 1 draws with the model's probabilities; a lower value favours probable tokens; a higher value makes
+            all tokens more alike.
+        seed: of the random draws.
 
     Raises:
-        ModelError: the model is none of texts, or its names are not one for each output.
+        ModelError: the model is no text model, or does not have one name for each output.
         DataError: ``seed_text`` is empty, or has a character that the model does not know; names it.
         ConfError: ``temperature`` is not above 0, or ``length`` is below 1.
         NotFiniteError: an output is NaN or infinite.
@@ -100,20 +101,21 @@ def generate_text(
 
 
 def draw_class(probabilities: Array, temperature: float, uniform: float) -> int:
-    """Return the class that a number in [0, 1) draws from probabilities ``(classes,)`` to the power ``1/temperature``.
+    """Return the class drawn by ``uniform`` in [0, 1) from probabilities ``(classes,)`` to the power ``1/temperature``.
 
-    A class of probability 0 is taken for one of the least number above it in float32, so that some class is drawn at
-    every temperature. None that is NaN is drawn.
+    A probability of 0 counts as the smallest positive normal float32, so that some class is drawn at every temperature.
+    A
+    class with probability NaN is never drawn.
     """
     logs = np.log(np.maximum(np.asarray(probabilities, np.float64), _TINY))
-    with np.errstate(over="ignore"):  # beyond all numbers, it is drawn never
+    with np.errstate(over="ignore"):  # an overflowing term gets weight 0
         weights = np.exp((logs - logs.max()) / temperature)
     sums = np.cumsum(weights)
     return int(min(np.searchsorted(sums, uniform * sums[-1], side="right"), np.flatnonzero(weights)[-1]))
 
 
 def _reader_of(model: TrainedModel) -> TextReader:
-    """Return how texts become the model's examples; raises ``ModelError`` if it is no model of texts."""
+    """Return the reader of the model's texts; raises ``ModelError`` if the model is no text model."""
     if model.reading.text is None:
         raise ModelError(
             f"model {model.name} is no model of texts, and has none to go on with; train one: dl4j train FILE.txt "
@@ -139,7 +141,7 @@ def _say_unknown(words: Sequence[str], names: Sequence[str]) -> None:
 def _drawn(
     model: TrainedModel, reader: TextReader, features: Array, length: int, draw: Callable[[int, Array], int]
 ) -> Iterator[int]:
-    """Yield the numbers of what follows ``features``, as ``draw`` chooses them by position and probabilities."""
+    """Yield the token numbers that follow ``features``; ``draw`` chooses one by position and probabilities."""
     names = model.label_names
     candidates = np.array([number for number, name in enumerate(names) if not (reader.has_words and name == UNKNOWN)])
     with one_thread():  # so that sums are rounded alike on any number of cores
@@ -151,14 +153,14 @@ def _drawn(
 
 
 def _features(reader: TextReader, number: int, size: int) -> Array:
-    """Return a word, or a character, of so many as a network takes it: ``(1, 1, 1)`` or ``(1, size, 1)``."""
+    """Return one token as network input: a word as ``(1, 1, 1)``, a character as ``(1, size, 1)``."""
     if reader.has_words:
         return np.full((1, 1, 1), number, np.float32)
     return one_hot_windows(np.array([[number]]), size)
 
 
 def _with_spaces(words: Iterable[str], seed_text: str, reader: TextReader) -> Iterator[str]:
-    """Yield words that follow a text with the spaces before them."""
+    """Yield the words that follow a text, each with a space before it where one belongs."""
     before, ends_in_space = reader.words(seed_text)[-1], seed_text[-1].isspace()
     for word in words:
         yield word if ends_in_space or word in _CLOSING or before in _OPENING else f" {word}"
@@ -166,7 +168,7 @@ def _with_spaces(words: Iterable[str], seed_text: str, reader: TextReader) -> It
 
 
 def _followers(model: TrainedModel, reader: TextReader) -> Callable[[Array], Array]:
-    """Return what gives, for what has come since it was last asked, the probabilities of what follows, ``(n_out,)``."""
+    """Return a function from the tokens since its last call to the probabilities of the next token, ``(n_out,)``."""
     network = model.network
     if isinstance(network, MultiLayerNetwork) and not any(isinstance(x, _ACROSS_TIME) for x in network.layers):
         network.rnn_clear_previous_state()

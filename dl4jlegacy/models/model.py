@@ -1,6 +1,6 @@
-"""Using a trained network, alone or with its normalizer and labels: evaluate it on examples that it has not seen.
+"""A trained network with its normalizer and label names, and its evaluation on examples that it has not seen.
 
-A network that learned to reconstruct its input has no accuracy; for it the loss is reported.
+A network that learned to reconstruct its input has no accuracy; its loss is reported instead.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ SPLITS = ("test", "train", "all")
 
 
 def with_features_as_labels(examples: DataSet) -> DataSet:
-    """Return the examples for a network that learns to reconstruct its input."""
+    """Return the examples with their features as labels, for a network that learns to reconstruct its input."""
     return DataSet(examples.features, examples.features, examples.features_mask, examples.features_mask)
 
 
@@ -89,25 +89,25 @@ def source_for_model(source: DataSource, model: str) -> DataSource:
 def evaluate_network(
     network: Network, examples: DataSet, label_names: tuple[str, ...], *, batch_size: int = ROWS
 ) -> NetworkEvaluation:
-    """Return how well ``network`` does on ``examples``; it is no classification if labels equal features.
+    """Evaluate ``network`` on ``examples``; there are no classification metrics if labels equal features.
 
     Args:
-        network: of either kind.
+        network: a ``MultiLayerNetwork`` or ``ComputationGraph``.
         examples: at least one.
-        label_names: of the classes.
-        batch_size: examples at a time.
+        label_names: the names of the classes.
+        batch_size: examples per batch.
 
     Raises:
         NotFiniteError: a loss or an output is not finite; names the row.
     """
     batches, classifies = examples.batch_by(batch_size), is_classified(network.conf, examples)
-    with one_thread():  # as in workers: with more threads sums may be rounded otherwise
+    with one_thread():  # as in workers: more threads could round sums differently
         parts = list(evaluate_batches(network, batches, classifies=classifies, batch_size=batch_size))
     return merge_evaluations(parts, label_names)
 
 
 def score_examples(network: Network, examples: DataSet) -> Iterator[Array]:
-    """Yield the loss of each example, ``ROWS`` at a time; see ``example_scores``. Raises as that does."""
+    """Yield the loss of each example, ``ROWS`` at a time; see ``example_scores``, which also lists the errors."""
     for index, batch in enumerate(examples.batch_by(ROWS)):
         with one_thread():
             scores = example_scores(network, batch, first=index * ROWS)
@@ -115,7 +115,7 @@ def score_examples(network: Network, examples: DataSet) -> Iterator[Array]:
 
 
 def local_data(dataset: str, images: ImageRecordReader | None) -> str:
-    """Return the path of a data set on this machine, a copy of what is elsewhere; raises ``DataError``."""
+    """Return the local path of a data set, after copying a remote one; raises ``DataError``."""
     if images is not None and images.column and storage.is_remote(dataset):
         raise DataError(
             f"{dataset} is not on this machine, and images that a table lists lie beside it: copy the folder of both "
@@ -125,7 +125,7 @@ def local_data(dataset: str, images: ImageRecordReader | None) -> str:
 
 
 Evaluate = Callable[[Network, DataSet, tuple[str, ...]], NetworkEvaluation]
-"""``evaluate_network``, or what does the same with more hands."""
+"""``evaluate_network``, or a function that computes the same result with several workers."""
 
 
 def evaluate_model(
@@ -142,16 +142,16 @@ def evaluate_model(
     Args:
         model: as ``load_model`` returns it.
         dataset, data_dir: as ``datasets.load`` takes them, or in S3.
-        split: which part, one of ``SPLITS``.
-        evaluate: computes it.
-        then: is given the network and the examples afterwards, with the labels that it learns, scaled for it.
+        split: the part, one of ``SPLITS``.
+        evaluate: the function that evaluates.
+        then: called afterwards with the network and the examples, which have the labels to learn and are scaled.
 
     Returns:
         the evaluation, and the report's JSON object.
 
     Raises:
         DataError: the data set cannot be read.
-        ShapeError: it does not fit the model.
+        ShapeError: the data set does not fit the model.
     """
     network, place = model.network, Place.of(local_data(dataset, model.reading.images))
     if model.reading.transform is not None and model.reading.images is None:
@@ -189,9 +189,9 @@ def evaluate_model(
 
 
 def _warn_of_columns(tables: Sequence[Path], schema: TransformProcess) -> None:
-    """Name the columns of tables that a schema does not know in a warning; it leaves them out.
+    """Warn of table columns that the schema does not know and therefore ignores.
 
-    Here, since tables that are large may not be read once more.
+    The warning is given here because large tables may not be read a second time.
     """
     known = {column.name for column in schema.columns}
     for path in tables:
@@ -201,7 +201,7 @@ def _warn_of_columns(tables: Sequence[Path], schema: TransformProcess) -> None:
 
 
 def evaluation_in_units(evaluation: NetworkEvaluation, source: DataSource) -> NetworkEvaluation:
-    """Return an evaluation in the units of the numbers that are predicted, which a network learns standardized."""
+    """Return an evaluation in the original units of the predicted numbers; the network learns them standardized."""
     return _in_units(evaluation, source.reading.label_scale, source.label_names)
 
 
@@ -210,7 +210,7 @@ def _in_units(evaluation: NetworkEvaluation, scale: LabelScale | None, names: tu
 
 
 ANSWERS_AT = ("output", "last step", "each step")
-"""Where in a network's outputs its answers are: in each output as it is, at a sequence's last time step, or at each."""
+"""Places of the answers in a network's outputs: the output itself, the last time step of a sequence, or each step."""
 
 
 def answers_in(outputs: Array, place: str) -> Array:
@@ -224,13 +224,13 @@ def answers_in(outputs: Array, place: str) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class TrainedModel:
-    """A trained network with what belongs to it: ``load_model`` returns one.
+    """A trained network with its normalizer and label names, as ``load_model`` returns it.
 
     Attributes:
-        network: a ``MultiLayerNetwork`` or ``ComputationGraph``. By itself it takes features that are scaled as in
+        network: a ``MultiLayerNetwork`` or ``ComputationGraph``. Used directly, it takes features scaled as in
             training.
         reading: how its data were read, scaled and named.
-        name: messages call it so, for instance by the path of its file.
+        name: its name in messages, for instance the path of its file.
     """
 
     network: Network
@@ -239,36 +239,40 @@ class TrainedModel:
 
     @property
     def label_names(self) -> tuple[str, ...]:
-        """The names of its outputs; () if they have none."""
+        """The names of the outputs; () if they have none."""
         return self.reading.label_names
 
     def answer(self, features: Any) -> Array:
-        """Return an answer for each example: its outputs; of a model of texts those behind the last word, or character.
+        """Return the answer for each example, ``(examples, n_out)``: the outputs.
 
-        A model of sequences answers at each time step, ``(examples * time steps, n_out)``, unless it learned a class
-        for each whole one. Args and errors as for ``output``. ``(examples, n_out)``.
+        A text model answers with the outputs after the last word or character. A sequence model answers at each time
+        step,
+        ``(examples * time steps, n_out)``, unless it learned one class per sequence. Args and errors as for ``output``.
         """
         return answers_in(self.output(features), self.answers_at)
 
     @property
     def answers_at(self) -> str:
-        """Where in its outputs its answers are, one of ``ANSWERS_AT``."""
+        """The place of the answers in the model's outputs, one of ``ANSWERS_AT``."""
         if self.reading.sequences is not None and not self.reading.sequences.is_of_whole:
             return "each step"
         return "output" if self.reading.text is None and self.reading.sequences is None else "last step"
 
     def answers(self, features: Array) -> int:
-        """Return how many answers there are for examples."""
+        """Return the number of answers for some examples."""
         steps = 1 if self.reading.sequences is None or self.reading.sequences.is_of_whole else features.shape[2]
         return len(features) * int(steps)
 
     def output(self, features: Any) -> Array:
         """Return the outputs, ``(examples, n_out)`` on the host, for features as the data came, before any scaling.
 
-        A classifier's are the probabilities of its classes. Of a data frame (pandas, Polars, Arrow), and of a
-        ``DataSet`` that was made of one, columns are found by their names, as those of a table are; it needs no label.
-        A model with a ``transform`` takes such columns, or arrays of the features that it makes
-        (``transform.features``), and answers in the units of the label.
+        A classifier's outputs are the probabilities of its classes. In a data frame (pandas, Polars, Arrow), or a
+        ``DataSet``
+        made from one, columns are found by name, as in a table; the label column is not needed. A model with a
+        ``transform``
+        takes such columns, or arrays of the features that its transform makes (``transform.features``), and answers in
+        the
+        units of the label.
 
         Raises:
             ShapeError: the model takes other features. NotFiniteError: an output is NaN or infinite; names its row.
@@ -279,7 +283,7 @@ class TrainedModel:
 
     @property
     def predicts_numbers(self) -> bool:
-        """Whether its outputs are numbers that it predicts; one without ``transform`` and ``sequences`` has classes."""
+        """Whether the outputs are predicted numbers; without ``transform`` and ``sequences`` they are classes."""
         return self.reading.label_scale is not None
 
     def in_label_units(self, outputs: Array) -> Array:
@@ -291,7 +295,7 @@ class TrainedModel:
         return _in_units(evaluation, self.reading.label_scale, self.label_names)
 
     def part_in_units(self, evaluation: AnyEvaluation) -> AnyEvaluation:
-        """Return an evaluation of some outputs likewise."""
+        """Return an evaluation of some outputs in the units of the numbers that the network predicts."""
         if isinstance(evaluation, RegressionEvaluation) and self.reading.label_scale is not None:
             return evaluation.scaled(self.reading.label_scale.stds, self.reading.label_scale.means, self.label_names)
         return evaluation
@@ -299,13 +303,13 @@ class TrainedModel:
     def predict(self, features: Any) -> Array:
         """Return the number of the most probable class of each example, ``(examples,)``; errors as for ``output``.
 
-        ``label_names`` has the names of these numbers. Of a model of several labels that do not exclude each other, 0
-        or 1 for each of them, ``(examples, labels)``.
+        ``label_names`` holds the names of the classes. A multi-label model returns 0 or 1 for each label,
+        ``(examples, labels)``.
         """
         return self.classes_in(self.output(features))
 
     def classes_in(self, outputs: Array) -> Array:
-        """Return what ``predict`` says of examples with these outputs."""
+        """Return the classes of examples with these outputs, in the form of ``predict``."""
         if self.reading.is_multi_label:
             return (outputs > 0.5).astype(np.intp)
         classes: Array = outputs.argmax(axis=1)
@@ -314,7 +318,7 @@ class TrainedModel:
     def evaluate(self, examples: Data) -> Evaluation:
         """Return the classification metrics on examples as they came, before any scaling; errors as for ``output``.
 
-        They are a data set, or batches, as ``network.evaluate`` takes them, or a data frame with a column of labels.
+        The examples are a data set, batches as ``network.evaluate`` takes them, or a data frame with a label column.
         """
         if frame_names(examples):
             examples = self._labelled(examples)
@@ -329,9 +333,9 @@ class TrainedModel:
         return batch if self.reading.normalizer is None else self.reading.normalizer.transform(batch)  # type: ignore[arg-type]
 
     def examples_of(self, features: Any, what: str = "the given data") -> DataSet:
-        """Return features, a data frame or a data set as the examples that the network takes, before any scaling.
+        """Return features, a data frame or a data set as unscaled examples with the network's columns.
 
-        Errors as for ``output``; ``what`` they are, for messages.
+        Errors as for ``output``; ``what`` names the examples in messages.
         """
         schema = self.reading.schema
         names = () if schema is None or isinstance(features, DataSet) else self._names_in(frame_names(features))
@@ -343,14 +347,19 @@ class TrainedModel:
         return found
 
     def _names_in(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Return a data frame's names; none if they are numbers, or the model's are, and these are not all there."""
+        """Return a data frame's column names, or () if its columns go by position.
+
+        Names that include all of the model's columns always count. Other names do not count if one of them is a number,
+        or if
+        all column names of the model are numbers.
+        """
         known = self.reading.feature_columns
         if not known or set(header_names(names, known)) >= set(known):
             return names
         return () if any(map(is_number, names)) or all(map(is_number, known)) else names
 
     def _in_order(self, examples: DataSet) -> DataSet:
-        """Return a data set whose columns have names as the model takes it; one without them is as it was."""
+        """Return a data set with its named columns in the model's order; unnamed columns are left as they are."""
         schema = self.reading.schema
         if schema is None or not (names := self._names_in(examples.columns)):
             return examples
@@ -380,21 +389,21 @@ class TrainedModel:
         return self.as_read(schema.data_set(_table_of(schema, rows, labelled=True)))
 
     def as_read(self, examples: DataSet) -> DataSet:
-        """Return examples that were read as float64 rounded as the training data were before these were scaled."""
+        """Return float64 examples rounded as the training data were before these were scaled."""
         return as_read(self.reading.normalizer, examples)
 
     def rows_as_read(self, rows: Array) -> Array:
-        """Return rows of features that were read as float64 as ``as_read`` does."""
+        """Return float64 feature rows, rounded like the examples of ``as_read``."""
         found: Array = self.as_read(DataSet(rows)).features
         return found
 
     def normalize(self, examples: DataSet) -> DataSet:
-        """Return examples scaled as those that the network was trained on, and in the order that it takes them."""
+        """Return examples in the column order that the network takes, scaled as its training data."""
         examples = self._in_order(examples)
         return examples if self.reading.normalizer is None else self.reading.normalizer.transform(examples)
 
     def output_names(self, n_in: int) -> tuple[str, ...]:
-        """Return the names of the columns that are predicted, else ``class_names``, and raise as that does."""
+        """Return the names of the predicted columns, or else ``class_names``; errors as for ``class_names``."""
         if not (self.predicts_numbers or self.reading.is_multi_label):
             return self.class_names(n_in)
         names, n_out = self.label_names, self.network.n_out
@@ -407,13 +416,14 @@ class TrainedModel:
         return names or tuple(map(str, range(n_out)))
 
     def class_names(self, n_in: int) -> tuple[str, ...]:
-        """Return a name for each output: their numbers if they have none.
+        """Return a name for each output; outputs without names are numbered.
 
-        The names in the file of a network that rebuilds its ``n_in`` inputs are those of the data's classes, which its
-        outputs are not.
+        A network that reconstructs its ``n_in`` inputs gets numbers too: the names in its file are the classes of its
+        data, not
+        its outputs.
 
         Raises:
-            ModelError: the names are not one for each output, and the network classifies.
+            ModelError: the network classifies, and does not have one distinct name for each output.
         """
         names, n_out, last = self.label_names, self.network.n_out, self.network.layers[-1]
         if names and len(set(names)) == len(names) == n_out:
@@ -428,11 +438,11 @@ class TrainedModel:
 
     @property
     def is_sparse(self) -> bool:
-        """Whether it has learned from sparse features, since no table has so many columns."""
+        """Whether the model learned from sparse features: it has more columns than any table."""
         return isinstance(self.network, MultiLayerNetwork) and self.network.n_in > MOST_COLUMNS
 
     def check_width(self, n_in: int, what: str) -> None:
-        """Raise ``ShapeError`` unless examples of so many features fit; sparse ones may have fewer."""
+        """Raise ``ShapeError`` unless examples with ``n_in`` features fit; sparse examples may have fewer."""
         if self.is_sparse and n_in <= self.network.n_in:
             return
         if not input_type_of(self.network).fits_columns(n_in):
@@ -443,7 +453,7 @@ class TrainedModel:
 
 
 def _frame(schema: TransformProcess, names: tuple[str, ...], columns: Any, wanted: Collection[str]) -> FrameColumns:
-    """Return those of a data frame's columns that are wanted as the schema reads them."""
+    """Return the wanted columns of a data frame, typed as the schema reads them."""
     are_classes = not (schema.regression or schema.multi_label)
     words = {column.name for column in schema.columns if column.type == "category"}
     words |= set(schema.label_columns) if are_classes else set()
@@ -451,12 +461,12 @@ def _frame(schema: TransformProcess, names: tuple[str, ...], columns: Any, wante
 
 
 def _table_of(schema: TransformProcess, found: FrameColumns, *, labelled: bool) -> Table:
-    """Return columns in memory as the table that a schema reads; names those that it does not know in a warning."""
+    """Return columns in memory as a table for the schema; warn of columns that the schema does not know."""
     return Table.merge(list(schema.blocks(found, found.name, rows=ROWS, labelled=labelled, warns=True)))
 
 
 def read_model(path: str, kernels: Kernels | None = None) -> TrainedModel:
-    """Return the model in a file, here or in S3, Keras's included; errors as for ``restore_model``."""
+    """Return the model in a local or S3 file, also one written by Keras; errors as for ``restore_model``."""
     file = storage.local(path)
     if is_keras(file):
         imported = KerasModelImport.import_keras_model_and_weights(file, kernels=kernels)

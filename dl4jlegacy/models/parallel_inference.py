@@ -1,4 +1,4 @@
-"""``ParallelInference``: a trained network that many threads ask at a time.
+"""``ParallelInference``: a trained network that answers many threads at the same time.
 
 ::
 
@@ -41,20 +41,20 @@ _CLOSE_SECONDS = 30.0
 
 
 class ParallelInference:
-    """Answers a network's requests from many threads, those that wait together as one batch; a context manager.
+    """Answers requests to a network from many threads, and batches waiting requests. A context manager.
 
     Args:
-        model: a network, or a model as ``load_model`` returns it. It must not be used otherwise, or trained, meanwhile.
-        inference_mode: ``"batched"``: requests that wait together are computed as one batch; ``"sequential"``: one by
-            one; ``"inplace"``: each by the thread that asks, with a copy of the network that is free.
-        batch_limit: rows of a batch at most; a request that has more is computed by itself.
-        queue_limit: requests that wait at most; who comes then waits for room.
-        workers: copies of the network, itself included, and threads that compute with them.
-        batch_delay: seconds that the oldest request waits for others while they are fewer rows than half of
+        model: a network, or a model as ``load_model`` returns it. Do not use or train it elsewhere meanwhile.
+        inference_mode: ``"batched"``: waiting requests are computed as one batch; ``"sequential"``: one by one;
+            ``"inplace"``: each on the thread of the caller, with a free copy of the network.
+        batch_limit: maximum rows of a batch; a request with more rows is computed by itself.
+        queue_limit: maximum waiting requests; later callers wait for room.
+        workers: copies of the network, including the original, and threads that compute with them.
+        batch_delay: seconds that the oldest request waits for others while they have fewer rows than half of
             ``batch_limit``.
 
     Raises:
-        UsageError: an argument is none of these. ConfError: the machine cannot have so many threads.
+        UsageError: an argument is out of range. ConfError: the machine cannot have so many threads.
     """
 
     def __init__(
@@ -75,7 +75,8 @@ class ParallelInference:
             workers=workers,
         )
         self._ends = contextlib.ExitStack()
-        # For as long as it lives: with more threads BLAS may round otherwise, and calls side by side would change it.
+        # Held for the whole lifetime: more BLAS threads may round differently, and concurrent calls would change the
+        # number.
         self._ends.enter_context(one_thread())
         self._free: queue.SimpleQueue[tuple[ReplicatedModel, Predict]] = queue.SimpleQueue()
         self._queue: InferenceQueue | None = None
@@ -94,14 +95,14 @@ class ParallelInference:
 
     @property
     def model(self) -> TrainedModel:
-        """The model that answers requests from now on."""
+        """The model that answers new requests."""
         return self._model.model
 
     def update_model(self, model: TrainedModel | Network) -> None:
-        """Answer the requests that come from now on with another model; those that wait get the answer of the old one.
+        """Answer new requests with another model; requests that wait already get answers of the old one.
 
         Raises:
-            ConfError: the machine cannot have so many copies of it.
+            ConfError: the machine cannot have so many copies of the model.
         """
         trained = model if isinstance(model, TrainedModel) else TrainedModel(model)
         self._model = ReplicatedModel.of(trained, self._batching.workers)
@@ -113,11 +114,11 @@ class ParallelInference:
 
         Args:
             features: ``(examples, n_in)``, before any scaling, or as the network takes them.
-            seconds: until they are there.
+            seconds: maximum time to wait for the outputs.
 
         Raises:
             ShapeError: the model takes other features. NotFiniteError: an output is NaN or infinite; names its row.
-            DeadlineError: it took too long. UsageError: this was closed.
+            DeadlineError: it took too long. UsageError: this object was closed.
         """
         deadline = Deadline(seconds)
         rows = self._model.model.examples_of(features).features
@@ -149,7 +150,7 @@ class ParallelInference:
             self._free.put(taken[0])
 
     def _takes(self, taken: list[tuple[ReplicatedModel, Predict]], seconds: float) -> bool:
-        """Take a free copy of the newest model, and forget those of older ones."""
+        """Take a free copy of the newest model, and drop copies of older models."""
         with contextlib.suppress(queue.Empty):
             found = self._free.get(timeout=seconds)
             if found[0] is self._model:
@@ -166,7 +167,7 @@ class ParallelInference:
         return UsageError(f"this ParallelInference of model {self._model.model.name} was closed; make a new one")
 
     def close(self, seconds: float = _CLOSE_SECONDS) -> None:
-        """Answer no more: those that wait get a ``UsageError``, what is computed may end for so many seconds.
+        """Stop answering: waiting requests get a ``UsageError``, running ones have ``seconds`` to finish.
 
         May be called more than once.
         """

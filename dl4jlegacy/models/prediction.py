@@ -1,4 +1,4 @@
-"""Predictions of a trained model for rows that come in blocks: in their order, a few blocks in memory at a time."""
+"""Predictions of a trained model for blocks of rows: in their order, with only a few blocks in memory at a time."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ __all__ = [
 ]
 
 Predict = Callable[[Array], Array]
-"""Returns the outputs ``(rows, n_out)`` for the features ``(rows, n_in)`` of a block."""
-_YES = 0.5  # the probability above which a label is there, as for ``EvaluationBinary``
-_AHEAD = 2  # blocks for each worker that wait or are done before those in front of them
+"""A function that returns the outputs ``(rows, n_out)`` for the features ``(rows, n_in)`` of a block."""
+_YES = 0.5  # probability above which a label is predicted, as in ``EvaluationBinary``
+_AHEAD = 2  # blocks per worker that may be read ahead, or be done before earlier ones
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,7 +68,7 @@ class PredictedRows:
     Attributes:
         first: the number of its first row, from 0.
         n_in: the number of features of a row.
-        outputs: of the network, ``(rows, n_out)``; the probabilities of the classes, if it classifies.
+        outputs: the outputs of the network, ``(rows, n_out)``; a classifier's are the probabilities of its classes.
         classes: the most probable class of each row.
     """
 
@@ -79,7 +79,7 @@ class PredictedRows:
 
 
 def replicas(model: TrainedModel, compute: Compute, count: int) -> list[Predict]:
-    """Return so many ways to use ``model`` at the same time, each with a network of its own, on its own device.
+    """Return ``count`` prediction functions for parallel use, each with its own network on its own device.
 
     Raises:
         ConfError: this machine cannot have so many threads, or networks.
@@ -109,14 +109,16 @@ def _replica(model: TrainedModel, compute: Compute, index: int) -> Predict:
 def predict_blocks(
     workers: Sequence[Predict], blocks: Iterable[Array], answers: Callable[[Array], int] = len
 ) -> Generator[PredictedRows, None, None]:
-    """Yield the predictions for each block, in their order, as soon as they and those before them are there.
+    """Yield the predictions for each block in order, as soon as they and all earlier ones are ready.
 
-    The numbers do not depend on how many ``workers`` there are. Of what goes wrong in a block the blocks before it are
-    yielded first. One worker computes on this thread; more have threads, and the blocks are read on another one.
-    ``answers`` returns how many predictions a block has.
+    The numbers do not depend on the number of ``workers``. If a block fails, the predictions before it are yielded
+    first.
+    One worker computes on the caller's thread; several workers have threads, and the blocks are read on one more
+    thread.
+    ``answers`` returns the number of predictions of a block.
 
     Raises:
-        NotFiniteError: an output is NaN or infinite; names the row. And what ``blocks`` raise.
+        NotFiniteError: an output is NaN or infinite; names the row. Errors of ``blocks`` are raised, too.
     """
     with one_thread():  # so that sums are rounded alike for any number of workers
         if len(workers) == 1:
@@ -128,18 +130,20 @@ def predict_blocks(
 def predict_alone(
     predict: Predict, blocks: Iterable[Array], answers: Callable[[Array], int] = len
 ) -> Iterator[PredictedRows]:
-    """Yield what ``predict_blocks`` does with one worker, for who holds BLAS to one thread himself; raises as that."""
+    """Yield predictions as ``predict_blocks`` with one worker; the caller limits BLAS to one thread. Same errors."""
     for first, rows in _numbered(blocks, answers):
         yield _predicted(predict, first, rows)
 
 
 def images_of(model: TrainedModel, file: str) -> tuple[Path, ...]:
-    """Return the files that a model, which learned from images, is to be given: one, those in a folder or a table.
+    """Return the image files to give to a model that learned from images: one file, or those of a folder or a table.
 
-    None if it did not, or ``file`` is no image, but standard input, or a table for a model of images in folders.
+    The result is empty if the model did not learn from images. It is empty, too, if ``file`` is no image, and for
+    standard
+    input and tables if the model learned from folders of images.
 
     Raises:
-        DataError: the folder has no images, or cannot be read; or the table names one that is not there.
+        DataError: the folder has no images, or cannot be read; or the table names a missing image.
     """
     images = model.reading.images
     if images is None or (file == "-" and not images.column):
@@ -155,18 +159,18 @@ def images_of(model: TrainedModel, file: str) -> tuple[Path, ...]:
             place = files.expand(local_data(file, images))
             return tuple(listed_files(place, images, model.reading.transform))
         known = is_image(place.name) or is_other_image(place.name) or files.is_folder(place)
-        if not known and not begins_as_image(place):  # what ends otherwise, and is one
+        if not known and not begins_as_image(place):  # its name is no image's, but its content may be
             return ()
     return tuple(find_images(place))
 
 
 def sequences_of(model: TrainedModel, file: str, *, warns: bool = True) -> dict[Path, Array]:
-    """Return the sequences that a model, which learned from such files, is to be given: that file, or a folder's.
+    """Return the sequences of a file or folder by path, for a model of such files; {} for another model.
 
-    ``warns``: columns that the model does not know are named in a warning.
+    ``warns``: warn of columns that the model does not know.
 
     Raises:
-        DataError: there is none, or one cannot be read or has other columns; names it.
+        DataError: there is no sequence, or one cannot be read or has other columns; names it.
     """
     if model.reading.sequences is None:
         return {}
@@ -179,15 +183,15 @@ def sequences_of(model: TrainedModel, file: str, *, warns: bool = True) -> dict[
 
 
 def blocks_of(model: TrainedModel, file: str, images: Sequence[Path] = (), *, warns: bool = True) -> Iterator[Array]:
-    """Yield the features in a table, or of images, ``ROWS`` rows at a time, for a model.
+    """Yield the features of a table or of images for a model, in blocks of ``ROWS`` rows.
+
+    For a text model, each line that is not empty is a block, and the model predicts what follows the line.
 
     Args:
-        model: that they must fit.
-        file: here or in S3; ``-``: standard input.
-        images: the files in its place, as ``images_of`` returns them.
-        warns: whether columns and words that the model does not know, and what is odd of images, are named in warnings.
-
-    Of a model of texts each line that is not empty is a block: what follows it is to be predicted.
+        model: the model that the features must fit.
+        file: a file, here or in S3; ``-`` is standard input.
+        images: image files to read instead, as ``images_of`` returns them.
+        warns: whether to warn of columns and words that the model does not know, and of unusual images.
 
     Raises:
         DataError: names file, line, column and value. ShapeError: the model takes other features.
@@ -205,13 +209,13 @@ def blocks_of(model: TrainedModel, file: str, images: Sequence[Path] = (), *, wa
 
 
 def rows_in(model: TrainedModel, file: str) -> tuple[Iterable[Array], tuple[str, ...]]:
-    """Return the blocks that a model is to answer, and the file of each answer, where each block has one of its own.
+    """Return the blocks for a model to answer, and the file of each answer, if the blocks have files of their own.
 
     Args:
-        model: that they must fit.
+        model: the model that the blocks must fit.
         file: a table, a text, an image, a sequence, or a folder of images or sequences; ``-``: standard input.
 
-    Errors as for ``images_of``, ``sequences_of`` and ``blocks_of``; some come when the blocks are read.
+    Errors as for ``images_of``, ``sequences_of`` and ``blocks_of``; some are raised when the blocks are read.
     """
     images, sequences = images_of(model, file), sequences_of(model, file)
     of_each = [*images, *(path for path, rows in sequences.items() for _ in range(model.answers(rows)))]
@@ -221,12 +225,12 @@ def rows_in(model: TrainedModel, file: str) -> tuple[Iterable[Array], tuple[str,
 
 def _opened(file: str, name: str) -> BinaryIO:
     with files.errors_as(DataError, f"cannot read {name}"):
-        # Its own file: a thread that still waits for standard input must not hold up the end of the process.
+        # A duplicate of standard input: a thread that still reads from it must not delay the end of the process.
         return os.fdopen(os.dup(0), "rb") if file == "-" else files.open_to_read(storage.local(file))
 
 
 def _lines(model: TrainedModel, file: str, name: str, *, warns: bool) -> Iterator[Array]:
-    """Yield each line of a text that is not empty, for a model of texts; raises ``DataError``, which names the line."""
+    """Yield each line that is not empty as features for a text model; raises ``DataError``, which names the line."""
     assert model.reading.text is not None
     number, is_empty, unseen, known = 0, True, UnseenWords(), frozenset(model.label_names)
     with opened_text(_opened(file, name), name) as lines:
@@ -264,7 +268,7 @@ def _features_of(model: TrainedModel, file: BinaryIO, name: str, *, warns: bool)
 
 
 def _transformed(transform: TransformProcess, file: BinaryIO, name: str, *, warns: bool) -> Iterator[Array]:
-    """Yield the features of a table's blocks; say first which columns are not known, at its end which words."""
+    """Yield the features of a table's blocks; warn of unknown columns first, and of unknown words at the end."""
     unseen = UnseenWords()
     for table in transform.blocks(file, name, rows=ROWS, warns=warns):
         yield transform.exact_features(table, new_rows=True, unseen=unseen)
@@ -283,7 +287,7 @@ def _predicted_by_threads(
     is_wanted.set()
 
     def perform(first: int, rows: Array) -> PredictedRows:
-        worker = free.get_nowait()  # there are as many as threads
+        worker = free.get_nowait()  # there are as many workers as threads
         try:
             return _predicted(worker, first, rows)
         finally:
@@ -301,7 +305,7 @@ def _predicted_by_threads(
             started.put(exc)
 
     with ThreadPoolExecutor(len(workers), thread_name_prefix="dl4j-predict") as pool:
-        # A daemon, since reading from a pipe may take for ever, and nobody may want it any more.
+        # A daemon: reading from a pipe may never end, even if the predictions are no longer needed.
         ServiceThread(target=read, name="dl4j-read").start()
         try:
             while (item := started.get()) is not None:
@@ -331,7 +335,7 @@ def _predicted(predict: Predict, first: int, rows: Array) -> PredictedRows:
 
 @contextlib.contextmanager
 def named_rows(first: int, unit: str = "rows") -> Iterator[None]:
-    """Add to an error that names a row of a block where the block begins, counted in rows, or in blocks."""
+    """Add to an error that names a row of a block the start of the block, counted in rows or in blocks."""
     try:
         yield
     except NotFiniteError as exc:
@@ -348,10 +352,10 @@ class Form:
     """How predictions are written.
 
     Attributes:
-        name: ``text``, a line for each row: the number of its class, and its name, or the number that is predicted;
-            ``jsonl``, a JSON object for each row; ``json``, one for all of them, which is in memory until the end.
-        with_outputs: in text, the outputs stand behind each class, after tabs.
-        files: that the rows were read from, one each, which then come first; none: they are rows of one file.
+        name: the format. ``text``: a line for each row with the number and name of its class, or the predicted number.
+            ``jsonl``: a JSON object for each row. ``json``: one object for all rows, held in memory until the end.
+        with_outputs: whether text lines have the outputs after the class, separated by tabs.
+        files: the file of each row, which is written first; empty: all rows come from one file.
     """
 
     name: str = "text"
@@ -359,19 +363,19 @@ class Form:
     files: tuple[str, ...] = ()
 
     def line(self, row: int, *columns: str) -> str:
-        """Return the line of text of a row."""
+        """Return the text line for a row."""
         return "\t".join([self.files[row], *columns] if self.files else columns)
 
     def place(self, row: int) -> dict[str, Any]:
-        """Return the fields of a JSON object that say which row it is about."""
+        """Return the JSON fields that identify a row."""
         return {"row": row, "file": self.files[row]} if self.files else {"row": row}
 
 
 def texts_of(model: TrainedModel, predicted: Iterable[PredictedRows], form: Form) -> Iterator[str]:
-    """Yield the predictions as text, without the last line break of each: block by block, or all of them at once.
+    """Yield the predictions as text without the final line break: block by block, or for ``json`` all at once.
 
     Raises:
-        ModelError: the model's names are not one for each class.
+        ModelError: the model does not have one name for each class.
     """
     if form.name == "json":
         yield to_json({**_as_object(model, list(predicted)), **({"files": form.files} if form.files else {})})
@@ -390,14 +394,14 @@ def texts_of(model: TrainedModel, predicted: Iterable[PredictedRows], form: Form
 
 
 def write_texts(path: Path, texts: Iterable[str]) -> None:
-    """Write texts to a file, in one step at their end; raises ``OutputError``."""
+    """Write texts to a file, which appears in one step after the last text; raises ``OutputError``."""
     with files.errors_as(OutputError, f"{path} cannot be written"), files.replacing(path) as file:
         for text in texts:
             file.write(f"{text}\n".encode())
 
 
 def _shown(name: str) -> str:
-    """Return the name of a class so that it stays in its line: characters of texts may be line breaks, or spaces."""
+    """Return a class name that is safe in a line: a class of a text model may be a line break or a space."""
     return name if name.isprintable() and name.strip() else repr(name)
 
 
@@ -419,12 +423,12 @@ def _each_row(rows: PredictedRows, names: Sequence[str], form: Form) -> Iterator
 
 
 def _number(value: Any) -> float:
-    """Return an output as the shortest decimal number that is it in its own type, float32 or float64."""
+    """Return an output as the shortest decimal number that is equal to it in its own type, float32 or float64."""
     return float(str(value))
 
 
 def _as_numbers(model: TrainedModel, rows: PredictedRows, form: Form) -> str:
-    """Return the numbers that a model predicts for some rows, a row a line, with tabs between several."""
+    """Return the numbers predicted for some rows, one row per line, with tabs between several numbers."""
     values, columns = [[_number(value) for value in row] for row in rows.outputs], model.output_names(rows.n_in)
     if form.name != "jsonl":
         return "\n".join(form.line(rows.first + i, *map(repr, row)) for i, row in enumerate(values))
@@ -438,7 +442,7 @@ def _as_numbers(model: TrainedModel, rows: PredictedRows, form: Form) -> str:
 
 
 def _as_answers(rows: PredictedRows, names: Sequence[str], form: Form) -> str:
-    """Return the labels that are there in some rows, a row a line, with commas between them; ``-`` for none."""
+    """Return the predicted labels of some rows, one row per line, separated by commas; ``-`` for none."""
     lines = []
     for index, row in enumerate(rows.outputs.tolist()):
         found = [name for name, value in zip(names, row, strict=True) if value > _YES]

@@ -1,8 +1,8 @@
-"""Requests to a model that wait for workers: those that wait together are computed as one batch, up to a limit.
+"""A queue of requests to a model. Waiting requests are computed as one batch, up to a limit.
 
-A worker is a thread with a copy of the model of its own. It takes the oldest request, and those behind it that fit,
-reads their rows, computes all of them in one pass, and gives each request the outputs of its rows. If that fails, each
-request is computed by itself, so that nobody gets an error because of the rows of others.
+A worker is a thread with its own copy of the model. The worker takes the oldest request and the next ones that fit,
+reads their rows, computes all rows in one pass, and gives each request the outputs of its rows. If that fails, each
+request is computed by itself, so that the rows of one request cause no errors in another.
 
 Legacy: ``org.deeplearning4j.parallelism.inference``.
 """
@@ -44,13 +44,13 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 InferenceMode = Literal["sequential", "batched", "inplace"]
-"""How requests are computed: one by one, joined with others that wait, or by the threads that ask."""
+"""How requests are computed: one by one, batched with other waiting requests, or on the callers' threads."""
 BATCH_LIMIT, QUEUE_LIMIT = 32, 64
-"""DL4J's own: rows of a batch, and requests that wait."""
+"""The defaults of DL4J: rows of a batch, and waiting requests."""
 
 
 class QueueFullError(Exception):
-    """As many requests wait as may."""
+    """The queue is full."""
 
 
 class ClosedError(Exception):
@@ -59,15 +59,15 @@ class ClosedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batching:
-    """How a model's requests are joined and computed.
+    """How requests to a model are batched and computed.
 
     Attributes:
         mode: ``"batched"``, or ``"sequential"``: each request by itself.
-        batch_limit: rows that are computed together at most. A request with more of them is computed by itself.
-        batch_delay: seconds that the oldest request waits for others, as long as they are fewer rows than half of that.
-            Those that came while another batch was computed are joined in any case.
-        queue_limit: requests that wait at most.
-        workers: threads, each with a copy of the model.
+        batch_limit: maximum rows computed together. A request with more rows is computed by itself.
+        batch_delay: seconds that the oldest request waits for others while they have fewer rows than half of
+            ``batch_limit``. Requests that came while another batch was computed are joined in any case.
+        queue_limit: maximum waiting requests.
+        workers: threads, each with its own copy of the model.
 
     Raises:
         UsageError: a value is out of range.
@@ -93,11 +93,11 @@ class Batching:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReplicatedModel:
-    """A model with copies of its network, each of which one thread may use while others use the others.
+    """A model with copies of its network, so that several threads can each use one.
 
     Attributes:
         model: the model itself, which is the first copy.
-        predicts: answers of each copy.
+        predicts: the prediction function of each copy.
     """
 
     model: TrainedModel
@@ -105,7 +105,7 @@ class ReplicatedModel:
 
     @classmethod
     def of(cls, model: TrainedModel, count: int) -> ReplicatedModel:
-        """Return a model with so many copies, itself included; raises ``ConfError`` if the machine cannot have them."""
+        """Return a model with ``count`` copies, the original included; raises ``ConfError`` if these are too many."""
         if count > 1:
             check_threads(count, int(model.network.params.nbytes))
         return cls(model, [model.answer, *(_copy_of(model).answer for _ in range(count - 1))])
@@ -119,16 +119,16 @@ def _copy_of(model: TrainedModel) -> TrainedModel:
 
 @dataclass(slots=True, eq=False)
 class InferenceRequest:
-    """What is asked of a model.
+    """A request to a model.
 
     Attributes:
-        model: those with the same one can be computed together.
-        blocks: the features, ``(rows, ...)`` each; a worker's thread reads them, two ahead of what it computes.
-        succeed: is given the outputs of each block and the number of features of a row, on a worker's thread.
-        fail: is given what blocks, model or ``succeed`` have raised, on a worker's thread, or on that which closes.
-        since: when it came, in seconds of the process's clock.
-        ahead: blocks that are read, and not computed.
-        is_read: whether there are no more blocks than these.
+        model: the model to ask; requests with the same model can be computed together.
+        blocks: the features, ``(rows, ...)`` each; read on a worker's thread, two blocks ahead of the computation.
+        succeed: called on a worker's thread with the outputs of each block and the number of features of a row.
+        fail: called with an error of the blocks, the model or ``succeed``, on a worker's thread or the closing one.
+        since: time of arrival, in seconds of the process's clock.
+        ahead: blocks that were read, and are not computed yet.
+        is_read: whether all blocks were read.
     """
 
     model: ReplicatedModel
@@ -141,20 +141,20 @@ class InferenceRequest:
 
     @property
     def is_joinable(self) -> bool:
-        """Whether it is one block, which others may be computed with."""
+        """Whether the request is a single block, which can be computed together with others."""
         return self.is_read and len(self.ahead) == 1
 
 
 class InferenceQueue:
-    """Computes requests on threads of its own, the oldest first, until it is closed. Thread-safe.
+    """Computes requests on its own threads, the oldest first, until it is closed. Thread-safe.
 
     Args:
-        name: of the model, for the threads and the log.
+        name: the model's name, for the threads and the log.
         batching: how requests are joined; its mode is not ``"inplace"``, which needs no queue.
 
     Attributes:
-        told: is told of each pass through the network: of how many requests, how many answers, and how many seconds it
-            took; on a worker's thread. May be replaced.
+        told: called after each pass through the network with the number of requests, the number of answers, and the
+            seconds, on a worker's thread. May be replaced.
     """
 
     def __init__(self, name: str, batching: Batching) -> None:
@@ -163,7 +163,7 @@ class InferenceQueue:
         self._waiting: deque[InferenceRequest] = deque()
         lock = threading.Lock()
         self._came, self._left = threading.Condition(lock), threading.Condition(lock)
-        self._collecting = threading.Lock()  # one worker at a time: two that wait for more would get half each
+        self._collecting = threading.Lock()  # one worker at a time: two would get half of the requests each
         self._is_closed = False
         self._threads = [
             ServiceThread(target=self._work, args=(index,), name=f"dl4j-infer-{name}-{index}")
@@ -174,7 +174,7 @@ class InferenceQueue:
 
     @property
     def waiting(self) -> int:
-        """How many requests wait for a worker."""
+        """The number of requests that wait for a worker."""
         return len(self._waiting)
 
     def put(self, request: InferenceRequest) -> None:
@@ -188,7 +188,7 @@ class InferenceQueue:
             self._came.notify()
 
     def put_in_time(self, request: InferenceRequest, deadline: Deadline) -> None:
-        """``put`` a request once there is room; raises ``QueueFullError`` if there is none until then."""
+        """Add a request once there is room; raises ``QueueFullError`` if there is none before the deadline."""
         while True:
             try:
                 self.put(request)
@@ -202,10 +202,10 @@ class InferenceQueue:
                 return
 
     def close(self, seconds: float) -> bool:
-        """Take no more, give those that wait a ``ClosedError``, and let workers end what they compute.
+        """Stop: waiting requests fail with ``ClosedError``, and workers finish their current requests.
 
-        Returns whether they have ended within so many seconds. One that has not ends with the process. May be called
-        more than once.
+        Returns whether all workers have ended within ``seconds``. A worker that has not ends with the process. May be
+        called more than once.
         """
         with self._came:
             self._is_closed = True
@@ -251,7 +251,7 @@ class InferenceQueue:
             self._compute_alone(batch[0], index, own)
 
     def _collected(self) -> list[InferenceRequest]:
-        """Return the requests that are computed together next; none if there was none for a while."""
+        """Return the requests to compute together next; [] if none came for a while."""
         first = self._taken(RUNNING.now() + SLICE_SECONDS)
         if first is None:
             return []
@@ -260,7 +260,7 @@ class InferenceQueue:
             return batch
         rows = first.model.model.answers(first.ahead[0])
         until = first.since + self._batching.batch_delay
-        # Half a batch does not wait: a whole one is hardly faster for each row.
+        # Half a batch does not wait: a full one is hardly faster per row.
         while rows < limit and (other := self._taken(until if 2 * rows < limit else first.since)) is not None:
             more = other.model.model.answers(other.ahead[0]) if other.is_joinable else limit
             if rows + more > limit or not _fit(first, other):
@@ -272,7 +272,7 @@ class InferenceQueue:
         return batch
 
     def _taken(self, until: float) -> InferenceRequest | None:
-        """Return the oldest request whose rows can be read; None if there is none until that time."""
+        """Return the oldest request whose rows can be read; None if there is none before ``until``."""
         while True:
             with self._came:
                 while not self._waiting:
@@ -291,7 +291,7 @@ class InferenceQueue:
         try:
             with exits_as_errors():
                 outputs = self._predicted(first.model, own.joined(rows), index, len(batch))
-        except Exception:  # noqa: BLE001  # which of them it is because of shows when each is computed by itself
+        except Exception:  # noqa: BLE001  # computing each request by itself shows which one failed
             for request in batch:
                 self._compute_alone(request, index, own)
             return
@@ -305,13 +305,13 @@ class InferenceQueue:
         try:
             with exits_as_errors():
                 outputs, n_in = self._outputs_of(request, index, own)
-        except Exception as exc:  # noqa: BLE001  # it is the request's
+        except Exception as exc:  # noqa: BLE001  # the error belongs to the request
             request.fail(exc)
             return
         _succeed(request, outputs, n_in)
 
     def _outputs_of(self, request: InferenceRequest, index: int, own: _Rows) -> tuple[list[Array], int]:
-        """Return the outputs for all rows of a request, and how many inputs a row has."""
+        """Return the outputs for all rows of a request, and the number of features of a row."""
         outputs: list[Array] = []
         first = n_in = 0
         while request.ahead:
@@ -327,32 +327,32 @@ class InferenceQueue:
     def _predicted(self, model: ReplicatedModel, rows: Array, index: int, requests: int) -> Array:
         began = RUNNING.now()
         outputs = model.predicts[index](rows)
-        if np.may_share_memory(outputs, rows):  # of a network that passes them on, and the memory is used again
+        if np.may_share_memory(outputs, rows):  # the network passed its input on, and this memory is used again
             outputs = outputs.copy()
         self.told(requests, len(outputs), RUNNING.now() - began)
         return outputs
 
 
 class _Rows:
-    """The rows that a worker computes, in one and the same memory: new memory for each batch takes longer to be had."""
+    """A reused buffer for the rows that a worker computes; allocating memory for each batch takes longer."""
 
     def __init__(self) -> None:
         self._array: Array = np.empty((0, 0), np.float32)
 
     def joined(self, blocks: Sequence[Array]) -> Array:
-        """Return all rows of blocks of one shape and type; until this is called again."""
+        """Return all rows of blocks of one shape and type; valid until the next call."""
         count, first = sum(map(len, blocks)), blocks[0]
         if len(self._array) < count or self._array.shape[1:] != first.shape[1:] or self._array.dtype != first.dtype:
             self._array = np.empty((1 << (count - 1).bit_length(), *first.shape[1:]), first.dtype)
         bytes_, start = self._array.data.cast("B"), 0
-        for block in blocks:  # not by NumPy, which would let other threads run meanwhile, and then wait for them
+        for block in blocks:  # NumPy would let other threads run meanwhile, and then wait for them
             stop = start + block.nbytes
             bytes_[start:stop] = np.ascontiguousarray(block).data.cast("B")
             start = stop
         return self._array[:count]
 
     def writable(self, block: Array) -> Array:
-        """Return a block as kernels take it, which is none that only may be read; until this is called again."""
+        """Return a writable block, which kernels need, copied if necessary; valid until the next call."""
         return block if block.flags.writeable else self.joined([block])
 
 
@@ -370,13 +370,13 @@ def _read_next(request: InferenceRequest) -> None:
 
 
 def _has_read(request: InferenceRequest) -> bool:
-    """Read a request's first rows, and look whether there are more; return False if that has failed, which it says."""
+    """Read a request's first block and look for a second one; on an error, fail the request and return False."""
     try:
         with exits_as_errors():
             _read_next(request)
             if not request.is_read:
                 _read_next(request)
-    except Exception as exc:  # noqa: BLE001  # it is the request's
+    except Exception as exc:  # noqa: BLE001  # the error belongs to the request
         request.fail(exc)
         return False
     return True
@@ -386,7 +386,7 @@ def _succeed(request: InferenceRequest, outputs: list[Array], n_in: int) -> None
     try:
         with exits_as_errors():
             request.succeed(outputs, n_in)
-    except Exception as exc:  # noqa: BLE001  # it is the request's
+    except Exception as exc:  # noqa: BLE001  # the error belongs to the request
         request.fail(exc)
 
 

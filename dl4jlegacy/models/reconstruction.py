@@ -1,4 +1,4 @@
-"""What a trained model gives back of examples, and what it draws by itself: in the units of the data, and as images."""
+"""Reconstructions by a trained model and samples drawn from it, in the units of the data and as images."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ _COLUMNS = 10
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reconstruction:
-    """What a model gave back.
+    """The reconstructions by a model.
 
     Attributes:
         originals: the first examples, in the units of the data, ``(drawn, n_in)``.
-        reconstructions: of these, likewise.
-        examples: how many there were in all.
-        mean_squared_error: of all of them: the mean square of the difference, over examples and values.
+        reconstructions: their reconstructions, likewise.
+        examples: the number of all examples.
+        mean_squared_error: the mean squared difference over the values of all examples.
     """
 
     originals: Array
@@ -66,7 +66,7 @@ class Reconstruction:
 def reconstruct(
     model: TrainedModel, blocks: Iterable[Array], *, count: int = _COLUMNS, layer: int | None = None
 ) -> Reconstruction:
-    """Return what a model gives back of examples, in one pass over them.
+    """Reconstruct examples with a model, in one pass over them.
 
     ::
 
@@ -75,14 +75,14 @@ def reconstruct(
         print(found.mean_squared_error)
 
     Args:
-        model: an autoencoder: of pretrain layers (RBM, AutoEncoder, VariationalAutoencoder), or one whose outputs are
-            its inputs.
-        blocks: features ``(examples, n_in)``, before any scaling, such as ``examples_of`` yields them.
-        count: how many of the first examples are kept to be looked at.
-        layer: at which it turns round, see ``reconstruct_input``.
+        model: an autoencoder: pretrain layers (RBM, AutoEncoder, VariationalAutoencoder), or a network that outputs its
+            inputs.
+        blocks: features ``(examples, n_in)``, before any scaling, for instance from ``examples_of``.
+        count: the number of first examples that are kept for display.
+        layer: the last encoding layer, see ``reconstruct_input``.
 
     Raises:
-        ConfError: the model gives nothing back, or has no such layer; names it.
+        ConfError: the model cannot reconstruct its input, or has no such layer; names it.
         DataError: there is no example. ShapeError: they do not fit. NotFiniteError: a value is NaN or infinite.
     """
     kept: list[tuple[Array, Array]] = []
@@ -101,7 +101,7 @@ def reconstruct(
 
 
 def _reconstructed(model: TrainedModel, rows: Array, layer: int | None) -> tuple[Array, Array]:
-    """Return examples and what the model gives back of them, both ``(examples, n_in)`` in the units of the data."""
+    """Return examples and their reconstructions, both ``(examples, n_in)`` in the units of the data."""
     if model.predicts_numbers or model.reading.is_multi_label:
         raise ConfError(f"model {model.name} predicts {', '.join(model.label_names[:3])}, and gives no examples back")
     model.check_width(math.prod(rows.shape[1:]), "the given data")
@@ -119,14 +119,14 @@ def draw_samples(
     gibbs_steps: int = GIBBS_STEPS,
     layer: int | None = None,
 ) -> Array:
-    """Return examples that a model finds probable, ``(count, n_in)``, in the units of its data: the same for a seed.
+    """Draw ``count`` examples from a model, ``(count, n_in)``, in the units of its data; repeatable by seed.
 
     Args:
-        model: that begins with pretrain layers, the last of which is a variational autoencoder or an RBM.
-        count: how many.
+        model: a model that begins with pretrain layers, the last of which is a variational autoencoder or an RBM.
+        count: the number of examples.
         seed: of the random numbers.
-        gibbs_steps: of the chain in an RBM, for each.
-        layer: the one that is sampled, see ``sample_input``.
+        gibbs_steps: Gibbs sampling steps in an RBM for each example.
+        layer: the layer to sample from, see ``sample_input``.
 
     Raises:
         ConfError: there is nothing to draw from; names the model. NotFiniteError: a value is NaN or infinite.
@@ -147,7 +147,7 @@ def draw_samples(
 
 @contextlib.contextmanager
 def _named(model: TrainedModel) -> Iterator[None]:
-    """Say in a ``ConfError`` which model it is about."""
+    """Add the model's name to a ``ConfError``."""
     try:
         yield
     except ConfError as exc:
@@ -167,13 +167,14 @@ def _in_units(model: TrainedModel, rows: Array) -> Array:
 def examples_of(
     model: TrainedModel, source: str, *, data_dir: str = "", shape: tuple[int, int, int] | None = None
 ) -> Iterator[Array]:
-    """Yield the features of examples, some at a time, for ``reconstruct``.
+    """Yield the features of examples in blocks, for ``reconstruct``.
 
     Args:
-        model: that they must fit.
-        source: the held-out part of ``digits``, ``iris`` or ``mnist``; an image, a folder of them, a table, here or in
-            S3; ``-``: standard input.
-        data_dir: where MNIST is.
+        model: the model that they must fit.
+        source: the held-out part of ``digits``, ``iris`` or ``mnist``; an image, a folder of images, or a table, here
+            or
+            in S3; ``-``: standard input.
+        data_dir: the folder of MNIST.
         shape: channels, height and width of images, for a model that did not learn from image files itself.
 
     Raises:
@@ -196,7 +197,7 @@ def examples_of(
 
 
 def _image_files(source: str) -> tuple[Path, ...]:
-    """Return the image, or those in a folder, that a path leads to; () if it is something else."""
+    """Return the image file at a path, or those in a folder; () if it is something else."""
     with files.errors_as(DataError, f"cannot read {source}"):
         place = files.expand(storage.local(source))
         if not (is_image(place.name) or files.is_folder(place)):
@@ -207,13 +208,15 @@ def _image_files(source: str) -> tuple[Path, ...]:
 def image_shape(model: TrainedModel, size: tuple[int, int] | None = None) -> tuple[int, int, int]:
     """Return channels, height and width of the images that a model's examples are.
 
+    The shape is known if the model learned from image files, or has an input type of images. Otherwise the images are
+    taken as square, and as grayscale if the number of values allows it.
+
     Args:
-        model: it says so itself if it learned from image files, or has an input type of images; else the images are
-            taken for squares, in gray if the number of values allows.
-        size: height and width, if somebody has said so.
+        model: the model.
+        size: height and width, if the user gave them.
 
     Raises:
-        ConfError: the model gives nothing back; or the values of an example are no square, or no image of that size.
+        ConfError: the model cannot reconstruct its input; or an example is no square image, or no image of that size.
     """
     with _named(model):
         check_gives_back(model.network)
@@ -242,10 +245,11 @@ def image_shape(model: TrainedModel, size: tuple[int, int] | None = None) -> tup
 
 
 def reconstruction_grid(found: Reconstruction, shape: tuple[int, int, int], *, columns: int = _COLUMNS) -> Array:
-    """Return an image of originals, and below each line of these their reconstructions.
+    """Return an image with rows of originals, and below each row their reconstructions.
 
-    Values from 0 to 1 go from black to white; if originals go beyond, their least and their largest value do.
-    Returns bytes ``(channels, height, width)``. Raises ``ShapeError`` if examples have no such ``shape``.
+    Values from 0 to 1 are drawn from black to white; if originals exceed that range, their minimum is black and their
+    maximum white. Returns bytes ``(channels, height, width)``. Raises ``ShapeError`` if examples do not have this
+    ``shape``.
     """
     low, high = _range(found.originals)
     above, below = (pixels_of(rows, shape, low, high) for rows in (found.originals, found.reconstructions))
@@ -254,7 +258,7 @@ def reconstruction_grid(found: Reconstruction, shape: tuple[int, int, int], *, c
 
 
 def sample_grid(samples: Array, shape: tuple[int, int, int], *, columns: int = _COLUMNS) -> Array:
-    """Return an image of samples, so many in a line; values and errors as for ``reconstruction_grid``."""
+    """Return an image of samples with ``columns`` in a row; values and errors as for ``reconstruction_grid``."""
     low, high = _range(samples)
     pixels = pixels_of(samples, shape, low, high)
     return image_grid([pixels[start : start + columns] for start in range(0, len(pixels), columns)])
@@ -266,7 +270,7 @@ def _range(rows: Array) -> tuple[float, float]:
 
 
 def write_grid(path: Path, grid: Array) -> None:
-    """Write an image to a PNG file, in one step; raises ``OutputError``, and ``DataError`` if Pillow is missing."""
+    """Write an image to a PNG file atomically; raises ``OutputError``, and ``DataError`` if Pillow is missing."""
     content = png_of(grid)
     with files.errors_as(OutputError, f"{path} cannot be written"):
         files.write(path, content)

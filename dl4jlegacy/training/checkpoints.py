@@ -1,6 +1,6 @@
-"""``dl4j export``: a run's checkpoint, or a model in a file of any kind, written as a file of another kind.
+"""``dl4j export``: writes a run's checkpoint or a model file as a model file of another kind.
 
-The ending says which: ``.onnx``, ``.safetensors``, and everything else is the zip of ``write_model``.
+The ending of the name selects the kind: ``.onnx``, ``.safetensors``, or for all others the zip of ``write_model``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ENDINGS = (".zip", ".safetensors", ".h5", ".hdf5", ".keras")
 
 
 def is_model_file(path: str) -> bool:
-    """Return whether ``path`` is a file, and no folder of checkpoints; in S3 its ending tells."""
+    """Return whether ``path`` is a model file and not a checkpoint folder; in S3 its ending decides."""
     if storage.is_remote(path):
         return path.lower().endswith(_ENDINGS)
     with files.errors_as(ModelError, f"{path} cannot be looked into"):
@@ -35,12 +35,12 @@ def is_model_file(path: str) -> bool:
 
 
 def convert_model(path: str, out: str, *, dl4j_version: Version | None = None) -> dict[str, Any]:
-    """Write the model in a file to another file; return what it is, for people and JSON.
+    """Write the model in a file to another file; return the fields of a report for people and JSON.
 
     Args:
         path: a model file of this package, of Deeplearning4j or of Keras, here or in S3.
-        out: the file, here or in S3.
-        dl4j_version: the version of Deeplearning4j that is to read it, see ``write_model``.
+        out: the new file, here or in S3.
+        dl4j_version: the version of Deeplearning4j that has to read it, see ``write_model``.
 
     Raises:
         ModelError: a file cannot be read or written; or the kind of ``out``, or that version, cannot hold the network.
@@ -66,20 +66,20 @@ def _refuse_version(out: str, dl4j_version: Version | None) -> None:
 
 
 def export_model(folder: str, out: str, *, best: bool = False, dl4j_version: Version | None = None) -> dict[str, Any]:
-    """Write the model of a run's newest good checkpoint to a model file; return what it is, for people and JSON.
+    """Write a run's newest good checkpoint to a model file; return the fields of a report for people and JSON.
 
-    The run may go on meanwhile. It has the normalizer and the label names that the run's own model file would have.
+    The run may be training meanwhile. The file has the normalizer and label names of the run's own model file.
 
     Args:
-        folder: of the checkpoints, here or in S3.
-        out: the file, here or in S3.
-        best: the best model so far instead, of a run that is scored.
-        dl4j_version: the version of Deeplearning4j that is to read it, see ``write_model``.
+        folder: the checkpoint folder, here or in S3.
+        out: the new file, here or in S3.
+        best: write the best model so far instead; the run must be scored.
+        dl4j_version: the version of Deeplearning4j that has to read it, see ``write_model``.
 
     Raises:
         CheckpointError: the folder holds no run, or no usable checkpoint, or no best model.
-        ModelError: ``out`` cannot be written, or its kind, or that version, cannot take the network.
-        DataError: the data that the run's Conf names are not there.
+        ModelError: ``out`` cannot be written, or its kind, or that version, cannot hold the network.
+        DataError: the data that the run's Conf names are missing.
     """
     output = storage.open_model_output(out, takes_onnx=True)
     kept = read_checkpoint(folder, best=best)
@@ -102,7 +102,7 @@ def export_model(folder: str, out: str, *, best: bool = False, dl4j_version: Ver
 
 
 def _of_exported(head: Head, *, best: bool) -> dict[str, Any]:
-    """Return what is known of the model that is exported: the newest, or the best one."""
+    """Return the report's fields of the exported model: the newest, or the best one."""
     if best and head.best is not None:
         found = head.best
         return {"version": found.version, "round": found.round, "examples": None, "score": found.score}

@@ -1,7 +1,7 @@
-"""An evaluation as a run: its jobs are ranges of examples, version 0 of its model is the network, version 1 the result.
+"""An evaluation as a run: its jobs are ranges of examples; model version 0 is the network, version 1 the result.
 
-Workers are threads of this process (``evaluate_with_workers``) or processes of a cluster (``cluster.evaluation``). The
-sums and counts are those of ``evaluate_network``, bit for bit, whatever their number and whichever of them dies.
+Workers are threads of this process (``evaluate_with_workers``) or processes of a cluster (``cluster.evaluation``). Sums
+and counts equal those of ``evaluate_network`` bit for bit, for any number of workers, even if some of them die.
 
 Legacy: DL4J's ``IEvaluateFlatMapFunction`` and ``IEvaluationReduceFunction`` for Spark.
 """
@@ -55,7 +55,7 @@ class EvaluationPerformer(InferencePerformer):
         self._besides = conf.performer_args["evaluations"]
 
     def perform(self, job: Job) -> Result | None:
-        """See ``WorkerPerformer``; returns the loss of each batch, and the counts of all."""
+        """See ``WorkerPerformer``; returns the loss of each batch, and the counts of all batches."""
         parts: list[BatchEvaluation] = []
         found = evaluate_batches(
             self.network,
@@ -74,7 +74,7 @@ class EvaluationPerformer(InferencePerformer):
 
 
 class _Aggregator:
-    """Puts the evaluations together, in the order of the examples. A ``JobAggregator``."""
+    """Merges the evaluations in the order of the examples. A ``JobAggregator``."""
 
     def begin(self, model: Buffer, *, version: int, examples: Sequence[int]) -> _Whole:
         """See ``JobAggregator``."""
@@ -82,7 +82,7 @@ class _Aggregator:
 
 
 class _Whole(CollectedEvaluations):
-    """The evaluation of all examples as the next model. An ``Aggregation``."""
+    """The evaluation of all examples, which becomes the next model. An ``Aggregation``."""
 
     def finish(self, *, ends_phase: bool) -> tuple[Buffer, float | None]:
         """See ``Aggregation``; the score is the mean loss of an example."""
@@ -114,15 +114,15 @@ class EvaluationRun(InferenceRun):
     """The evaluation of a network on examples, as a run.
 
     Args:
-        network: a trained one of either kind.
-        examples: scaled as those that it was trained on; at least one. Of an iterator, its first epoch.
-        label_names: of the classes.
-        evaluations: further ones, to which the run adds the same outputs once it has come to its end.
+        network: a trained ``MultiLayerNetwork`` or ``ComputationGraph``.
+        examples: at least one, scaled as the training data. For an iterator, its first epoch counts.
+        label_names: the names of the classes.
+        evaluations: further evaluations, to which the outputs are added at the end of the run.
         normalize: scales a batch, if the examples are not scaled yet.
 
     Raises:
-        ConfError, ShapeError: an evaluation cannot be shared out, or does not fit the network; see
-            ``check_evaluations``; or the batches are of another kind than it takes. DataError: a batch is none.
+        ConfError, ShapeError: an evaluation cannot be split over workers, or does not fit the network, see
+            ``check_evaluations``; or the network takes another kind of batch. DataError: an item is no batch.
     """
 
     def __init__(
@@ -161,9 +161,9 @@ class EvaluationRun(InferenceRun):
         tick: Callable[[RunStatus], None] | None = None,
         in_units: Callable[[AnyEvaluation], AnyEvaluation] = lambda part: part,
     ) -> NetworkEvaluation:
-        """Lead the run to its end and return what it has found; args and errors as for ``lead``.
+        """Lead the run to its end and return the evaluation; args and errors as for ``lead``.
 
-        ``in_units`` returns what an evaluation of some outputs says of them in other units.
+        ``in_units`` converts an evaluation of some outputs to other units.
         """
         found = evaluation_in(self.lead(run, tracker=tracker, monitor=monitor, tick=tick).model)
         for number, evaluation in enumerate(self._evaluations):
@@ -174,7 +174,7 @@ class EvaluationRun(InferenceRun):
 
 
 def _check(network: Network, example: Batch, evaluations: Sequence[Any]) -> None:
-    """Raise unless the evaluations fit what a network says of an example."""
+    """Raise an error unless the evaluations fit the network's outputs for an example."""
     if isinstance(network, MultiLayerNetwork) and not network.conf.backprop:
         raise ConfError("the network was only pretrained: it has no outputs to evaluate, and only a loss")
     check_evaluations(evaluations, network.scored_output(example)[1])
@@ -189,7 +189,7 @@ def evaluate_with_workers(
     device: str = "",
     evaluations: Sequence[AnyEvaluation] = (),
 ) -> NetworkEvaluation:
-    """Return what ``evaluate_network`` does, from so many threads, each with a network of its own on the ``device``.
+    """Return the result of ``evaluate_network`` from ``workers`` threads, each with its own network on the ``device``.
 
     ``evaluations`` and errors as for ``EvaluationRun``.
     """

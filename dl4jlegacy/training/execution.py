@@ -1,7 +1,7 @@
-"""``RunExecution``: the actors of one run in this process, the master and its own workers, from set-up to the end.
+"""``RunExecution``: the actors of one run in this process (the master and its local workers), from setup to shutdown.
 
-``runner.ActorNetworkRunner`` is what people use; this is below it, and below a cluster's master, which gives it a
-tracker and a monitor that other processes share in.
+Users call ``runner.ActorNetworkRunner``, which is built on this class. So is a cluster's master, which adds a tracker
+and a monitor that are shared with other processes.
 
 Legacy: ``DeepLearning4jDistributed``, whose ``setup`` slept for a minute, and whose ``shutdown`` left threads behind.
 """
@@ -87,7 +87,7 @@ class _Parts:
     tracker: StateTracker
     router: WorkRouter
     aggregator: JobAggregator
-    kernels: Kernels  # for work in host memory
+    kernels: Kernels  # for aggregation in host memory
     first_model: Callable[[], Result]
     performer: PerformerFactory
     folder: RunFolder
@@ -105,7 +105,7 @@ class _Parts:
 
     @property
     def by_reference(self) -> bool:
-        """Whether jobs name their data; ``resolve`` has decided it for a cluster."""
+        """Whether jobs name their data instead of containing them; for a cluster, ``resolve`` has decided this."""
         return self.run.conf.data_by_reference is not False
 
 
@@ -113,16 +113,16 @@ class RunExecution:
     """Runs a master and its workers in this process.
 
     Args:
-        iterator: the data, or a ``JobIterator`` for jobs that are no network's.
-        tracker: a state tracker; None: one in this process, which ``shutdown`` closes.
-        performer: makes each worker's performer; None: the one that the Conf names, else one that trains its network.
-        aggregator: for jobs that are no network's.
-        first_model: version 0: for jobs that are no network's, or the network whose parameters and updater state a run
-            begins with, as they are at ``setup``; None: a network's configuration draws them.
-        monitor: of a cluster's master, entered by the caller.
+        iterator: the data, or a ``JobIterator`` for jobs that train no network.
+        tracker: a state tracker; None: a tracker in this process, which ``shutdown`` closes.
+        performer: makes each worker's performer; None: the one named in the Conf, or else one that trains its network.
+        aggregator: for jobs that train no network.
+        first_model: the initial model (version 0): a ``Result`` for jobs that train no network, or a network whose
+            parameters and updater state at ``setup`` are used; None: drawn from the network's configuration.
+        monitor: the monitor of a cluster's master, entered by the caller.
         listeners, saver: as for ``Observers``.
-        observers: follow the run from beside it.
-        worker_listeners: as for ``MultiLayerNetworkPerformer``, of all workers in this process.
+        observers: follow the run without being part of it.
+        worker_listeners: as for ``MultiLayerNetworkPerformer``, for all workers in this process.
         stop_if: as for ``Scoring``.
         takes_more: as for ``MasterActor``.
     """
@@ -163,7 +163,7 @@ class RunExecution:
         self._shut_down_after(error)
 
     def _shut_down_after(self, error: BaseException | None) -> None:
-        """Shut down; with an ``error`` on its way, what goes wrong here is only a warning, and hides nothing of it."""
+        """Shut down; while an ``error`` is being raised, errors of the shutdown only become warnings."""
         try:
             self.shutdown()
         except Dl4jError as exc:
@@ -172,7 +172,7 @@ class RunExecution:
             logger.warning("%s", exc)
 
     def setup(self, run: Run) -> Conf:
-        """Put everything together for a run, as ``run.resolve`` returned it; return its Conf.
+        """Assemble all parts of a run, as ``run.resolve`` returned it; return its Conf.
 
         Errors as for ``ActorNetworkRunner.setup``.
         """
@@ -192,7 +192,7 @@ class RunExecution:
             tracker.define_once(ARITHMETIC, made_with)
         if run.local_workers:
             check_same_arithmetic(tracker, conf, run.compute)
-        reads_all = self._monitor is None or not conf.data_by_reference  # else the jobs that are done here
+        reads_all = self._monitor is None or not conf.data_by_reference  # else only the jobs performed here
         jobs = prefetched(job_iterator(conf, self._iterator), conf.prefetch_buffer, reads_all=reads_all)
         own: dict[str, Any] = {"first": self._first_model, "aggregator": self._aggregator, "stop_if": self._stop_if}
         ours = parts_of(conf, jobs, performer=performer if run.local_workers else None, **own)
@@ -244,20 +244,21 @@ class RunExecution:
     def train(
         self, tick: Callable[[RunStatus], None] | None = None, *, deadline: float | None = None, progress: bool = True
     ) -> TrainingResult:
-        """Train to the end of the plan; return the result. Blocks.
+        """Train to the end of the plan and return the result. Blocks.
 
-        Args and errors as for ``ActorNetworkRunner.train``. After Ctrl-C it is shut down, and the ``KeyboardInterrupt``
-        carries a note that says where the run stopped and what is kept.
+        Args and errors as for ``ActorNetworkRunner.train``. Ctrl-C shuts the run down; the ``KeyboardInterrupt``
+        carries a note
+        that says where the run stopped and what is saved.
         """
         parts = self._ready()
-        begun = parts.folder.begun()  # the tracker may not know yet
-        with one_thread():  # one pool only: the workers' own threads
+        begun = parts.folder.begun()  # the tracker may not know it yet
+        with one_thread():  # no BLAS threads besides the workers' own threads
             parts.started = time.monotonic()
             try:
                 self._start(parts)
                 with shown(tick, progress) as show:
                     head, frame, best = self._wait(parts, show, deadline)
-                    if show is not None and tick is None:  # the last look may have been before the last round
+                    if show is not None and tick is None:  # the last tick may have come before the last round
                         show(replace(self.status(), head=head))
             except KeyboardInterrupt as interrupt:
                 self._shut_down_after(interrupt)
@@ -290,7 +291,7 @@ class RunExecution:
         return done
 
     def summary(self, result: TrainingResult) -> RunSummary | None:
-        """Return what came of a run on a cluster, which has ended; None: it was on none."""
+        """Return the summary of a finished run on a cluster; None if the run was on no cluster."""
         history = self._ready().history
         if self._monitor is None or history is None:
             return None
@@ -307,7 +308,7 @@ class RunExecution:
         return trained_network(parts.run.conf, model, parts.kernels)
 
     def _observed(self, parts: _Parts, model: Result) -> Any:
-        """Return what listeners get to see of a model: one network for all versions; on the master's thread."""
+        """Return the model as listeners see it: one network, reused for all versions; called on the master's thread."""
         if parts.run.conf.network_conf is None:
             return model
         if self._seen is None:
@@ -322,10 +323,10 @@ class RunExecution:
         return self._parts
 
     def _start(self, parts: _Parts) -> None:
-        """Start the actors, the recipients of messages before their senders."""
+        """Start the actors, receivers of messages before senders."""
         conf, tracker, outcome, monitor = parts.run.conf, parts.tracker, parts.outcome, self._monitor
         name = process_name() if monitor is None else monitor.source
-        if monitor is None:  # on a cluster nobody gives a run more epochs once it is done: it is cleared up
+        if monitor is None:  # a finished run on a cluster never gets more epochs: its state is removed
             drive(protocol.extend_run(tracker.store, parts.run.plan))
         lines = saved_run.open_lines(conf)
         parts.history = History(lines, parts.run.plan, tracker.clock, conf.network_conf, parts.changed_code)
@@ -366,7 +367,7 @@ class RunExecution:
         )
         parts.workers.recorder = None if self._stats is None else self._stats.recorder
         beats = parts.workers.start(name, parts.run.local_workers, None if monitor is None else monitor.messages)
-        # The master looks for late jobs whenever it is polled.
+        # The master looks for late jobs at each poll.
         parts.ticker = Ticker([(conf.limits.poll / 4, master, actors.Poll()), *beats])
         parts.ticker.start()
         if monitor is not None:
@@ -385,7 +386,7 @@ class RunExecution:
 
     @property
     def stats(self) -> TrainingStats:
-        """What the phases of the rounds took, as far as it is known here; as for ``ActorNetworkRunner.stats``."""
+        """Durations of the rounds' phases, as far as known in this process; as for ``ActorNetworkRunner.stats``."""
         if self._stats is None or self._stats.collector is None:
             raise UsageError(f"no statistics were collected; {NOT_COLLECTED}")
         return self._stats.collector.stats()
@@ -398,7 +399,7 @@ class RunExecution:
             self._followers.new_version(entry, event)
 
     def _master(self, parts: _Parts, name: str) -> protocol.Master:
-        """Return the protocol's master, called ``name``."""
+        """Return the protocol's master with this name."""
         conf, monitor, has_readers = parts.run.conf, self._monitor, self._listeners or self._followers
         return protocol.Master(
             name=name,
@@ -466,17 +467,17 @@ class RunExecution:
             self._parts.outcome.warn(message)
 
     def _known_workers(self, parts: _Parts) -> Sequence[WorkerRecord]:
-        """Return the run's workers as they are known here; in one process its store is at hand."""
+        """Return the run's workers as known here; without a cluster they are read from the run's own tracker."""
         return parts.tracker.workers() if self._monitor is None else self._monitor.workers()
 
     def _state(self, parts: _Parts) -> RunState:
-        """Return the state of the run as it is known here; in one process nobody can be missing."""
+        """Return the state of the run as known here; without a cluster no worker can be missing."""
         if self._monitor is not None:
             return self._monitor.state()
         return self._states.note(state_in_process(parts.tracker, parts.folder.troubles))
 
     def _storage_changed(self, what: str, why: str) -> None:
-        """Notify observers and the monitor that checkpoints cannot be written, and why; "": they can again."""
+        """Notify observers and the monitor why checkpoints cannot be written; "" means that they can again."""
         if why:
             self._followers.checkpoint_failed(why)
         if self._monitor is not None:
@@ -485,7 +486,7 @@ class RunExecution:
             self._parts.tracker.define(TROUBLES, dict(self._parts.folder.troubles))
 
     def _wait(self, parts: _Parts, tick: Callable[[RunStatus], None] | None, deadline: float | None) -> End:
-        """Wait for the end, in slices short enough for Ctrl-C; a run that stands still does not wait for ever."""
+        """Wait for the end in slices short enough for Ctrl-C; raise ``DeadlineError`` if the run makes no progress."""
         conf = parts.run.conf
         stall, waited = conf.stuck_seconds * (conf.limits.attempts + 1), 0.0
         begun = parts.tracker.clock.now()
@@ -494,7 +495,7 @@ class RunExecution:
                 end = parts.outcome.wait(0.2, (lambda: tick(self.status())) if tick else None)
             except BaseException as exc:
                 if tick is not None and self._monitor is None and not isinstance(exc, Exception):
-                    tick(self.status())  # a signal: the last look may have been before the first round
+                    tick(self.status())  # on a signal: the last tick may have come before the first round
                 raise
             if end is not None:
                 return end
@@ -505,7 +506,7 @@ class RunExecution:
                 )
             waited, before = parts.tracker.waited_seconds(), waited
             waits = self._monitor is not None and self._monitor.quorum.waiting is not None
-            parts.outcome.look(is_excused=waits or waited > before)  # both have deadlines of their own
+            parts.outcome.look(is_excused=waits or waited > before)  # both have their own deadlines
             if parts.outcome.idle_seconds > stall:
                 raise DeadlineError(
                     f"run {conf.run} has stood still for {parts.outcome.idle_seconds:.0f} s; "
@@ -514,13 +515,13 @@ class RunExecution:
                 )
 
     def unfinished(self) -> Any:
-        """Return the network as this process has it of a run that has not come to its end; None if it has none."""
+        """Return the network of an unfinished run as known in this process; None if there is none."""
         parts = self._ready()
         known = None if parts.master is None else parts.master.known
         return None if known is None else self._network(parts, Result.decode(known[1]))
 
     def status(self) -> RunStatus:
-        """Return a glance at the run, which waits for nothing. May be called from any thread while it runs."""
+        """Return a snapshot of the run without waiting. May be called from any thread while the run is active."""
         parts, monitor = self._ready(), self._monitor
         known = None if parts.master is None else parts.master.known
         return RunStatus(
@@ -534,9 +535,9 @@ class RunExecution:
         )
 
     def shutdown(self, timeout: float = 30.0) -> None:
-        """Stop everything and wait for it; workers finish and commit their job first. May be called more than once.
+        """Stop everything and wait for it; workers finish and commit their jobs first. May be called more than once.
 
-        A run that has not come to its end is saved as a checkpoint, if it has a folder for them.
+        An unfinished run is saved as a checkpoint, if it has a checkpoint folder.
 
         Raises:
             DeadlineError: an actor did not stop within ``timeout`` seconds.
@@ -553,7 +554,7 @@ class RunExecution:
         late = workers + others
         parts.pool.shutdown(wait=not late, cancel_futures=True)
         try:
-            if parts.started and not others:  # a worker that hangs writes no checkpoints
+            if parts.started and not others:  # a hanging worker does not prevent the checkpoint
                 hand_over(parts.master)
                 _save_unfinished(parts)
         finally:
@@ -570,7 +571,7 @@ class RunExecution:
 
 
 def _best_known(parts: _Parts, head: Head) -> Any:
-    """Return the best model of a run as this process has it, or else its tracker; None if it has none."""
+    """Return the best model of a run as known to this process or its tracker; None if there is none."""
     known = None if parts.master is None else parts.master.best_of(head)
     if known is not None or head.best is None:
         return known

@@ -1,6 +1,6 @@
-"""A trained network at work on a run's jobs: what evaluations and predictions by many workers have in common.
+"""Runs in which a trained network works on jobs: the common part of evaluations and predictions by many workers.
 
-Version 0 of the model is the network's parameters; the network itself is in the arguments of the run's performer.
+Version 0 of the model holds the network's parameters; the network's configuration is in the performer's arguments.
 """
 
 from __future__ import annotations
@@ -30,34 +30,34 @@ from dl4jlegacy.training.run import Run, resolve
 __all__ = ["Batches", "ExampleBatches", "Examples", "InferencePerformer", "InferenceRun"]
 
 Examples = Batch | BatchIterator
-"""What a network is evaluated on: examples, which are cut into batches of ``ROWS``, or batches that have a number."""
+"""The data to evaluate a network on: examples, which are cut into batches of ``ROWS``, or batches with numbers."""
 
 
 class Batches(Protocol):
-    """What the jobs of a run are made of, batch by batch; any of them may be asked for again, on any thread."""
+    """The source of a run's jobs, batch by batch; any batch may be read again, on any thread."""
 
     @property
     def batches(self) -> int:
-        """How many there are."""
+        """The number of batches."""
 
     @property
     def examples(self) -> int:
-        """How many examples all of them have."""
+        """The number of examples in all batches."""
 
     @property
     def batch_size(self) -> int:
-        """How many examples each has, but for the last one."""
+        """The number of examples of each batch but the last."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes that a batch takes, about."""
+        """Approximate bytes of a batch."""
 
     def batch(self, index: int) -> Batch:
         """Return a batch."""
 
 
 class ExampleBatches:
-    """The batches of examples, or of the first epoch of an iterator. ``Batches``. Raises ``DataError`` for none."""
+    """The batches of examples, or of an iterator's first epoch. ``Batches``. Raises ``DataError`` if there are none."""
 
     def __init__(self, examples: Examples) -> None:
         self._given = examples
@@ -71,18 +71,20 @@ class ExampleBatches:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that a batch takes, about."""
+        """Approximate bytes of a batch."""
         return self.batch(0).nbytes
 
     def batch(self, index: int) -> Batch:
-        """Return a batch; raises ``DataError`` if an iterator has none of this size there."""
+        """Return a batch; raises ``DataError`` if an iterator has no batch of this size there."""
         if isinstance(self._given, Batch):
             return self._given.rows(index * ROWS, min((index + 1) * ROWS, self.examples))
         return batch_of(self._given, 0, index)
 
 
 class InferencePerformer:
-    """Has the network whose parameters are the model; what it does with a job is a subclass's. A ``WorkerPerformer``.
+    """Base of performers with a trained network, whose parameters are the model. A ``WorkerPerformer``.
+
+    Subclasses define the work on a job.
 
     Args:
         conf: of an ``InferenceRun``.
@@ -101,13 +103,13 @@ class InferencePerformer:
 
 
 class InferenceRun:
-    """A run over jobs that a trained network works on.
+    """A run whose jobs are performed by a trained network.
 
     Args:
-        network: of either kind.
+        network: a ``MultiLayerNetwork`` or ``ComputationGraph``.
         performer: the name of the ``InferencePerformer``, which every worker has.
-        jobs: with a plan of one phase, whose kind names the run where nobody has.
-        aggregator: of the jobs' results.
+        jobs: with a plan of one phase, whose kind names a run without a name.
+        aggregator: for the results of the jobs.
         args: for the performer, besides the network.
     """
 
@@ -119,7 +121,7 @@ class InferenceRun:
         self._first_model = Result({}, {PARAMS: to_host(network.params)})
 
     def resolve(self, conf: Conf, *, workers: int | None, on_cluster: bool = False) -> Run:
-        """Return the run, which takes devices, tracker and the like from ``conf``; errors as for ``run.resolve``."""
+        """Return the run, with devices, tracker and similar settings from ``conf``; errors as for ``run.resolve``."""
         name = conf.run or f"{self._jobs.plan.phases[0].kind}-{uuid.uuid4().hex[:8]}"
         conf = conf.replace(run=name, performer=self._performer, performer_args=self._args)
         return resolve(conf, self._jobs, local_workers=workers, on_cluster=on_cluster)

@@ -1,7 +1,7 @@
-"""Predictions, or losses, as a run: its jobs are ranges of rows, its only model is the network.
+"""Predictions or losses computed as a run: its jobs are ranges of rows, and its only model is the network.
 
-The model stays as it is from round to round, so each worker reads it once; what a round has found goes to whoever asks
-for it, in the order of the rows, and the run forgets it. So neither memory nor grid grow with the rows.
+The model does not change between rounds, so each worker reads it once. The results of a round go to the reader in the
+order of the rows, and the run then forgets them. So neither memory nor grid use grows with the number of rows.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ __all__ = ["PREDICT", "SCORES", "PredictionPerformer", "PredictionRun", "Scoring
 PREDICT = "dl4jlegacy.predict"
 """The name of the performer, which every worker has."""
 SCORES = "scores"
-"""What a run finds that asks for the losses of examples."""
+"""The value of ``finds`` for a run that computes the losses of examples."""
 _JOBS_PER_ROUND = 32
 _JOB_NBYTES = 1 << 20
-"""So much has a job of features, or of outputs, about, unless a single batch has more."""
+"""Approximate bytes of features, or of outputs, per job, unless a single batch has more."""
 _MOST_UNREAD = 2
-"""Rounds whose outputs nobody has read yet; while there are so many, no more jobs are issued."""
+"""Maximum rounds with unread outputs; while there are so many, no more jobs are issued."""
 
 
 @register_performer(PREDICT)
 class PredictionPerformer(InferencePerformer):
-    """Returns what the network finds for each of a job's batches: its answers, or the losses of their examples."""
+    """Computes the answers of the network, or the losses of the examples, for each batch of a job."""
 
     def __init__(self, conf: Conf, kernels: Kernels) -> None:
         super().__init__(conf, kernels)
@@ -82,17 +82,17 @@ class PredictionPerformer(InferencePerformer):
 
 
 class Spool:
-    """Features in a temporary file, block by block, which ends with the process; safe on any thread once it is filled.
+    """Feature blocks in a temporary file, which is deleted when the process ends; thread-safe once it is filled.
 
-    ``Batches``: a block is one.
+    Implements ``Batches``: each block is a batch.
 
     Attributes:
         n_in: the columns of the first block.
-        examples, steps: how many rows all blocks have; of sequences, how many time steps.
-        is_even: whether all blocks but the last have as many rows.
+        examples, steps: the number of rows of all blocks; for sequences, the number of time steps.
+        is_even: whether all blocks but the last have equally many rows.
 
     Raises:
-        DataError: the disk refuses; and what the blocks raise.
+        DataError: the file cannot be written. Errors of the blocks are raised, too.
     """
 
     def __init__(self, blocks: Iterable[Array]) -> None:
@@ -123,22 +123,22 @@ class Spool:
 
     @property
     def batches(self) -> int:
-        """How many blocks there are."""
+        """The number of blocks."""
         return len(self._ends) - 1
 
     @property
     def batch_size(self) -> int:
-        """How many rows each has, but for the last one; 1 if they have different numbers of them."""
+        """Rows of each block but the last; 1 if the blocks have different numbers of rows."""
         return self._first if self.is_even else 1
 
     @property
     def nbytes(self) -> int:
-        """Bytes that a block takes, in the mean."""
+        """Mean bytes of a block."""
         return self._ends[-1] // self.batches
 
     @property
     def is_of_one_shape(self) -> bool:
-        """Whether examples of all blocks have the same shape, as sequences of different lengths have not."""
+        """Whether the examples of all blocks have the same shape; sequences may have different lengths."""
         return len(self._shapes) == 1
 
     def batch(self, index: int) -> DataSet:
@@ -177,13 +177,13 @@ class _Jobs:
 
 @dataclass(slots=True)
 class _Aggregator:
-    """Keeps what a round has found until the round counts, and passes them on then. A ``JobAggregator``.
+    """Keeps the results of a round until the round counts, and then passes them on. A ``JobAggregator``.
 
-    It is a listener, too: only a head that was written tells that a round counts, once.
+    It is also a listener: a round counts exactly once, when its head was written.
     """
 
     outputs: queue.SimpleQueue[list[Array] | Exception | None] = field(default_factory=queue.SimpleQueue)
-    """Of each round; then the error that has ended the run, or None at its end."""
+    """The outputs of each round; at the end the error that ended the run, or None."""
     rounds: dict[int, list[Array]] = field(default_factory=dict)
 
     def begin(self, model: Buffer, *, version: int, examples: Sequence[int]) -> Aggregation:
@@ -192,18 +192,18 @@ class _Aggregator:
         return _Round(model, self.rounds[version])
 
     def iteration_done(self, network: Any, iteration: int, score: float, *, examples: int = 0) -> None:
-        """Pass the outputs of a round on; on the master's thread, which waits for nobody."""
+        """Pass on the outputs of a round; called on the master's thread, so it never blocks."""
         if found := self.rounds.pop(iteration, []):
             self.outputs.put(found)
 
     def is_read(self) -> bool:
-        """Return whether the reader keeps up; for one that pauses (``| less``) the run waits, however long."""
+        """Return whether the reader keeps up; if it pauses (``| less``), the run waits without limit."""
         return self.outputs.qsize() < _MOST_UNREAD
 
 
 @dataclass(slots=True)
 class _Round:
-    """The outputs of a round; the model stays. An ``Aggregation``."""
+    """The outputs of a round; the model does not change. An ``Aggregation``."""
 
     model: Buffer
     outputs: list[Array]
@@ -218,18 +218,18 @@ class _Round:
 
 
 class _NobodyReadsError(Exception):
-    """Nobody reads the predictions any more."""
+    """The reader of the predictions has stopped."""
 
 
 class _FindingRun(InferenceRun):
-    """What a model finds for each example, as a run.
+    """The results of a model for each example, as a run.
 
     Args:
-        model: that takes them as they are.
-        batches: of the examples; at least one.
-        finds: ``SCORES``, or where the model's answers are, one of ``ANSWERS_AT``.
-        expected: how many there are.
-        is_even: whether all batches but the last have as many examples.
+        model: the model.
+        batches: the batches of the examples; at least one.
+        finds: ``SCORES``, or the place of the model's answers, one of ``ANSWERS_AT``.
+        expected: the number of results.
+        is_even: whether all batches but the last have equally many examples.
     """
 
     def __init__(self, model: TrainedModel, batches: Batches, finds: str, expected: int, *, is_even: bool) -> None:
@@ -248,7 +248,7 @@ class _FindingRun(InferenceRun):
     def perform(
         self, run: Run, *, tracker: StateTracker | None = None, monitor: ClusterMonitor | None = None, tick: Any = None
     ) -> None:
-        """Lead the run to its end, or until nobody reads the predictions; args and errors as for ``lead``."""
+        """Lead the run to its end, or until the reader stops; args and errors as for ``lead``."""
 
         def look(status: RunStatus) -> None:
             if not self._is_wanted.is_set():
@@ -260,9 +260,9 @@ class _FindingRun(InferenceRun):
         self.lead(run, tracker=tracker, monitor=monitor, tick=look, listeners=[outputs], takes_more=outputs.is_read)
 
     def found(self, lead: Callable[[], None]) -> Generator[Array, None, None]:
-        """Yield what is found, in the order of the examples, while ``lead`` performs the run on another thread.
+        """Yield the results in the order of the examples, while ``lead`` performs the run on another thread.
 
-        What it raises is raised here.
+        Errors of ``lead`` are raised here.
         """
 
         def work() -> None:
@@ -272,7 +272,7 @@ class _FindingRun(InferenceRun):
                     lead()
             except _NobodyReadsError:
                 return
-            except Exception as exc:  # noqa: BLE001  # raised again where it is read
+            except Exception as exc:  # noqa: BLE001  # raised again in the reader
                 end = exc
             self._outputs.outputs.put(end)
 
@@ -294,10 +294,10 @@ class _FindingRun(InferenceRun):
 
 
 class PredictionRun(_FindingRun):
-    """The predictions of a model for the blocks of a spool, as a run.
+    """A model's predictions for the blocks of a spool, as a run.
 
     Raises:
-        ShapeError: they are sequences of different lengths, and the model answers with all outputs.
+        ShapeError: the blocks are sequences of different lengths, and the model answers with all outputs.
     """
 
     def __init__(self, model: TrainedModel, spool: Spool) -> None:
@@ -320,10 +320,10 @@ class PredictionRun(_FindingRun):
 
 
 class ScoringRun(_FindingRun):
-    """The losses of examples, which come before any scaling, as a run; ``found`` yields them.
+    """The losses of unscaled examples, as a run; ``found`` yields them.
 
     Raises:
-        ConfError: the batches are of another kind than the network takes. DataError: there is none, or one is none.
+        ConfError: the network takes another kind of batch. DataError: there is no batch, or an item is no batch.
     """
 
     def __init__(self, model: TrainedModel, examples: Examples) -> None:

@@ -1,7 +1,7 @@
-"""A training from its data set's name to its report: load, prepare, train, evaluate, save. Below both command lines.
+"""A complete training: load the data, prepare, train, evaluate, save, report. Used by both command lines.
 
-They bring a ``Conf``; from here on a run started by ``dl4j train``, by ``actor-network-runner`` or by a script is the
-same.
+The command lines bring a ``Conf``. From here on a run is the same, whether ``dl4j train``, ``actor-network-runner`` or
+a script started it.
 """
 
 from __future__ import annotations
@@ -78,17 +78,18 @@ __all__ = [
     "with_network",
 ]
 
-_IMAGE_SIZES = {"digits": 8, "mnist": 28}  # pixels of a row, and rows, of the data sets that are images by name
+_IMAGE_SIZES = {"digits": 8, "mnist": 28}  # height and width in pixels of the named image data sets
 USUAL_JOBS = 4
-"""Jobs of a round that the models' default numbers of epochs allow for."""
+"""Jobs per round for which the models' default numbers of epochs are chosen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The result of a finished run: its JSON object, and its evaluation.
+    """The result of a finished run: its JSON object and its evaluation.
 
-    ``trained_on`` and ``held_out`` are the numbers of examples in the two parts of the data set; ``misplaced`` is the
-    error of a model that could not be saved where it was wanted, and says where it is.
+    ``trained_on`` and ``held_out`` are the numbers of examples in the two parts of the data set. ``misplaced`` is the
+    error
+    if the model could not be saved at the requested place; it says where the model is.
     """
 
     fields: dict[str, Any]
@@ -113,19 +114,19 @@ def prepare(
     local_workers: int | None = None,
     on_cluster: bool = False,
 ) -> tuple[Run, DataSource]:
-    """Load the data set and choose the network that a Conf names, and resolve it; return the new run and its data.
+    """Load the data and choose the network that a Conf names, and resolve the Conf; return the new run and its data.
 
     Args:
         conf: as read from flags, environment and file.
-        given: the names of the Conf's fields that were set; the others get the defaults of the zoo's model, and
+        given: the names of the Conf's fields that were set. Other fields get the defaults of the zoo's model, and
             ``workers`` the number of GPUs.
         learning_rate, updater: replace those of the network.
-        examples_per_update: examples behind one update of the model: the batches get a share of them for each job.
+        examples_per_update: examples per update of the model; the batch size is derived from this.
         label, regression, multi_label, missing: as for ``load_new``.
         local_workers, on_cluster: as for ``run.resolve``.
 
     Raises:
-        ConfError, DeviceError, DataError: something of it is unknown, not available, or does not fit the rest.
+        ConfError, DeviceError, DataError: a value is unknown, not available, or does not fit the rest.
     """
     conf, compute = resolve_compute(with_absolute_paths(conf), local=local_workers != 0)
     if compute.on_gpu and "workers" not in given:
@@ -139,7 +140,7 @@ def prepare(
 
 
 def with_examples_per_update(conf: Conf, examples: int) -> Conf:
-    """Return ``conf`` with the batch size for which about so many examples are behind every update of the model.
+    """Return ``conf`` with the batch size that gives about ``examples`` examples per update of the model.
 
     Raises:
         ConfError: there would be batches without examples.
@@ -155,10 +156,11 @@ def with_examples_per_update(conf: Conf, examples: int) -> Conf:
 
 
 def few_updates(run: Run) -> str:
-    """Return a warning that many jobs a round mean few updates of the model; "" for up to four jobs.
+    """Return a warning if many jobs per round mean few updates of the model; "" for up to four jobs.
 
-    The jobs of a round train side by side and make one update together: with k of them an epoch has a k-th of the
-    updates, and the model is trained less unless something makes up for that.
+    The jobs of a round run in parallel and make one update together. With k jobs an epoch has 1/k of the updates, and
+    the
+    model is trained less unless something compensates for that.
     """
     conf, plan = run.conf, run.plan
     if conf.router != "iterative-reduce" or conf.jobs_per_round <= USUAL_JOBS:
@@ -182,7 +184,7 @@ def with_network(
     learning_rate: float | None = None,
     updater: str | None = None,
 ) -> Conf:
-    """Return ``conf`` with the network for a new run on ``data``, and the model's defaults for what is not ``given``.
+    """Return ``conf`` with the network for a new run on ``data``; fields not in ``given`` get the model's defaults.
 
     Args and errors as for ``prepare``.
     """
@@ -213,12 +215,12 @@ def with_network(
     network = network.with_sizes(train.n_in if data.reading.sequences is None else train.features.shape[1], train.n_out)
     network.validate()
     field = "computation_graph_conf" if isinstance(network, ComputationGraphConfiguration) else "multi_layer_conf"
-    # The fingerprint is that of another run's data, if the Conf was taken from one.
+    # If the Conf was taken from another run, its fingerprint is that of the other run's data.
     return conf.replace(**{field: network}, dataset=conf.dataset or data.name, data_fingerprint="")
 
 
 def _kind(data: DataSource) -> str:
-    """Return what the data are, as ``zoo.select_for`` takes it."""
+    """Return the kind of the data, as ``zoo.select_for`` takes it."""
     if data.reading.sequences is not None:
         return "sequences"
     return "" if data.reading.text is None else data.reading.text.tokens
@@ -233,7 +235,7 @@ def _is_multi_label(data: DataSource) -> bool:
 
 
 def _check_multi_label(network: NetworkConfiguration) -> None:
-    """Raise ``ConfError`` if a given network does not answer yes or no for each label."""
+    """Raise ``ConfError`` if a given network has no independent yes-or-no output for each label."""
     if not answers_each(network):
         raise ConfError(
             "the labels do not exclude each other (multi-label), and the network's last layer tells classes apart, or "
@@ -261,7 +263,7 @@ def _built(model: zoo.ZooModel, train: DataSet, seed: int, images: ImageRecordRe
 
 
 def _check_predicts_numbers(network: NetworkConfiguration) -> None:
-    """Raise ``ConfError`` if a given network classifies, and the label is a number."""
+    """Raise ``ConfError`` if a given network classifies although the label is a number."""
     activation = getattr(network.layers[-1], "activation", "") if hasattr(network, "layers") else ""
     if activation in ("softmax", "sigmoid"):
         raise ConfError(
@@ -275,8 +277,8 @@ def refusal(
 ) -> DataError | None:
     """Return the error that a new run on a data set would raise; None if it would train.
 
-    The data are read as for such a run, and not cached. ``keep_index`` and ``images`` are as in a Conf,
-    ``kind`` as for ``load_new``, which raises ``ConfError`` for these alone.
+    The data are read as for such a run, but not cached. ``keep_index`` and ``images`` are fields of a Conf; ``kind`` is
+    passed to ``load_new``, whose ``ConfError`` is raised.
     """
     conf = Conf(dataset=name, keep_index=keep_index, images=images)
     try:
@@ -290,7 +292,7 @@ def refusal(
 
 
 def check_classes(data: DataSource) -> None:
-    """Raise ``DataError`` if all training examples are of one class, so that there is nothing to tell apart."""
+    """Raise ``DataError`` if all training examples have the same class, so that there is nothing to learn."""
     labels, names = data.train.labels, data.label_names
     if labels.ndim != 2 or labels.shape[1] != len(names):
         return
@@ -304,7 +306,7 @@ def check_classes(data: DataSource) -> None:
 
 
 def batches(conf: Conf, data: DataSource) -> ListDataSetIterator:
-    """Return the training examples in the run's batches."""
+    """Return an iterator over the training examples in the run's batches."""
     train, names = source_for_model(data, conf.model).train, data.label_names
     names = names if len(names) == train.n_out else ()
     if conf.augment is None:
@@ -316,7 +318,7 @@ def batches(conf: Conf, data: DataSource) -> ListDataSetIterator:
 
 
 def _image_shape(conf: Conf, data: DataSource) -> tuple[int, int, int]:
-    """Return channels, height and width of the images of a data set; raises ``ConfError`` if they are none."""
+    """Return channels, height and width of a data set's images; raises ``ConfError`` if they are unknown."""
     read, taken = data.reading.images, getattr(conf.multi_layer_conf, "input_type", None)
     if read is not None:
         return read.channels, read.height, read.width
@@ -331,10 +333,10 @@ def _image_shape(conf: Conf, data: DataSource) -> tuple[int, int, int]:
 
 
 def training_data(conf: Conf, data: DataSource) -> ListDataSetIterator | ValidatedData:
-    """Return the training examples in the run's batches, and the data set to validate on, if the Conf names one.
+    """Return the training examples in the run's batches, with the validation data if the Conf names a data set for it.
 
     Raises:
-        DataError: that cannot be read, or has other columns or classes.
+        DataError: the validation data cannot be read, or have other columns or classes.
     """
     training, name = batches(conf, data), "" if conf.validation is None else conf.validation.dataset
     if not name:
@@ -353,13 +355,13 @@ def training_data(conf: Conf, data: DataSource) -> ListDataSetIterator | Validat
 
 
 def _exists(path: str) -> bool:
-    """Return whether a data set is a path: of what is there, or a pattern for several files."""
+    """Return whether a data set is named by a path that exists, or by a pattern for several files."""
     with files.errors_as(DataError, f"data set {path!r} cannot be read"):
         return is_pattern(path) or files.kind_of(files.expand(path)) is not None
 
 
 def with_absolute_paths(conf: Conf) -> Conf:
-    """Return ``conf`` with its data named so that ``resume`` finds them from any folder; digits by default."""
+    """Return ``conf`` with absolute paths, so that ``resume`` works from any folder; the default data set is digits."""
     dataset = conf.dataset or "digits"
     if dataset not in NAMES and not storage.is_remote(dataset) and _exists(dataset):
         dataset = storage.absolute(dataset)
@@ -383,21 +385,21 @@ def train(
     monitor: ClusterMonitor | None = None,
     observers: Sequence[RunObserver] = (),
 ) -> Report:
-    """Train a run to its end, evaluate the network on the held-out part of the data, save it; return the report.
+    """Train a run to its end, evaluate the network on the held-out data, and save it; return the report.
 
-    Of a run that was scored on its way, it is the best model that is evaluated and saved.
+    If the run was scored during training, its best model is evaluated and saved.
 
     Args:
         run: as ``prepare`` or ``run.resolve`` returned it.
-        data: the data that it was resolved with.
-        out: the file to save the model to, here or in S3; "": none.
+        data: the data that the run was resolved with.
+        out: the file for the model, here or in S3; "": none.
         tick, progress: as for ``RunExecution.train``.
         tracker, monitor, observers: as for ``RunExecution``.
 
     Raises:
-        ModelError: ``out`` could not be written already before the training.
-        TrackerLostError: the tracker did not answer for long; the message says where the model is kept as it was.
-        Dl4jError: what else ``RunExecution.train`` raises.
+        ModelError: ``out`` cannot be written; found before the training.
+        TrackerLostError: the tracker did not answer for too long; the message says where the last model is saved.
+        Dl4jError: other errors of ``RunExecution.train``.
     """
     test, label_names = source_for_model(data, run.conf.model).test, data.label_names
     output = storage.open_model_output(out) if out else None
@@ -447,7 +449,7 @@ def train(
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A run at a checkpoint: its Conf, its head, its network, and the data that the Conf names."""
+    """A run at a checkpoint: its Conf, head, network, and the data that the Conf names."""
 
     conf: Conf
     head: Head
@@ -458,17 +460,17 @@ class Checkpoint:
 def read_checkpoint(
     folder: str, version: int | None = None, kernels: Kernels | None = None, *, best: bool = False
 ) -> Checkpoint:
-    """Return a checkpoint of a run, which may go on meanwhile.
+    """Return a checkpoint of a run, which may be training meanwhile.
 
     Args:
-        folder: of the checkpoints, here or in S3.
-        version: of the model; None: that of the newest good checkpoint.
-        kernels: the network's; None: those of the run, on the CPU.
-        best: the network is the best one so far, of a run that is scored.
+        folder: the checkpoint folder, here or in S3.
+        version: the version of the model; None: the newest good checkpoint.
+        kernels: the network's kernels; None: the CPU kernels of the run.
+        best: whether to take the best model so far; the run must be scored.
 
     Raises:
-        CheckpointError: the folder holds no run, or no usable checkpoint, or not this one; or the run is not scored.
-        DataError: the data that the run's Conf names are not there.
+        CheckpointError: the folder holds no run, no usable checkpoint, or not this one; or the run is not scored.
+        DataError: the data that the run's Conf names are missing.
     """
     content = saved_run.find_conf(folder)
     if content is None:
@@ -492,7 +494,7 @@ def read_checkpoint(
 
 
 def _keep_unfinished(network: Network | None, data: DataSource) -> str:
-    """Save the model of an aborted run to a file of its own; return the end of a message that names it."""
+    """Save the model of an aborted run to a new file; return the end of a message that names the file."""
     if network is None:
         return ""
     kept = storage.keep(model_writer(network, data))
@@ -500,7 +502,7 @@ def _keep_unfinished(network: Network | None, data: DataSource) -> str:
 
 
 def model_writer(network: Network, data: DataSource, dl4j_version: Version | None = None) -> Callable[[Path], None]:
-    """Return a function that writes the network, with the scaling and the names of its data, to a file."""
+    """Return a function that writes the network with the scaling and names of its data to a file."""
     return functools.partial(write_model, network, reading=data.reading, dl4j_version=dl4j_version)
 
 
@@ -542,7 +544,7 @@ def _fields(
 
 
 def _scored(result: TrainingResult, network: Network) -> dict[str, Any]:
-    """Return the report's fields of a scored run: its best model, which ``network`` is, and why it ended."""
+    """Return the report's fields of a scored run: its best model, which ``network`` is, and why training stopped."""
     conf, best = result.conf, result.best
     if conf.validation is None and conf.early_stopping is None:
         return {}
@@ -562,7 +564,7 @@ def params_sha256(params: Array) -> str:
 
 
 def read_run(folder: str, content: bytes) -> Conf:
-    """Return the Conf of the run in a folder, whose ``conf.json`` has this content; raises ``CheckpointError``."""
+    """Return the Conf in the content of ``conf.json`` in a run's folder; raises ``CheckpointError``."""
     where = f"{folder.rstrip('/')}/conf.json"
     try:
         conf = decode_json(content, Conf)

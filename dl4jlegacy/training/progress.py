@@ -1,6 +1,6 @@
-"""Where a run is, as one line of text, and that line on a terminal while a script trains.
+"""The progress of a run as one line of text, shown on the terminal while a script trains.
 
-The command line has a display of its own (``cli.progress``), made of the same pieces.
+The command line has its own display (``cli.progress``), which uses the same functions.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from dl4jlegacy.scaleout.monitoring.speed import Speed
 __all__ = ["ProgressLine", "compiling", "duration", "phase", "reading", "score", "shown", "status_line"]
 
 _TROUBLE_WIDTH = 160
-_NOTEBOOK_SECONDS = 1.0  # between two lines
-_COLUMNS = 80  # of a terminal that does not say how many it has
+_NOTEBOOK_SECONDS = 1.0  # minimum time between two updates
+_COLUMNS = 80  # for a terminal that does not report its width
 _ERASE = "\r\x1b[K"
 
 
 class ProgressLine:
-    """Shows a run's status in one line of a terminal when ticked, and takes the line away at the end.
+    """Shows a run's status in one line of a terminal at each ``tick``, and erases the line at the end.
 
-    Used from one thread, as a context manager. A terminal that can no longer be written to is left alone.
+    Used from one thread, as a context manager. Write errors of the terminal are ignored.
     """
 
     def __init__(self, terminal: TextIO) -> None:
@@ -46,13 +46,13 @@ class ProgressLine:
         self._show("")
 
     def tick(self, status: RunStatus) -> None:
-        """Show a new status in the place of the one before."""
+        """Replace the shown status with a new one."""
         if status.head is not None:
             self._speed.add(status.seconds, status.head.examples)
         self.show(status_line(status, self._speed.now))
 
     def show(self, line: str) -> None:
-        """Show a line in the place of the one before, as far as it fits."""
+        """Replace the shown line, truncated to the width of the terminal."""
         self._show(line[: self._columns() - 1])
 
     def _columns(self) -> int:
@@ -69,7 +69,7 @@ class ProgressLine:
 
 @contextlib.contextmanager
 def reading() -> Iterator[Callable[[int, int], None]]:
-    """Yield what to call with the batches and bytes read so far; shows them on stderr, if somebody can see it."""
+    """Yield a function to call with the batches and bytes read so far; shows them if stderr is a terminal."""
     if sys.stderr is None or not sys.stderr.isatty():
         yield lambda batches, nbytes: None
         return
@@ -81,10 +81,11 @@ def reading() -> Iterator[Callable[[int, int], None]]:
 
 @contextlib.contextmanager
 def shown(tick: Callable[[RunStatus], None] | None, progress: bool) -> Iterator[Callable[[RunStatus], None] | None]:
-    """Yield what to call with the status of a run: ``tick``, else what shows it on stderr.
+    """Yield a function to call with the status of a run: ``tick``, or else a function that shows the status on stderr.
 
-    A terminal has one line, which goes on, and so has the cell of a notebook; any other stderr, such as a log's, a line
-    for each wait for workers.
+    A terminal or a notebook cell gets one line that is updated. Any other stderr, for instance a log, gets a line each
+    time
+    the run begins to wait for workers.
     """
     if tick is not None or not progress or sys.stderr is None:
         yield tick
@@ -102,15 +103,15 @@ def shown(tick: Callable[[RunStatus], None] | None, progress: bool) -> Iterator[
 
 
 def _notebook() -> Any:
-    """Return IPython's module of displays if this process is a notebook's kernel; None: it is none."""
+    """Return IPython's display module if this process is the kernel of a notebook, else None."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return sys.modules.get("IPython.display") if getattr(shell, "kernel", None) is not None else None
 
 
 class _NotebookLine:
-    """Shows a run's status in one line below the cell of a notebook, about once a second, and at last how it ended.
+    """Shows a run's status in one line below a notebook's cell, about once a second, and finally how the run ended.
 
-    Used from one thread, as a context manager. What stands there in the end is saved with the notebook.
+    Used from one thread, as a context manager. The final line is saved with the notebook.
     """
 
     def __init__(self, displays: Any) -> None:
@@ -129,7 +130,7 @@ class _NotebookLine:
             self._show(_ended(self._last, "" if kind is None else kind.__name__))
 
     def tick(self, status: RunStatus) -> None:
-        """Show a new status in the place of the one before."""
+        """Replace the shown status with a new one."""
         self._last = status
         if status.head is not None:
             self._speed.add(status.seconds, status.head.examples)
@@ -145,13 +146,13 @@ class _NotebookLine:
 
 
 class _WaitingLines:
-    """Says once that a run waits for workers, and again when it does so anew."""
+    """Prints a line each time a run begins to wait for workers."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream, self._is_waiting = stream, False
 
     def tick(self, status: RunStatus) -> None:
-        """Say what is new in a status."""
+        """Print a line if the run has begun to wait."""
         begins = status.waiting is not None and not self._is_waiting
         self._is_waiting = status.waiting is not None
         if begins and status.waiting is not None:
@@ -160,13 +161,13 @@ class _WaitingLines:
 
 
 def status_line(status: RunStatus, speed: float, worker_command: str = "") -> str:
-    """Return where a run is, in one line; ``speed`` in examples per second, ``worker_command`` starts a worker."""
+    """Return a run's progress in one line; ``speed`` is in examples per second, ``worker_command`` starts a worker."""
     plan, head = status.plan, status.head
     if status.waiting is not None:
         return status.waiting.text() + (f"; start one with: {worker_command}" if worker_command else "")
     if head is None:
         return f"starting ({status.seconds:.0f} s){compiling()}"
-    state = textwrap.shorten(status.state.text(), _TROUBLE_WIDTH, placeholder=" ...")  # each line has it
+    state = textwrap.shorten(status.state.text(), _TROUBLE_WIDTH, placeholder=" ...")  # each line repeats it
     troubled = f"{state}; " if status.state.state in ("degraded", "stalled") else ""
     working = sum(state.startswith("working") for _, state in status.workers)
     left = duration((plan.total_examples - head.examples) / speed) if speed > 0 else "?"
@@ -178,7 +179,7 @@ def status_line(status: RunStatus, speed: float, worker_command: str = "") -> st
 
 
 def _ended(status: RunStatus, error: str) -> str:
-    """Return how a run has ended that was last seen like this, in one line; ``error``: the kind of its error."""
+    """Return how a run ended in one line, from its last status; ``error`` is the class name of its exception, or ""."""
     head = status.head
     if head is None:
         return f"ended by {error}, before it began" if error else "ended"
@@ -197,7 +198,7 @@ def compiling() -> str:
 
 
 def phase(status: RunStatus) -> str:
-    """Return the phase of a run, with its layer while that is pretrained."""
+    """Return the phase of a run; for pretraining with the number of the layer."""
     plan, head = status.plan, status.head
     if head is None:
         return "start"
@@ -211,7 +212,7 @@ def score(status: RunStatus) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a number of seconds as minutes and seconds, ``2:05``, or with the hours before them."""
+    """Return seconds in the form ``2:05`` (minutes and seconds), with hours in front if there are any."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,7 +1,7 @@
-"""``resolve``: the one way from a ``Conf`` as it was written to a ``Run``, in which nothing is left open.
+"""``resolve``: the only way from a ``Conf`` as the user wrote it to a ``Run`` with all values decided.
 
-A process resolves its Conf once. Whatever comes after (``ActorNetworkRunner``, ``training.train``, a cluster's master)
-takes the ``Run`` and decides nothing about it again.
+A process resolves its Conf once. All later steps (``ActorNetworkRunner``, ``training.train``, a cluster's master) take
+the ``Run`` and make no such decision again.
 """
 
 from __future__ import annotations
@@ -52,21 +52,21 @@ from dl4jlegacy.system.resources import check_threads
 __all__ = ["Run", "TrainingData", "folder_of", "job_iterator", "resolve", "whole_of"]
 
 TrainingData = BatchIterator | JobIterator | ValidatedData
-"""The data of a run: batches of examples, with others to validate on or without, or jobs that are no network's."""
+"""The data of a run: training batches, with or without validation batches, or jobs that train no network."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run that is ready to begin.
+    """A run that is ready to start.
 
     Attributes:
-        conf: with every default filled in: name, jobs per round, device, kernels, the data's fingerprint.
+        conf: the Conf with every default filled in: name, jobs per round, device, kernels, fingerprint of the data.
         compute: the devices and kernels of the workers in this process.
-        plan: which batches make up which job.
+        plan: the batches of each job.
         local_workers: the number of workers in this process.
         resumes: whether the run continues from the checkpoints in ``conf.checkpoint_dir``.
-        changed_code: whether it may continue with other code of its program than it began with.
-        model_nbytes: what its network's parameters and updater state take; 0: its jobs are no network's.
+        changed_code: whether the run may continue with user code that has changed since its start.
+        model_nbytes: bytes of the network's parameters and updater state; 0: the jobs train no network.
     """
 
     conf: Conf
@@ -91,13 +91,15 @@ def resolve(
     """Return the run that ``conf`` describes, checked against its data. Writes nothing.
 
     Args:
-        conf: with the network to train, unless ``data`` are jobs that are no network's.
+        conf: with the network to train, unless ``data`` are jobs that train no network.
         data: the training data. Their fingerprint is computed here, and compared with the one in ``conf``, if any.
-        compute: as ``resolve_compute`` returned it beside this Conf; None: it is resolved here.
+        compute: as ``resolve_compute`` returned it with this Conf; None: it is resolved here.
         local_workers: the number of workers in this process; None: ``conf.workers``.
-        on_cluster: whether other processes join the run: data then travel with the jobs, or all reach them.
-        resume: whether the run continues from the newest good checkpoint in ``conf.checkpoint_dir``. It keeps its
-            incarnation then; any other run gets a new one.
+        on_cluster: whether other processes join the run. Then the data are sent with the jobs, or every process must be
+            able to load them.
+        resume: whether the run continues from the newest good checkpoint in ``conf.checkpoint_dir``. Such a run keeps
+            its
+            incarnation; any other run gets a new one.
         changed_code: as for ``Run``.
 
     Raises:
@@ -123,7 +125,7 @@ def resolve(
     except MissingPartError as exc:
         raise ConfError(f"Conf.router is {conf.router!r}: {exc}") from exc
     workers = conf.workers if local_workers is None else local_workers
-    check_threads(workers, 0)  # before anything is done for each of them
+    check_threads(workers, 0)  # before any work is done for each worker
     jobs, model_nbytes = job_iterator(conf, data), 0
     if conf.network_conf is not None and isinstance(jobs, DataSetJobIterator):
         network = _build(conf)
@@ -148,7 +150,7 @@ def resolve(
 
 
 def _with_router_of_data(conf: Conf, data: TrainingData) -> Conf:
-    """Return the Conf with the router that sparse features need; raises ``ConfError`` if it has another one."""
+    """Return the Conf with the router that sparse features need; raises ``ConfError`` if it names another router."""
     training = data.training if isinstance(data, ValidatedData) else data
     if not _are_sparse(training):
         if conf.router == ROW_AVERAGING:
@@ -178,7 +180,7 @@ def _are_sparse(training: object) -> bool:
 
 
 def _with_place_of_data(conf: Conf, data: TrainingData) -> Conf:
-    """Return a cluster's Conf with ``data_by_reference`` set; raises ``ConfError`` if no process could reach them."""
+    """Return a cluster's Conf with ``data_by_reference`` set; raises ``ConfError`` if workers cannot get the data."""
     by_reference = conf.data_by_reference
     if by_reference is None:
         by_reference = bool(conf.export_directory)
@@ -201,10 +203,11 @@ def _with_place_of_data(conf: Conf, data: TrainingData) -> Conf:
 
 
 def _with_class_weights(conf: Conf, training: BatchIterator) -> Conf:
-    """Return the Conf with the weights of its classes in the network; of ``training``, those that it learns from.
+    """Return the Conf with its class weights in the network, computed from the training examples if necessary.
 
     Raises:
-        ConfError: the network tells no classes apart, or the weights name others. DataError: nor do the labels.
+        ConfError: the network does not classify, or the weights name other classes. DataError: the labels are no
+            classes.
     """
     network, weights = conf.network_conf, conf.class_weights
     if weights is None or network is None:
@@ -223,7 +226,7 @@ def _with_class_weights(conf: Conf, training: BatchIterator) -> Conf:
 
 
 def _class_counts(training: DataSetIterator, n_classes: int) -> Array:
-    """Return how many examples of each class an epoch of the training data has, ``(n_classes,)``."""
+    """Return the number of examples of each class in an epoch of the training data, ``(n_classes,)``."""
     whole = getattr(training, "dataset", None)
     if isinstance(whole, DataSet):
         return class_counts(whole, n_classes)
@@ -232,7 +235,7 @@ def _class_counts(training: DataSetIterator, n_classes: int) -> Array:
 
 
 def _check_validation(network: Network, validation: BatchIterator) -> None:
-    """Check the validation data with ``check_data``; its errors then name them."""
+    """Check the validation data with ``check_data``, and say in its errors that they are about the validation data."""
     try:
         check_data(network, validation)
     except (ConfError, ShapeError, DataError) as exc:
@@ -240,7 +243,7 @@ def _check_validation(network: Network, validation: BatchIterator) -> None:
 
 
 def _with_validation_fingerprint(conf: Conf, data: ValidatedData, checkpoints: CheckpointStore | None) -> Conf:
-    """Return the Conf with the fingerprint of the validation data; raises ``CheckpointError`` if it had another."""
+    """Return the Conf with the fingerprint of the validation data; raises ``CheckpointError`` if they changed."""
     found = fingerprint(data.validation)
     began = conf.validation_fingerprint or ("" if checkpoints is None else checkpoints.kept("validation_fingerprint"))
     if began and began != found:
@@ -252,7 +255,7 @@ def _with_validation_fingerprint(conf: Conf, data: ValidatedData, checkpoints: C
 
 
 def _build(conf: Conf) -> Network:
-    """Return the network of the class that the Conf names, without its parameters; raises ``ConfError``."""
+    """Return the network that the Conf describes, without parameters; raises ``ConfError``."""
     kernels = host_kernels(conf.kernels)
     if conf.multi_layer_conf is not None:
         return NETWORK_CLASSES[conf.multi_layer_clazz](conf.multi_layer_conf, kernels=kernels, init=False)
@@ -266,8 +269,8 @@ def job_iterator(conf: Conf, data: TrainingData) -> JobIterator:
     """Return the jobs of a run with a resolved Conf.
 
     Raises:
-        ConfError: data sets come without a network; or the run cannot be validated as the Conf says.
-        ContractError: jobs of the program's own could not be asked for.
+        ConfError: there are data sets but no network; or the validation that the Conf asks for is impossible.
+        ContractError: the program's own jobs could not be read.
     """
     training, validation = _parts(conf, data)
     if not isinstance(training, BatchIterator):
@@ -298,7 +301,7 @@ def job_iterator(conf: Conf, data: TrainingData) -> JobIterator:
 def _check_metric(
     metric: str, network: NetworkConfiguration, examples: DataSet | MultiDataSet, *, classifies: bool
 ) -> None:
-    """Raise ``ConfError`` if a validation does not come to this metric."""
+    """Raise ``ConfError`` if a validation does not compute this metric."""
     is_answered = not classifies and answers_each(network)
     if metric in CLASS_METRICS and not classifies and not is_answered:
         has_numbers = predicts_numbers(network, examples)
@@ -314,7 +317,7 @@ def _check_metric(
 
 
 def _parts(conf: Conf, data: TrainingData) -> tuple[BatchIterator | JobIterator, BatchIterator | None]:
-    """Return the data to train on, and those to validate on, if any."""
+    """Return the training data, and the validation data, if any."""
     given = conf.validation
     if given is None:
         return (data.training if isinstance(data, ValidatedData) else data), None
@@ -337,13 +340,13 @@ def _parts(conf: Conf, data: TrainingData) -> tuple[BatchIterator | JobIterator,
 
 
 def whole_of(data: BatchIterator) -> DataSet | MultiDataSet:
-    """Return the data set behind an iterator; its first batch, if it has none."""
+    """Return the data set behind an iterator; the first batch, if there is no data set."""
     whole = getattr(data, "dataset", None)
     return whole if isinstance(whole, DataSet | MultiDataSet) else data.batch(0, 0)
 
 
 def folder_of(conf: Conf, *, resumes: bool) -> RunFolder:
-    """Return the folder of a run, which may be going on from before; nothing is done there yet."""
+    """Return the checkpoint folder of a new or resumed run; nothing is read or written yet."""
     store = None
     if conf.checkpoint_dir:
         store = saved_run.open_checkpoints(conf.checkpoint_dir, keep=conf.checkpoints_kept, owner=RunIdentity.of(conf))
@@ -394,7 +397,7 @@ def _check_trains_alike(conf: Conf, plan: Plan) -> None:
 
 
 def _check_continues(head: Head, plan: Plan) -> None:
-    """Raise ``CheckpointError`` if a plan ends before a head, or has other examples in the slots that are folded."""
+    """Raise ``CheckpointError`` if the plan ends before the head, or disagrees with the examples already trained on."""
     if head.round > plan.total_rounds:
         raise CheckpointError(
             f"run {head.run} has finished {counted(head.round, 'round')}, and {counted(plan.total_epochs, 'epoch')}, "

@@ -1,4 +1,4 @@
-"""The data that a run's ``Conf`` names, loaded, scaled or transformed: the same for whoever goes on with the run."""
+"""Loads, scales or transforms the data that a run's ``Conf`` names; a resumed run gets the same data."""
 
 from __future__ import annotations
 
@@ -46,15 +46,16 @@ def load_data(
     keep_index: bool = False,
     place: Place | None = None,
 ) -> DataSource:
-    """Return the data set of that name, made ready for training; raises ``DataError``.
+    """Return the named data set, prepared for training; raises ``DataError``.
 
     Args:
         name, data_dir: as ``load`` takes them, or in S3.
-        scale: whether features that go beyond 0 to 1 are scaled to it, each by its smallest and largest training value;
-            the ``normalizer`` of the result's reading says how. A ``transform`` with steps scales them or not itself.
-        reading: how they are read, as far as it is known.
-        keep_index: whether pandas' index is a column like others.
-        place: where the data set lies on this machine, if that was looked up already.
+        scale: whether features outside 0 to 1 are scaled to 0 to 1 by their minimum and maximum in the training data;
+            the
+            ``normalizer`` of the result's reading holds these. A ``transform`` with steps decides itself about scaling.
+        reading: how the data are read, as far as known.
+        keep_index: whether the index column of pandas is a feature column.
+        place: the place of the data set on this machine, if already known.
     """
     place = place or Place.of(local_data(name, reading.images))
     folder = storage.local(data_dir) or None
@@ -71,7 +72,7 @@ def load_data(
 
 
 def _is_scaled(source: DataSource, place: Place, transform: TransformProcess | None) -> bool:
-    """Return whether features are to be scaled to 0 to 1: no schema has made them, and some lie beyond that."""
+    """Return whether features are to be scaled to 0 to 1: no schema has made them, and some are outside of 0 to 1."""
     if transform is not None and (
         transform.steps or not place.is_svmlight or is_large(place.tables, len(transform.columns))
     ):
@@ -82,7 +83,7 @@ def _is_scaled(source: DataSource, place: Place, transform: TransformProcess | N
 
 
 def _in_float32(source: DataSource, *parts: DataSet) -> DataSource:
-    """Return the source with these parts for training and testing, as float32."""
+    """Return the source with these parts as training and test data, in float32."""
     none = np.zeros(source.train.n_in, bool)
     train, test = (part.rounded(none) for part in parts)
     return dataclasses.replace(source, train=train, test=test)
@@ -109,27 +110,29 @@ def load_new(
     missing: Sequence[str] | None = None,
     inspected: Inspection | None = None,
 ) -> tuple[Conf, DataSource]:
-    """Return the data of a new run, and its Conf with the schema that is fitted to them, or how its images are read.
+    """Return the data of a new run, and its Conf with the schema fitted to the data, or with the reader of its images.
 
-    Without a schema in the Conf one is guessed for tables if a label is given or something to predict, if they are
-    large, or if their columns are not all numbers.
+    Without a schema in the Conf, a schema is guessed for tables if a label or a prediction task is given, if the tables
+    are
+    large, or if not all columns are numbers.
 
     Args:
         conf: names the data.
-        label: the column to learn, by name or number; "": that of the schema; the last one. Several have commas
-            between them, and are numbers to predict, or ``multi_label``.
-        regression: it is a number to predict.
+        label: the column to learn, by name or number; "": that of the schema, else the last one. Several names are
+            separated by commas; they are numbers to predict, or labels with ``multi_label``.
+        regression: the label is a number to predict.
         multi_label: the labels are 0 or 1 each, and do not exclude each other.
-        missing: the words that stand for no value, besides empty cells, in features and labels; None: those of the
-            schema, or the usual ones.
-        inspected: what is in the first table with this label, if somebody has looked at all of it.
+        missing: words that mark a missing value, besides empty cells, in features and labels; None: those of the
+            schema,
+            or the usual ones.
+        inspected: the inspection of the whole first table with this label, if there was one.
 
     Raises:
-        DataError: the data cannot be read, or do not fit the schema. ConfError: the schema does not fit itself, or
-            lists other words.
+        DataError: the data cannot be read, or do not fit the schema. ConfError: the schema contradicts itself, or
+            lists other words for missing values.
     """
     check_one_kind(regression=regression, multi_label=multi_label)
-    named, place = conf.dataset, Place.of(local_data(conf.dataset, conf.images))  # what is elsewhere is fetched once
+    named, place = conf.dataset, Place.of(local_data(conf.dataset, conf.images))  # remote data are downloaded once
     _check_has_gaps(conf, place, missing)
     if conf.sequences is not None:
         return _new_sequences(conf, place, label, regression=regression, multi_label=multi_label)
@@ -137,7 +140,7 @@ def load_new(
         chosen = _with_label(conf.transform, label, regression=regression, multi_label=multi_label)
         conf = conf.replace(transform=_with_missing(chosen, missing))
     elif conf.images is not None and conf.images.column:
-        if place.tables:  # else ``load`` says that there is none
+        if place.tables:  # else ``load`` reports that there is none
             column, kind = conf.images.column, {"regression": regression, "multi_label": multi_label}
             conf = conf.replace(
                 transform=_with_missing(image_schema(place.tables[0], column, label=label, **kind), missing)
@@ -175,7 +178,7 @@ def _warn_of_ignored_columns(reading: Reading) -> None:
 
 
 def _check_read_as_asked(conf: Conf, reading: Reading, named: str) -> None:
-    """Raise ``DataError`` if the Conf says how images or a text are read, and the data are something else."""
+    """Raise ``DataError`` if the Conf says how to read images or a text, but the data are of another kind."""
     if conf.images is not None and reading.images is None:
         raise DataError(
             f"data set {named!r} has no folders of images, which --image-size, --image-channels, --image-fit and "
@@ -190,7 +193,7 @@ def _check_read_as_asked(conf: Conf, reading: Reading, named: str) -> None:
 
 
 def _warn_of_telling(source: DataSource, named: str) -> None:
-    """Name the columns of a table that tell the label by themselves in a warning."""
+    """Warn of table columns that determine the label by themselves."""
     train, reading = source.train, source.reading
     if train.is_sparse or train.features.ndim != 2 or reading.text is not None or reading.images is not None:
         return
@@ -208,7 +211,7 @@ def _warn_of_telling(source: DataSource, named: str) -> None:
 
 
 def _columns_of_words(source: DataSource) -> dict[str, list[int]]:
-    """Return the places of the features that a schema has made of each column of words, one for each word."""
+    """Return the feature numbers that a schema has made of each categorical column, one for each word."""
     place = {name: number for number, name in enumerate(source.columns)}
     found: dict[str, list[int]] = {}
     schema = source.reading.transform
@@ -223,7 +226,7 @@ def _columns_of_words(source: DataSource) -> dict[str, list[int]]:
 def _new_sequences(
     conf: Conf, place: Place, label: str, *, regression: bool, multi_label: bool
 ) -> tuple[Conf, DataSource]:
-    """Return sequences of files, and the Conf with how they are read; errors as for ``load_new``."""
+    """Return the sequences in files, and the Conf with their reader; errors as for ``load_new``."""
     assert conf.sequences is not None
     others = ("transform", "images", "text")
     if multi_label or any(getattr(conf, name) is not None for name in others):
@@ -241,12 +244,12 @@ def _new_sequences(
 
 
 def _is_large(conf: Conf, place: Place) -> bool:
-    """Return whether the data are a table that is not held in memory; raises ``DataError`` if there are none."""
+    """Return whether the data are a table too large to be held in memory; raises ``DataError`` if there are none."""
     return conf.images is None and is_large(place.tables)
 
 
 def _check_has_gaps(conf: Conf, place: Place, missing: Sequence[str] | None) -> None:
-    """Raise ``ConfError`` if words are said to stand for no value in data that have no such cells."""
+    """Raise ``ConfError`` if words for missing values are given for data that have no such cells."""
     if missing is None:
         return
     if conf.sequences is not None or place.is_svmlight:
@@ -255,7 +258,7 @@ def _check_has_gaps(conf: Conf, place: Place, missing: Sequence[str] | None) -> 
 
 
 def _with_missing(transform: TransformProcess, missing: Sequence[str] | None) -> TransformProcess:
-    """Return a schema with the words that stand for no value; raises ``ConfError`` if it lists others itself."""
+    """Return a schema with the words for missing values; raises ``ConfError`` if the schema lists other words."""
     if missing is None:
         return transform
     listed = listed_gaps(missing)
@@ -290,7 +293,7 @@ def _guessed(
 def _inspected(
     conf: Conf, place: Place, label: str, missing: Sequence[str], inspected: Inspection | None
 ) -> Inspection:
-    """Return what is in the first table of the data set; raises ``DataError`` if there is none."""
+    """Return the inspection of the data set's first table; raises ``DataError`` if there is none."""
     if inspected is not None and inspected.rows <= GUESSED_ROWS and inspected.has_own_names:
         return inspected
     found = place.tables
@@ -304,7 +307,7 @@ def _inspected(
 
 
 def _with_label(transform: TransformProcess, label: str, *, regression: bool, multi_label: bool) -> TransformProcess:
-    """Return a schema with the label, or labels, that somebody has chosen instead."""
+    """Return a schema with the label, or labels, that the user chose instead."""
     names = [column.name for column in transform.columns]
     chosen = find_columns(label, names, "the schema") if label else transform.label_columns
     several = multi_label or (transform.multi_label and not regression)

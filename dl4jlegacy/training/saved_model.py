@@ -1,4 +1,4 @@
-"""``load_model``: a trained network from wherever it was saved, with what belongs to it."""
+"""``load_model``: loads a trained network with its normalizer and label names from a file or a checkpoint."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def load_model(path: str | os.PathLike[str], *, kernels: Kernels | None = None) 
         print([model.label_names[number] for number in model.predict([[5.1, 3.5, 1.4, 0.2]])])
 
     Args:
-        path: a model file, written by this package or by Deeplearning4j; a folder of a run's checkpoints, of which the
-            newest good one counts; or one checkpoint in it (``checkpoint-<version>.json``). Here or in S3.
-        kernels: the network's; they decide where it lives; None: those of the CPU.
+        path: a model file of this package or of Deeplearning4j; a run's checkpoint folder, from which the newest good
+            checkpoint is read; or one checkpoint in it (``checkpoint-<version>.json``). Here or in S3.
+        kernels: the network's kernels, which decide about its device; None: CPU kernels.
 
     Raises:
         ModelError: the file is missing, damaged, or no model.
         CheckpointError: the folder has no usable checkpoint, or not this one.
-        DataError: the data are not there by which a run with checkpoints was scaled and its classes named.
+        DataError: the data of a run with checkpoints are missing; they are needed for the normalizer and class names.
     """
     place = os.fspath(path)
     named = _CHECKPOINT.fullmatch(place)
@@ -51,5 +51,5 @@ def load_model(path: str | os.PathLike[str], *, kernels: Kernels | None = None) 
 
 
 def checkpoint_model(kept: Checkpoint, name: str) -> TrainedModel:
-    """Return the trained network of a checkpoint that was read; ``name`` is what messages call it."""
+    """Return the trained network of a checkpoint; ``name`` is its name in messages."""
     return TrainedModel(kept.network, kept.data.reading, name)
