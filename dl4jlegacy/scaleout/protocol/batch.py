@@ -25,19 +25,19 @@ def issue_jobs(
 ) -> Steps[None]:
     """Write a job record for each slot of ``work`` that has none.
 
-    Where jobs are asked for again, or are dear, it looks first what there is; foreign values are cleared then.
+    If jobs carry data, or are requested again, existing records are read first, and foreign values are deleted.
 
     Args:
-        binds_model: whether the jobs must start from the head's model version; those of a validation always do.
+        binds_model: whether the jobs must start from the head's model version; validation jobs always do.
         load: returns the data of a slot; None if jobs refer to their data instead of carrying them.
-        put_ahead: manifests of data written in advance, by slot number; updated here. Each is used once: when a job
-            is issued again, its data is written again, since it may be what was lost.
+        put_ahead: manifests of data written in advance, by slot number; updated here. Each is used once: when a job is
+            issued again, its data is written again, since the data may be the value that was lost.
     """
     if load is not None and work.again:
         yield from _write(store, plan, work.again, load)
     model = work.head.identity if binds_model or plan.is_validation(work.head.round) else ""
     numbers = list(work.numbers)
-    if load is not None or not work.ahead:  # else the round is new: its jobs are missing
+    if load is not None or not work.ahead:  # else the round is new, and none of its jobs exists
         found = yield from read_many(store, [Keys.job(*plan.at(number)) for number in numbers], clears=True)
         numbers = [number for number, raw in zip(numbers, found, strict=True) if raw is None]
     data: dict[int, Manifest | None] = dict.fromkeys(numbers)
@@ -64,7 +64,7 @@ def issue_jobs(
 def _write(
     store: Store, plan: Plan, numbers: Sequence[int], load: Callable[[SlotPlan], Buffer]
 ) -> Steps[list[Manifest]]:
-    """Write the data of some slots; what is small goes with the job."""
+    """Write the data of some slots; small data goes into the job record."""
     written = []
     for round_, slots in groupby(numbers, key=lambda number: plan.at(number)[0]):
         written += yield from write_frames(store, _frames(plan, slots, load), small=small_nbytes(plan, round_))

@@ -1,4 +1,4 @@
-"""The end of a round: its updates become the next model version, by one compare-and-set of the head."""
+"""The end of a round: one compare-and-set of the head makes the round's updates the next model version."""
 
 from __future__ import annotations
 
@@ -42,18 +42,20 @@ __all__ = [
 ]
 
 LONGEST_REPLAY = 30.0
-"""Seconds that doing the jobs of a slot again should take at most, whose worker is gone."""
+"""Maximum duration in seconds of replaying the jobs of a slot whose worker is gone."""
 RECENT = 4
-"""So many versions are kept beside the newest where jobs begin with whatever is newest: a version may take no longer to
-make than one model to write, and a worker longer to read a model and a state."""
+"""Number of earlier versions that are kept for asynchronous strategies, where jobs start from the newest model.
+
+Making that many versions must take longer than writing a model, and than a worker takes to read a model and a state.
+"""
 
 
 def close_round(me: Master, slots: OpenSlots, served: FoldedSlices | None = None) -> Steps[None]:
     """Write the folded updates as the next model version and make it current; from that moment the updates count.
 
-    What parameter servers have folded is there already, and may be part of another master's head; it is only read.
-    A validation leaves the model as it is, and so may an aggregation; then it is not written again. What either means
-    for the best model and the run's end is in the new head.
+    Slices from parameter servers are stored already, and may be part of another master's head; they are only read. A
+    validation leaves the model unchanged, and so may an aggregation; then the model is not written again. The new head
+    also contains the consequences for the best model and the run's end.
     """
     head, now, at = slots.head, me.clock.now(), (slots.head.round, None)
     before = me.snapshot
@@ -74,7 +76,7 @@ def close_round(me: Master, slots: OpenSlots, served: FoldedSlices | None = None
         return
     committing.end("MasterCommit", at)
     whole = frame if served is None else (yield from read_frame(me.store, new.model))
-    if whole is None:  # lost since then: the run goes on as with any model that is lost
+    if whole is None:  # lost since then: the run continues as after any lost model
         me.known = None
         me.store.publish(HEAD_TOPIC)
         return
@@ -92,9 +94,9 @@ def close_round(me: Master, slots: OpenSlots, served: FoldedSlices | None = None
 def _next_model(
     me: Master, slots: OpenSlots, new: Head, served: FoldedSlices | None
 ) -> Steps[tuple[Head, Buffer, Figures | None]]:
-    """Return the new head with what the folded slots come to, the model's frame, and the figures of a validation.
+    """Return the new head with the result of the folded slots, the model's frame, and the figures of a validation.
 
-    What parameter servers have folded is not read: the frame is that of the model before.
+    A model from parameter servers is not read: the frame returned is the previous model's.
     """
     head, aggregation, at = slots.head, slots.aggregation, (slots.head.round, None)
     if isinstance(aggregation, ValidationAggregation):
@@ -112,16 +114,16 @@ def _next_model(
 
 
 def _advanced(me: Master, slots: OpenSlots, now: float) -> Head:
-    """Return the head after the folded slots, before anything of it is stored."""
+    """Return the head after the folded slots, before the new model is stored."""
     dropped, recent = max(slots.head.updates_dropped, slots.dropped), 1 if me.router.binds_model else RECENT
     new = advance(slots.head, me.plan, slots.folded, updates_dropped=dropped, recent=recent)
     return msgspec.structs.replace(new, seconds=slots.head.seconds + now - me.counted[1])
 
 
 def _stored(me: Master, slots: OpenSlots, new: Head, frame: Buffer, *, ends_phase: bool) -> Steps[Head]:
-    """Return the new head with its model, which is written: as a whole, as an entry of a log, or as both.
+    """Return the new head with its model, which is written as a whole, as a log entry, or as both.
 
-    With an entry a worker that has the model before need not read this one.
+    With an entry, a worker that has the previous model need not read this one.
     """
     head = slots.head
     is_logged = router_of(me.router, me.plan, head.round).log_every > 0 and not ends_phase
@@ -133,7 +135,7 @@ def _stored(me: Master, slots: OpenSlots, new: Head, frame: Buffer, *, ends_phas
         said = LogEntry(version=new.version, before=head.identity, folded=jobs, previous=previous)
         key = Keys.entry(new.version, me.writer())
         entry, messages = yield from write_entry(me.store, key, said, apart=me.pushes_messages)
-        me.closed_keys += [] if messages is None else keys_of(messages)  # once the log has passed them
+        me.closed_keys += [] if messages is None else keys_of(messages)  # deleted once the log has moved past them
     if not is_whole:
         new = msgspec.structs.replace(new, entry=entry, logged=head.logged + 1)
         if me.shares_models:
@@ -147,7 +149,7 @@ def _stored(me: Master, slots: OpenSlots, new: Head, frame: Buffer, *, ends_phas
 
 
 def _spare(me: Master, slots: OpenSlots, new: Head, frame: Buffer) -> Spare | None:
-    """Return the frame of the model before a new one, if nobody else can have it: it was neither stored nor saved."""
+    """Return the previous model's frame as a spare, if only this master has it: it was neither stored nor saved."""
     is_ours = slots.head.logged and new.logged and frame is not slots.model and not me.shares_models
     if not is_ours or not isinstance(me.aggregator, Fold) or not me.aggregator.works_in_place:
         return None
@@ -156,7 +158,7 @@ def _spare(me: Master, slots: OpenSlots, new: Head, frame: Buffer) -> Spare | No
 
 
 def _known_log(me: Master, slots: OpenSlots, new: Head) -> KnownLog:
-    """Return the log of a new head after this one."""
+    """Return the log of the new head."""
     if not new.logged:
         return KnownLog(new.identity)
     before = me.log.saved if slots.head.logged else {}
@@ -169,13 +171,13 @@ def _saved(me: Master, slots: OpenSlots) -> dict[int, SlotState]:
 
 
 def _replaced_keys(head: Head, new: Head) -> list[str]:
-    """Return the keys of the model and entry of a head that a new one has replaced."""
+    """Return the keys of those models and entries of a head that the new head has replaced."""
     entry = [] if head.entry is None else keys_of(head.entry)
     return [*entry, *([] if new.model.key == head.model.key else keys_of(head.model))]
 
 
 def _with_states(me: Master, slots: OpenSlots, new: Head, *, ends_phase: bool) -> Steps[Head]:
-    """Return a new head with the snapshot that belongs to it; states end with their phase."""
+    """Return a new head with its snapshot; states end with their phase."""
     head = slots.head
     if router_of(me.router, me.plan, head.round).memory is None:
         return new
@@ -212,7 +214,7 @@ def _keys_without_use(
     states: tuple[str, Snapshot] | None,
     served: FoldedSlices | None,
 ) -> list[str]:
-    """Return the keys that are of no use once a new head has replaced this one; ``states`` were known of this one."""
+    """Return the keys that can be deleted once ``new`` has replaced the head; ``states`` is the old head's snapshot."""
     head = slots.head
     keys = [*_replaced_keys(head, new), *_keys_of_slots(me, slots)]
     keys += [] if served is None else served.keys
@@ -223,7 +225,7 @@ def _keys_without_use(
 
 
 def as_a_whole(me: Master, head: Head, model: Buffer) -> Steps[Head]:
-    """Return a head that ends the run, with its model written as a whole: nobody follows the log of such a run."""
+    """Return a head that ends the run, with its model written as a whole: no process follows the log after the end."""
     if not head.logged:
         return head
     manifest = yield from write_frame(me.store, me.model_key(head.version), model)
@@ -231,11 +233,11 @@ def as_a_whole(me: Master, head: Head, model: Buffer) -> Steps[Head]:
 
 
 def with_keeps(me: Master, head: Head) -> Head:
-    """Return a head whose model is stored as a whole, with the round that is to be the next one of which that is so.
+    """Return a head, whose model is stored as a whole, with the next round whose model will be stored as a whole.
 
-    A job that must be done again is worth ``LONGEST_REPLAY`` at most: the longer jobs are, the more often states are
-    saved, and with every round as long as it is not known how long they are. Rounds that may bring a score are stored,
-    or a run that goes on from an earlier one would score them twice.
+    Replaying a job may take at most ``LONGEST_REPLAY``: the longer jobs take, the more often states are saved, and
+    every round as long as their duration is unknown. Rounds that may produce a score are stored, because a run that
+    restarts from an earlier one would score them twice.
     """
     router = router_of(me.router, me.plan, head.round)
     if (not router.log_every and router.memory is None) or head.round >= me.plan.total_rounds:
@@ -256,13 +258,13 @@ def with_new_snapshot(me: Master, head: Head, snapshot: Snapshot) -> Steps[Head]
 
 
 def with_best(head: Head, model: Manifest) -> Head:
-    """Return the head with its best model stored elsewhere."""
+    """Return the head with its best model stored under another manifest."""
     assert head.best is not None
     return msgspec.structs.replace(head, best=msgspec.structs.replace(head.best, model=model))
 
 
 def states_to_save(me: Master, head: Head) -> Steps[Mapping[int, SavedState]]:
-    """Return the states that belong to a version, if it is to be saved; none if one of them has just been lost."""
+    """Return the states that belong to a version, if it will be saved; none if one of them was just lost."""
     if me.snapshot is None or not names_snapshot(head, me.snapshot[0]) or not me.is_to_be_saved(head):
         return {}
     return (yield from read_states(me.store, me.snapshot[1])) or {}

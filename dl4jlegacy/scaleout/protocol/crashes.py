@@ -1,9 +1,9 @@
-"""How a master counts the crashes of a job: which workers had begun it, whose processes have died of it since.
+"""How a master counts the crashes of a job: workers that began it and whose processes died before it was done.
 
-That a worker computes a job is in the job's record (``leasing.begin_computing``), and so are its crashes, whoever was
-master then. That a process has *died* somebody must know: ``Master.death_of``. A worker that is only silent, frozen or
-cut off, whose lease ran out, or whose machine is lost, has not died as far as anybody knows, and counts for nothing.
-``poison`` says what crashes mean.
+The job's record says which workers compute the job (``leasing.begin_computing``), and lists its crashes, so that both
+survive a change of master. Whether a process has *died* must be known from elsewhere: ``Master.death_of``. A worker
+that is only silent, frozen or cut off, whose lease expired, or whose machine is lost, is not known to have died, and is
+not counted. ``poison`` decides what crashes mean.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ __all__ = [
 ]
 
 CRASHES = "counter/crashes"
-"""How many crashes all jobs of the run have had."""
+"""Key of the counter of all crashes of the run."""
 MOST_SHOWN = 8
-"""So many crashes are named in a message."""
+"""Maximum number of crashes named in a message."""
 MOST_EXCUSED = 8
-"""Batches of a job that has crashed so often are no progress of the run any more, unless it is finished."""
+"""After this many crashes, batches of an unfinished job no longer count as progress of the run."""
 HELD_BACK = 1 / 6
-"""Fraction of a lease: for so long a job that is suspected waits for it to be known whether its last worker died."""
+"""Fraction of a lease: how long a suspected job waits for evidence whether its last worker died."""
 
 
 class CrashWatcher(Protocol):
-    """What is needed here of a master; see ``Master``."""
+    """The members of ``Master`` that this module uses."""
 
     store: Store
     plan: Plan
@@ -53,7 +53,7 @@ class CrashWatcher(Protocol):
     attempts: Attempts
 
     def present(self) -> Collection[str]:
-        """Return the names of the workers that are there."""
+        """Return the names of the workers that are present."""
         ...
 
     def is_gone(self, worker: str, /) -> bool:
@@ -61,7 +61,7 @@ class CrashWatcher(Protocol):
         ...
 
     def death_of(self, worker: str, /) -> str:
-        """Return how it is known that a worker's process has died; "": it is not."""
+        """Return the evidence that a worker's process has died; "" if it is not known to be dead."""
         ...
 
     def on_crashed(self, slot: tuple[int, int], crash: Crash, count: int, /) -> None:
@@ -71,16 +71,16 @@ class CrashWatcher(Protocol):
 
 @dataclass(slots=True)
 class Attempts:
-    """What this master has seen of workers that compute jobs, by the number of the job and the worker's name."""
+    """When this master saw workers begin jobs and disappear, by the number of the job and the worker's name."""
 
     _begun: dict[tuple[int, str], float] = field(default_factory=dict)
     _gone: dict[tuple[int, str], float] = field(default_factory=dict)
     _unnoted: set[str] = field(default_factory=set)
     finished: int = 0
-    """How many jobs this master has seen done."""
+    """Number of finished jobs that this master has seen."""
 
     def look(self, number: int, record: JobRecord, now: float, is_gone: Callable[[str], bool]) -> None:
-        """Take note of who computes a job, and of who is gone."""
+        """Note which workers compute a job, and which of them are gone."""
         for worker in record.begun:
             self._begun.setdefault((number, worker), now)
             if not is_gone(worker):
@@ -89,30 +89,30 @@ class Attempts:
                 self._gone.setdefault((number, worker), now)
 
     def seconds(self, number: int, worker: str, now: float) -> float:
-        """Return for how long a worker has computed a job, as far as this master has seen it."""
+        """Return for how many seconds a worker has computed a job, as seen by this master."""
         begun = self._begun.get((number, worker), now)
         return max(0.0, self._gone.get((number, worker), now) - begun)
 
     def gone_seconds(self, number: int, record: JobRecord, now: float) -> list[float]:
-        """Return for how long each worker is gone that has begun a job."""
+        """Return, for each worker that began the job and is gone, the seconds since it was first seen gone."""
         return [now - self._gone[number, worker] for worker in record.begun if (number, worker) in self._gone]
 
     def finish(self, number: int) -> None:
-        """Take note that a job is done."""
+        """Note that a job is done."""
         self.finished += 1
         for seen in (self._begun, self._gone):
             for key in [key for key in seen if key[0] == number]:
                 del seen[key]
 
     def lose_lease(self, record: JobRecord) -> None:
-        """Take note that a worker loses its lease; of a quick job nobody knows whether it was begun."""
+        """Note that a worker loses its lease. For a quick job it is not recorded whether it was begun."""
         counted = {crash.process for crash in record.crashes}
         process = process_of(record.worker) or record.worker
         if record.state == "leased" and record.worker not in record.begun and process not in counted:
             self._unnoted.add(record.worker)
 
     def take_dead(self, death_of: Callable[[str], str]) -> list[str]:
-        """Return those of them that have died, once."""
+        """Return the workers that lost an unrecorded lease and have died since; each is returned once."""
         dead = sorted(worker for worker in self._unnoted if death_of(worker))
         self._unnoted.difference_update(dead)
         return dead
@@ -121,7 +121,7 @@ class Attempts:
 def note_crashes(
     me: CrashWatcher, number: int, record: JobRecord, raw: Buffer, now: float
 ) -> Steps[tuple[JobRecord, Buffer] | None]:
-    """Move the workers of a job that have died of it to its crashes; return the record, None if it has changed."""
+    """Move workers that died during a job to its crashes; return the record, or None if another process changed it."""
     if record.state == "done":
         me.attempts.finish(number)
     if not record.begun:
@@ -134,7 +134,7 @@ def note_crashes(
     crashes = list(record.crashes)
     for worker, how in died.items():
         process = process_of(worker) or worker
-        if process not in counted:  # two workers of a process may have had one job
+        if process not in counted:  # two workers of one process may have had the job
             counted.add(process)
             seconds = max(0.0, me.attempts.seconds(number, worker, now) - slack)
             crashes.append(Crash(process, host_of(process), how, seconds))
@@ -151,11 +151,11 @@ def note_crashes(
 
 
 def is_held_back(me: CrashWatcher, number: int, record: JobRecord, others: Mapping[int, JobRecord], now: float) -> bool:
-    """Return whether a job whose worker is gone is not to be given to the next one yet.
+    """Return whether a job whose worker is gone must wait before it is given to another worker.
 
-    So it is with one that is suspected while nobody knows whether its last worker has died, or as long as another one
-    that is suspected is tried: of several jobs that a process computed when it died only one may be to blame, and the
-    others are to be finished by processes that do not have that.
+    A suspected job waits while it is unknown whether its last worker has died, and while another suspected job is being
+    tried. If a process computed several jobs when it died, only one of them may be to blame. The others must be
+    finished by processes that do not have that one.
     """
     gone = me.attempts.gone_seconds(number, record, now)
     if len(record.crashes) + len(gone) < SUSPECTED:
@@ -179,7 +179,7 @@ def accusation(
     records: Mapping[int, JobRecord],
     durations: Sequence[float],
 ) -> Steps[Failure | None]:
-    """Return what is to be said of a job that kills its workers; None if that is not certain, or it is tried now."""
+    """Return the failure that accuses a job of killing its workers; None if uncertain, or if the job is being tried."""
     is_tried = record.state == "leased" and not me.is_gone(record.worker)
     if len(record.crashes) <= SUSPECTED or is_tried:
         return None
@@ -199,9 +199,9 @@ def accusation(
 
 
 def describe(plan: Plan, number: int, crashes: Sequence[Crash], counts: Counts, *, where: str) -> str:
-    """Return which job it is, who died of it, why that is no coincidence, and what to do.
+    """Return a message: which job it is, which processes died of it, why that is no coincidence, and what to do.
 
-    ``where`` is what ``cli.one_job`` is to be given to find the run.
+    ``where`` is the argument with which ``cli.one_job`` finds the run.
     """
     round_, slot = plan.at(number)
     at = plan.slot(round_, slot)

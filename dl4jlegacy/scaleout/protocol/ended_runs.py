@@ -1,8 +1,8 @@
-"""That a run has ended is written down, by its incarnation, before anything of it is removed.
+"""Records of ended runs: the end is recorded by incarnation before anything of the run is removed.
 
-Nothing else is an end. Where the grid and Zookeeper have nothing of a run, they may have lost it, be it that somebody
-started them anew: then whoever has the run puts it back. The record is in the grid and in Zookeeper, either of which
-may lose it, and in the folder of the run's checkpoints. Those of old runs are removed.
+Only such a record means that a run has ended. If the grid and Zookeeper have nothing of a run, they may have lost it,
+for example by a restart. A process that has the run's state then puts it back. The record is stored in the grid, in
+Zookeeper (either may lose it), and in the run's checkpoint folder. Records of old runs are removed.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from dl4jlegacy.scaleout.state.store import Store
 __all__ = ["END_SECONDS", "End", "EndRecord", "end_in_grid", "withdraw_end", "write_end"]
 
 END_SECONDS = 86400
-"""For so long the grid keeps the record of an end: longer than a process of a run stands still."""
+"""Seconds that the grid keeps the record of an end: longer than any process of a run stays frozen."""
 End = Literal["done", "stopped"]
 
 
 class EndRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run has ended: it is done, and all is done with its model; or somebody stopped it."""
+    """How a run has ended: ``done``, and its model has been handled completely; or ``stopped`` by somebody."""
 
     status: End
 
 
 def write_end(names: Store, run: str, incarnation: str, status: End) -> Steps[None]:
-    """Write down that a run has ended, in the store that all runs share."""
+    """Record that a run has ended, in the store that all runs share."""
     yield STEP
     names.put_for(_key(run, incarnation), encode_record(EndRecord(status=status)), END_SECONDS)
 
 
 def end_in_grid(names: Store, run: str, incarnation: str) -> Steps[End | None]:
-    """Return how a run has ended, as the grid has it; None if nobody of the run has written that there."""
+    """Return how a run has ended according to the grid; None if no process of the run has recorded an end there."""
     yield STEP
     key = _key(run, incarnation)
     try:
@@ -49,7 +49,7 @@ def end_in_grid(names: Store, run: str, incarnation: str) -> Steps[End | None]:
 
 
 def withdraw_end(names: Store, run: str, incarnation: str) -> Steps[None]:
-    """Remove the record: somebody goes on with the run."""
+    """Remove the record, because the run is continued."""
     yield STEP
     names.delete(_key(run, incarnation))
 

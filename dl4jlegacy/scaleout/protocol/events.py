@@ -38,7 +38,7 @@ STEP = None
 HEAD_TOPIC, JOB_TOPIC, UPDATE_TOPIC = "head", "job", "update"
 DROPPED = "counter/updates_dropped"
 MOST_SECONDS = 1e9
-"""What is longer is a mistake, and more than a thread can wait."""
+"""Upper bound on any duration in seconds: a longer one is a mistake, and more than a thread can wait."""
 T = TypeVar("T")
 
 
@@ -53,8 +53,8 @@ class Wait:
 class MoreWork:
     """Issue the jobs with these numbers, which belong to ``head``; the jobs of ``ahead`` will be next.
 
-    ``homes`` are the workers that some of them are reserved for, with for how many seconds. The data of the jobs in
-    ``again``, which are folded and may have to be done again, are written again if jobs carry their data.
+    ``homes`` maps jobs to the worker they are reserved for, and the seconds of the reservation. The jobs in ``again``
+    are folded and may have to be replayed; their data is written again if jobs carry their data.
     """
 
     head: Head
@@ -75,10 +75,10 @@ class SavedState(NamedTuple):
 class NewModel:
     """``head`` has become current, with the model ``frame``: the time to save a checkpoint. ``last`` ends the run.
 
-    ``jobs`` are the records of the jobs that were folded into this version, by their slots' numbers.
-    ``best`` is the frame of the head's best model, if it has one. ``figures`` are what a validation has found, which
-    is all that is new in its version; None: it is a version of training. ``states`` are the states of the slots that
-    belong to it, if it is to be saved (``Master.is_to_be_saved``) and there are any.
+    ``jobs`` are the records of the jobs that were folded into this version, by their slots' numbers. ``best`` is the
+    frame of the head's best model, if it has one. ``figures`` are the results of a validation, which are the only
+    change in its version; None: a version of training. ``states`` are the slot states that belong to the version, if it
+    will be saved (``Master.is_to_be_saved``) and there are any.
     """
 
     head: Head
@@ -94,9 +94,9 @@ class NewModel:
 class Perform:
     """Perform a job, and send back the update's frame, a ``Failure``, ``ABANDONED``, or None to return the lease.
 
-    ``state`` is what the slot's last job has left; None if it is the first, or jobs leave nothing. For a strategy that
-    keeps states, ``Performed`` is sent back instead of the update's frame. ``leased`` is the slot's job that the lease
-    of ``record`` is for, if this is an earlier one that is done again for it.
+    ``state`` is the state that the slot's last job has left; None if this is the first job, or if jobs leave no state.
+    For a strategy with slot memory, ``Performed`` is sent back instead of the update's frame. If this is an earlier job
+    that is replayed, ``leased`` is the job that the lease of ``record`` is for.
     """
 
     plan: SlotPlan

@@ -1,4 +1,4 @@
-"""What failures of jobs say: of the job, so that the run ends, or of the worker, so that it is set aside."""
+"""Decides whether failures are the job's fault, so that the run ends, or a worker's, so that it is set aside."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ _MOST_MESSAGES = 3
 
 
 def add_failure(failures: Sequence[Failure], failure: Failure) -> tuple[Failure, ...]:
-    """Return the failures of a job with a new one; only that keeps its traceback."""
+    """Return the failures of a job with a new one added; only the new one keeps its traceback."""
     return (*(Failure(old.code, old.message, old.worker) for old in failures), failure)
 
 
 def messages(failures: Sequence[Failure]) -> str:
-    """Return what failures say, each message once, and only a few of them."""
+    """Return the last few messages of failures as one text, each message once."""
     return "; ".join(list(dict.fromkeys(failure.message for failure in failures))[-_MOST_MESSAGES:])
 
 
 def is_hopeless(failures: Sequence[Failure], present: Collection[str], attempts: int) -> bool:
-    """Return whether a job will fail on whatever worker: it has on every one there is, or on enough of them.
+    """Return whether a job fails on any worker: it failed on all present workers, or on enough different ones.
 
     Args:
-        failures: of the job's attempts.
-        present: the names of the workers that could do it; if there is none, somebody may still come.
-        attempts: so many attempts are made if all workers fail, and so many different workers are enough. They are not
-            if all are of one process and there is another: then it may be the machine.
+        failures: those of the job's attempts.
+        present: the names of the workers that could do the job; if empty, another worker may still come.
+        attempts: number of attempts if all workers fail, and number of different workers that is enough. It is not
+            enough if all of them belong to one process and another one is present: then the machine may be at fault.
     """
     failed = {failure.worker for failure in failures}
     untried = set(present) - failed
@@ -40,10 +40,12 @@ def is_hopeless(failures: Sequence[Failure], present: Collection[str], attempts:
 
 
 class Suspects:
-    """The workers whose failures are probably their own: others did the same jobs, and they did none in between.
+    """The workers whose failures are probably their own fault: other workers did the same jobs.
+
+    A worker that completes a job in between is no longer suspected.
 
     Args:
-        attempts: so many jobs make a worker a sick one.
+        attempts: number of failed jobs after which a worker counts as sick.
     """
 
     def __init__(self, attempts: int) -> None:
@@ -52,10 +54,10 @@ class Suspects:
         self._refused: set[str] = set()
 
     def add(self, number: int, record: JobRecord, *, is_checked: bool = True) -> list[str]:
-        """Take note that the job of a slot is done, and of who had failed on it; return the sick workers.
+        """Note that a slot's job is done, and which workers had failed on it; return the sick workers.
 
-        If its update will yet be checked, and is waited for, ``clear`` is to be called then; so it is with a worker of
-        which an update was refused.
+        If its update is going to be checked later, pass ``is_checked=False`` and call ``clear`` after the check. The
+        same holds for a worker whose update was refused.
         """
         if is_checked and record.worker not in self._refused:
             self.clear(record.worker)
@@ -65,14 +67,14 @@ class Suspects:
         return [worker for worker, failed in self._failures.items() if len(failed) >= self._attempts]
 
     def clear(self, worker: str) -> None:
-        """Take note that a worker has done a job well."""
+        """Note that a worker has done a job correctly."""
         self._refused.discard(worker)
         self._failures.pop(worker, None)
 
     def refuse(self, worker: str) -> None:
-        """Take note that an update of a worker fits no model."""
+        """Note that an update of a worker did not fit the model."""
         self._refused.add(worker)
 
     def pop(self, worker: str) -> tuple[Failure, ...]:
-        """Return the failures of a worker that is set aside, and forget them."""
+        """Return and forget the failures of a worker that is set aside."""
         return tuple(self._failures.pop(worker, {}).values())

@@ -49,15 +49,15 @@ __all__ = [
 R = TypeVar("R", bound=msgspec.Struct)
 
 COUNTS = range(-(2**63), 2**63)
-"""What a counter can be."""
+"""The range of a counter's value."""
 _COUNT_DIGITS = len(str(COUNTS.start))
 _COUNT = re.compile(rb"0|-?[1-9][0-9]*")
 _GIVEN_BACK = 16 << 20
-"""Whenever so much of a frame has been read, the memory of its chunks is given back; a tenth of a model's else."""
+"""Chunk memory is released each time this many bytes of a frame were read; it would reach a tenth of a model."""
 SMALL_NBYTES = 1 << 10
-"""What has at most this size goes with its manifest: to write, read and delete it on its own costs more than that."""
+"""Frames up to this size are stored in their manifests: separate writes, reads and deletions would cost more."""
 TOGETHER_NBYTES = 4 << 20
-"""The small data and updates of a round have at most this size together: whoever leads the run has all its records."""
+"""Upper bound on the total size of a round's small data and updates: the leading process holds all their records."""
 
 
 def write_frame(store: Store, key: str, frame: Buffer) -> Steps[Manifest]:
@@ -68,9 +68,9 @@ def write_frame(store: Store, key: str, frame: Buffer) -> Steps[Manifest]:
 
 
 def write_frames(store: Store, frames: Iterable[tuple[str, Buffer]], *, small: int = 0) -> Steps[list[Manifest]]:
-    """Write several frames, each below its key. They are taken one by one, so not all need to be in memory.
+    """Write several frames, each below its key; they are consumed one by one, so not all need to be in memory.
 
-    Those of ``small`` bytes at most are not written, but put into their manifests.
+    Frames of at most ``small`` bytes are not written, but put into their manifests.
     """
     manifests: list[Manifest] = []
 
@@ -88,30 +88,30 @@ def write_frames(store: Store, frames: Iterable[tuple[str, Buffer]], *, small: i
 
 
 def small_nbytes(plan: Plan, round_: int) -> int:
-    """Return the size up to which the data and the update of a job of that round each go with their manifests."""
+    """Return the size up to which data and updates of the round's jobs are stored in their manifests."""
     return min(SMALL_NBYTES, TOGETHER_NBYTES // (2 * max(1, plan.slots(round_))))
 
 
 def write_slices(store: Store, key: str, frame: Buffer, count: int) -> Steps[Manifest]:
-    """Write a frame in ``count`` slices (``scaleout.slices``), each a frame below ``key``, which no other writes."""
+    """Write a frame in ``count`` slices (``scaleout.slices``) below ``key``, which no other process writes."""
     slices = ((f"{key}/{index}", cut(frame, index, count)) for index in range(count))
     return in_slices(key, (yield from write_frames(store, slices)))
 
 
 def in_slices(key: str, parts: Sequence[Manifest]) -> Manifest:
-    """Return the manifest of a frame that is stored in these slices."""
+    """Return the manifest of a frame that is stored as these slices."""
     return Manifest(key, 0, sum(part.nbytes for part in parts), parts=tuple(parts))
 
 
 def rewrite_frame(store: Store, manifest: Manifest, frame: Buffer) -> Steps[None]:
-    """Write a frame again where it was; the bytes are the same."""
+    """Write a frame again under its old keys; the bytes are the same."""
     count = len(manifest.parts)
     slices = [(part.key, cut(frame, index, count)) for index, part in enumerate(manifest.parts)]
     yield from write_frames(store, slices or [(manifest.key, frame)])
 
 
 def manifest_of(store: Store, key: str, frame: Buffer) -> Manifest:
-    """Return the manifest of a frame that is to be written below ``key``."""
+    """Return the manifest of a frame that will be written below ``key``."""
     chunks = -(-len(frame) // store.chunk_nbytes)
     return Manifest(key, chunks, len(frame), wire.digest(frame) if store.checksums else "")
 
@@ -134,14 +134,14 @@ def _put(store: Store, items: Iterable[tuple[str, Buffer]]) -> Steps[None]:
 def read_frame(store: Store, manifest: Manifest) -> Steps[Buffer | None]:
     """Return the frame of a manifest, or None if a chunk is missing or damaged.
 
-    A chunk that is refused, because no process of the run wrote it, is logged and counts as missing: the work it
-    belongs to can be repeated.
+    A chunk that is refused, because no process of the run wrote it, is logged and counts as missing. The affected work
+    can be repeated.
     """
     return (yield from read_frames(store, [manifest]))[0]
 
 
 def read_frames(store: Store, manifests: Sequence[Manifest]) -> Steps[list[Buffer | None]]:
-    """Return the frames of several manifests like ``read_frame``, all fetched at once; slices are put together."""
+    """Return the frames of several manifests like ``read_frame``, fetched in one request; slices are joined."""
     pieces = [part for manifest in manifests for part in manifest.parts or (manifest,)]
     stored, frames = [piece for piece in pieces if not piece.frame], list[Buffer | None]()
     if stored and is_batch_store(store):
@@ -159,12 +159,12 @@ def read_frames(store: Store, manifests: Sequence[Manifest]) -> Steps[list[Buffe
 
 
 def _carried(manifest: Manifest) -> Buffer | None:
-    """Return a copy of the frame that goes with its manifest, where frames lie in memory; None if it is not whole."""
+    """Return an aligned copy of the frame stored in its manifest; None if it is incomplete."""
     return _joined(iter((manifest.frame,)), manifest) if len(manifest.frame) == manifest.nbytes else None
 
 
 def _whole(store: Store, manifest: Manifest, slices: Sequence[Buffer | None]) -> Buffer | None:
-    """Return the frame of these slices; None if one is missing, or they do not belong together."""
+    """Return the frame joined from these slices; None if one is missing, or they do not belong together."""
     there = [each for each in slices if each is not None]
     if len(there) < len(slices):
         return None
@@ -197,14 +197,14 @@ def _read_one_by_one(store: Store, manifest: Manifest) -> Steps[Buffer | None]:
 
 
 def _is_possible(store: Store, manifest: Manifest) -> bool:
-    """Return whether the size needs exactly that number of chunks, so that a false manifest allocates nothing."""
+    """Return whether the number of chunks matches the size, so that a forged manifest causes no allocation."""
     return manifest.nbytes >= 0 and manifest.chunks == -(-manifest.nbytes // store.chunk_nbytes)
 
 
 def _joined(chunks: Iterator[Buffer | None], manifest: Manifest) -> Buffer | None:
-    """Return the frame made of ``chunks``, each released once copied; None if it is incomplete or damaged.
+    """Return the frame joined from ``chunks``, each released once copied; None if it is incomplete or damaged.
 
-    A chunk that is the whole frame, and lies in memory as frames do, is not copied: values never change.
+    A single aligned chunk is used without a copy, since values never change.
     """
     if manifest.chunks == 1:
         chunk = next(chunks)
@@ -251,7 +251,7 @@ def read_many(store: Store, keys: Sequence[str], *, clears: bool = False) -> Ste
 
 
 def parse_record(store: Store, key: str, raw: Buffer | None, kind: type[R]) -> R | None:
-    """Return the record that was read from ``key``; None if there is none, or bytes that nobody of the run wrote."""
+    """Return the record that was read from ``key``; None if there is none, or if the bytes are foreign."""
     if raw is None:
         return None
     try:
@@ -262,7 +262,7 @@ def parse_record(store: Store, key: str, raw: Buffer | None, kind: type[R]) -> R
 
 
 def parse_count(store: Store, key: str, raw: Buffer | None) -> int:
-    """Return the counter that was read from ``key``; 0 if there is none, or bytes that are no count of 64 bits."""
+    """Return the counter that was read from ``key``; 0 if there is none, or if the bytes are not a 64-bit count."""
     if raw is None:
         return 0
     found = int(bytes(raw)) if len(raw) <= _COUNT_DIGITS and _COUNT.fullmatch(raw) else None
@@ -280,7 +280,7 @@ def _get(store: Store, key: str) -> Buffer | None:
 
 
 def _accepted(store: Store, key: str, value: Buffer | NotAuthorisedError | None) -> Buffer | None:
-    """Return a value; None, and note it, if it is refused."""
+    """Return a value; a refused value is noted and None returned."""
     if isinstance(value, NotAuthorisedError):
         store.foreign.note(key, str(value))
         return None
@@ -288,7 +288,7 @@ def _accepted(store: Store, key: str, value: Buffer | NotAuthorisedError | None)
 
 
 def put_many_if_absent(store: Store, items: Sequence[tuple[str, Buffer]]) -> Steps[None]:
-    """Write each value whose key has none."""
+    """Write each value whose key does not exist yet."""
     if is_batch_store(store):
         yield STEP
         store.put_many_if_absent(items)
@@ -299,7 +299,7 @@ def put_many_if_absent(store: Store, items: Sequence[tuple[str, Buffer]]) -> Ste
 
 
 def replace_many_if_same(store: Store, items: Sequence[tuple[str, Buffer, Buffer]]) -> Steps[list[bool]]:
-    """Replace each (key, expected, value) whose value still is the expected one; return which were replaced."""
+    """Replace each (key, expected, value) whose stored value is still ``expected``; return which were replaced."""
     if len(items) > 1 and is_batch_store(store):
         yield STEP
         return store.replace_many_if_same(items)
@@ -337,7 +337,7 @@ def increment(store: Store, key: str, by: int = 1, *, least: int | None = None) 
     """Add to a counter by compare-and-set; it never falls below ``least``, if that is given.
 
     Raises:
-        TrackerError: the sum does not fit into 64 bits; the counter stays as it is.
+        TrackerError: the sum does not fit into 64 bits; the counter is left unchanged.
     """
     while True:
         raw = (yield from read_many(store, [key], clears=True))[0]
@@ -352,14 +352,14 @@ def increment(store: Store, key: str, by: int = 1, *, least: int | None = None) 
 
 
 def next_number(store: Store, key: str, after: int) -> Steps[int]:
-    """Return a number that no process has got from this counter before, and that is greater than ``after``.
+    """Return a number from a counter that no other process has got before, and that is greater than ``after``.
 
-    So that numbers go on where they were if the store loses the counter, each process gives the greatest that it knows.
+    Each process passes the greatest number that it knows, so numbers keep rising if the store loses the counter.
     """
     while True:
         raw = (yield from read_many(store, [key], clears=True))[0]
         number = max(after, parse_count(store, key, raw)) + 1
-        if number not in COUNTS:  # somebody else's
+        if number not in COUNTS:  # a foreign value
             number = after + 1
         yield STEP
         written = str(number).encode()
@@ -368,9 +368,9 @@ def next_number(store: Store, key: str, after: int) -> Steps[int]:
 
 
 def sweep(store: Store, head: Head) -> Steps[list[str]]:
-    """Delete all keys that are no longer needed, whichever process wrote them; foreign keys are the monitor's.
+    """Delete all keys that are no longer needed, whichever process wrote them; return the keys that existed.
 
-    Returns the keys that were there.
+    Foreign keys are left to the monitor.
     """
     yield STEP
     keys = store.keys("")

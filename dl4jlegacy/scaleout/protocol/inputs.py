@@ -1,9 +1,9 @@
-"""What a job needs, and how a worker comes to it: the model, the state of the slot, the data.
+"""The inputs of a job, and how a worker gets them: the model, the state of the slot, the data.
 
-What a worker holds in memory is a cache that is believed by the keys of what it came from, never by a version or a
-slot. If nobody has saved the state of a slot and the worker that had it is gone, there may be a copy of it on this
-host. If not, the slot's jobs since it was saved last are done again, each from the model that it began with then; they
-must come to the updates that were folded.
+A worker's memory is a cache. Its entries are valid by the keys of the stored values that they came from, never by a
+version or slot number. If the state of a slot was not saved and its worker is gone, a copy may exist on this host. If
+not, the slot's jobs since the last saved state are replayed, each from its original model; they must produce the
+updates that were folded.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from dl4jlegacy.scaleout.strategies import WorkRouter, router_of
 __all__ = ["REPLAY_DIFFERS", "Claim", "HeldState", "Lost", "Ready", "WorkerMemory", "prepare"]
 
 REPLAY_DIFFERS = "DL4J-REPLAY"
-"""Code of the ``Failure`` of a job that was done again and came to another update."""
+"""Failure code of a replayed job that produced a different update."""
 
 
 class Claim(NamedTuple):
-    """A leased job: its number, its record, the record's bytes as written, and when that was by the worker's clock."""
+    """A leased job: its number, its record, the record's bytes as written, and the worker's clock time of the lease."""
 
     number: int
     record: JobRecord
@@ -57,9 +57,9 @@ class Claim(NamedTuple):
 
 
 class HeldState(NamedTuple):
-    """A state in a worker's memory, with the number of its job, the key of that job's update, and its own key.
+    """A state in a worker's memory, with the number of its job, the key of that job's update, and the state's own key.
 
-    ``saved`` is "" if the state was not written. Nobody writes a key twice.
+    ``saved`` is "" if the state was not written. No key is written twice.
     """
 
     number: int
@@ -70,7 +70,7 @@ class HeldState(NamedTuple):
 
 @dataclass(slots=True)
 class WorkerMemory:
-    """What a worker holds. ``aggregator`` is that of its masters. Used by the worker's thread."""
+    """The memory of a worker. ``aggregator`` is the one its masters use. Used by the worker's thread only."""
 
     name: str
     store: Store
@@ -80,25 +80,25 @@ class WorkerMemory:
     phases: Phases = NO_PHASES
     models: SharedModels = field(default_factory=SharedModels)
     messages: Messages | None = None
-    """The committed messages at hand of all workers of this process; None: each is read."""
+    """Committed messages in memory, of all workers of this process; None: every message is read from the store."""
     copies: StateCopies | None = None
-    """Of the states of workers on this host."""
+    """Copies of the states of workers on this host."""
     model: tuple[str, Buffer] | None = None
-    """The identity and frame of the newest model that was read, or that came from the log."""
+    """The identity and frame of the newest model that was read from the store or computed from the log."""
     owns_model: bool = False
-    """Whether nobody else has that frame: it was put together of several chunks here."""
+    """Whether this worker is the only owner of that frame: it was assembled from several chunks here."""
     snapshot: tuple[str, Snapshot] | None = None
-    """The key of the snapshot that was last read, and what it says."""
+    """The key and content of the snapshot that was read last."""
     states: dict[int, HeldState] = field(default_factory=dict)
-    """The state that this worker's last job in a slot has left, by slot."""
+    """By slot, the state that this worker's last job in the slot has left."""
     latest: dict[int, tuple[int, str]] = field(default_factory=dict)
-    """By slot: the version that its last job in the log has led to, and the key of that job's update."""
+    """By slot: the version that the last logged job of the slot led to, and the key of that job's update."""
 
 
 class Ready(NamedTuple):
-    """A job with what it needs; ``replayed`` jobs were done again for it, under the lease of ``claim``.
+    """A job with its inputs; ``replayed`` is the number of jobs replayed for it, under the lease of ``claim``.
 
-    ``begins`` is the key of ``state``, if that is saved.
+    ``begins`` is the key of ``state``, if it was saved.
     """
 
     claim: Claim
@@ -110,7 +110,7 @@ class Ready(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """Something cannot be read: what the head refers to, as text; "" for the data of the job itself."""
+    """An input that cannot be read: ``text`` names a value of the head, or is "" for the data of the job itself."""
 
     text: str
 
@@ -122,7 +122,7 @@ class UpdateKey(NamedTuple):
 
 
 class Earlier(NamedTuple):
-    """What a job began with that is done again: the version, its model, and the state of the slot."""
+    """The inputs of a job that is replayed: the version, its model, and the state of the slot."""
 
     version: int
     model: Buffer
@@ -130,17 +130,17 @@ class Earlier(NamedTuple):
 
 
 Begins = SlotState | UpdateKey | None
-"""What the state is known by that a job begins with; None if there is none."""
+"""How the state that a job starts from is identified; None if the slot has no state."""
 
 
 def prepare(me: WorkerMemory, head: Head, claim: Claim, data: Buffer | None = None) -> Steps[Any]:
-    """Return a claimed job as ``Ready``; reads what is not in memory.
+    """Return a claimed job as ``Ready``; reads the inputs that are not in memory.
 
-    Or ``Lost``; or, if other jobs have to be done again for it, ``ABANDONED`` where the round is over by now, or the
-    answer to the ``Perform`` of one of them that is no ``Performed``.
+    Otherwise returns ``Lost``; or, if other jobs must be replayed for it, ``ABANDONED`` if the round is over by now, or
+    the driver's answer to the ``Perform`` of a replayed job if that is not ``Performed``.
 
     Args:
-        data: of the job, if they were fetched in advance.
+        data: data of the job, if it was fetched in advance.
     """
     record, reading = claim.record, me.phases.begin()
     had_model = me.model is not None and me.model[0] == head.identity
@@ -158,7 +158,7 @@ def prepare(me: WorkerMemory, head: Head, claim: Claim, data: Buffer | None = No
     if isinstance(begins, SlotState) and state is None:
         wanted["state"] = begins.state
     frames = dict(zip(wanted, (yield from read_frames(me.store, list(wanted.values()))), strict=True)) if wanted else {}
-    if wanted or not had_model:  # one read gets all that is wanted
+    if wanted or not had_model:  # one request reads all missing inputs
         reading.end("WorkerGetData" if had_model else "WorkerGetModel", me.plan.at(claim.number))
     if model is None and (frame := frames["model"]) is not None:
         model = me.model = head.identity, frame
@@ -177,7 +177,7 @@ def prepare(me: WorkerMemory, head: Head, claim: Claim, data: Buffer | None = No
 
 
 def _begins_with(me: WorkerMemory, head: Head, slot: int) -> Steps[Begins | Lost]:
-    """Return what the state of a slot is known by."""
+    """Return the identification of the state that the slot's next job starts from."""
     if router_of(me.router, me.plan, head.round).memory is None:
         return None
     if head.logged and (latest := me.latest.get(slot)) is not None and latest[0] > head.version - head.logged:
@@ -195,7 +195,7 @@ def _begins_with(me: WorkerMemory, head: Head, slot: int) -> Steps[Begins | Lost
 
 
 def _held(me: WorkerMemory, number: int, begins: Begins) -> Buffer | None:
-    """Return the state that a job begins with if this worker has it, or there is a copy."""
+    """Return the state that a job starts from, if this worker has it in memory or a copy exists."""
     slot = me.plan.at(number)[1]
     held = me.states.get(slot)
     if isinstance(begins, UpdateKey):
@@ -204,9 +204,9 @@ def _held(me: WorkerMemory, number: int, begins: Begins) -> Buffer | None:
 
 
 def _follow(me: WorkerMemory, head: Head) -> Steps[Lost | None]:
-    """Bring the model in memory to the version of a head with a log.
+    """Bring the model in memory to the version of a head that has a log.
 
-    The model that is stored as a whole is only read where no entry leads on from the one that is in memory.
+    The model that is stored as a whole is only read if no log entry continues from the model in memory.
     """
     known = "" if me.model is None else me.model[0]
     if head.entry is None or known == head.identity:
@@ -225,7 +225,7 @@ def _follow(me: WorkerMemory, head: Head) -> Steps[Lost | None]:
     assert me.model is not None
     before = frame if skipped else me.model[1]
     if not skipped and me.owns_model and me.aggregator.works_in_place:
-        me.model = None  # until it is whole again
+        me.model = None  # until the in-place change is complete
         me.model = head.identity, model_after(me.aggregator, me.plan, before, entries, in_place=True)
     else:
         make = functools.partial(model_after, me.aggregator, me.plan, before, entries[skipped:])
@@ -236,7 +236,7 @@ def _follow(me: WorkerMemory, head: Head) -> Steps[Lost | None]:
 
 
 def _replayed(me: WorkerMemory, head: Head, claim: Claim, data: Buffer | None) -> Steps[Any]:
-    """Do the jobs of a slot again since its state was saved last, or is held; return what ``prepare`` does."""
+    """Replay the jobs of a slot since its last saved or cached state; return the same kinds of value as ``prepare``."""
     if not (yield from _is_newest(me, head)):
         return ABANDONED
     slot = me.plan.at(claim.number)[1]
@@ -268,7 +268,7 @@ def _replayed(me: WorkerMemory, head: Head, claim: Claim, data: Buffer | None) -
 
 
 def _furthest(me: WorkerMemory, slot: int, updates: Sequence[str]) -> tuple[int, Buffer | None]:
-    """Return the state after as many as possible of a slot's updates that is in memory or copied, and how many."""
+    """Return the number of the slot's updates up to the latest state that is in memory or copied, and that state."""
     held, count, frame = me.states.get(slot), 0, None
     if held is not None and held.update in updates:
         count, frame = updates.index(held.update) + 1, held.frame
@@ -278,7 +278,7 @@ def _furthest(me: WorkerMemory, slot: int, updates: Sequence[str]) -> tuple[int,
 
 
 def _saved_state(me: WorkerMemory, head: Head, slot: int) -> Steps[Buffer | Lost | None]:
-    """Return the state of a slot that belongs to the model which is stored as a whole; None if it began there."""
+    """Return the slot's state at the model that is stored as a whole; None if the slot had no state there."""
     if head.snapshot is None:
         return None
     snapshot = yield from read_snapshot(me.store, head.snapshot)
@@ -290,7 +290,7 @@ def _saved_state(me: WorkerMemory, head: Head, slot: int) -> Steps[Buffer | Lost
 
 
 def _done_again(me: WorkerMemory, claim: Claim, job: Folded, begun: Earlier) -> Steps[Any]:
-    """Do a folded job again; return ``Performed``, or what ``prepare`` returns instead of ``Ready``."""
+    """Replay a folded job; return ``Performed``, or the answer that ``prepare`` returns instead of ``Ready``."""
     round_, slot = me.plan.at(job.number)
     data = None if job.data is None else (yield from read_frame(me.store, job.data))
     if job.data is not None and data is None:
@@ -298,7 +298,7 @@ def _done_again(me: WorkerMemory, claim: Claim, job: Folded, begun: Earlier) -> 
     plan, leased = me.plan.slot(round_, slot), me.plan.slot(*me.plan.at(claim.number))
     done = yield Perform(plan, claim.record, begun.version, begun.model, data, begun.state, leased=leased)
     if not isinstance(done, Performed | Failure) and done is not ABANDONED:
-        return None  # there is no state to go on with
+        return None  # no state to continue from
     if isinstance(done, Performed) and bytes(done.update) != job.update:
         text = (
             f"the job of round {round_}, slot {slot} came to another update when worker {me.name} did it again "
@@ -311,14 +311,14 @@ def _done_again(me: WorkerMemory, claim: Claim, job: Folded, begun: Earlier) -> 
 
 
 def _is_newest(me: WorkerMemory, head: Head) -> Steps[bool]:
-    """Return whether a head is the one there is now: to come to the model may have taken longer than its round."""
+    """Return whether ``head`` is still current: computing the model may have taken longer than its round."""
     raw = (yield from read_many(me.store, [HEAD]))[0]
     newest = parse_record(me.store, HEAD, raw, Head)
     return newest is not None and newest.identity == head.identity
 
 
 def _with_patience(me: WorkerMemory, claim: Claim, behind: int) -> Steps[Claim]:
-    """Tell the master how many jobs are done again for a claim, so that its worker is not taken for a slow one."""
+    """Tell the master how many jobs are replayed for a claim, so that its worker does not count as a straggler."""
     record = msgspec.structs.replace(claim.record, behind=behind)
     new = encode_record(record)
     yield STEP

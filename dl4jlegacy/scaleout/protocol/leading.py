@@ -1,12 +1,12 @@
-"""What a master, a standby and a worker make of what the grid and Zookeeper say of their run.
+"""How a master, a standby and a worker react to the state of their run in the grid and in Zookeeper.
 
-Either server may lose all that it has, and both may: somebody starts them anew, on disks that were not kept. So nothing
-follows from neither knowing a run; it has ended only if its end is written down (``ends``). Who holds the run puts it
-back: the master in office what it knows, a standby the newest checkpoint; the higher version wins, also where the
-master comes back only when a standby is in office (``master``). A standby that has neither lets the others go first,
-waits for them, and gives up.
+Either server may lose all its data, and both may, if they are restarted on fresh disks. So if neither knows a run,
+nothing follows from that; a run has ended only if its end is recorded (``ended_runs``). The process that has the run's
+state puts it back: the active master from memory, a standby from the newest checkpoint. The higher version wins, even
+if the master returns only after a standby has taken over (``master``). A standby that has neither lets the others go
+first, waits for them, and gives up in the end.
 
-The steps are driven against Hazelcast and Zookeeper by ``dl4jlegacy.cluster``, and by the simulator of the tests.
+``dl4jlegacy.cluster`` drives these steps against Hazelcast and Zookeeper; the simulator of the tests drives them too.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ __all__ = [
 ]
 
 OFFICE = "global/master"
-"""Who is the master, by the name of its process: a standby that is elected is that only once it has written this."""
+"""Key that names the master's process: an elected standby becomes the master only when it has written this key."""
 _LOOK_SECONDS = 0.5
 
 
 class Holder(NamedTuple):
-    """Who has been elected: the name of its process, and what it says of itself."""
+    """The elected process: its name, its run and its address."""
 
     process: str
     run: str
@@ -64,30 +64,30 @@ class Holder(NamedTuple):
 
 
 class Registered(NamedTuple):
-    """Whose Conf is registered under a run's id: this run's, another one's (which?), nobody's; or that is not known."""
+    """Whose Conf is registered under a run's id: this run's, another run's (``run``), nobody's, or unknown."""
 
     kind: Literal["this", "another", "nothing", "unknown"]
     run: str = ""
 
 
 class Register(Protocol):
-    """What Zookeeper has of a run, for one process. Each call asks it once; if there is no answer it says so, or waits.
+    """The records of a run in Zookeeper, as seen by one process.
 
-    ``process`` is the name of this process.
+    Each call sends one query; without an answer it says so, or waits. ``process`` is the name of this process.
     """
 
     process: str
 
     def fence(self) -> str | None:
-        """Return by what this process leads, as far as it knows itself; None: it does not."""
+        """Return the node by which this process leads, as far as it knows itself; None if it does not lead."""
         ...
 
     def stands(self, fence: str) -> bool:
-        """Return whether what this process led by is still there; True if that is not known."""
+        """Return whether the node by which this process led still exists; True if that is unknown."""
         ...
 
     def holder(self) -> Holder | None:
-        """Return who has been elected; None: nobody, or that is not known."""
+        """Return the elected process; None if there is none, or if that is unknown."""
         ...
 
     def registered(self) -> Registered:
@@ -95,47 +95,47 @@ class Register(Protocol):
         ...
 
     def restore(self, fence: str) -> None:
-        """Register the Conf if none is, or one that cannot be read, provided that ``fence`` is still there."""
+        """Register the Conf if none is registered or it cannot be read, provided that ``fence`` still exists."""
         ...
 
     def end(self) -> End | Literal["unknown"] | None:
-        """Return how the run has ended; None: nobody has written that down."""
+        """Return how the run has ended; None if no end is recorded."""
         ...
 
     def write_end(self, status: End) -> bool:
-        """Write down that the run has ended; return False if this process does not lead it any more."""
+        """Record that the run has ended; return False if this process no longer leads the run."""
         ...
 
     def withdraw_end(self) -> None:
-        """Remove what ``write_end`` wrote."""
+        """Remove the record of ``write_end``."""
         ...
 
     def step_back(self, seconds: float) -> None:
-        """Let the other candidates go first for so long."""
+        """Let the other candidates go first for so many seconds."""
         ...
 
 
 class KeptEnd(Protocol):
-    """The record of a run's end in the folder of its checkpoints; a run that has none keeps none."""
+    """The record of a run's end in its checkpoint folder; without a folder nothing is recorded."""
 
     def read(self) -> End | None:
-        """Return how the run has ended, if the folder is here and says so."""
+        """Return how the run has ended, if the folder exists here and says so."""
         ...
 
     def write(self, status: End) -> None:
-        """Write it down, if the folder is here and can be written."""
+        """Record the end, if the folder exists here and is writable."""
         ...
 
     def remove(self) -> None:
-        """Remove it."""
+        """Remove the record."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RunPlace:
-    """Where a run is: its store in the grid, the one that all runs share, Zookeeper, and its folder.
+    """The locations of a run: its store in the grid, the store that all runs share, Zookeeper, and its folder.
 
-    ``keep_name()`` puts the record of its name back if that is lost; ``servers`` says in words where all that is.
+    ``keep_name()`` puts the run's name record back if it is lost; ``servers`` describes the servers in words.
     """
 
     run: str
@@ -149,7 +149,7 @@ class RunPlace:
 
 
 def find_end(place: RunPlace) -> Steps[End | Literal["unknown"] | None]:
-    """Return how a run has ended; None if nobody has written down that it has, "unknown" if that cannot be told now."""
+    """Return how a run has ended; None if no end is recorded, "unknown" if that cannot be determined now."""
     found = yield from end_in_grid(place.names, place.run, place.incarnation)
     if found is None:
         yield STEP
@@ -161,9 +161,10 @@ def find_end(place: RunPlace) -> Steps[End | Literal["unknown"] | None]:
 
 
 def end_run(place: RunPlace, status: End) -> Steps[None]:
-    """Write down that a run has ended, before anything of it is removed; raises ``TrackerError`` unless this leads it.
+    """Record that a run has ended, before anything of it is removed.
 
-    A process that stood still until somebody went on with the run does not end it.
+    Raises ``TrackerError`` unless this process leads the run: a process that was frozen until another one continued the
+    run must not end it.
     """
     yield STEP
     if not place.register.write_end(status):
@@ -174,7 +175,7 @@ def end_run(place: RunPlace, status: End) -> Steps[None]:
 
 
 def go_on_again(place: RunPlace) -> Steps[None]:
-    """Remove the record of an end: somebody goes on with the run all the same."""
+    """Remove the record of an end, because the run is continued."""
     yield from withdraw_end(place.names, place.run, place.incarnation)
     yield STEP
     place.register.withdraw_end()
@@ -183,10 +184,10 @@ def go_on_again(place: RunPlace) -> Steps[None]:
 
 
 def is_left_behind(place: RunPlace) -> Steps[bool]:
-    """Return whether what a run has in the grid was written by a process that had stood still until the run had ended.
+    """Return whether a run's records in the grid were written by a process that was frozen until the run had ended.
 
-    It may be stopped between its last look at the run and a write, and writes when it is woken up. A run that nobody
-    has ended, that is being cleared up, or with which somebody goes on, is left as it is.
+    A process may freeze between its last check of the run and a write, and write when it wakes up. A run that is not
+    ended, is being cleared up, or is continued, is left as it is.
     """
     if (yield from find_end(place)) not in ("done", "stopped"):
         return False
@@ -198,7 +199,7 @@ def is_left_behind(place: RunPlace) -> Steps[bool]:
 
 
 def is_over(place: RunPlace, head: Head | None) -> Steps[bool]:
-    """Return whether a run has ended for a worker that sees this head, or none; one that says so tells by itself."""
+    """Return whether a run has ended for a worker that sees ``head`` or none; False if the head itself says so."""
     if head is not None and head.status != "running":
         return False
     if head is not None:
@@ -214,7 +215,7 @@ def is_over(place: RunPlace, head: Head | None) -> Steps[bool]:
 def check_master(place: RunPlace) -> Steps[None]:
     """Raise ``TrackerError`` if another process is the master; not if Zookeeper does not answer.
 
-    A standby that was elected while the servers had nothing steps back, unless it takes office.
+    A standby that was elected while the servers had no data steps back, unless it has taken office.
     """
     if place.register.fence() is not None:
         return
@@ -231,10 +232,10 @@ def check_master(place: RunPlace) -> Steps[None]:
 
 
 def may_begin(place: RunPlace) -> Steps[bool]:
-    """Return whether a master that finds no head, or an older one, may write its own; False if that is not known now.
+    """Return whether a master that finds no head, or an older one, may write its own; False if unknown at the moment.
 
     Raises:
-        TrackerError: another process is the master, the run has ended, or its id is another run's.
+        TrackerError: another process is the master, the run has ended, or its id now belongs to another run.
     """
     yield from check_master(place)
     end = yield from find_end(place)
@@ -249,9 +250,10 @@ def may_begin(place: RunPlace) -> Steps[bool]:
 
 
 def may_hand_over(place: RunPlace) -> Steps[bool]:
-    """Return whether a master that leaves may write what it knows into a run that goes on: a standby leads it.
+    """Return whether a leaving master may write its state into the run, because a standby leads it.
 
-    Not if somebody has resumed the run, who may want it to go on from there; nor if that cannot be told now.
+    It may not if somebody resumed the run, since they may want to continue from that state; nor if the answer is
+    unknown at the moment.
     """
     register = place.register
     if register.fence() is not None:
@@ -267,10 +269,10 @@ def may_hand_over(place: RunPlace) -> Steps[bool]:
 
 
 def put_back(place: RunPlace) -> Steps[None]:
-    """Register a run again whose registration is gone, or damaged by a stranger, if this process leads it.
+    """Register a run again if its registration is lost, or was damaged by a stranger, and this process leads the run.
 
-    Not if the run has ended while this process stood still: it must not look as if it were under way. It may also end
-    between the question and what follows: then the node is gone by which this process led when it asked.
+    A run that has ended while this process was frozen is not registered, so that it does not look active. The run may
+    also end between the query and the writes below; then the node by which this process led at the query is gone.
     """
     fence = place.register.fence()
     if fence is None:
@@ -299,14 +301,14 @@ class StandBy:
     """A process that waits behind the master of a run.
 
     Attributes:
-        place: where the run is.
+        place: locations of the run.
         clock: of this process.
-        patience: for so many seconds it waits for somebody to put a run back that neither server has.
-        yields: so long it lets who led before go first, who has more than a checkpoint.
-        has_checkpoint: returns whether there is one to go on from.
+        patience: seconds to wait for another process to put back a run that neither server has.
+        yields: seconds for which the previous leader may go first, since it has more than a checkpoint.
+        has_checkpoint: returns whether there is a checkpoint to continue from.
         folder: where checkpoints would be; "": nowhere.
-        tell: is told, in words, what this process waits for.
-        seen: the newest head of the run that it has seen.
+        tell: receives a message that says what this process waits for.
+        seen: the newest head of the run that this process has seen.
     """
 
     place: RunPlace
@@ -320,11 +322,11 @@ class StandBy:
     _lost_since: float | None = None
 
     def is_lost(self) -> bool:
-        """Return whether the servers had no model of the run when they were asked last."""
+        """Return whether the servers had no model of the run at the last query."""
         return self._lost_since is not None
 
     def lost_seconds(self) -> float:
-        """Return for how long the servers have had no model of the run."""
+        """Return for how many seconds the servers have had no model of the run."""
         if self._lost_since is None:
             self._lost_since = self.clock.now()
             self.tell(
@@ -334,17 +336,18 @@ class StandBy:
         return self.clock.now() - self._lost_since
 
     def found(self, head: Head | None) -> None:
-        """Note that there is something of the run."""
+        """Note that the servers have something of the run, and its head if there is one."""
         self._lost_since = None
         if head is not None and (self.seen is None or head.version >= self.seen.version):
             self.seen = head
 
 
 class TakeOver(NamedTuple):
-    """What is left to do for a standby.
+    """The remaining task of a standby.
 
-    ``what``: lead the run, from the newest ``version`` that was seen; remove what a dead master has left of a run that
-    has ``ended``; or nothing, since the run has ended, or failed. ``error``: why that is no good end for this process.
+    ``what``: lead the run, from the newest known ``version``; clear up the remains of a run that has ended under a dead
+    master (``end``); or nothing, since the run has ended, or failed. ``error`` says why that is a failure for this
+    process, if it is.
     """
 
     what: Literal["lead", "clear up", "ended", "failed"]
@@ -368,7 +371,7 @@ def outlive_master(me: StandBy) -> Steps[TakeOver]:
         leads = place.register.fence() is not None
         if head is not None:
             me.found(head)
-            if head.status == "failed":  # it stays for `dl4j resume`
+            if head.status == "failed":  # a failed run is kept for `dl4j resume`
                 return TakeOver("failed")
         end = None if head is not None and head.status == "running" else (yield from find_end(place))
         if end in ("done", "stopped") or (head is not None and head.status == "stopped"):
@@ -383,14 +386,14 @@ def outlive_master(me: StandBy) -> Steps[TakeOver]:
 
 
 def asked_to_stop(me: StandBy) -> TrackerError | None:
-    """Return why a standby that is asked to stop leaves a run that nobody has; None if it does not."""
+    """Return the error for a standby that is asked to stop while the run is lost from the servers; None otherwise."""
     if not me.is_lost() or me.has_checkpoint():
         return None
     return _cannot_go_on(me, "this standby, which was asked to stop,")
 
 
 def _ended(me: StandBy, head: Head | None, *, leads: bool, end: str) -> Steps[TakeOver | None]:
-    """Return what is left to do for a run that has ended; None while its master clears it up."""
+    """Return the remaining task for a run that has ended; None while its master clears it up."""
     how: End = "done" if end == "done" else "stopped"
     is_given_up = how == "stopped" and head is None and me.is_lost()
     error = f"run {me.place.run} was stopped while {me.place.servers} had no model of it" if is_given_up else ""
@@ -402,7 +405,7 @@ def _ended(me: StandBy, head: Head | None, *, leads: bool, end: str) -> Steps[Ta
 
 
 def _behind(me: StandBy, head: Head | None) -> Steps[TakeOver | None]:
-    """Look whether there is still a run, whose master somebody else is to be."""
+    """Check that the run still exists while another process is to lead it; raises ``TrackerError`` if not."""
     if head is not None:
         return None
     yield STEP
@@ -419,7 +422,7 @@ def _behind(me: StandBy, head: Head | None) -> Steps[TakeOver | None]:
 
 
 def _is_somebodys(me: StandBy) -> Steps[bool]:
-    """Return whether a run without a head has a master to write one, or has not begun."""
+    """Return whether a run without a head has a master that will write one, or has not begun."""
     yield STEP
     holder = me.place.register.holder()
     if holder is not None and not holder.is_standby:
@@ -428,12 +431,12 @@ def _is_somebodys(me: StandBy) -> Steps[bool]:
 
 
 def _has_begun(me: StandBy) -> Steps[bool]:
-    """Return whether a run has had a head that is lost: it was seen, or the office is gone, which is older than any."""
+    """Return whether a run had a head: one was seen, or the office, which is written before any head, is lost."""
     return me.seen is not None or (yield from office(me.place)) is None
 
 
 def _elected(me: StandBy, head: Head | None) -> Steps[TakeOver | None]:
-    """Return how this process goes on as the master; None if it lets others go first."""
+    """Return how this elected process continues as the master; None if it lets others go first."""
     place, version = me.place, 0 if me.seen is None else me.seen.version
     yield STEP
     there = place.register.registered()
@@ -483,7 +486,7 @@ def _head(place: RunPlace) -> Steps[Head | None]:
 
 
 def office(place: RunPlace) -> Steps[str | None]:
-    """Return which process has taken office, as the run's store has it."""
+    """Return the name of the process that has taken office, according to the run's store."""
     raw = (yield from read_many(place.store, [OFFICE]))[0]
     try:
         found = None if raw is None else msgspec.json.decode(raw)

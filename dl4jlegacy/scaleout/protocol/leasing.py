@@ -1,7 +1,7 @@
-"""How a worker comes to a job and has it until it is done: search, lease, begin, extend, give back.
+"""How a worker gets a job and holds it until it is done: search, lease, begin, extend, give back.
 
-Where many jobs are free and each is done quickly, several are leased together: for one at a time a worker would spend
-most of its time waiting for the store. To everybody else they are jobs of several workers.
+If many jobs are free and each is quick, several are leased together. Leasing one at a time, a worker would spend most
+of its time waiting for the store. For all other processes each job has a lease of its own.
 """
 
 from __future__ import annotations
@@ -26,22 +26,24 @@ from dl4jlegacy.scaleout.strategies import router_of, serving
 __all__ = ["begin_computing", "change_lease", "extend_lease", "give_back", "lease_jobs"]
 
 AHEAD_NBYTES = 1 << 20
-"""The data of free jobs is fetched together if it has at most this size."""
+"""The data of free jobs is fetched together up to this total size."""
 FRESH = 0.1
 """Fraction of a poll interval: how long a head stays recent enough to lease another job without reading it again."""
 NOTED = 0.1
-"""Fraction of a poll interval: a job that takes as long is one in whose record it is noted that it was begun."""
+"""Fraction of a poll interval: the beginning of jobs that take at least this long is noted in their records."""
 FEW_BLOCKS = 2
-"""Up to this many blocks are searched completely. Of more blocks only the last record of each is read, and all records
-once per poll interval."""
+"""Up to this many blocks are searched completely.
+
+Of more blocks only the last record of each is read, and all records are read once per poll interval.
+"""
 
 
 def lease_jobs(me: Worker) -> Steps[list[Claim]]:
-    """Lease a ready job, or several, by compare-and-set: jobs that were never leased first, then those reissued.
+    """Lease one or several ready jobs by compare-and-set: jobs that were never leased first, then reissued ones.
 
-    Reads the head together with every block of records, and starts again if the head has changed. The other free jobs
-    of a block are tried first at the next call, until another worker was faster. If there are many blocks, one record
-    of each shows where to continue.
+    The head is read together with every block of records, and the search starts again if the head has changed. The
+    other free jobs of a block are tried first at the next call, until another worker was faster. If there are many
+    blocks, one record of each shows where to continue.
     """
     while True:
         claims = yield from _claim_spare(me)
@@ -59,7 +61,7 @@ def lease_jobs(me: Worker) -> Steps[list[Claim]]:
                 free = yield from _look(me, [block[-1] for block in blocks])
                 claims = yield from _claim_in(me, raw, _promising(blocks, free) + (blocks if whole else []))
         me.overtaken = False
-        me.second_hand.sort(key=lambda free: _own_failures(me, free[1]))  # first what it has not failed at
+        me.second_hand.sort(key=lambda free: _own_failures(me, free[1]))  # fewest own failures first
         while not claims and me.raw is raw and me.second_hand:
             claims = yield from _lease(me, [me.second_hand.pop(0)])
         if claims:
@@ -77,7 +79,7 @@ def lease_jobs(me: Worker) -> Steps[list[Claim]]:
 def _claim_in(me: Worker, raw: Buffer | None, blocks: list[list[int]]) -> Steps[list[Claim]]:
     """Lease jobs that were never leased from one of the blocks that are open under the head ``raw``.
 
-    None if there are none, or if the head is another one by now: a round that checks the model leaves it as it is, so
+    Returns no jobs if there are none, or if the head has changed. A validation round leaves the model unchanged, so
     jobs of the next round look like jobs of this one when a head goes back.
     """
     for block in blocks:
@@ -96,7 +98,8 @@ def _claim_in(me: Worker, raw: Buffer | None, blocks: list[list[int]]) -> Steps[
 def _promising(blocks: list[list[int]], free: list[Free]) -> list[list[int]]:
     """Return the blocks whose last job is free, starting in the middle of the longest sequence of such blocks.
 
-    The worker that owns a sequence takes jobs from its front. A newcomer takes the second half, where they do not meet.
+    The worker that owns a sequence takes jobs from its front. A newcomer takes the second half, so that the two do not
+    meet.
     """
     numbers = {number for number, _, _ in free}
     runs: list[list[list[int]]] = [[]]
@@ -114,8 +117,8 @@ def _promising(blocks: list[list[int]], free: list[Free]) -> list[list[int]]:
 def _look(me: Worker, numbers: list[int]) -> Steps[list[Free]]:
     """Read the head and some job records; return the ready jobs, or none if the head has changed.
 
-    A worker that has waited does so for the next round, as a rule: it reads the jobs of that together with the head
-    that opens them, and need not ask again.
+    A worker that has waited usually searches for the next round: it reads the jobs of that round together with the head
+    that opens them, which saves a second request.
     """
     foreseen, me.foreseen = me.foreseen, {}
     if me.head is not None and numbers and foreseen.keys() >= set(numbers):
@@ -130,7 +133,7 @@ def _look(me: Worker, numbers: list[int]) -> Steps[list[Free]]:
 
 
 def _following(me: Worker) -> list[int]:
-    """Return the jobs of the next round for a worker that has waited for them, if they are few and are read at once."""
+    """Return the jobs of the next round for a worker that has waited, if they are few and fit into one request."""
     waited, me.waited = me.waited, False
     if not waited or me.head is None or not me.binds_model() or not is_batch_store(me.store):
         return []
@@ -142,10 +145,10 @@ def _following(me: Worker) -> list[int]:
 
 
 def _claim_spare(me: Worker) -> Steps[list[Claim]]:
-    """Lease jobs that were free when they were last read; none if there are none or the head has changed.
+    """Lease jobs that were free when last read; returns none if there are none or the head has changed.
 
-    A job that is still ready belongs to an open round, so the head is not read for each job: only now and then, to see
-    whether the run continues, and always if jobs are not bound to a model version.
+    A job that is still ready belongs to an open round, so the head is not read for each job. It is read periodically to
+    see whether the run continues, and always if jobs are not bound to a model version.
     """
     if not me.spare:
         return []
@@ -162,17 +165,17 @@ def _claim_spare(me: Worker) -> Steps[list[Claim]]:
 
 
 def _next_spare(me: Worker) -> list[Free]:
-    """Take the next spare job, or several."""
+    """Remove and return the next spare job, or several."""
     count = me.several if _takes_several(me) else 1
     taken, me.spare = me.spare[:count], me.spare[count:]
     return taken
 
 
 def _takes_several(me: Worker) -> bool:
-    """Return whether jobs are quickly done, enough of them are free for others, too, and they can be done together.
+    """Return whether jobs are quick, enough of them are free for other workers too, and they can be done together.
 
-    A state or slices of an update are written for each job on its own, and where jobs are not bound to a model, each
-    begins with the newest.
+    With slot memory or parameter servers, a state or slices are written for each job separately. If jobs are not bound
+    to a model, each one starts from the newest.
     """
     if me.head is None or not me.many or me.took > me.quick_seconds() or not me.binds_model():
         return False
@@ -203,13 +206,13 @@ def _search_order(me: Worker) -> list[list[int]]:
         me.cursor = numbers[zlib.crc32(f"{me.name} {numbers[0]}".encode()) % len(numbers)]
     turn = bisect_left(numbers, me.cursor)
     numbers = [*numbers[turn:], *numbers[:turn]]
-    if states := me.memory.states:  # first the slots whose state need not be read
+    if states := me.memory.states:  # slots whose state is in memory come first
         numbers.sort(key=lambda number: me.plan.at(number)[1] not in states)
     return [numbers[start : start + me.block] for start in range(0, len(numbers), me.block)]
 
 
 def _home(me: Worker, numbers: list[int]) -> int | None:
-    """Return the job at which the search of a new round begins; None: it has begun, or jobs of several are open."""
+    """Return the job at which the search of a new round begins; None within a round, or if several rounds are open."""
     round_ = me.plan.at(numbers[0])[0]
     if me.home is None or me.home[0] == round_ or me.plan.at(numbers[-1])[0] != round_:
         return None
@@ -241,10 +244,11 @@ def _may_take(me: Worker, number: int, record: JobRecord, own: Mapping[str, int]
 
 
 def _is_reserved(me: Worker, number: int, record: JobRecord, own: Mapping[str, int]) -> bool:
-    """Return whether a job is left to the worker that has its slot's state, which is sooner done with it.
+    """Return whether a job is left to the worker that has its slot's state, which can finish it sooner.
 
-    If that has the states of several slots, its ``own`` is the first of them; the others are anybody's who finds copies
-    of them, or one worker would do the jobs of two slots for as long as another one has nothing to do.
+    If that worker has the states of several slots, only the first (``own``) is reserved for it. The others may go to
+    any worker that finds copies of their states; otherwise one worker would do the jobs of two slots while another is
+    idle.
     """
     if record.home in ("", me.name):
         return False
@@ -260,7 +264,7 @@ def _own_failures(me: Worker, record: JobRecord) -> int:
 
 
 def _lease(me: Worker, free: Sequence[Free]) -> Steps[list[Claim]]:
-    """Lease jobs that are ready; return those that nobody else was faster to lease."""
+    """Lease ready jobs; return those that this worker was the first to lease."""
     since, wanted = me.clock.now(), []
     for number, record, _ in free:
         lease = msgspec.structs.replace(
@@ -278,14 +282,14 @@ def _lease(me: Worker, free: Sequence[Free]) -> Steps[list[Claim]]:
 
 
 def _holds(record: JobRecord, lease: JobRecord) -> bool:
-    """Return whether a record is still under this lease (its deadline may have been extended)."""
+    """Return whether a record is still under this lease; the lease may have been extended."""
     return (record.state, record.token, record.worker) == ("leased", lease.token, lease.worker)
 
 
 def change_lease(me: Worker, number: int, lease: JobRecord, **changes: Any) -> Steps[bool]:
     """Change the record if it is still under this lease; return whether it was changed.
 
-    The worker computes the job no more, which is noted in any case.
+    In any case this worker is removed from the record's ``begun``, since it no longer computes the job.
     """
     key = Keys.job(*me.plan.at(number))
     while True:
@@ -303,10 +307,11 @@ def change_lease(me: Worker, number: int, lease: JobRecord, **changes: Any) -> S
 
 
 def begin_computing(me: Worker, claim: Claim) -> Steps[Claim]:
-    """Note in a leased job's record that this worker computes it from now on; return the claim as it is then.
+    """Note in a leased job's record that this worker now computes it; return the claim with the new record.
 
-    If its process dies before it has said how that ended, that is an attempt of the job. A quick job that nobody has
-    had before goes without, since that would be most of what it costs; if it kills its worker, the next one will say.
+    If the process dies before it reports the end of the job, that counts as an attempt. The first attempt at a quick
+    job is not noted, since the extra write would be most of its cost; if the job kills its worker, the next attempt is
+    noted.
     """
     if claim.record.token == 1 and me.took < NOTED * me.limits.poll:
         return claim
@@ -317,7 +322,7 @@ def begin_computing(me: Worker, claim: Claim) -> Steps[Claim]:
         yield STEP
         if me.store.replace_if_same(key, raw, encoded):
             return claim._replace(record=begun, raw=encoded) if _holds(record, claim.record) else claim
-        found = (yield from read_many(me.store, [key]))[0]  # extended meanwhile, or given to somebody else
+        found = (yield from read_many(me.store, [key]))[0]  # extended meanwhile, or given to another worker
         read = parse_record(me.store, key, found, JobRecord)
         if found is None or read is None:
             break
@@ -333,11 +338,11 @@ def give_back(me: Worker, number: int, lease: JobRecord) -> Steps[None]:
 
 
 def extend_lease(me: Worker, slot: SlotPlan, lease: JobRecord, progress: int = 0) -> Steps[bool]:
-    """Extend the lease of a job of which ``progress`` batches are done; return False if it is lost.
+    """Extend the lease of a job of which ``progress`` batches are done; return False if the lease is lost.
 
-    Runs on the heartbeat's thread, not the computation's. The progress is told even if the lease is lost, be it that
-    the store lost the record and a master wrote it anew, until another worker takes the job: this one goes on with it,
-    and may be the only one there is.
+    Runs on the heartbeat's thread, not the computation's. The progress is reported even after the lease is lost, for
+    example because the store lost the record and a master wrote it again, until another worker takes the job: this
+    worker continues with it, and may be the only worker.
     """
     key = Keys.job(slot.round, slot.slot)
     while True:

@@ -1,11 +1,11 @@
-"""The log of a run's model versions: those that are not stored as a whole, but follow from the updates of their rounds.
+"""The log of model versions that are not stored as a whole, but are computed from the updates of their rounds.
 
-A head names the newest model that is stored as a whole, and the entry that leads to its own version; every entry names
-those before it. Whoever holds an earlier version applies the entries after it, and whoever holds none begins with the
-stored model. Masters and workers apply them alike, so all come to the same bits.
+A head names the newest model that is stored as a whole, and the entry that leads to its own version; each entry names
+the entries before it. A process that has an earlier version applies the entries after it; a process that has none
+starts from the stored model. Masters and workers apply entries in the same way, so all get the same bits.
 
-An entry has the updates in it; or, if workers push them to each other, their digests, and says where they are. Then who
-has them at hand reads no more than the entry.
+An entry contains the updates. If workers push updates to each other, it contains their digests and where they are
+stored instead. A process that already has the updates then reads only the entry.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ __all__ = [
 ]
 
 _SHARED = 2
-"""So many models are shared in a process: one that workers still begin with, and the next."""
+"""Number of models shared within a process: the one that workers may still start from, and the next one."""
 PREVIOUS = 32
-"""So many entries before it an entry names, so that they can be read at once."""
+"""Number of earlier entries that an entry names, so that they can be read in one request."""
 
 
 class _Updates(msgspec.Struct, frozen=True):
-    """The updates of a log entry that does not have them in it, in their order of folding."""
+    """The updates of a log entry that are stored apart from it, in the order of folding."""
 
     updates: tuple[bytes, ...]
 
@@ -65,7 +65,7 @@ class _Updates(msgspec.Struct, frozen=True):
 def write_entry(
     store: Store, key: str, entry: LogEntry, *, apart: bool = False
 ) -> Steps[tuple[Manifest, Manifest | None]]:
-    """Write an entry, all at once; return where it is, and where its updates are if they are to be ``apart``."""
+    """Write a log entry in one batch; return its manifest, and that of its updates if they are stored ``apart``."""
     if not apart:
         (manifest,) = yield from write_frames(store, [(key, encode_record(entry))])
         return manifest, None
@@ -82,15 +82,15 @@ def read_log(
 ) -> Steps[list[LogEntry] | None]:
     """Return the entries that lead to a head's version, oldest first, with their updates; None if one was lost.
 
-    They begin at the version whose identity is ``known``, or else at the model that is stored as a whole: that is what
-    ``before`` of the first one says. Updates that are ``at_hand`` are not read.
+    They start after the version whose identity is ``known``, or else after the model that is stored as a whole: see
+    ``before`` of the first entry. Updates that are ``at_hand`` are not read.
     """
     entries = yield from _read_entries(store, head, known)
     return None if entries is None else (yield from _with_updates(store, entries, at_hand))
 
 
 def _with_updates(store: Store, entries: Sequence[LogEntry], at_hand: Messages | None) -> Steps[list[LogEntry] | None]:
-    """Return entries with the updates in them that are elsewhere; None if one was lost."""
+    """Return the entries with their updates filled in, also those stored apart; None if one was lost."""
     whole, lacking = list(entries), []
     for index, entry in enumerate(entries):
         if entry.messages is None:
@@ -123,7 +123,7 @@ def _filled(entry: LogEntry, updates: Sequence[bytes]) -> LogEntry:
 
 
 def _read_entries(store: Store, head: Head, known: str) -> Steps[list[LogEntry] | None]:
-    """Return the entries that ``read_log`` does, as they were written."""
+    """Return the entries for ``read_log`` as they were written, without updates that are stored apart."""
     wanted = [] if head.entry is None else [head.entry]
     entries: list[LogEntry] = []
     while wanted:
@@ -141,7 +141,7 @@ def _read_entries(store: Store, head: Head, known: str) -> Steps[list[LogEntry] 
 
 
 def is_model_there(store: Store, head: Head) -> Steps[bool]:
-    """Return whether the store has what a head's version follows from."""
+    """Return whether the store has everything that a head's model is computed from."""
     if (yield from read_frame(store, head.model)) is None:
         return False
     return not head.logged or (yield from read_log(store, head)) is not None
@@ -150,7 +150,7 @@ def is_model_there(store: Store, head: Head) -> Steps[bool]:
 def model_after(
     fold: Fold, plan: Plan, model: Buffer, entries: Sequence[LogEntry], *, in_place: bool = False
 ) -> Buffer:
-    """Return the model after some entries; ``model`` is the one before them, and is not changed unless ``in_place``."""
+    """Return the model after applying entries to ``model``, which is not changed unless ``in_place``."""
     rounds = [
         ([plan.examples_of(job.number) for job in entry.folded], [job.update for job in entry.folded])
         for entry in entries
@@ -161,7 +161,7 @@ def model_after(
 
 
 class Spare(NamedTuple):
-    """The unused frame of the model before the newest one, and the round between them."""
+    """A spare frame, which holds the previous model, and the round that leads from it to the newest model."""
 
     frame: Buffer
     identity: str
@@ -169,14 +169,14 @@ class Spare(NamedTuple):
     updates: Sequence[Buffer]
 
     def brought_up(self, fold: Fold, version: int) -> Buffer:
-        """Return the frame as that of the newest model, whose number is ``version``."""
+        """Return the frame, updated to the newest model, whose version is ``version``."""
         return fold.follow(self.frame, [(self.examples, self.updates)], version=version - 1, in_place=True)
 
 
 class SharedModels:
-    """The newest models that followed from a log in this process, by their identity: equal ones are the same bits.
+    """The newest models that were computed from a log in this process, by identity; equal identities mean equal bits.
 
-    The workers of a process, and its master, come to each version at about the same time; one of them makes it.
+    The workers of a process and its master reach each version at about the same time; one of them computes it.
     Thread-safe.
     """
 
@@ -185,14 +185,16 @@ class SharedModels:
         self._frames: dict[str, Buffer] = {}
 
     def get(self, identity: str, make: Callable[[], Buffer]) -> Buffer:
-        """Return the model; whoever comes first makes it, while the others wait."""
+        """Return the model. The first caller computes it while the others wait."""
         with self._lock:
             if identity not in self._frames:
                 self._add(identity, make())
             return self._frames[identity]
 
     def newest_of(self, identities: Sequence[str]) -> tuple[int, Buffer]:
-        """Return the last of these models that is there, after how many of them; 0 if there is none."""
+        """Return (count, frame) of the last known one of these models; ``count`` is its position from 1; 0: none is
+        known.
+        """
         with self._lock:
             found = (n for n in range(len(identities), 0, -1) if identities[n - 1] in self._frames)
             count = next(found, 0)
@@ -212,7 +214,7 @@ class SharedModels:
 def folded_jobs(
     numbers: Sequence[int], records: Mapping[int, JobRecord], updates: Mapping[int, Buffer]
 ) -> tuple[Folded, ...]:
-    """Return what a log entry says of jobs that are done, in their order of folding; updates need not be known."""
+    """Return the log entry's records of finished jobs, in the order of folding; ``updates`` may be incomplete."""
     return tuple(
         Folded(
             number=number,
@@ -227,14 +229,14 @@ def folded_jobs(
 
 
 class KnownLog(NamedTuple):
-    """What a master knows of the log of a version of this identity: what its entry names, and the states in it."""
+    """What a master knows of the log of one version: the entries before it, and the states saved in it."""
 
     identity: str = ""
     previous: tuple[Manifest, ...] = ()
     saved: Mapping[int, SlotState] = {}
 
     def following(self, head: Head) -> tuple[Manifest, ...]:
-        """Return what an entry after a head names, whose log this is."""
+        """Return the earlier entries that an entry after ``head`` must name; ``head`` is the version of this log."""
         if not head.logged or head.entry is None:
             return ()
         assert self.identity == head.identity, "this is the log of another version"
@@ -242,13 +244,13 @@ class KnownLog(NamedTuple):
 
 
 def known_log(plan: Plan, head: Head, entries: Sequence[LogEntry]) -> KnownLog:
-    """Return what the entries say that lead to a head from the model which is stored as a whole."""
+    """Return the known log of a head from the entries that lead to it from the stored model."""
     jobs = [job for entry in entries for job in entry.folded]
     return KnownLog(head.identity, entries[-1].previous, saved_in(plan, jobs))
 
 
 def saved_in(plan: Plan, jobs: Iterable[Folded]) -> dict[int, SlotState]:
-    """Return the states that some jobs have saved, in their order of folding, by slot."""
+    """Return the states that jobs have saved, by slot; ``jobs`` are in the order of folding."""
     saved = {}
     for job in jobs:
         if job.saved is not None:
@@ -258,14 +260,14 @@ def saved_in(plan: Plan, jobs: Iterable[Folded]) -> dict[int, SlotState]:
 
 
 def numbers_since(head: Head, plan: Plan) -> range:
-    """Return the numbers of the jobs that were folded since the model that is stored as a whole."""
+    """Return the numbers of the jobs folded since the model that is stored as a whole."""
     return range(plan.number(head.round - head.logged, 0), plan.number(head.round, 0))
 
 
 def rewound(head: Head, plan: Plan) -> Head:
-    """Return the head of the version that is stored as a whole, from which the run can go on like from any other.
+    """Return the head of the version that is stored as a whole; the run can continue from it.
 
-    The rounds since then are done again if it does, and come to the same.
+    The rounds since then are repeated, with the same results.
     """
     numbers = numbers_since(head, plan)
     counted = [number for number in numbers if not covered(head.jobs_set_aside, number)]

@@ -62,7 +62,7 @@ logger = logging.getLogger(__name__)
 Beginning = tuple[Head, Buffer, Buffer | None, Mapping[int, SavedState]]
 """A head, its model, its best one, and the states of its slots that are not in the store."""
 MOST_SET_ASIDE = 64
-"""So many of the workers that were set aside are remembered: they leave when they read of it."""
+"""Number of workers that were set aside and are remembered in the head. Such a worker leaves when it reads its name."""
 
 
 def master_steps(me: Master) -> Steps[Head]:
@@ -98,7 +98,7 @@ def master_steps(me: Master) -> Steps[Head]:
             return head
         try:
             yield from _work(me, OpenSlots(head, raw, model, open_slots(me.router, plan, head)), is_new=is_mine)
-        except (ContractError, NotFiniteError) as exc:  # whoever takes over would come to the same
+        except (ContractError, NotFiniteError) as exc:  # another master would fail in the same way
             trace = "" if exc.__cause__ is None else "".join(traceback.format_exception(exc.__cause__))
             yield from _fail(me, head, raw, Failure(exc.code, str(exc), "", trace, fatal=True))
 
@@ -108,10 +108,10 @@ def _work(me: Master, slots: OpenSlots, *, is_new: bool) -> Steps[None]:
     head = slots.head
     yield MoreWork(head, tuple(slots.numbers), _ahead(me, head), homes=_homes(me, slots))
     slots.requested = me.clock.now()
-    if is_new:  # not before there are jobs: workers would look for them in vain
+    if is_new:  # only now that there are jobs: before, workers would search in vain
         me.store.publish(HEAD_TOPIC)
     yield from _tidy(me, head, knows_all=is_new)
-    if is_new and router_of(me.router, me.plan, head.round).binds_model:  # no job is done; a commit is a hint
+    if is_new and router_of(me.router, me.plan, head.round).binds_model:  # only a hint: no job is done yet
         with me.phases.phase("MasterWait", (head.round, None)):
             yield Wait(me.clock.now() + me.limits.poll)
     if (yield from watch(me, slots)):
@@ -128,9 +128,9 @@ def _work(me: Master, slots: OpenSlots, *, is_new: bool) -> Steps[None]:
 
 
 def _homes(me: Master, slots: OpenSlots) -> dict[int, tuple[str, float]]:
-    """Return for which worker each open slot is reserved, and for how long: as long as its jobs would take again.
+    """Return the worker that each open slot is reserved for, and for how many seconds: the time to replay its jobs.
 
-    A slot whose worker is not there is anybody's.
+    A slot whose worker is not present is not reserved.
     """
     head, durations = slots.head, me.durations.get(False, [])
     if not head.logged or not durations or router_of(me.router, me.plan, head.round).memory is None:
@@ -141,7 +141,7 @@ def _homes(me: Master, slots: OpenSlots) -> dict[int, tuple[str, float]]:
 
 
 def _ahead(me: Master, head: Head) -> tuple[int, ...]:
-    """Return the slots of the next round, whose data can be written in advance; none for a router with a window."""
+    """Return the slots of the next round, whose data can be written in advance; none for asynchronous strategies."""
     following = head.round + 1
     if not me.router.binds_model or following >= me.plan.total_rounds:
         return ()
@@ -160,7 +160,7 @@ def _model(me: Master, head: Head, raw: Buffer) -> Steps[Buffer | None]:
     model = (yield from _logged_model(me, head)) if head.logged else (yield from read_frame(me.store, head.model))
     if model is not None:
         me.known = (head, model)
-        if head.logged and rereads:  # it may be data that are needed again
+        if head.logged and rereads:  # the lost value may be job data that a replay needs
             yield MoreWork(head, (), again=tuple(numbers_since(head, me.plan)))
         return model
     if known is None or head.logged:  # restart from a checkpoint or the first model; later rounds are done again
@@ -179,7 +179,7 @@ def _model(me: Master, head: Head, raw: Buffer) -> Steps[Buffer | None]:
 
 
 def _logged_model(me: Master, head: Head) -> Steps[Buffer | None]:
-    """Return the model of a version that is not stored as a whole; None if something was lost that it follows from."""
+    """Return the model of a logged version by applying its log entries; None if the base model or an entry was lost."""
     entries = yield from read_log(me.store, head)
     model = yield from read_frame(me.store, head.model)
     if not entries or model is None:
@@ -242,7 +242,7 @@ def _has_states(me: Master, head: Head, raw: Buffer) -> Steps[bool]:
         head.run,
     )
     me.known = None
-    # Where jobs are bound to no model they are still done after the run went back, and would lead here again.
+    # Unbound jobs stay done after the run has gone back, and would lose the same state again: delete them.
     yield from delete_many(me.store, [Keys.job(*me.plan.at(state.number)) for state in lost])
     yield from _begin(me, raw)
     return False
@@ -251,7 +251,7 @@ def _has_states(me: Master, head: Head, raw: Buffer) -> Steps[bool]:
 def _begin(me: Master, expected: Buffer | None) -> Steps[None]:
     """Write the head from the known model, the newest checkpoint or version 0, if the head still is ``expected``.
 
-    A master that was frozen until its run had ended, and was cleared up, finds no head either: it must not write one.
+    A master that was frozen until its run had ended and was cleared up finds no head either. It must not write one.
     """
     if not (yield from me.start.may_begin()):
         yield Wait(me.clock.now() + me.limits.poll)
@@ -260,7 +260,7 @@ def _begin(me: Master, expected: Buffer | None) -> Steps[None]:
         me.known = None
     try:
         head, frame, best, states = _beginning(me)
-    except StorageError as exc:  # its checkpoints may be read later; it must not begin anew meanwhile
+    except StorageError as exc:  # checkpoints may be readable later; do not start from version 0 meanwhile
         logger.debug("run %s waits for its checkpoints: %s", me.start.run, exc)
         yield Wait(me.clock.now() + me.limits.poll)
         return
@@ -268,7 +268,7 @@ def _begin(me: Master, expected: Buffer | None) -> Steps[None]:
 
 
 def _write_head(me: Master, expected: Buffer | None, beginning: Beginning) -> Steps[bool]:
-    """Write a head and what it refers to, if the head still is ``expected``; return whether it was."""
+    """Write a head and its values, if the stored head still is ``expected``; return whether it was written."""
     head, frame, best, states = beginning
     aside = head.jobs_set_aside
     for number in (n for first, last in me.start.aside for n in range(first, last) if not covered(head.folded, n)):
@@ -296,10 +296,10 @@ def _write_head(me: Master, expected: Buffer | None, beginning: Beginning) -> St
 
 
 def hand_over(me: Master) -> Steps[bool]:
-    """Write what this master knows over a head that is older; return whether that was done.
+    """Replace an older head by the newest one that this master knows; return whether that was done.
 
-    For a master that leaves: it was cut off, or stood still, until a standby went on from less than it has. A version
-    whose slots' states or log are gone with the store is of no use to anybody.
+    Called by a master that leaves because a standby took over while this master was cut off or frozen, and the standby
+    continued from an older version. A version is not written if its slot states or its log are lost.
     """
     while me.known is not None and (yield from me.start.may_hand_over()):
         head, frame = me.known
@@ -316,14 +316,14 @@ def hand_over(me: Master) -> Steps[bool]:
 
 
 def _can_go_on(me: Master, head: Head) -> Steps[bool]:
-    """Return whether the store has what a head needs beyond its model, which this master knows."""
+    """Return whether the store has the log and the slot states of a head. This master knows its model."""
     if head.logged and not (yield from is_model_there(me.store, head)):
         return False
     return (yield from states_of(me.store, head)) is not None
 
 
 def _beginning(me: Master) -> Beginning:
-    """Return from what the run begins, here or again."""
+    """Return the head, model, best model and slot states that the run starts or restarts from."""
     if me.known is not None:
         head, frame = me.known
         best = None if head.best is None else me.best_of(head) or me.start.best_model(head.best)
@@ -339,7 +339,7 @@ def _beginning(me: Master) -> Beginning:
 
 
 def _finish(me: Master, head: Head, raw: Buffer, model: Buffer) -> Steps[Head]:
-    """Set the status to done, and tell of it; return the resulting head."""
+    """Set the status to done and publish it; return the resulting head."""
     if head.status == "done":
         me.store.publish(HEAD_TOPIC)
         return head
@@ -352,7 +352,7 @@ def _finish(me: Master, head: Head, raw: Buffer, model: Buffer) -> Steps[Head]:
 
 
 def _tidy(me: Master, head: Head, *, knows_all: bool) -> Steps[None]:
-    """Delete keys that are no longer needed; sweep the store now and then, and after another master's work."""
+    """Delete keys that are no longer needed. Sweep the whole store periodically, and after another master's work."""
     useless = [key for key in me.closed_keys if Keys.is_useless(key, head)]
     if useless:
         me.closed_keys = [key for key in me.closed_keys if not Keys.is_useless(key, head)]
@@ -366,7 +366,7 @@ def _tidy(me: Master, head: Head, *, knows_all: bool) -> Steps[None]:
 
 
 def _fail(me: Master, head: Head, raw: Buffer, failure: Failure, *, accused: int = 0) -> Steps[None]:
-    """End the run with a job's failure; so many crashes were that job's, and say nothing of others."""
+    """End the run with a job's failure; ``accused`` crashes were that job's, and no longer count against other jobs."""
     failed = msgspec.structs.replace(head, status="failed", failure=failure)
     stopped = me.scoring.failed(head, failure)
     if stopped is not None and me.known is not None:
@@ -378,7 +378,7 @@ def _fail(me: Master, head: Head, raw: Buffer, failure: Failure, *, accused: int
 
 
 def _set_aside(me: Master, slots: OpenSlots) -> Steps[None]:
-    """Give a worker no more jobs that failed at jobs which others did."""
+    """Set a worker aside: it gets no more jobs, since it failed at jobs that other workers completed."""
     workers = (*slots.head.set_aside, slots.sick)[-MOST_SET_ASIDE:]
     head = msgspec.structs.replace(slots.head, set_aside=workers)
     yield STEP
@@ -389,11 +389,12 @@ def _set_aside(me: Master, slots: OpenSlots) -> Steps[None]:
 
 
 def _set_job_aside(me: Master, slots: OpenSlots, number: int, failure: Failure) -> Steps[None]:
-    """Have the run go on without the job of a slot, which keeps the state that its last job has left.
+    """Continue the run without the job of a slot. The slot keeps the state after its previous job.
 
-    If that job has not saved it, and no later one is going to before model and states are stored, the run goes back to
-    where they were stored last. Its rounds since then come to the same, and their states are saved with the last one.
-    The version goes on, so that nobody takes this for an older head.
+    If that state is not saved, and no later job will save it before the next model and states are stored, the run goes
+    back to the last stored model and states. The rounds since then are repeated with the same results, and the states
+    are saved with the last one. The version number still increases, so that no process takes the new head for an older
+    one.
     """
     aside = fold_number(slots.head.jobs_set_aside, number)
     head = msgspec.structs.replace(slots.head, jobs_set_aside=aside)
@@ -410,7 +411,7 @@ def _set_job_aside(me: Master, slots: OpenSlots, number: int, failure: Failure) 
 
 
 def _leaves_unsaved(me: Master, head: Head, number: int) -> bool:
-    """Return whether nobody would save the state of a slot whose job is set aside."""
+    """Return whether the state of a slot whose job is set aside would not be saved by any job."""
     if router_of(me.router, me.plan, head.round).memory is None:
         return False
     aside, slot = head.jobs_set_aside, me.plan.at(number)[1]
@@ -419,9 +420,9 @@ def _leaves_unsaved(me: Master, head: Head, number: int) -> bool:
 
 
 def reopen(store: Store, plan: Plan, router: WorkRouter) -> Steps[bool]:
-    """Let a run that has failed go on where it was, with no attempt counted; return whether it had failed.
+    """Let a failed run continue where it was, without counting earlier attempts; return whether it had failed.
 
-    For who leads the run, before ``master_steps``. What made it fail must have been mended.
+    For the process that leads the run, before ``master_steps``. The cause of the failure must have been fixed.
     """
     raw = (yield from read_many(store, [HEAD], clears=True))[0]
     head = parse_record(store, HEAD, raw, Head)
@@ -443,9 +444,10 @@ def reopen(store: Store, plan: Plan, router: WorkRouter) -> Steps[bool]:
 
 
 def extend_run(store: Store, plan: Plan) -> Steps[bool]:
-    """Let a run that is done go on if its plan has more rounds by now; return whether it does.
+    """Let a finished run continue if its plan has more rounds now; return whether it does.
 
-    For who leads the run, before ``master_steps`` and before there are workers: they leave when they see its end.
+    For the process that leads the run, before ``master_steps`` and before workers start: they leave when they see the
+    end of the run.
     """
     raw = (yield from read_many(store, [HEAD], clears=True))[0]
     head = parse_record(store, HEAD, raw, Head)
@@ -456,10 +458,11 @@ def extend_run(store: Store, plan: Plan) -> Steps[bool]:
 
 
 def restore_end(store: Store, seen: Head) -> Steps[bool]:
-    """Put the head of a run that is done back if it is lost, for who has seen it; return whether that was done.
+    """Write the lost head of a finished run again, as this process last saw it; return whether it was written.
 
-    For who takes the run over, before ``master_steps``: the workers left when they saw this head, so that nobody would
-    do again what came after a checkpoint. Nothing follows such a head, so none that is newer can be lost by this.
+    For the process that takes the run over, before ``master_steps``. The workers left when they saw this head, so
+    nobody could repeat the rounds after the last checkpoint. This head was the last one, so no newer head can be
+    overwritten.
     """
     raw = (yield from read_many(store, [HEAD], clears=True))[0]
     if seen.status != "done" or parse_record(store, HEAD, raw, Head) is not None:

@@ -1,4 +1,4 @@
-"""What a master knows of its run, and what it is given to lead it."""
+"""The state of a master, and the parameters it leads a run with."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from dl4jlegacy.system.clock import Clock
 __all__ = ["Master", "RunStart"]
 
 SWEEP_VERSIONS = 16
-"""After this many versions the whole store is searched for keys that other processes left behind."""
+"""The master searches the whole store for keys left by other processes once per this many versions."""
 
 
 def _always() -> Steps[bool]:
-    """Return True: nobody else leads the run."""
+    """Return True: no other process can lead the run."""
     yield from ()
     return True
 
 
 def _never() -> Steps[bool]:
-    """Return False: there is nobody to hand the run over to."""
+    """Return False: there is no master to hand the run over to."""
     yield from ()
     return False
 
@@ -42,12 +42,12 @@ class RunStart:
     """How a run starts, or restarts after the store has lost its head or model.
 
     ``first_model()`` returns version 0, a pure function of the Conf. ``restore()`` returns the newest good checkpoint,
-    or None if there is none; ``best_model(best)`` the frame of a best model, if the checkpoints have it, and
-    ``states(head)`` the states of the slots that belong to a restored head; these three raise ``StorageError`` if that
-    is unknown now, and are asked again. ``may_begin()`` returns whether this process may write a head, False if that is
-    unknown now; it raises if it may not (``leading.may_begin``). ``may_hand_over()`` returns whether it may write one
-    when it leaves the run to another master (``leading.may_hand_over``). ``aside`` are jobs that it goes on without,
-    as ``Head.jobs_set_aside``.
+    or None. ``best_model(best)`` returns the frame of a best model if the checkpoints have it, and ``states(head)``
+    returns the slot states that belong to a restored head. These three raise ``StorageError`` if the answer is unknown
+    at the moment; the master then asks again. ``may_begin()`` returns whether this process may write a head, or False
+    if that is unknown at the moment; it raises if the process may not (``leading.may_begin``). ``may_hand_over()``
+    returns whether the process may write a head when it leaves the run to another master (``leading.may_hand_over``).
+    ``aside`` are jobs that the run continues without, as in ``Head.jobs_set_aside``.
     """
 
     run: str
@@ -65,19 +65,22 @@ class Master:
     """The state of a master; ``name`` is unique to this process and run.
 
     ``is_gone(worker)`` returns whether a worker's process is known to be dead or frozen; its jobs are then given to
-    other workers immediately. A wrong answer only means that a job is done twice. ``death_of(worker)`` returns how it
-    is known that the process has died, and did not only fall silent; "": it is not. Crashes of jobs are counted by
-    that, and ``on_crashed(slot, crash, count)`` is called for each. A job that kills its workers ends the run; with
-    ``sets_poison_aside``, if its round can do without it, ``on_job_set_aside(slot, why)`` is called instead.
-    ``on_reissued(slot, worker, reason)`` is called for each job that is also given to another worker,
-    ``on_progress()`` whenever batches were done, be it of a job that is not done yet, ``on_set_aside(worker,
-    failures)`` for a worker that gets no more jobs; they must only enqueue.
-    ``present()`` returns the names of the workers that are there, as far as that is known.
-    ``is_to_be_saved(head)`` returns whether a checkpoint of a new version will be written, which needs its states.
-    ``models`` are shared with the workers of this process. Without ``shares_models`` there are none, and nobody who
-    follows the run reads models either: an aggregator that can do so then makes the next one in the frame of the one
-    before, unless that was stored or saved as a whole.
-    ``pushes_messages``: whether workers push each other their messages, so that entries of the log name them only.
+    other workers immediately. A wrong answer only means that a job is done twice. ``death_of(worker)`` returns the
+    evidence that the process has died, or "" if it is not known to be dead (for example, if it is only silent). Only
+    such deaths count as crashes of jobs; ``on_crashed(slot, crash, count)`` is called for each crash. A job that kills
+    its workers ends the run. With ``sets_poison_aside``, if its round can be completed without the job,
+    ``on_job_set_aside(slot, why)`` is called instead.
+
+    ``on_reissued(slot, worker, reason)`` is called for each job that is also given to another worker, ``on_progress()``
+    whenever batches were done, even if their job is not finished, and ``on_set_aside(worker, failures)`` for a worker
+    that gets no more jobs. These callbacks must only enqueue.
+
+    ``present()`` returns the names of the workers that are known to be present. ``is_to_be_saved(head)`` returns
+    whether a checkpoint of a new version will be written, which requires its slot states. ``models`` are shared with
+    the workers of this process. If ``shares_models`` is False, there are no such workers, and no observer of the run
+    reads models either. An aggregator that works in place then builds the next model in the buffer of the previous one,
+    unless that one was stored or saved as a whole. ``pushes_messages`` says whether workers push their messages to each
+    other; log entries then contain only digests of the messages.
     """
 
     name: str
@@ -106,27 +109,27 @@ class Master:
     scoring: Scoring = field(default_factory=Scoring)
     written: int = 0
     durations: dict[bool, list[float]] = field(default_factory=dict)
-    """How long recent jobs took: those of training, and (True) those of validations."""
+    """Durations of recent jobs in seconds: of training jobs (False) and of validation jobs (True)."""
     fold_seconds: list[float] = field(default_factory=list)
-    """How long recent fold jobs of parameter servers took."""
+    """Durations of recent fold jobs of parameter servers, in seconds."""
     known: tuple[Head, Buffer] | None = None
-    """The newest head that this master has read or written, and its model: used if the store loses them."""
+    """The newest head that this master has read or written, and its model; used if the store loses them."""
     spare: Spare | None = None
-    """A second frame of the newest model, if there is one to be had without a copy."""
+    """A second frame of the newest model, if one is available without a copy."""
     best: tuple[Best, Buffer] | None = None
-    """The best model of the run as this master knows it, likewise."""
+    """The best model of the run as this master knows it; written again if the store loses it."""
     counted: tuple[int, float] = (-1, 0.0)
-    """The version of the head to which the run's seconds are counted, and when that was."""
+    """The version of the head up to which the run's seconds are counted, and the time of that count."""
     snapshot: tuple[str, Snapshot] | None = None
-    """The key of the snapshot that this master has read or written last, and what it says."""
+    """The key and content of the snapshot that this master has read or written last."""
     log: KnownLog = field(default_factory=KnownLog)
     """The log that this master has read or written last."""
     homes: dict[int, str] = field(default_factory=dict)
-    """By slot, the worker that has done its last job, whose state it has in memory."""
+    """By slot, the worker that did its last job and has its state in memory."""
     must_reread_model: bool = False
-    """Whether a worker could not read what the head refers to."""
+    """Whether a worker could not read a value that the head refers to."""
     must_check_states: bool = False
-    """Whether it may have been a state."""
+    """Whether the unreadable value may have been a slot state."""
     closed_keys: list[str] = field(default_factory=list)
     """Keys of closed rounds; each is deleted once the head has moved far enough."""
     swept: int = -SWEEP_VERSIONS
@@ -142,10 +145,10 @@ class Master:
         return self.best[1] if self.best is not None and known else None
 
     def writer(self) -> str:
-        """Return the part of a key that this master has not used yet."""
+        """Return a key part that this master has not used before."""
         self.written += 1
         return f"{self.name}.{self.written}"
 
     def model_key(self, version: int) -> str:
-        """Return a key prefix that this master has not used yet."""
+        """Return a model key that this master has not used before."""
         return Keys.model(version, self.writer())

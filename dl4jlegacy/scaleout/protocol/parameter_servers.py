@@ -1,16 +1,16 @@
-"""Parameter servers: workers fold a round's updates, each of them one slice of the vector.
+"""Parameter servers: the workers fold the updates of a round, one slice of the parameter vector per fold job.
 
-When all slots of a round are done, the master puts a fold job for each slice. It is a pure function of the model that
-the round began with and of the slices of the round's updates, both of which its record names, so who does it, how often
-and how late makes no difference, and of two slices none can be folded from another update of a slot. The sums are those
-of the whole vector, element by element in slot order: the same bits for any number of slices. When all slices are
-there, the compare-and-set of the head makes them the next model.
+When all slots of a round are done, the master writes a fold job for each slice. Its result is a pure function of the
+model that the round started from and of the updates' slices; the job's record names both. So it does not matter which
+worker does it, how often or how late, and all slices are folded from the same update of each slot. The sums equal those
+over the whole vector, element by element in slot order: the bits are the same for any number of slices. When all slices
+are done, the compare-and-set of the head makes them the next model.
 
-With an aggregation depth of more than 1 other fold jobs come before: they make the means of groups of updates, and of
-groups of these, and the last one of each slice folds what is left. Which belong together follows from the number of
-slots and the depth.
+With an aggregation depth above 1, other fold jobs come first. They compute the means of groups of updates, and of
+groups of these means; the last job of each slice folds the remaining ones. The groups follow from the number of slots
+and the depth.
 
-Legacy: the shards of ``VoidConfiguration.numberOfShards``, whose loss nobody noticed, and the ``treeAggregate`` of
+Legacy: the shards of ``VoidConfiguration.numberOfShards``, whose loss was not detected, and the ``treeAggregate`` of
 ``ParameterAveragingTrainingMaster``.
 """
 
@@ -77,11 +77,11 @@ __all__ = ["FoldedSlices", "Server", "fold_by_workers", "serve"]
 logger = logging.getLogger(__name__)
 
 UPDATE_LOST, UPDATE_UNFIT = "DL4J-UPDATE-LOST", "DL4J-UPDATE-UNFIT"
-"""Codes of a ``Failure`` that is not the fold job's own: an update could not be read, or does not fit the model."""
+"""Failure codes for a fold job that is not itself at fault: an update could not be read, or does not fit the model."""
 
 
 class FoldedSlices(NamedTuple):
-    """The slices of the next model, the mean score of the updates, and the keys that are of no use after that."""
+    """The slices of the next model, the mean score of the updates, and the keys that can be deleted afterwards."""
 
     slices: tuple[Manifest, ...]
     score: float | None
@@ -92,7 +92,7 @@ class FoldedSlices(NamedTuple):
 
 
 class _Update(NamedTuple):
-    """A slice of the update of a slot, and what it counts for."""
+    """A slice of a slot's update, and its weight as a number of examples."""
 
     number: int
     made: Manifest
@@ -101,7 +101,7 @@ class _Update(NamedTuple):
 
 @dataclass(slots=True)
 class _FoldJob:
-    """Updates and results of other jobs that are to be folded, and what was seen of the job's record."""
+    """A fold job: its sources, which are updates or results of other fold jobs, and its record as last seen."""
 
     key: str
     place: int
@@ -112,16 +112,16 @@ class _FoldJob:
 
     @property
     def made(self) -> Manifest | None:
-        """What the job has made, if it is done."""
+        """The result of the job, if it is done."""
         return None if self.done is None else self.done.made
 
     @property
     def examples(self) -> int:
-        """What its result counts for."""
+        """The weight of the job's result, as a number of examples."""
         return sum(source.examples for source in self.sources)
 
     def first(self, model: str) -> FoldRecord | None:
-        """Return the job's record before anybody has leased it; None if a source is not there yet."""
+        """Return the job's record before its first lease; None if a source is not available yet."""
         updates = tuple(source.made for source in self.sources if source.made is not None)
         if len(updates) < len(self.sources):
             return None
@@ -134,7 +134,7 @@ class _FoldJob:
 def fold_by_workers(me: Master, slots: OpenSlots) -> Steps[FoldedSlices | None]:
     """Have the workers fold the updates of ``slots.folded``, which are all done.
 
-    Returns None if that came to nothing: the head has changed or must change, or a slot was made ready again.
+    Returns None if that was not possible: the head has changed or must change, or a slot was made ready again.
     """
     strategy = serving(me.router, me.plan, slots.head.round)
     assert strategy is not None
@@ -168,7 +168,7 @@ def fold_by_workers(me: Master, slots: OpenSlots) -> Steps[FoldedSlices | None]:
 def _fold_jobs(
     strategy: IterativeReduceWorkRouter, plan: Plan, head: Head, parts: Mapping[int, Sequence[Manifest]]
 ) -> list[_FoldJob]:
-    """Return the jobs that fold the updates of some slots, of which ``parts`` has the slices."""
+    """Return the fold jobs for the updates of some slots; ``parts`` has the slices of each update."""
     jobs: list[_FoldJob] = []
     for place in range(strategy.slices):
         sources: list[_Update | _FoldJob] = [
@@ -185,7 +185,7 @@ def _fold_jobs(
 
 
 def _check_fold(me: Master, slots: OpenSlots, job: _FoldJob, raw: Buffer | None) -> Steps[bool]:
-    """Put or reissue a fold job if necessary; return False if the master must begin again."""
+    """Write or reissue a fold job if necessary; return False if the master must start again."""
     record, first = parse_record(me.store, job.key, raw, FoldRecord), job.first(slots.head.identity)
     before, job.done = job.done, None
     if first is None:
@@ -219,9 +219,10 @@ def _check_fold(me: Master, slots: OpenSlots, job: _FoldJob, raw: Buffer | None)
 
 
 def _is_worth_trying(me: Master, slots: OpenSlots, job: _FoldJob, record: FoldRecord) -> Steps[bool]:
-    """Return whether a fold job that failed may be tried again.
+    """Return whether a failed fold job may be tried again.
 
-    Not if an update is lost or does not fit, whose slot is made ready again, or if all workers have failed.
+    It may not if all workers have failed at it, or if an update is lost or does not fit; then the slot of that update
+    is made ready again.
     """
     failure = record.failure
     if failure is None:
@@ -237,9 +238,9 @@ def _is_worth_trying(me: Master, slots: OpenSlots, job: _FoldJob, record: FoldRe
 
 
 def _has_bad(me: Master, slots: OpenSlots, job: _FoldJob, record: FoldRecord) -> Steps[bool]:
-    """Look at what a worker could not fold; have it made again if it is lost or fits no model; return whether any is.
+    """Check the sources that a worker could not fold; have lost or unfit ones made again; return whether any were.
 
-    An update that does not fit is a failure of the worker that has sent it.
+    An update that does not fit counts as a failure of the worker that sent it.
     """
     strategy = serving(me.router, me.plan, slots.head.round)
     assert strategy is not None
@@ -260,7 +261,7 @@ def _has_bad(me: Master, slots: OpenSlots, job: _FoldJob, record: FoldRecord) ->
 
 
 def _made_again(me: Master, slots: OpenSlots, source: _Update | _FoldJob) -> Steps[None]:
-    """Make the slot, or the fold job, ready again whose result is lost."""
+    """Make the slot or fold job whose result is lost ready again."""
     if isinstance(source, _Update):
         yield from reopen_slots(me, slots, [source.number])
         return
@@ -274,7 +275,7 @@ def _made_again(me: Master, slots: OpenSlots, source: _Update | _FoldJob) -> Ste
 
 
 class Server(NamedTuple):
-    """What a worker that serves parameters has besides its memory; ``writer()`` is a part of a key not used yet."""
+    """The clock and limits of a worker that folds slices; ``writer()`` returns a key part not used before."""
 
     clock: Clock
     limits: Limits
@@ -282,7 +283,7 @@ class Server(NamedTuple):
 
 
 class _Fold(NamedTuple):
-    """A leased fold job, of one of ``slices``: its key, its record, the bytes of that as written, and when it began."""
+    """A leased fold job: its key, the number of slices, its record, the record's bytes, and its start time."""
 
     key: str
     slices: int
@@ -323,7 +324,7 @@ def serve(me: WorkerMemory, head: Head, server: Server) -> Steps[bool]:
 
 
 def _fold(me: WorkerMemory, head: Head, fold: _Fold, server: Server) -> Steps[None]:
-    """Do a leased fold job and commit what it makes, or say in its record why that was not possible."""
+    """Do a leased fold job and commit its result, or write the failure into its record."""
     try:
         made = yield from _folded(me, head, fold, server)
     except (Dl4jError, ValueError, TypeError, KeyError) as exc:
@@ -353,7 +354,7 @@ def _begun(me: WorkerMemory, head: Head, fold: _Fold, model: Buffer) -> Aggregat
 
 
 def _folded(me: WorkerMemory, head: Head, fold: _Fold, server: Server) -> Steps[tuple[Buffer, float | None] | None]:
-    """Return what a fold job makes, and its score; None if something is lost or unfit, which its record says then."""
+    """Return the result of a fold job and its score; None if a value is lost or unfit, which is then in its record."""
     model = yield from _slice_of(me, head, fold)
     if model is None:
         yield from _report(me, fold, Failure(MODEL_LOST, f"model {head.model.key} could not be read", me.name))
@@ -383,7 +384,7 @@ def _folded(me: WorkerMemory, head: Head, fold: _Fold, server: Server) -> Steps[
 
 
 def _slice_of(me: WorkerMemory, head: Head, fold: _Fold) -> Steps[Buffer | None]:
-    """Return the slice of the head's model, of which no more is read than that; None if it is lost."""
+    """Return the fold job's slice of the head's model, reading only that slice if possible; None if it is lost."""
     known = me.model is not None and me.model[0] == head.identity
     if not known and len(head.model.parts) == fold.slices:
         return (yield from read_frame(me.store, head.model.parts[fold.record.place]))
@@ -398,7 +399,7 @@ def _slice_of(me: WorkerMemory, head: Head, fold: _Fold) -> Steps[Buffer | None]
 
 
 def _groups(updates: Sequence[Manifest]) -> Iterator[list[int]]:
-    """Yield the places of updates to be read at once: of at most ``GROUP_NBYTES`` together, or of one."""
+    """Yield the indices of updates to read together: at most ``GROUP_NBYTES`` in total, or a single update."""
     group: list[int] = []
     for place, update in enumerate(updates):
         if group and sum(updates[other].nbytes for other in group) + update.nbytes > GROUP_NBYTES:
@@ -410,14 +411,14 @@ def _groups(updates: Sequence[Manifest]) -> Iterator[list[int]]:
 
 
 def _report(me: WorkerMemory, fold: _Fold, failure: Failure, bad: tuple[int, ...] = ()) -> Steps[None]:
-    """Record why something was not folded; the master decides what follows from it."""
+    """Record why a fold job failed; the master decides how to continue."""
     failures = add_failure(fold.record.failures, failure)
     logger.debug("worker %s: %s", me.name, failure.message)
     yield from _change(me, fold, state="failed", failure=failure, failures=failures, bad=bad)
 
 
 def _extended(me: WorkerMemory, fold: _Fold) -> Steps[_Fold]:
-    """Extend the lease, which runs out if nothing more is folded; another worker may have the job already."""
+    """Extend the lease, which expires if folding makes no progress. Another worker may have the job already."""
     record = msgspec.structs.replace(fold.record, extended=fold.record.extended + 1)
     new = encode_record(record)
     yield STEP
@@ -425,9 +426,9 @@ def _extended(me: WorkerMemory, fold: _Fold) -> Steps[_Fold]:
 
 
 def _change(me: WorkerMemory, fold: _Fold, **changes: object) -> Steps[bool]:
-    """Change the record unless the job is done, or is another one by now; return whether it was changed.
+    """Change the record unless the job is done or has been replaced by another job; return whether it was changed.
 
-    To say that it is done needs no lease, since all come to the same; to say that it failed does.
+    Marking the job done needs no valid lease, since all workers get the same result. Marking it failed does.
     """
     raw, record = fold.raw, fold.record
     while True:

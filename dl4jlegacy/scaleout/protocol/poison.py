@@ -1,12 +1,13 @@
-"""Which jobs kill their workers: what crashes say, as a pure function of counts.
+"""Detects jobs that kill their workers: what crashes mean, as a pure function of counts.
 
-A *crash* is an attempt of a job whose process died while it computed that job. Somebody may have killed the process for
-reasons of its own (preemption, an operator, a machine that was short of memory for something else), so a job is accused
-only if that would be too much of a coincidence. If crashes come from outside, or happen to any job alike, each attempt
-is as likely to end so as any other one of the same length: of all attempts in the run, those of one job are a random
-sample. ``chance`` is the probability that the sample has as many crashes as this job has had (hypergeometric, so that
-no rate of crashes need be known), and ``is_poison`` compares it, for as many jobs as the run has, with ``CHANCE``. The
-crashes of a second poison job would hide those of the first: it is left out, at the price of as many pairs of jobs.
+A *crash* is an attempt of a job whose process died while it computed that job. The process may have been killed for
+other reasons (preemption, an operator, memory used by something else on the machine), so a job is accused only if its
+crashes are very unlikely to be a coincidence. If crashes come from outside, or happen to all jobs alike, then every
+attempt of the same length is equally likely to crash: the attempts of one job are a random sample of all attempts in
+the run. ``chance`` is the probability that the sample contains as many crashes as this job has had (hypergeometric, so
+that the crash rate need not be known). ``is_poison`` compares it with ``CHANCE``, corrected for the number of jobs in
+the run. The crashes of a second poison job would hide those of the first. They may be left out, and the correction then
+is for the number of pairs of jobs.
 """
 
 from __future__ import annotations
@@ -20,18 +21,17 @@ from dl4jlegacy.scaleout.state.records import Crash
 __all__ = ["CHANCE", "LEAST_CRASHES", "SUSPECTED", "Counts", "chance", "is_poison"]
 
 LEAST_CRASHES = 3
-"""So many processes must have died of a job before it is accused."""
+"""Minimum number of processes that must have died during a job before it is accused."""
 SUSPECTED = 2
-"""After so many a job is suspected: it is shown, and given out only while no other suspected one is."""
+"""Number of crashes after which a job is suspected: it is shown, and issued only while no other suspected job is."""
 CHANCE = 1e-5
-"""The probability that a run in which processes are killed at random accuses any job, at most."""
+"""Upper bound on the probability that a run whose processes are killed at random accuses any job."""
 
 
 class Counts(NamedTuple):
-    """What is known of the jobs of a run: how many were finished, how many crashes they had, how long one takes.
+    """Counts of a run: finished jobs, crashes of all jobs, typical duration of a job, crashes of another suspect.
 
-    The crashes are those of all jobs, ``suspects`` those of one other job that is suspected. ``typical`` is in seconds;
-    0: not known.
+    ``typical`` is in seconds; 0: unknown. ``suspects`` are the crashes of one other suspected job.
     """
 
     finished: int
@@ -41,9 +41,9 @@ class Counts(NamedTuple):
 
 
 def chance(crashes: Sequence[Crash], counts: Counts) -> float:
-    """Return how likely it is that an innocent job, which nobody has finished, has had these crashes, or more.
+    """Return the probability that an innocent, unfinished job has had these crashes, or more.
 
-    If it was computed for longer than so many attempts take, it counts for as many attempts as that would be.
+    A job that was computed for longer than its attempts typically take counts as correspondingly more attempts.
     """
     count, typical = len(crashes), counts.typical
     longer = math.ceil(math.fsum(crash.seconds for crash in crashes) / typical) if typical > 0 else 0
@@ -56,21 +56,21 @@ def chance(crashes: Sequence[Crash], counts: Counts) -> float:
 
 
 def _log_comb(n: int, k: int) -> float:
-    """Return the logarithm of how many ways there are to choose ``k`` of ``n``."""
+    """Return the logarithm of the number of ways to choose ``k`` of ``n``."""
     if not 0 <= k <= n:
         return -math.inf
     return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
 
 
 def is_poison(crashes: Sequence[Crash], counts: Counts, *, jobs: int, hosts: Collection[str] = ()) -> bool:
-    """Return whether a job that nobody has finished kills its workers, beyond reasonable doubt.
+    """Return whether an unfinished job kills its workers, beyond reasonable doubt.
 
     Args:
         crashes: of the job.
         counts: of the run.
-        jobs: how many jobs the run has: each of them might have been the one that was killed so often by chance. That
-            one other job is to blame for its own crashes, so that they say nothing of this one, may be true of as many.
-        hosts: of the workers that are there; if all crashes were on one host, and there are others, it may be the host.
+        jobs: number of jobs of the run. Any of them might have been killed this often by chance, so the probability is
+            multiplied by this number; by its square if the crashes of one other suspected job are left out.
+        hosts: of the present workers; if all crashes were on one host, and there are others, the host may be to blame.
     """
     if len({crash.process for crash in crashes}) < LEAST_CRASHES:
         return False

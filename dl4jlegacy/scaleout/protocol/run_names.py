@@ -1,10 +1,10 @@
-"""Who has a run's name: one record for each name, in a store that all runs share.
+"""Ownership of run names: one record per name, in a store that all runs share.
 
-A run keeps everything else in a store of its own, whose name contains the run's *incarnation*, a random number that is
-new at every beginning. Whoever belongs to another incarnation therefore cannot read or write anything of it: a frozen
-process of an earlier run wakes up in the store of that run. The record makes sure that no two runs of one name are
-under way at the same time, and says where to find the one that is. Beside it there is one for each incarnation that may
-have records in the grid, so that those can be found whoever has the name.
+A run keeps everything else in a store of its own. The name of that store contains the run's *incarnation*, a random
+number that is new at every start. A process of another incarnation therefore cannot read or write the run's records: a
+frozen process of an earlier run wakes up in the store of the earlier run. The name record ensures that no two runs of
+the same name are active at the same time, and says where to find the active one. A second kind of record lists each
+incarnation that may have records in the grid, so that they can be found whichever run owns the name.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ __all__ = [
 ]
 
 NAMES = "runs"
-"""What the store of the records is called."""
+"""Name of the store of these records."""
 _LISTED = re.compile(r"(?P<run>[A-Za-z0-9_.-]{1,100})/(?P<incarnation>[0-9a-f]{1,64})")
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The beginning of a run: its incarnation, a digest of its Conf, its id in which Zookeeper, who began it, when."""
+    """The start of a run: its incarnation, Conf digest, id and Zookeeper; host, process and time of the start."""
 
     incarnation: str
     conf_digest: str = ""
@@ -53,13 +53,13 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
 def claim_name(
     names: Store, run: str, mine: RunRecord, is_over: Callable[[RunRecord], Steps[bool]]
 ) -> Steps[RunRecord]:
-    """Take a run's name for a new incarnation; return whose it is now, which is another's if that is not over.
+    """Claim a run's name for a new incarnation; return the owner's record, which is another run's if that is not over.
 
     Args:
         names: the store of the records.
         run: the name.
         mine: the new incarnation's record.
-        is_over: whether the run that has the name needs it no longer.
+        is_over: returns whether the run that owns the name no longer needs it.
     """
     ours = encode_record(mine)
     while True:
@@ -79,10 +79,10 @@ def claim_name(
 
 
 def keep_name(names: Store, run: str, mine: RunRecord, is_over: Callable[[RunRecord], Steps[bool]]) -> Steps[bool]:
-    """Put a run's record back if it is lost; return whether the name is still this incarnation's.
+    """Put a run's name record back if it is lost; return whether this incarnation still owns the name.
 
-    A process that was frozen while it took the name for a run that never began leaves a record that nobody needs:
-    ``is_over``, as for ``claim_name``, tells.
+    A process that was frozen while it claimed the name, for a run that never began, leaves a useless record.
+    ``is_over``, as for ``claim_name``, detects that.
     """
     yield STEP
     if names.put_if_absent(run, encode_record(mine)):
@@ -92,20 +92,20 @@ def keep_name(names: Store, run: str, mine: RunRecord, is_over: Callable[[RunRec
     there = parse_record(names, run, raw, RunRecord)
     if there is not None and there.incarnation == mine.incarnation:
         return True
-    if raw is not None and (there is None or (yield from is_over(there))):  # None: nobody of any run wrote that
+    if raw is not None and (there is None or (yield from is_over(there))):  # None: a foreign value
         yield STEP
         return names.replace_if_same(run, raw, encode_record(mine))
     return False
 
 
 def restore_name(names: Store, run: str, mine: RunRecord) -> Steps[None]:
-    """Write a run's record over whatever somebody else has written there."""
+    """Write a run's name record, whatever foreign value is there."""
     yield STEP
     names.put(run, encode_record(mine))
 
 
 def release_name(names: Store, run: str, incarnation: str) -> Steps[None]:
-    """Give up a run's name, unless another incarnation has it by now."""
+    """Release a run's name, unless another incarnation owns it by now."""
     yield STEP
     raw = names.get(run)
     there = parse_record(names, run, raw, RunRecord)
@@ -115,7 +115,7 @@ def release_name(names: Store, run: str, incarnation: str) -> Steps[None]:
 
 
 def list_run(names: Store, run: str, mine: RunRecord) -> Steps[None]:
-    """Write down that an incarnation may have records in the grid, and where it is registered, unless that is there."""
+    """Record that an incarnation may have records in the grid, and where it is registered."""
     there = None
     try:
         there = yield from listing(names, run, mine.incarnation)
@@ -128,24 +128,24 @@ def list_run(names: Store, run: str, mine: RunRecord) -> Steps[None]:
 
 
 def unlist_run(names: Store, run: str, incarnation: str) -> Steps[None]:
-    """Remove what ``list_run`` wrote: the incarnation has no records in the grid any more."""
+    """Remove the record of ``list_run``: the incarnation has no records in the grid any more."""
     yield STEP
     names.delete(_listed(run, incarnation))
 
 
 def listed_runs(keys: Iterable[str]) -> list[tuple[str, str]]:
-    """Return run and incarnation of what is listed, from the keys of the store."""
+    """Return (run, incarnation) of every listed run, from the keys of the store."""
     found = (_LISTED.fullmatch(key) for key in keys)
     return sorted((match["run"], match["incarnation"]) for match in found if match)
 
 
 def listing(names: Store, run: str, incarnation: str) -> Steps[RunRecord | None]:
-    """Return what ``list_run`` wrote of an incarnation; raises ``NotAuthorisedError`` if that is nobody's of ours."""
+    """Return the record that ``list_run`` wrote for an incarnation; raises ``NotAuthorisedError`` if it is foreign."""
     yield STEP
     key = _listed(run, incarnation)
     return parse_record(names, key, names.get(key), RunRecord)
 
 
 def _listed(run: str, incarnation: str) -> str:
-    """Return a key that no run's name can be."""
+    """Return a key that cannot be a run's name."""
     return f"{run}/{incarnation}"

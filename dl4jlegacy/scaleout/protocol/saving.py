@@ -1,4 +1,4 @@
-"""Which model versions a master saves: those that are due, as soon as they can be saved."""
+"""Decides which model versions a master saves: a due checkpoint is saved as soon as possible."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ __all__ = ["DueCheckpoints"]
 
 @dataclass(slots=True)
 class DueCheckpoints:
-    """What one master knows of its checkpoints: every so many versions one is due, and the last version always is.
+    """The checkpoint schedule of one master: a checkpoint is due every ``every`` versions, and the last one always is.
 
-    A version cannot be saved that is only an entry of a log, one of which a state was lost, or one that comes while an
-    earlier one is being written. Then the next one is due that can be: where models are stored as a whole now and then,
-    those need never be the versions whose numbers are multiples of ``every``.
+    A version cannot be saved if it is only a log entry, if one of its states was lost, or if an earlier version is
+    still being written. Then the next version that can be saved is due. Where models are stored as a whole only now and
+    then, those versions need not be multiples of ``every``.
 
     Attributes:
-        every: a checkpoint is due with every so many versions; 0: with the last one only.
-        needs_states: whether a version without the states of its slots is of no use.
+        every: number of versions between checkpoints; 0: only the last version is saved.
+        needs_states: whether a version is useless without the states of its slots.
         is_saving: whether a version is being written.
     """
 
@@ -30,11 +30,11 @@ class DueCheckpoints:
     _is_due: bool = False
 
     def is_to_be_saved(self, head: Head) -> bool:
-        """Return whether a version that comes now will be saved."""
+        """Return whether a version that arrives now will be saved."""
         return head.status == "done" or (self._is_due_at(head) and not head.logged and not self.is_saving)
 
     def take(self, event: NewModel) -> bool:
-        """Take note of a new version; return whether it is to be saved now."""
+        """Record a new version; return whether it must be saved now."""
         is_saved = event.last or self.is_to_be_saved(event.head)
         has_lost = self.needs_states and event.head.snapshot is not None and not event.states
         self._is_due = self._is_due_at(event.head) and (has_lost or not is_saved)

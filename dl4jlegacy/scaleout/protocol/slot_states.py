@@ -1,9 +1,10 @@
-"""The states of slots: what a slot's last job has left for its next one.
+"""Slot states: what the last job of a slot has left for the next job of that slot.
 
-A strategy may let workers remember something between jobs, such as the residual of gradient sharing. That belongs to
-the slot and not to the worker: whoever takes the slot's next job goes on with it, so the result does not depend on who
-did what. A state is committed together with the update of its job, in one compare-and-set of the job's record. When
-updates are folded, the states of their jobs become part of the new version: its head names a ``Snapshot`` of them all.
+A strategy may let workers remember something between jobs, such as the residual of gradient sharing. The state belongs
+to the slot and not to the worker: any worker that takes the slot's next job continues from it, so the result does not
+depend on which worker did which job. A state is committed together with the update of its job, in one compare-and-set
+of the job's record. When updates are folded, the states of their jobs become part of the new version: its head names a
+``Snapshot`` of all states.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ __all__ = [
 
 
 def names_snapshot(head: Head, key: str) -> bool:
-    """Return whether a snapshot is the one that a head names."""
+    """Return whether a head names the snapshot stored under ``key``."""
     return head.snapshot is not None and head.snapshot.key == key
 
 
 def with_snapshot(head: Head, snapshot: Snapshot, manifest: Manifest) -> Head:
-    """Return the head with a snapshot, which is stored there."""
+    """Return the head with a snapshot that is stored under ``manifest``."""
     first = min((state.round for state in snapshot.states.values()), default=head.round)
     return msgspec.structs.replace(head, snapshot=manifest, replay_round=first)
 
@@ -59,7 +60,7 @@ def read_states(store: Store, snapshot: Snapshot) -> Steps[dict[int, SavedState]
 
 
 def lost_states(store: Store, snapshot: Snapshot) -> Steps[list[SlotState]]:
-    """Return what a snapshot says of the states that cannot be read."""
+    """Return the records of those states of a snapshot that cannot be read."""
     states = list(snapshot.states.values())
     frames = yield from read_frames(store, [state.state for state in states])
     return [state for state, frame in zip(states, frames, strict=True) if frame is None]
@@ -76,7 +77,7 @@ def states_of(store: Store, head: Head) -> Steps[dict[int, SavedState] | None]:
 def write_states(
     store: Store, plan: Plan, states: Mapping[int, SavedState], writer: Callable[[], str]
 ) -> Steps[Snapshot]:
-    """Write the states of a checkpoint; ``writer()`` returns a part of a key that this process has not used yet."""
+    """Write the states of a checkpoint; ``writer()`` returns a key part that this process has not used before."""
     written: dict[int, SlotState] = {}
     for slot, saved in sorted(states.items()):
         round_ = plan.at(saved.number)[0]
@@ -86,5 +87,5 @@ def write_states(
 
 
 def write_snapshot(store: Store, key: str, snapshot: Snapshot) -> Steps[Manifest]:
-    """Write a snapshot below ``key``, which no other process writes; return where it is."""
+    """Write a snapshot below ``key``, which no other process writes; return its manifest."""
     return (yield from write_frame(store, key, encode_record(snapshot)))

@@ -1,4 +1,4 @@
-"""How a master watches the open slots: overdue leases, failed jobs, updates that can be folded already.
+"""How a master watches the open slots: overdue leases, failed jobs, and updates that are ready to be folded.
 
 All times are the master's own: a lease has expired when its record has not changed for long enough by the master's
 clock, whatever the clocks of other machines say.
@@ -81,11 +81,11 @@ WINDOW = 4
 """Number of undone slots that are read after each hint, doubled while all of them are done. The slots after them are
 read once per poll interval."""
 GROUP_NBYTES = 8 << 20
-"""Updates of at most this size together are fetched at once."""
+"""Updates are fetched together up to this total size."""
 NOTHING = Manifest("", 0, 1)
-"""Manifest in place of a missing update; it can never be read."""
+"""Manifest used in place of a missing update; reading it always fails."""
 REMEMBERED = 64
-"""Number of recent job durations that decide what a straggler is."""
+"""Number of recent job durations from which stragglers are determined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,19 +112,19 @@ class OpenSlots:
     """The token and the progress of each slot's record, as last read."""
     missing: list[int] = field(default_factory=list)
     announced: list[int] = field(default_factory=list)
-    """The slots that the aggregation was begun for, in the order in which they are folded."""
+    """The slots that the current aggregation was begun for, in the order of folding."""
     folded: list[int] = field(default_factory=list)
-    """The first of them, which have been folded; or all that parameter servers fold."""
+    """The first of the announced slots, which have been folded; or all slots that parameter servers fold."""
     updates: dict[int, Buffer] = field(default_factory=dict)
-    """The updates of the folded slots, if the next version is one of a log."""
+    """The updates of the folded slots, if the next version is a log entry."""
     aggregation: Aggregation | None = None
     failure: Failure | None = None
     poison: tuple[int, Failure] | None = None
-    """A job that is to be set aside, and why."""
+    """The number of a job that must be set aside, and why."""
     accused: int = 0
-    """How many crashes the job has had that ends the run, or is to be set aside: they say nothing of others."""
+    """Number of crashes of the job that ends the run or is set aside; they no longer count against other jobs."""
     sick: str = ""
-    """A worker that is to be set aside."""
+    """The name of a worker that must be set aside."""
     dropped: int = 0
     requested: float = float("-inf")
     """When missing jobs were last requested."""
@@ -137,7 +137,7 @@ class OpenSlots:
 
 
 class Watcher(Protocol):
-    """What ``watch`` needs to know of the master that calls it; see ``Master``."""
+    """The members of ``Master`` that ``watch`` uses."""
 
     store: Store
     clock: Clock
@@ -155,7 +155,7 @@ class Watcher(Protocol):
     sets_poison_aside: bool
 
     def present(self) -> Collection[str]:
-        """Return the names of the workers that are there and not known to be dead or frozen."""
+        """Return the names of the workers that are present and not known to be dead or frozen."""
         ...
 
     def is_gone(self, worker: str, /) -> bool:
@@ -167,7 +167,7 @@ class Watcher(Protocol):
         ...
 
     def death_of(self, worker: str, /) -> str:
-        """Return how it is known that a worker's process has died; "": it is not."""
+        """Return the evidence that a worker's process has died; "" if it is not known to be dead."""
         ...
 
     def on_crashed(self, slot: tuple[int, int], crash: Crash, count: int, /) -> None:
@@ -182,8 +182,8 @@ class Watcher(Protocol):
 def watch(me: Watcher, slots: OpenSlots) -> Steps[bool]:
     """Wait until the router has updates to fold, and fold them; return False if the head has changed or must change.
 
-    Those that parameter servers fold are only named, in ``slots.folded``. If a model does not fit into one value of the
-    store, its updates are fetched and folded as they arrive, so that the master never holds more than one of them.
+    Updates that parameter servers fold are only listed in ``slots.folded``. If a model does not fit into one value of
+    the store, its updates are fetched and folded as they arrive, so that the master never holds more than one of them.
     """
     router = router_of(me.router, me.plan, slots.head.round)
     is_served = serving(me.router, me.plan, slots.head.round) is not None
@@ -191,7 +191,7 @@ def watch(me: Watcher, slots: OpenSlots) -> Steps[bool]:
     while (yield from _read_slots(me, slots)):
         done = slots.done()
         chosen = slots_to_fold(router, slots.numbers, done)
-        if not slots.numbers:  # all that was open is set aside, and nobody waits for one another
+        if not slots.numbers:  # all open jobs are set aside: there is nothing to wait for
             slots.aggregation = _aggregation(me, slots)
             return True
         if is_served and chosen:
@@ -287,7 +287,7 @@ def _check_slot(me: Watcher, slots: OpenSlots, number: int, raw: Buffer | None) 
 
 
 def _accuse(me: Watcher, slots: OpenSlots, number: int, record: JobRecord) -> Steps[bool]:
-    """End the run if a job is known to kill its workers, or set the job aside; return whether that is so."""
+    """End the run if a job is known to kill its workers, or set the job aside; return whether the job is accused."""
     records, durations = slots.records, _durations(me, slots)
     failure = yield from accusation(me, slots.head, number, record, records=records, durations=durations)
     slots.accused = 0 if failure is None else len(record.crashes)
@@ -299,9 +299,9 @@ def _accuse(me: Watcher, slots: OpenSlots, number: int, record: JobRecord) -> St
 
 
 def _can_do_without(me: Watcher, head: Head, number: int) -> bool:
-    """Return whether a job can be set aside: if nothing else is left to be folded, that is nobody's own matter.
+    """Return whether a job can be set aside: the round has other updates, or needs none.
 
-    A validation of no examples has no score, and an aggregator of somebody's own may need one update at least.
+    A validation of no examples has no score, and a user's aggregator may need at least one update.
     """
     without = msgspec.structs.replace(head, jobs_set_aside=fold_number(head.jobs_set_aside, number))
     is_ours = not me.plan.is_validation(head.round) and not is_own(me.aggregator)
@@ -318,7 +318,7 @@ def _note_progress(me: Watcher, slots: OpenSlots, number: int, record: JobRecord
 
 
 def _reissued(me: Watcher, slots: OpenSlots, number: int, record: JobRecord, raw: Buffer) -> JobRecord | None:
-    """Return the record made ready again if its job must be reissued or retried; else None."""
+    """Return the record in state ready if its job must be reissued or retried; else None."""
     model = slots.head.identity if _router_of(me, slots).binds_model else ""
     if record.model != model:  # a record from before the run was restored
         return JobRecord(state="ready", model=model, token=record.token, data=record.data, crashes=record.crashes)
@@ -326,9 +326,9 @@ def _reissued(me: Watcher, slots: OpenSlots, number: int, record: JobRecord, raw
     keeps, aside = slots.head.keeps, slots.head.jobs_set_aside
     saves = _router_of(me, slots).memory is not None and me.plan.is_last_until(number, keeps, aside)
     if record.state == "done" and saves and (record.saved is None or not _goes_on(me, slots, number, record)):
-        return ready  # its slot would begin anew, or go on from what is not its last job
+        return ready  # otherwise the slot would restart, or continue from a state that is not its last job's
     if record.state == "ready" and record.home and (me.is_gone(record.home) or record.home not in me.present()):
-        return ready  # nobody else has the state of its slot
+        return ready  # no other worker has the state of its slot
     if record.state == "leased":
         is_late = _is_late(me, slots, number, record, raw)
         is_held = is_late and is_held_back(me, number, record, slots.records, me.clock.now())
@@ -343,10 +343,10 @@ def _reissued(me: Watcher, slots: OpenSlots, number: int, record: JobRecord, raw
 
 
 def _goes_on(me: Watcher, slots: OpenSlots, number: int, record: JobRecord) -> bool:
-    """Return whether a job that is done began with the state that its slot's last folded job has left.
+    """Return whether a finished job started from the state that the slot's last folded job has left.
 
-    Jobs that are bound to a model did. One that is not may have begun with a job's state that was folded in a head
-    which is lost: that job is done again then, and comes to another state.
+    Jobs that are bound to a model always did. An unbound job may have started from the state of a job that was folded
+    into a head which is now lost. That earlier job is then done again, and leaves a different state.
     """
     if _router_of(me, slots).binds_model:
         return True
@@ -356,12 +356,12 @@ def _goes_on(me: Watcher, slots: OpenSlots, number: int, record: JobRecord) -> b
 
 
 def _able(me: Watcher, slots: OpenSlots, *others: str) -> set[str]:
-    """Return the workers that are present, and ``others`` that must be, without those that are set aside."""
+    """Return the present workers and ``others``, except those that are set aside."""
     return {*me.present(), *others} - set(slots.head.set_aside)
 
 
 def _is_late(me: Watcher, slots: OpenSlots, number: int, record: JobRecord, raw: Buffer) -> bool:
-    """Update the seen lease; return whether the job must be reissued."""
+    """Update the master's view of the lease; return whether the job must be reissued."""
     lease = slots.leases[number] = seen_lease(slots.leases.get(number), record.token, raw, me.clock.now())
     return _reissue_reason(me, slots, lease, record) is not None
 
@@ -369,20 +369,20 @@ def _is_late(me: Watcher, slots: OpenSlots, number: int, record: JobRecord, raw:
 def _reissue_reason(me: Watcher, slots: OpenSlots, lease: Lease, record: JobRecord) -> ReissueReason | None:
     """Return why a leased job must be given to another worker, or None."""
     if me.clock.now() - lease.since <= me.limits.straggler_least * (1 + record.behind):
-        return reissue_reason(me, lease, record.worker, float("inf"))  # as yet nobody is a straggler
+        return reissue_reason(me, lease, record.worker, float("inf"))  # too early for any job to be a straggler
     patience = straggler_seconds(me.limits, _durations(me, slots)) * (1 + record.behind)
     return reissue_reason(me, lease, record.worker, patience)
 
 
 def seen_lease(lease: Lease | None, token: int, raw: Buffer, now: float) -> Lease:
-    """Return what is known of a lease after its record was read, and before, if it was."""
+    """Return the master's view of a lease after reading its record; ``lease`` is the earlier view, if any."""
     if lease is None or lease.token != token:
         return Lease(token, raw, now, now)
     return lease if lease.raw == raw else Lease(token, raw, lease.since, now)
 
 
 def reissue_reason(me: Watcher, lease: Lease, worker: str, patience: float) -> ReissueReason | None:
-    """Return why what a worker has leased must be given to another one, or None; after ``patience`` s it is slow."""
+    """Return why a leased job must go to another worker, or None; after ``patience`` seconds the worker is slow."""
     now = me.clock.now()
     if me.is_gone(worker):
         return "gone"
@@ -392,7 +392,7 @@ def reissue_reason(me: Watcher, lease: Lease, worker: str, patience: float) -> R
 
 
 def _durations(me: Watcher, slots: OpenSlots) -> list[float]:
-    """Return the durations of recent jobs of this kind: a validation takes as long as it takes, and no longer."""
+    """Return the durations of recent jobs of this kind; those of training and of validation are kept apart."""
     return me.durations.setdefault(me.plan.is_validation(slots.head.round), [])
 
 
@@ -408,8 +408,8 @@ def straggler_seconds(limits: Limits, durations: Sequence[float]) -> float:
 def _fold(me: Watcher, slots: OpenSlots, ready: Sequence[int], *, announced: list[int]) -> Steps[bool]:
     """Fetch and fold the updates of ``ready``, in slot order; return False if one was lost and its slot reopened.
 
-    ``announced`` are all slots that will be folded under this head, of which ``ready`` are the first. If they are not
-    those of the last call, because an update was lost and the router did not wait for it, folding begins anew.
+    ``announced`` are all slots that will be folded under this head; ``ready`` are the first of them. If ``announced``
+    differs from the last call, because an update was lost and the router did not wait for it, folding starts over.
     """
     if slots.aggregation is None or announced != slots.announced:
         slots.announced, slots.folded = announced, []
@@ -431,7 +431,7 @@ def _fold(me: Watcher, slots: OpenSlots, ready: Sequence[int], *, announced: lis
         slots.folded += group
         if _router_of(me, slots).log_every:
             slots.updates |= zip(group, whole, strict=True)
-        del frames, whole  # frees memory before the next are fetched
+        del frames, whole  # frees memory before the next updates are fetched
     return True
 
 
@@ -490,7 +490,7 @@ def _aggregation(me: Watcher, slots: OpenSlots) -> Aggregation:
 
 
 def _groups(slots: OpenSlots, numbers: Sequence[int]) -> list[list[int]]:
-    """Split into groups whose updates have at most ``GROUP_NBYTES`` together, or consist of one."""
+    """Split slots into groups whose updates have at most ``GROUP_NBYTES`` in total, or consist of one."""
     groups: list[list[int]] = []
     room = 0
     for number in numbers:

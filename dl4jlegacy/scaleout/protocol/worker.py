@@ -39,9 +39,9 @@ HINT = 0.01
 
 
 class Done(NamedTuple):
-    """A leased job and what it came to: its update and, for a strategy that keeps states, the state that it leaves.
+    """A performed job: its update and, for a strategy with slot memory, the state that it leaves.
 
-    ``begins`` is the key of the state that it began with.
+    ``begins`` is the key of the state that the job started from.
     """
 
     claim: Claim
@@ -51,7 +51,7 @@ class Done(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """A job that is done, with what was written of it; ``version`` is the one that it began with."""
+    """A job that is done, and the manifests written for it; ``version`` is the model version it started from."""
 
     done: Done
     version: int
@@ -80,9 +80,9 @@ def worker_steps(me: Worker) -> Steps[Head]:
 
 
 def _perform_all(me: Worker, head: Head, claims: Sequence[Claim]) -> Steps[None]:
-    """Perform leased jobs one after the other, and commit together what they came to.
+    """Perform leased jobs one after the other, and commit their results together.
 
-    If that takes longer than so many quick jobs may, those that are left are given back.
+    If that takes longer than quick jobs should, the remaining jobs are given back.
     """
     done: list[Done] = []
     left, until = list(claims), me.clock.now() + len(claims) * me.quick_seconds()
@@ -103,10 +103,11 @@ def _perform_all(me: Worker, head: Head, claims: Sequence[Claim]) -> Steps[None]
 
 
 def _perform(me: Worker, head: Head, claim: Claim) -> Steps[Any]:
-    """Perform a leased job, and return it ``Done``.
+    """Perform a leased job and return it as ``Done``.
 
-    Or its ``Failure``, which is in its record then; ``ABANDONED`` if it is of no use any more; None if it was returned
-    and this worker is to wait before its next job, because something cannot be read or it is to stop.
+    Otherwise returns its ``Failure``, which is then in its record; ``ABANDONED`` if the job is no longer useful; or
+    None if the job was given back and this worker must wait before its next job, because a value cannot be read or the
+    worker is to stop.
     """
     begun, number, record = me.clock.now(), claim.number, claim.record
     result, begins = (yield from prepare(me.memory, head, claim, me.fetched.pop(number, None))), ""
@@ -144,7 +145,8 @@ def _commit(me: Worker, done: Sequence[Done], head: Head) -> Steps[None]:
     """Set the slots to done with their updates, except where another worker was first or the slot has a new model.
 
     The commit does not require a valid lease: results are deterministic, so a worker that lost its lease may still be
-    the first to finish. It must never change a record of another model. ``head`` is the one that they began with.
+    the first to finish. It must never change a record of another model. ``head`` is the head that the jobs started
+    from.
     """
     commits = yield from _write(me, done, head)
     leases = [each.claim for each in done]
@@ -161,7 +163,7 @@ def _commit(me: Worker, done: Sequence[Done], head: Head) -> Steps[None]:
 
 
 def _write(me: Worker, done: Sequence[Done], head: Head) -> Steps[list[Commit]]:
-    """Write the updates of jobs of one round, and the states that are to be saved."""
+    """Write the updates of jobs of one round, and the states that must be saved."""
     writers = [me.writer() for _ in done]
     slots = [me.plan.at(each.claim.number) for each in done]
     keys = [Keys.update(*slot, writer) for slot, writer in zip(slots, writers, strict=True)]
@@ -180,9 +182,9 @@ def _write(me: Worker, done: Sequence[Done], head: Head) -> Steps[list[Commit]]:
 
 
 def _write_updates(me: Worker, round_: int, updates: Sequence[tuple[str, Buffer]]) -> Steps[list[Manifest]]:
-    """Write updates: as a whole, or in as many slices as there are parameter servers; what is small goes with its job.
+    """Write updates as a whole, or in one slice per parameter server; small updates go into their manifests.
 
-    What cannot be cut is no update; the master refuses it by name.
+    A frame that cannot be cut into slices is not a valid update; the master refuses it with an error.
     """
     if (strategy := serving(me.router, me.plan, round_)) is None:
         return (yield from write_frames(me.store, updates, small=small_nbytes(me.plan, round_)))
@@ -212,7 +214,7 @@ def _done_record(me: Worker, record: JobRecord, commit: Commit) -> JobRecord:
 
 
 def _commit_late(me: Worker, commit: Commit) -> Steps[bool]:
-    """Commit a job whose record has changed since it was leased; delete what was written if that is not to be."""
+    """Commit a job whose record has changed since it was leased; if that is not possible, delete the written values."""
     claim = commit.done.claim
     key, model = me.key(claim), claim.record.model
     while True:
@@ -230,7 +232,7 @@ def _commit_late(me: Worker, commit: Commit) -> Steps[bool]:
 
 
 def _note_commit(me: Worker, commit: Commit) -> None:
-    """Take note that a job was committed: of its state, and to whom it is to be told."""
+    """Note that a job was committed: keep its state, drop old copies, and commit its update to the message mesh."""
     (claim, update, state, _), saved = commit.done, commit.saved
     me.closed.add(claim.number)
     me.owes_hint = True
@@ -250,10 +252,10 @@ def _give_back_all(me: Worker, claims: Sequence[Claim]) -> Steps[None]:
 
 
 def _cannot_read(me: Worker, claim: Claim, head: Head, lost: str = "") -> Steps[None]:
-    """Return a job of which something was lost: what the head refers to is the master's, data is written again.
+    """Give back a job with missing inputs: report a lost model or state to the master, or have lost job data rewritten.
 
-    Where jobs are not bound to a model, others go on meanwhile: if the head is another one by now, what it referred to
-    is deleted, and nothing is lost.
+    If jobs are not bound to a model, the run continues meanwhile. If the head has changed by now, the values of the old
+    head were deleted as usual, and nothing is lost.
     """
     number, lease = claim.number, claim.record
     if lost and not me.binds_model():
@@ -271,7 +273,7 @@ def _cannot_read(me: Worker, claim: Claim, head: Head, lost: str = "") -> Steps[
 
 
 def _report(me: Worker, number: int, lease: JobRecord, failure: Failure) -> Steps[None]:
-    """Record that and why the job failed; the master decides whether it is retried."""
+    """Record the failure of a job; the master decides whether the job is retried."""
     failures = add_failure(lease.failures, failure)
     yield from change_lease(me, number, lease, state="failed", failure=failure, failures=failures)
     me.store.publish(UPDATE_TOPIC)

@@ -1,4 +1,4 @@
-"""What a worker knows of its run, and what it is given to work for it."""
+"""The state of a worker, and the parameters it works with."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ __all__ = ["Free", "Worker"]
 BLOCK = 16
 """Number of job records read at once when searching for a free job."""
 SEVERAL = 8
-"""So many jobs are leased together at most."""
+"""Maximum number of jobs that are leased together."""
 QUICK = 0.02
-"""Fraction of a poll interval: what takes longer is no quick job."""
+"""Fraction of a poll interval: a job that takes longer is not a quick job."""
 
 Free = tuple[int, JobRecord, Buffer]
 """A job that is ready: its number, its record, and the record's bytes."""
@@ -45,7 +45,7 @@ class Worker:
     limits: Limits = field(default_factory=Limits)
     phases: Phases = NO_PHASES
     models: SharedModels = field(default_factory=SharedModels)
-    """Of this process: its workers, and its master if there is one."""
+    """Models shared by the workers of this process and its master, if any."""
     messages: Messages | None = None
     copies: StateCopies | None = None
     block: int = BLOCK
@@ -56,10 +56,12 @@ class Worker:
     head: Head | None = None
     """The head as last read; ``raw`` has its bytes."""
     cursor: int | None = None
-    """The job at which the search begins: of another slot for each worker, then after the last leased job."""
+    """The job at which the search begins: a different slot for each worker, then the one after the last leased job."""
     home: tuple[int, int] | None = None
-    """The first job leased in a round, as round and slot: that slot is the first to be tried in the next round, too, so
-    that a worker reads the same part of the data."""
+    """The first job leased in a round, as round and slot.
+
+    The same slot is tried first in the next round, so that a worker keeps reading the same part of the data.
+    """
     closed: set[int] = field(default_factory=set)
     """Slots of this head that are known to be done."""
     spare: list[Free] = field(default_factory=list)
@@ -69,9 +71,9 @@ class Worker:
     fetched: dict[int, Buffer] = field(default_factory=dict)
     """Data of spare jobs, fetched in advance if it is small."""
     many: bool = False
-    """Whether more jobs were free than are searched completely, when they were last searched."""
+    """Whether, at the last search, more jobs were free than are searched completely."""
     took: float = float("inf")
-    """For how long the last job was performed, what it needs included, in seconds."""
+    """Duration of the last job in seconds, including the reading of its inputs."""
     overtaken: bool = False
     """Whether another worker took a spare job; then the following jobs are probably taken too."""
     looked: float = float("-inf")
@@ -79,15 +81,15 @@ class Worker:
     hinted: float = float("-inf")
     """When a commit was last announced."""
     owes_hint: bool = False
-    """Whether there was a commit since then."""
+    """Whether there was a commit since the last announcement."""
     waited: bool = False
-    """Whether the last search found nothing, and this one comes after a wait."""
+    """Whether the last search found nothing, and the current one follows a wait."""
     foreseen: dict[int, Buffer | None] = field(default_factory=dict)
-    """What the records of some jobs were when this head was read, which was new then."""
+    """Job records that were read together with this head when it was new."""
     searched: float = float("-inf")
     """When all records of a head were last searched without success."""
     seen: dict[int, float] = field(default_factory=dict)
-    """When a job of this head was first seen that is reserved for another worker."""
+    """By job of this head that is reserved for another worker: when it was first seen."""
     memory: WorkerMemory = field(init=False)
 
     def __post_init__(self) -> None:
@@ -109,12 +111,12 @@ class Worker:
         self.store.publish(UPDATE_TOPIC)
 
     def writer(self) -> str:
-        """Return the part of a key that this worker has not used yet."""
+        """Return a key part that this worker has not used before."""
         self.written += 1
         return f"{self.name}.{self.written}"
 
     def update_head(self, raw: Buffer | None) -> None:
-        """Take the bytes of the head, which was just read."""
+        """Set the head from its bytes, which were just read."""
         self.looked = self.clock.now()
         if raw != self.raw:
             self.raw, self.head = raw, parse_record(self.store, HEAD, raw, Head)
@@ -133,5 +135,5 @@ class Worker:
         return self.head is not None and router_of(self.router, self.plan, self.head.round).binds_model
 
     def quick_seconds(self) -> float:
-        """Return how long a quick job takes at most."""
+        """Return the longest duration of a quick job in seconds."""
         return self.quick * self.limits.poll
