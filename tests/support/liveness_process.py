@@ -6,7 +6,7 @@ import json
 import sys
 
 from dl4jlegacy.scaleout.links.liveness.client import LivenessClient
-from dl4jlegacy.scaleout.links.liveness.liveness_server import LivenessServer
+from dl4jlegacy.scaleout.links.liveness.server import LivenessServer
 
 
 def tell(event: str, **more: object) -> None:

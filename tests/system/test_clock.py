@@ -384,7 +384,7 @@ READ_BY = {
     "dl4jlegacy.scaleout.hazelcast.connection": "when a timer of the client goes off",
     "dl4jlegacy.scaleout.persistence.jsonl": "for how long its writer rests, which nobody is blamed for",
     "dl4jlegacy.scaleout.links.liveness.client": "silence, with a stall detector of its own",
-    "dl4jlegacy.scaleout.links.liveness.liveness_server": "silence, with a stall detector of its own",
+    "dl4jlegacy.scaleout.links.liveness.server": "silence, with a stall detector of its own",
     "dl4jlegacy.scaleout.phases": "when phases began, for people",
     "dl4jlegacy.scaleout.monitoring.still_leader": "that it was stopped itself, with a stall detector",
     "dl4jlegacy.scaleout.monitoring.monitor": "silence, with a stall detector of its own",

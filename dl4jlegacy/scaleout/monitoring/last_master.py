@@ -8,7 +8,7 @@ from typing import Any
 
 from dl4jlegacy.errors import WireError
 from dl4jlegacy.scaleout.links.liveness.failure_detector import host_of
-from dl4jlegacy.scaleout.links.liveness.liveness_server import parsed_address
+from dl4jlegacy.scaleout.links.liveness.server import parsed_address
 
 __all__ = ["NOBODY_LISTENS", "dead_master"]
 

@@ -31,8 +31,8 @@ from dl4jlegacy.scaleout.links.liveness.failure_detector import (
     pid_of,
     process_of,
 )
-from dl4jlegacy.scaleout.links.liveness.liveness_server import LivenessServer
 from dl4jlegacy.scaleout.links.liveness.quorum import WORKER_TOPIC, Quorum
+from dl4jlegacy.scaleout.links.liveness.server import LivenessServer
 from dl4jlegacy.scaleout.links.mesh.messages import Messages
 from dl4jlegacy.scaleout.monitoring.last_master import NOBODY_LISTENS, dead_master
 from dl4jlegacy.scaleout.monitoring.run_state import (

@@ -81,7 +81,7 @@ def test_a_result_without_an_evaluation_is_a_wire_error() -> None:
     good = result_of([BatchEvaluation((1.0,), 50, {"0": tuple(of_each_batch("ROC"))})])
     assert evaluation_in(good).examples == 50
     for values, arrays in (({}, good.arrays), (good.values, {}), ({**good.values, "evaluations": 7}, good.arrays)):
-        with pytest.raises(WireError, match=r"lacks what it should have|are not those of"):
+        with pytest.raises(WireError, match=r"is incomplete|are not those of"):
             evaluation_in(Result(values, arrays))
 
 

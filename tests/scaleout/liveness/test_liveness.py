@@ -18,7 +18,7 @@ import pytest
 
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.scaleout.links.liveness import client as liveness_client
-from dl4jlegacy.scaleout.links.liveness import liveness_server
+from dl4jlegacy.scaleout.links.liveness import server as liveness_server
 from dl4jlegacy.scaleout.links.liveness.client import LivenessClient
 from dl4jlegacy.scaleout.links.liveness.failure_detector import StallDetector
 from dl4jlegacy.scaleout.links.liveness.handshake import (
@@ -28,7 +28,7 @@ from dl4jlegacy.scaleout.links.liveness.handshake import (
     Credentials,
     ServerHandshake,
 )
-from dl4jlegacy.scaleout.links.liveness.liveness_server import AWAY, BEAT, BYE, LivenessServer, parsed_address
+from dl4jlegacy.scaleout.links.liveness.server import AWAY, BEAT, BYE, LivenessServer, parsed_address
 from tests.support.child_process import ChildProcess
 from tests.support.waiting import AskedSeconds
 

@@ -19,7 +19,7 @@ from typing import Self
 from dl4jlegacy.errors import Dl4jError, NotAuthorisedError
 from dl4jlegacy.scaleout.links.liveness.failure_detector import ConnectionState, StallDetector
 from dl4jlegacy.scaleout.links.liveness.handshake import CHALLENGE_NBYTES, WELCOME_NBYTES, ClientHandshake, Credentials
-from dl4jlegacy.scaleout.links.liveness.liveness_server import (
+from dl4jlegacy.scaleout.links.liveness.server import (
     AWAY,
     BEAT,
     BEAT_SECONDS,

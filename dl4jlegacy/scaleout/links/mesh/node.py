@@ -30,7 +30,7 @@ from dl4jlegacy.scaleout.links.liveness.handshake import (
     RefusedError,
     ServerHandshake,
 )
-from dl4jlegacy.scaleout.links.liveness.liveness_server import (
+from dl4jlegacy.scaleout.links.liveness.server import (
     HANDSHAKE_SECONDS,
     MOST_PENDING,
     PRESSED_SECONDS,
