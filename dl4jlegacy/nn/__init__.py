@@ -1,4 +1,4 @@
-"""Neural networks: configurations, layers, training, evaluation, model files. Knows nothing of clusters."""
+"""Neural networks: configurations, layers, training, evaluation, model files. Independent of clusters."""
 
 from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.nn.conf.builder import ListBuilder, NeuralNetConfigurationBuilder

@@ -1,8 +1,8 @@
-"""How a configuration's values may be written: by position, as NumPy's numbers, under other frameworks' names.
+"""The forms in which users may write a configuration's arguments: by position, as NumPy numbers, under other names.
 
-``Described`` makes the classes whose objects a user writes down. What everyone would expect works: ``DenseLayer(4)``,
-``kernel_size=3``, ``activation="ReLU"``, ``loss="cross_entropy"``, lists for tuples. Whatever else is given is an error
-that says what to write.
+The metaclass ``Described`` makes the configuration classes that users write. The usual forms work: ``DenseLayer(4)``,
+``kernel_size=3``, ``activation="ReLU"``, ``loss="cross_entropy"``, lists instead of tuples. Everything else is an error
+whose message says what to write.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ ALIASES: dict[str, dict[str, str]] = {
     "dtype": {"float": "float32", "single": "float32", "double": "float64"},
     "backprop_type": {"tbptt": "truncated_bptt", "bptt": "standard"},
 }
-"""For a field (``gate_activation`` is an ``activation``): what others call its values, and our name for it."""
+"""For each field: other frameworks' names of its values, and our names. (``gate_activation`` is an ``activation``.)"""
 
 _FIELDS = {
     "n_out": "units out_features out_channels filters num_units num_outputs n_outputs hidden_size output_dim size nout",
@@ -108,7 +108,7 @@ _FIELDS = {
     "workers": "num_workers n_workers",
     "conf": "configuration",
 }
-"""Our names of fields, and what others call them."""
+"""Our names of fields, and the names in other frameworks."""
 
 _NOTES = {
     "drop_out": " (the share of values that is kept: 0.8 drops a fifth)",
@@ -117,26 +117,26 @@ _NOTES = {
 
 
 class ArgumentError(ConfError, TypeError):
-    """An argument that a configuration does not have, or of another type; the message says what to write."""
+    """An argument that a configuration does not have, or of a wrong type; the message says what to write."""
 
 
 class Described(msgspec.StructMeta):
-    """The metaclass of configurations: it reads the arguments of a call as ``module`` says, and checks their types.
+    """The metaclass of configurations: reads the arguments of a constructor call, and checks their types.
 
-    A class names in ``positional`` the fields that may be given by position (None: all, in their order), and in
-    ``repeated`` those for which one number stands for several equal ones, and how many. Decoding and ``replace`` go
-    past it, and are strict.
+    In a class, ``positional`` names the fields that may be given by position (None: all, in their order), and
+    ``repeated`` names the fields for which one number stands for several equal ones, and how many. Decoding and
+    ``replace`` bypass the metaclass, and are strict.
     """
 
     positional: tuple[str, ...] | None = None
     repeated: Mapping[str, int] = MappingProxyType({})
 
     def __new__(mcls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **config: Any) -> Described:
-        """Return a class whose objects are frozen, and whose fields are given by name."""
+        """Return a class with frozen objects and keyword-only fields."""
         return super().__new__(mcls, name, bases, namespace, **{"frozen": True, "kw_only": True, **config})
 
-    def __call__(cls, *values: Any, **fields: Any) -> Any:  # of a class, as its metaclass
-        """Return an object; raises ``ArgumentError`` for arguments that mean nothing here."""
+    def __call__(cls, *values: Any, **fields: Any) -> Any:  # the object is a class: this is its metaclass
+        """Return a new object; raises ``ArgumentError`` for unknown or wrong arguments."""
         given = {**_by_position(cls, values, fields), **fields}
         known = cls.__struct_fields__
         for name, value in given.items():
@@ -153,7 +153,7 @@ class Described(msgspec.StructMeta):
 class Tagged(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True, metaclass=Described
 ):
-    """Base of the parts of a configuration of which there are several kinds, told apart by ``type`` in its text."""
+    """Base of configuration parts of several kinds, which ``type`` distinguishes in the text form."""
 
     positional: ClassVar[tuple[str, ...] | None] = None
 
@@ -162,12 +162,12 @@ class Tagged(
         return str(self.__struct_config__.tag)
 
     def resolve(self, field: str, known: Collection[str], like: str = "") -> None:
-        """Replace the name in a field by the one in ``known`` that it means; see ``resolve_name``."""
+        """Replace the name in ``field`` by its spelling in ``known``; see ``resolve_name``."""
         resolve_name(self, self.title(), field, known, like)
 
 
 def replaced(conf: S, changes: Mapping[str, Any]) -> S:
-    """Return a copy of a configuration with some fields changed; raises ``ArgumentError`` for one that it has not."""
+    """Return a copy of a configuration with some fields changed; raises ``ArgumentError`` for an unknown field."""
     known = conf.__struct_fields__
     for name in changes:
         if name not in known:
@@ -176,7 +176,7 @@ def replaced(conf: S, changes: Mapping[str, Any]) -> S:
 
 
 def _by_position(cls: Any, values: tuple[Any, ...], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that stand for positional arguments."""
+    """Return the fields that the positional arguments set."""
     places: tuple[str, ...] = cls.__struct_fields__ if cls.positional is None else cls.positional
     if places[:2] == ("n_out", "activation") and len(values) > 1 and not isinstance(values[1], str):
         raise ArgumentError(
@@ -197,7 +197,7 @@ def _by_position(cls: Any, values: tuple[Any, ...], fields: Mapping[str, Any]) -
 
 
 def _meant(name: str, known: Iterable[str]) -> str:
-    """Return the field that is meant by ``name``, as words behind an error."""
+    """Return a hint for error messages: the field that ``name`` probably means."""
     known = tuple(known)
     key = _key(name)
     for ours, theirs in _FIELDS.items():
@@ -207,7 +207,7 @@ def _meant(name: str, known: Iterable[str]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as Python's own: NumPy's numbers as numbers, lists and arrays as tuples."""
+    """Return a value in Python's own types: NumPy numbers become numbers, lists and arrays become tuples."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray):
@@ -220,7 +220,10 @@ def _plain(value: Any) -> Any:
 
 
 def _checked(cls: Any, name: str, value: Any) -> Any:
-    """Return a field's value, one number as several where that is meant; raises ``ArgumentError`` for another type."""
+    """Return a field's value; raises ``ArgumentError`` for a wrong type.
+
+    One number becomes a tuple of equal numbers if the field is in ``repeated``.
+    """
     count: int = cls.repeated.get(name, 0)
     if count and isinstance(value, int) and not isinstance(value, bool):
         value = (value,) * count
@@ -231,7 +234,7 @@ def _checked(cls: Any, name: str, value: Any) -> Any:
         value = (value,)
     is_name = get_origin(kind) is Literal or kind is str or str in get_args(kind)
     if name == "updater" or (is_name and (isinstance(value, str) or not isinstance(value, int | float | None))):
-        return value  # a name may be spelled in several ways; the object itself resolves it
+        return value  # a name may have several spellings; the object itself resolves it
     try:
         if isinstance(value, dict) and get_origin(kind) is not dict:
             raise msgspec.ValidationError("Expected no dict")
@@ -248,7 +251,7 @@ def _checked(cls: Any, name: str, value: Any) -> Any:
 
 
 def _classes(kind: Any) -> list[type]:
-    """Return the classes of objects that a type has in it."""
+    """Return the classes in a type annotation."""
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return [kind]
     return [found for part in get_args(kind) for found in _classes(part)]
@@ -273,12 +276,12 @@ def _first_words(exc: Exception) -> str:
 
 
 def _key(name: str) -> str:
-    """Return a name without its case, and without what separates its words."""
+    """Return a name in lower case and without word separators."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def spelled(name: str, known: Collection[str], field: str) -> str | None:
-    """Return the name in ``known`` that is meant by ``name``, in any case and spelling; None if there is none."""
+    """Return the name in ``known`` that equals ``name`` up to case and separators; None if there is none."""
     keys = {_key(theirs): ours for theirs, ours in ALIASES.get(field, {}).items()}
     keys |= {_key(ours): ours for ours in known}
     found = keys.get(_key(name))
@@ -286,17 +289,17 @@ def spelled(name: str, known: Collection[str], field: str) -> str | None:
 
 
 def resolve_name(struct: Any, title: str, field: str, known: Collection[str], like: str = "") -> None:
-    """Replace the name in a field of a frozen struct by the one in ``known`` that it means; None stays.
+    """Replace the name in a field of a frozen struct by its spelling in ``known``; None stays None.
 
     Args:
-        struct: whose field it is; for use in ``__post_init__``.
-        title: of the struct, for the message.
-        field: which.
-        known: the names that there are.
-        like: the field whose other names (``ALIASES``) these are too; "": ``field``.
+        struct: the owner of the field; for use in ``__post_init__``.
+        title: the struct's title for the message.
+        field: the field's name.
+        known: the allowed names.
+        like: the field whose aliases (``ALIASES``) apply; "": ``field`` itself.
 
     Raises:
-        ConfError: it means none of them; the message has the nearest.
+        ConfError: the name matches none of them; the message has the nearest.
     """
     given = getattr(struct, field)
     if given is None or (isinstance(given, str) and given in known):

@@ -1,4 +1,4 @@
-"""Arrays as users give them: nested lists, class numbers for labels, one example alone; and what they mean."""
+"""Conversion of arrays as users give them: nested lists, class numbers as labels, a single example."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 def is_data_set(data: Any) -> bool:
-    """Return whether ``data`` is a data set or an iterator over batches, and not the features alone."""
+    """Return whether ``data`` is a data set or an iterator over batches, and not only features."""
     if isinstance(data, Batch | BatchIterator) or is_classic(data):
         return True
     if isinstance(data, list | tuple):
@@ -42,7 +42,7 @@ def is_data_set(data: Any) -> bool:
 
 
 def as_data_set(batch: Batch, which: str) -> DataSet:
-    """Return a batch of a ``MultiLayerNetwork``; raises ``ConfError`` if it is a ``MultiDataSet``."""
+    """Return a batch of a ``MultiLayerNetwork`` as it is; raises ``ConfError`` if it is a ``MultiDataSet``."""
     if isinstance(batch, DataSet):
         return batch
     raise ConfError(
@@ -52,19 +52,19 @@ def as_data_set(batch: Batch, which: str) -> DataSet:
 
 
 def is_several(given: Any) -> bool:
-    """Return whether ``given`` are several batches of arrays, and not one as nested lists or rows."""
+    """Return whether ``given`` holds several batches of arrays, and is not one batch as nested lists or rows."""
     return isinstance(given, list | tuple) and bool(given) and all(getattr(each, "ndim", 0) > 1 for each in given)
 
 
 def resolve_epochs(labels: Any, epochs: int | None) -> tuple[Any, int]:
-    """Return labels and epochs of ``fit(data, 5)`` and ``fit(features, labels, 5)``, where the second may be either."""
+    """Return labels and epochs of ``fit(data, 5)`` or ``fit(features, labels, 5)``: argument two may be either."""
     if isinstance(labels, int | np.integer) and epochs is None:
         return None, int(labels)
     return labels, 1 if epochs is None else int(epochs)
 
 
 def warn_of_one_batch(data: Any, epochs: int, batch_size: int) -> None:
-    """Log that a data set is one batch, if it is large and has several epochs: each is one update then."""
+    """Warn if a large data set is a single batch and there are several epochs: each epoch is then one update."""
     if isinstance(data, DataSet) and epochs > 1 and data.num_examples > batch_size:
         logger.warning(
             "the data set of %s examples is one batch, so that each of the %d epochs makes one update; for batches of "
@@ -77,10 +77,10 @@ def warn_of_one_batch(data: Any, epochs: int, batch_size: int) -> None:
 
 
 def as_numbers(values: Any, what: str) -> Array:
-    """Return ``values`` as an array of numbers; one that is an array of numbers already as it is.
+    """Return ``values`` as an array of numbers; an array of numbers is returned as it is.
 
     Raises:
-        DataError: it is ragged, or holds no numbers; ``what`` names it in the message.
+        DataError: ``values`` is ragged or holds no numbers; ``what`` names it in the message.
     """
     if is_on_device(values):
         found: Array = values
@@ -97,10 +97,10 @@ def as_numbers(values: Any, what: str) -> Array:
 
 
 def as_features(x: Any, kind: AnyInputType) -> Array:
-    """Return features as a network with inputs of type ``kind`` takes them: an example alone becomes a batch of one.
+    """Return features for a network with inputs of type ``kind``; a single example becomes a batch of one.
 
     Raises:
-        DataError: they are no numbers.
+        DataError: the features are not numbers.
     """
     array = as_numbers(x, "features")
     if array.ndim == 1 and kind.columns in (1, array.size):
@@ -111,10 +111,10 @@ def as_features(x: Any, kind: AnyInputType) -> Array:
 
 
 def as_labels(labels: Any, layer: BaseOutputLayer) -> Array:
-    """Return labels as an output layer takes them: class numbers, ``(examples,)``, become one-hot where it wants that.
+    """Return labels for an output layer; class numbers ``(examples,)`` become one-hot if the layer needs that.
 
     Raises:
-        DataError: they are no numbers, or a class is not among the layer's outputs.
+        DataError: the labels are not numbers, or a class is not among the layer's outputs.
     """
     array = as_numbers(labels, "labels")
     is_column = array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1)
@@ -128,16 +128,16 @@ def as_labels(labels: Any, layer: BaseOutputLayer) -> Array:
 def array_batches(
     features: Any, labels: Any, kind: AnyInputType, layer: BaseOutputLayer | None, batch_size: int, seed: int
 ) -> ListDataSetIterator:
-    """Return the batches of arrays for a network with one input, in a new order in each epoch.
+    """Return an iterator over batches of arrays for a network with one input, in a new order in each epoch.
 
     Args:
-        features, labels: as for ``fit``; labels None: none.
-        kind: of the network's input.
-        layer: at its output; None: it has no loss.
-        batch_size, seed: of the batches, and of their order.
+        features, labels: as for ``fit``; labels None: there are none.
+        kind: the type of the network's input.
+        layer: the output layer; None: the network has no loss.
+        batch_size, seed: examples in a batch, and the seed of the order.
 
     Raises:
-        DataError: they are no numbers, do not belong together, or hold what is not finite.
+        DataError: the arrays are not numbers, do not belong together, or hold NaN or infinite values.
     """
     if labels is None and layer is not None:
         raise DataError("labels are missing: give fit(features, labels), a DataSet, or an iterator over batches")

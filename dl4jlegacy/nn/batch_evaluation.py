@@ -1,9 +1,9 @@
-"""How well a network does on examples, batch by batch: sums that merge to the same bits whoever worked them out.
+"""Evaluation of a network batch by batch, with sums that merge to the same bits for any division of the work.
 
-The batches may be shared out to any number of workers: the losses are added in the order of the batches, and counts are
-integers, so ``merge_evaluations`` gives what one process would have got from all of them.
+The batches may be divided among any number of workers: the losses are added in the order of the batches, and counts are
+integers, so ``merge_evaluations`` returns the same result as one process that evaluates all batches.
 
-A network that learned to reconstruct its input has no accuracy; for it the loss is reported.
+A network that reconstructs its input has no accuracy; its loss is reported.
 """
 
 from __future__ import annotations
@@ -53,20 +53,19 @@ _REAL_LOSSES = frozenset(
     | {"msle", "mean_squared_logarithmic_error", "poisson"}
 )
 ROWS = 1024
-"""Examples that are computed at a time, by whoever does it, since the bits of a result may depend on their number."""
+"""Examples per forward pass, equal in all processes, since the bits of a result may depend on their number."""
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkEvaluation:
-    """How well a network does on examples.
+    """The metrics of a network on examples.
 
     Attributes:
         loss: the mean loss of an example, without regularization: of the output layer, or of the last pretrained layer
             if nothing else was trained. The loss of a sequence is the sum over its time steps.
-        classification: accuracy and the like; None if the network does not classify.
-        regression: how far it is from the numbers that it predicts; None if it predicts none.
-        binary: how well it tells whether each of several labels is there that do not exclude each other; None if there
-            are none.
+        classification: accuracy and related metrics; None if the network does not classify.
+        regression: errors of predicted numbers; None if the network predicts none.
+        binary: metrics of independent yes-or-no labels (multi-label); None if there are none.
     """
 
     loss: float
@@ -75,10 +74,10 @@ class NetworkEvaluation:
     binary: EvaluationBinary | None = None
 
     def fields(self, *, full: bool = False) -> dict[str, Any]:
-        """Return ``accuracy``, ``f1`` (``full``: also ``precision``, ``recall``) and ``loss``, as reports have them.
+        """Return ``accuracy``, ``f1`` (``full``: also ``precision``, ``recall``) and ``loss``, as in reports.
 
-        Of numbers that are predicted there are ``mse``, ``rmse``, ``mae`` and ``r2`` besides, means over the columns.
-        Of labels that do not exclude each other there are means over them, and ``labels`` has the figures of each.
+        For regression there are also ``mse``, ``rmse``, ``mae`` and ``r2``, as means over the columns. For multi-label
+        classification the metrics are means over the labels, and ``labels`` has the metrics of each label.
         """
         names = ("accuracy", "precision", "recall", "f1") if full else ("accuracy", "f1")
         if self.binary is not None:
@@ -89,7 +88,7 @@ class NetworkEvaluation:
         return fields if real is None else fields | {name: real.average(name) for name in _REGRESSION}
 
     def metrics(self) -> dict[str, float]:
-        """Return by name all that a run can be scored by, besides the loss."""
+        """Return all metrics that a run can be scored by, except the loss, by name."""
         if self.classification is not None:
             return {name: getattr(self.classification, name)() for name in CLASS_METRICS}
         if self.binary is not None:
@@ -99,10 +98,10 @@ class NetworkEvaluation:
     def in_units(
         self, scale: float | Sequence[float], shift: float | Sequence[float], names: Sequence[str]
     ) -> NetworkEvaluation:
-        """Return the evaluation of predicted numbers that are ``output * scale + shift``, in columns of these names.
+        """Return the evaluation of predictions in the labels' units, ``output * scale + shift``, in columns ``names``.
 
-        ``scale`` and ``shift`` are those of all columns, or one for each. The loss stays that of the network's own
-        outputs.
+        ``scale`` and ``shift`` are one number for all columns, or one for each. The loss remains that of the network's
+        own outputs.
         """
         if self.regression is None:
             return self
@@ -121,14 +120,14 @@ class NetworkEvaluation:
 
 @dataclass(frozen=True, slots=True)
 class BatchEvaluation:
-    """What is added up of some batches, in their order.
+    """The sums over some consecutive batches.
 
     Attributes:
         losses: the sum of the losses of each batch.
-        examples: how many examples all of them have.
-        evaluations: of these batches, by name; of a kind whose sums are rounded each batch has its own. What the
-            network does decides on ``classification``, ``regression`` or ``binary``; ``0``, ``1`` and so on are those
-            that were asked for besides.
+        examples: the number of examples in all batches.
+        evaluations: evaluations of these batches by name; if a kind has sums that are rounded, there is one for each
+            batch. The network's task decides between ``classification``, ``regression`` and ``binary``; ``0``, ``1``
+            and so on are the additional evaluations in the order of the request.
     """
 
     losses: tuple[float, ...]
@@ -137,9 +136,9 @@ class BatchEvaluation:
 
 
 def is_classified(conf: NetworkConfiguration, examples: DataSet | MultiDataSet) -> bool:
-    """Return whether a network tells classes apart in these examples: labels that equal features are no classes.
+    """Return whether a network classifies these examples; labels that equal the features are not classes.
 
-    Of several outputs the first one counts.
+    For a network with several outputs, the first one decides.
     """
     if isinstance(conf, MultiLayerConfiguration) and not conf.backprop:
         return False
@@ -158,33 +157,33 @@ def _first_labels(examples: DataSet | MultiDataSet) -> Array:
 
 
 def takes_indices(conf: NetworkConfiguration) -> bool:
-    """Return whether the labels of a network's first output may be class indices, one column for all its values."""
+    """Return whether the labels of the network's first output may be class indices in a single column."""
     last = _last_layer(conf)
     return isinstance(last, BaseOutputLayer) and last.takes_indices()
 
 
 def answers_each(conf: NetworkConfiguration) -> bool:
-    """Return whether a network's first output is a probability for each label: sigmoids, binary cross-entropy."""
+    """Return whether the first output is multi-label: sigmoid outputs with binary cross-entropy."""
     last = _last_layer(conf)
     return (getattr(last, "loss", ""), getattr(last, "activation", "")) == ("xent", "sigmoid")
 
 
 def _last_layer(conf: NetworkConfiguration) -> Any:
-    """Return the layer of a network's first output; None if it was only pretrained."""
+    """Return the layer of a network's first output; None if the network was only pretrained."""
     if isinstance(conf, MultiLayerConfiguration):
         return conf.layers[-1] if conf.backprop else None
     return next(node.vertex for node in conf.vertices if node.name == conf.network_outputs[0])
 
 
 def _are_answers(labels: Array) -> bool:
-    """Return whether labels are 0 and 1 that do not exclude each other: not one class for each example."""
+    """Return whether labels are multi-label: 0 and 1, and not exactly one class for each example."""
     if labels.ndim != 2 or not bool(((labels == 0) | (labels == 1)).all()):
         return False
     return labels.shape[1] == 1 or not bool((labels.sum(axis=1) == 1).all())
 
 
 def _of_each(binary: EvaluationBinary) -> dict[str, dict[str, float]]:
-    """Return what there is to say of each label."""
+    """Return the metrics of each label by name."""
     names = binary.label_names or tuple(map(str, range(binary.num_labels)))
     metrics = ("accuracy", "precision", "recall", "f1", "matthews_correlation", "true_positives", "true_negatives")
     every = (*metrics, "false_positives", "false_negatives")
@@ -192,7 +191,7 @@ def _of_each(binary: EvaluationBinary) -> dict[str, dict[str, float]]:
 
 
 def _are_features(examples: DataSet | MultiDataSet) -> bool:
-    """Return whether the labels are the features, which the network learns to reconstruct."""
+    """Return whether the labels equal the features, so that the network learns to reconstruct."""
     if isinstance(examples, MultiDataSet) or examples.is_sparse:
         return False
     features, labels = examples.features, examples.labels
@@ -200,13 +199,13 @@ def _are_features(examples: DataSet | MultiDataSet) -> bool:
 
 
 def _predicts_numbers(conf: NetworkConfiguration) -> bool:
-    """Return whether a network has the loss of one that predicts numbers."""
+    """Return whether the network's loss is a regression loss."""
     last = _last_layer(conf)
     return getattr(last, "loss", "") in _REAL_LOSSES
 
 
 def _are_numbers(conf: NetworkConfiguration, labels: Array) -> bool:
-    """Return whether labels are numbers that a network predicts: real ones, or 0 and 1 for an output without bounds."""
+    """Return whether labels are regression targets: real numbers, or 0 and 1 for one unbounded output."""
     if labels.ndim not in (2, 3) or not _predicts_numbers(conf):
         return False
     if not bool(((labels == 0) | (labels == 1)).all()):
@@ -216,7 +215,7 @@ def _are_numbers(conf: NetworkConfiguration, labels: Array) -> bool:
 
 
 def predicts_numbers(conf: NetworkConfiguration, examples: DataSet | MultiDataSet) -> bool:
-    """Return whether a network predicts the numbers that are the labels of these examples."""
+    """Return whether a network does regression on these examples."""
     return _predicts_numbers(conf) and not _are_features(examples)
 
 
@@ -229,15 +228,15 @@ def evaluate_batches(
     batch_size: int = 0,
     besides: Sequence[Mapping[str, Any]] = (),
 ) -> Iterator[BatchEvaluation]:
-    """Yield how well ``network`` does on each batch. Depends on the network and the batch alone.
+    """Yield the evaluation of each batch. The result depends only on the network and the batch.
 
     Args:
         network: of either kind; it is not changed.
-        batches: some consecutive ones.
+        batches: consecutive batches.
         classifies: whether to count classes; see ``is_classified``.
-        first: the number of the first of them among all.
+        first: the number of the first of these batches among all.
         batch_size: the examples of a full batch, for messages that name a row.
-        besides: further evaluations of the same outputs, as ``described``.
+        besides: additional evaluations of the same outputs, as ``described``.
 
     Raises:
         NotFiniteError: a loss or an output is not finite; names the row. ShapeError: a batch does not fit the network.
@@ -260,7 +259,7 @@ def evaluate_batches(
 def _evaluations_of(
     conf: NetworkConfiguration, batch: DataSet | MultiDataSet, *, classifies: bool
 ) -> dict[str, AnyEvaluation]:
-    """Return the evaluation that what a network does with a batch asks for, by its name in ``NetworkEvaluation``."""
+    """Return the evaluation that fits the network's task on a batch, by its name in ``NetworkEvaluation``."""
     if classifies:
         return {"classification": Evaluation()}
     if predicts_numbers(conf, batch):
@@ -273,13 +272,13 @@ def _evaluations_of(
 def example_scores(network: Network, batch: DataSet | MultiDataSet, *, first: int = 0) -> Array:
     """Return the loss of every example, ``(examples,)``, without regularization.
 
-    That of the output layer; if nothing else was trained, the reconstruction error of the last pretrained layer for its
-    uncorrupted input, without sampling.
+    It is the loss of the output layer. If nothing else was trained, it is the reconstruction error of the last
+    pretrained layer for its uncorrupted input, without sampling.
 
     Args:
         network: of either kind.
-        batch: with the labels that it learns.
-        first: the number of its first example, for messages.
+        batch: the examples with their labels.
+        first: the number of the batch's first example, for messages.
 
     Raises:
         NotFiniteError: a loss or an output is not finite; names the row. ShapeError: a batch does not fit the network.
@@ -293,7 +292,7 @@ def example_scores(network: Network, batch: DataSet | MultiDataSet, *, first: in
 
 
 def join_evaluations(parts: Sequence[BatchEvaluation]) -> BatchEvaluation:
-    """Return the evaluation of consecutive batches as that of one part of the data; it merges to the same bits."""
+    """Return the evaluations of consecutive batches as one; merging it gives the same bits."""
     names = dict.fromkeys(name for part in parts for name in part.evaluations)
     return BatchEvaluation(
         tuple(loss for part in parts for loss in part.losses),
@@ -307,7 +306,7 @@ def merge_evaluations(parts: Sequence[BatchEvaluation], label_names: Sequence[st
 
     Args:
         parts: in the order of the batches; at least one.
-        label_names: of the classes; left out if they are not one for each.
+        label_names: names of the classes; ignored if their number differs from the number of classes.
     """
     total = 0.0
     for part in parts:
@@ -330,9 +329,10 @@ def merge_evaluations(parts: Sequence[BatchEvaluation], label_names: Sequence[st
 
 
 def _pretrained_losses(network: MultiLayerNetwork, batch: DataSet, index: int) -> Array:
-    """Return the losses of a batch's examples in the last layer that is pretrained.
+    """Return the reconstruction losses of a batch's examples in the last pretrained layer.
 
-    A variational autoencoder is trained by a bound that needs samples: its sum over the batch is the only element.
+    A variational autoencoder is trained on a bound that needs samples; its result has one element, the sum over the
+    batch.
     """
     layer = network.pretrain_layers[-1]
     if not isinstance(network.layers[layer], VariationalAutoencoder):
@@ -344,7 +344,7 @@ def _pretrained_losses(network: MultiLayerNetwork, batch: DataSet, index: int) -
 
 
 def _finite_sum(losses: Array, first: int) -> float:
-    """Return the sum of the losses of the rows from ``first`` on; raises ``NotFiniteError``, which names the row."""
+    """Return the sum of ``losses``, whose first row is ``first``; raises ``NotFiniteError``, which names the row."""
     finite = np.isfinite(losses)
     if not finite.all():
         row = int(finite.argmin())

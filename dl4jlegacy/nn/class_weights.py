@@ -1,7 +1,7 @@
-"""Class weights: what an example of each class counts for in the loss, as the ``loss_weights`` of the output layer.
+"""Class weights: the factor of each class in the loss, as the ``loss_weights`` of the output layer.
 
-``"balanced"`` is scikit-learn's formula, ``n / (k * count)`` of n examples in k classes: the examples of each class
-then count for as much in all as those of any other, and an example for 1 on average. It follows King and Zeng (2001).
+``"balanced"`` is scikit-learn's formula, ``n / (k * count)`` for n examples in k classes: all classes then have the
+same total weight, and an example has weight 1 on average. It follows King and Zeng (2001).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _CLASSIFIES = ("mcxent", "negativeloglikelihood", "sparse_mcxent")
 
 
 def check_class_weights(weights: ClassWeights, where: str) -> None:
-    """Raise ``ConfError`` unless it is ``"balanced"``, or weights that are numbers and not all 0."""
+    """Raise ``ConfError`` unless ``weights`` is ``"balanced"``, or holds valid numbers that are not all 0."""
     if isinstance(weights, str):
         if weights != BALANCED:
             raise ConfError(f"{where} is {weights!r}; give {BALANCED!r}, or a weight for each class by its name")
@@ -49,13 +49,13 @@ def check_class_weights(weights: ClassWeights, where: str) -> None:
 
 
 def balanced_weights(counts: Sequence[int] | Array) -> tuple[float, ...]:
-    """Return ``n / (k * count)`` for each class; 1 for those without an example, which k leaves out."""
+    """Return ``n / (k * count)`` for each class; k does not count classes without examples, whose weight is 1."""
     total, present = sum(map(int, counts)), sum(1 for count in counts if count)
     return tuple(total / (present * int(count)) if count else 1.0 for count in counts)
 
 
 def named_weights(weights: Mapping[str, float], names: Sequence[str]) -> tuple[float, ...]:
-    """Return the weight of each class; 1 for those that are not named. Raises ``ConfError`` for a name of none."""
+    """Return the weight of each class, 1 for classes not named; raises ``ConfError`` for an unknown class."""
     for name in weights:
         if name not in names:
             raise ConfError(
@@ -68,7 +68,7 @@ def named_weights(weights: Mapping[str, float], names: Sequence[str]) -> tuple[f
 
 
 def class_counts(examples: DataSet, n_classes: int) -> Array:
-    """Return how many examples (of sequences: time steps that count) each class has, ``(n_classes,)`` int64.
+    """Return the number of examples (for sequences, of unmasked time steps) in each class, ``(n_classes,)`` int64.
 
     Raises:
         DataError: the labels are not one class each.
@@ -95,7 +95,7 @@ def weigh_classes(conf: NetworkConfiguration, weights: Sequence[float]) -> Netwo
     """Return the configuration with these ``loss_weights`` in its output layer, one for each output.
 
     Raises:
-        ConfError: as for ``output_layer``; or that has other weights already.
+        ConfError: as for ``output_layer``; or that layer already has other weights.
     """
     layer: Any = output_layer(conf)
     given = tuple(map(float, weights))
@@ -115,7 +115,7 @@ def weigh_classes(conf: NetworkConfiguration, weights: Sequence[float]) -> Netwo
 
 
 def output_layer(conf: NetworkConfiguration) -> BaseOutputLayer:
-    """Return the output layer of a network that tells classes apart; raises ``ConfError`` if it does not."""
+    """Return the output layer of a classifying network; raises ``ConfError`` if the network does not classify."""
     last: Any = None
     if isinstance(conf, ComputationGraphConfiguration):
         if len(conf.network_outputs) == 1:

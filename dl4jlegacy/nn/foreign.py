@@ -1,7 +1,7 @@
-"""Models of other programs: what an object, a file or a folder is, by its looks alone, and what to do with it here.
+"""Recognises objects, files and folders of other frameworks, and says how to use them here.
 
-Nothing is loaded, unpickled or imported: an object is known by the modules of its classes, a file by its first bytes
-and the names in it.
+Nothing is loaded, unpickled or imported: an object is recognised by the modules of its classes, a file by its first
+bytes and the names in it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SKLEARN = (
 _PICKLE = "what is in it would run as a program when it is loaded, so nothing here does; save the model in another form"
 _OTHER = "dl4jlegacy does not read it: describe the same layers in a MultiLayerConfiguration, and train that"
 _SAVED_MODEL = "load it there, and save it as m.keras, which `dl4j export m.keras --out m.zip` reads"
-_OBJECTS = {  # by the first part of a module's name
+_OBJECTS = {  # keys: the first part of a module's name
     "torch": ("a model of PyTorch", _PYTORCH),
     "torchvision": ("a model of PyTorch", _PYTORCH),
     "transformers": ("a model of Hugging Face's transformers", _PYTORCH),
@@ -45,12 +45,12 @@ _OBJECTS = {  # by the first part of a module's name
     "onnx": ("an ONNX model, a form that is written here and not read", _OTHER),
     "onnxruntime": ("an ONNX model, a form that is written here and not read", _OTHER),
 }
-_OLD_PYTORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # pickled, the number that old files begin with
+_OLD_PYTORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # a pickled number: the magic number of old files
 _READ = 1 << 16
 
 
 def check_configuration(network: str, given: object, expected: type) -> None:
-    """Raise ``ConfError`` if what a network is to be made of is no configuration of its kind; says what it is."""
+    """Raise ``ConfError`` if ``given`` is not a configuration of this network's kind; the message says what it is."""
     if isinstance(given, expected):
         return
     kind = type(given).__name__
@@ -71,7 +71,7 @@ def check_configuration(network: str, given: object, expected: type) -> None:
 
 
 def foreign_file(path: str | os.PathLike[str]) -> str:
-    """Return what a file or folder of another program is, and what to do; "" if it is none that is known."""
+    """Return a description of another framework's file or folder, and what to do; "" if it is not recognised."""
     with contextlib.suppress(OSError):
         place = files.expand(path)
         if files.is_folder(place):
@@ -97,7 +97,7 @@ def _in_zip(names: list[str]) -> str:
 
 
 def _beginning(begin: bytes, ending: str) -> str:
-    """Return the same of a file that is no zip, by its first bytes."""
+    """Return the description of a file that is not a zip, from its first bytes; "" if it is not recognised."""
     if begin.startswith(_OLD_PYTORCH):
         return f"it is a file of PyTorch: {_PYTORCH}"
     if begin[:1] == b"\x80" and begin[1:2] in (b"\2", b"\3", b"\4", b"\5"):

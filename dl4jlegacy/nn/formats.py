@@ -19,7 +19,7 @@ __all__ = ["check_batch", "check_masks", "mask_to_internal", "to_external", "to_
 
 
 def to_internal(x: Array, kind: AnyInputType, step: Step, name: str = "enter") -> Array:
-    """Return a batch in the layout inside a network, given in the one outside (see ``input_type``)."""
+    """Return a batch converted from the layout outside a network to the layout inside (see ``input_type``)."""
     if isinstance(kind, InputTypeRecurrent):
         inside = step.buffer(name, (x.shape[2], x.shape[0], x.shape[1]), x)
         if x.flags.c_contiguous:
@@ -49,7 +49,7 @@ def to_external(y: Array, kind: AnyInputType, rows: int) -> Array:
 
 
 def mask_to_internal(mask: Array | None, like: Array) -> Array | None:
-    """Return a mask ``(examples, time steps)`` transposed; one per example, or per output, is returned as it is."""
+    """Return a mask ``(examples, time steps)`` transposed; masks per example or per output are returned unchanged."""
     if mask is None:
         return None
     return as_contiguous(mask.T if like.ndim == 3 else mask, get_array_module(like), like.dtype)
@@ -79,7 +79,7 @@ def check_batch(x: Array, kind: AnyInputType, title: str) -> None:
 
 
 def check_masks(x: Array, labels: Array | None, features_mask: Array | None, labels_mask: Array | None) -> None:
-    """Raise ``ShapeError`` unless masks fit the arrays they belong to, all as outside the network."""
+    """Raise ``ShapeError`` unless the masks fit their arrays, all in the layout outside the network."""
     for what, array, mask in (("features", x, features_mask), ("labels", labels, labels_mask)):
         if mask is None or array is None:
             continue

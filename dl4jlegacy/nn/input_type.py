@@ -1,8 +1,8 @@
 """InputType: the kind and shape of one example at the input of a layer, and the memory layout of its batches.
 
-Sizes, kernels and preprocessors follow from it, so a configuration that says what its data is needs no ``n_in``.
-Legacy: ``org.deeplearning4j.nn.conf.inputs.InputType``. Outside a network arrays have DL4J's shapes; inside they lie
-as the kernels like them and are converted once, where they enter and where they leave:
+Sizes, kernels and preprocessors are inferred from it, so a configuration with an input type needs no ``n_in``.
+Legacy: ``org.deeplearning4j.nn.conf.inputs.InputType``. Outside a network arrays have DL4J's shapes; inside they have
+the layout of the kernels, and are converted once at the input and once at the output:
 
 ================  ======================================  ==============================================
 kind              outside                                 inside (always C-contiguous)
@@ -12,8 +12,8 @@ recurrent         ``(examples, size, time steps)``        ``(time steps, example
 convolutional     ``(examples, channels, height, width)`` ``(tiles, channels, height, width, lanes)``
 ================  ======================================  ==============================================
 
-A tile holds ``lanes`` examples side by side, innermost; ``kernels.lanes`` says how many. Lanes of the last tile that
-no example fills hold finite rubbish in activations and zeros in gradients.
+A tile holds ``lanes`` examples side by side as the innermost axis; ``kernels.lanes`` is their number. Lanes of the last
+tile without an example (unused lanes) hold arbitrary finite values in activations and zeros in gradients.
 """
 
 from __future__ import annotations
@@ -47,25 +47,25 @@ class _InputType(Tagged, omit_defaults=True):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one example, outside; 0 for a number of time steps that is not fixed."""
+        """Shape of one example outside the network; 0 for a variable number of time steps."""
         raise NotImplementedError
 
     @property
     def n_in(self) -> int:
-        """What a layer calls ``n_in``: values, values of one time step, or channels."""
+        """The ``n_in`` of a layer with this input: values, values of one time step, or channels."""
         return self.shape[0]
 
     @property
     def columns(self) -> int:
-        """All values of an example; for sequences, those of one time step."""
+        """Number of values of an example; for sequences, of one time step."""
         return math.prod(self.shape)
 
     def fits(self, shape: tuple[int, ...]) -> bool:
-        """Tell whether a batch of ``shape`` (examples first) can enter; flat rows of the right length can too."""
+        """Return whether ``shape`` (examples first) is valid for a batch; flat rows of the right length are too."""
         return shape[1:] == self.shape or (len(shape) == 2 and shape[1] == self.columns)
 
     def fits_columns(self, columns: int) -> bool:
-        """Tell whether examples of so many values, all in all, can enter."""
+        """Return whether examples with ``columns`` values in total are a valid input."""
         return columns == self.columns
 
     def __str__(self) -> str:
@@ -73,7 +73,7 @@ class _InputType(Tagged, omit_defaults=True):
 
 
 class InputTypeFeedForward(_InputType, tag="feed_forward"):
-    """Vectors of ``size`` values; ``sequences``: a row for every time step of every example, time step by time step."""
+    """Vectors of ``size`` values; ``sequences``: one row for each time step of each example, ordered by time step."""
 
     size: int
     sequences: bool = False
@@ -84,12 +84,12 @@ class InputTypeFeedForward(_InputType, tag="feed_forward"):
         return (self.size,)
 
     def fits(self, shape: tuple[int, ...]) -> bool:
-        """Tell whether a batch of ``shape`` can enter; more dimensions are flattened."""
+        """Return whether a batch of ``shape`` is a valid input; more dimensions are flattened."""
         return math.prod(shape[1:]) == self.size
 
 
 class InputTypeRecurrent(_InputType, tag="recurrent"):
-    """Sequences of vectors of ``size`` values; ``timesteps`` 0 means that their length is not fixed."""
+    """Sequences of vectors of ``size`` values; ``timesteps`` 0: sequences of any length."""
 
     size: int
     timesteps: int = 0
@@ -105,16 +105,16 @@ class InputTypeRecurrent(_InputType, tag="recurrent"):
         return self.size
 
     def fits_columns(self, columns: int) -> bool:
-        """Tell whether examples of so many values, all in all, can enter."""
+        """Return whether examples with ``columns`` values in total are a valid input."""
         return columns == self.size * self.timesteps if self.timesteps else columns % self.size == 0
 
     def fits(self, shape: tuple[int, ...]) -> bool:
-        """Tell whether a batch of ``shape`` can enter: ``(examples, size, time steps)``."""
+        """Return whether a batch of ``shape`` is a valid input: ``(examples, size, time steps)``."""
         return len(shape) == 3 and shape[1] == self.size and shape[2] > 0
 
 
 class InputTypeConvolutional(_InputType, tag="convolutional"):
-    """Images; ``sequences``: one for every time step of every example."""
+    """Images; ``sequences``: one image for each time step of each example."""
 
     height: int
     width: int
@@ -128,7 +128,7 @@ class InputTypeConvolutional(_InputType, tag="convolutional"):
 
 
 class InputTypeConvolutionalFlat(_InputType, tag="convolutional_flat"):
-    """Images that come as rows of ``channels * height * width`` values, as MNIST does."""
+    """Images given as rows of ``channels * height * width`` values, as in MNIST."""
 
     height: int
     width: int
@@ -140,7 +140,7 @@ class InputTypeConvolutionalFlat(_InputType, tag="convolutional_flat"):
         return (self.channels * self.height * self.width,)
 
     def fits(self, shape: tuple[int, ...]) -> bool:
-        """Tell whether a batch of ``shape`` can enter: rows, or the images themselves (of one channel: without it)."""
+        """Return whether ``shape`` is valid for a batch: rows, or images (with one channel, also without its axis)."""
         plain = self.channels == 1 and shape[1:] == (self.height, self.width)
         return plain or shape[1:] in (self.shape, (self.channels, self.height, self.width))
 
@@ -165,7 +165,7 @@ class InputType:
 
     @staticmethod
     def recurrent(size: int, timesteps: int = 0) -> InputTypeRecurrent:
-        """Return the type of sequences of vectors; ``timesteps`` 0: of any length."""
+        """Return the type of sequences of vectors; ``timesteps`` 0: any length."""
         return InputTypeRecurrent(size=size, timesteps=timesteps)
 
     @staticmethod

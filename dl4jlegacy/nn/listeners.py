@@ -19,7 +19,7 @@ class TrainingListener(Protocol):
     """Receives the score of every iteration."""
 
     def iteration_done(self, network: object, iteration: int, score: float, *, examples: int = 0) -> None:
-        """Called after update number ``iteration`` (from 0), with the number of ``examples`` in its batch."""
+        """Called after update number ``iteration`` (from 0); ``examples`` is the size of its batch."""
 
 
 class ScoreIterationListener:
@@ -49,7 +49,7 @@ class CollectScoresListener:
 
 
 class PerformanceListener:
-    """Measures throughput between every ``frequency`` iterations; ``examples_per_second`` holds the latest."""
+    """Measures throughput over every ``frequency`` iterations; ``examples_per_second`` holds the latest value."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class PerformanceListener:
         self.examples_per_second = 0.0
 
     def iteration_done(self, network: object, iteration: int, score: float, *, examples: int = 0) -> None:
-        """Count, and log one line when a stretch is full; the first call only starts the clock."""
+        """Count; after every ``frequency`` iterations log one line. The first call only starts the clock."""
         now = self._clock()
         if self._since is None:
             self._since = now

@@ -1,4 +1,4 @@
-"""The error of a full GPU: which layer asked for how much, what has the rest, and which batch size would fit."""
+"""The error for full GPU memory: the failed request, the largest other allocations, and a batch size that would fit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAMED = 3
 class Allocation:
     """Memory in use: ``parameters``, ``updater state``, ``layer 2 (convolution)``, ...
 
-    ``per_example`` says whether it grows with the batch, as the buffers of layers do.
+    ``per_example``: whether the memory grows with the batch, as the buffers of layers do.
     """
 
     what: str
@@ -36,15 +36,15 @@ def out_of_memory(
     batch: int,
     available: int,
 ) -> DeviceMemoryError:
-    """Return the error of a buffer that did not fit into a GPU's memory.
+    """Return the error for a buffer that did not fit into a GPU's memory.
 
     Args:
         device: the GPU, for people (``Device.text``).
         layer: the layer's title, such as ``layer 2 (convolution)``.
-        buffer, shape, asked: its name, its shape, its bytes.
-        held: memory in use already; the largest are named.
+        buffer, shape, asked: the buffer's name, shape and bytes.
+        held: the memory already in use; the message names the largest parts.
         batch: examples of the batch; 0: unknown.
-        available: bytes of the GPU that the process may use in all; 0: unknown.
+        available: total bytes of the GPU that the process may use; 0: unknown.
     """
     largest = sorted(held, key=lambda part: -part.size)[:_NAMED]
     named = ", ".join(f"{part.what} {memory_text(part.size)}" for part in largest if part.size)
@@ -58,10 +58,10 @@ def out_of_memory(
 
 
 def largest_batch(asked: int, held: Sequence[Allocation], batch: int, available: int) -> int | None:
-    """Return the largest batch whose known buffers fit beside the memory that does not grow with it.
+    """Return the largest batch whose known buffers fit beside the memory that does not grow with the batch.
 
-    0: not even one example fits; None: unknown. Layers behind the one that failed have not asked for memory yet, so an
-    even smaller batch may be needed.
+    0: not even one example fits; None: unknown. Layers after the failed one have not allocated memory yet, so an even
+    smaller batch may be needed.
     """
     growing = asked + sum(part.size for part in held if part.per_example)
     if batch < 1 or available < 1 or growing < 1:

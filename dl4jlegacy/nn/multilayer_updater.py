@@ -1,8 +1,8 @@
-"""From gradient to new parameters: normalization, regularization, updater, over the flat vectors.
+"""The step from a gradient to new parameters: normalization, regularization, updater, on the flat vectors.
 
-The order is that of Deeplearning4j 1.0.0: the gradient arrives divided by the number of examples; it is normalized;
-L1 and L2 are added; the updater turns it into a step and subtracts that. Legacy:
-``org.deeplearning4j.nn.updater.MultiLayerUpdater`` and ``UpdaterBlock``, whose state layout this keeps.
+The order is that of Deeplearning4j 1.0.0: the gradient is already divided by the number of examples; it is normalized;
+L1 and L2 are added; the updater turns it into a step and subtracts the step. Legacy:
+``org.deeplearning4j.nn.updater.MultiLayerUpdater`` and ``UpdaterBlock``, with the same state layout.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class UpdaterBlock:
     """Consecutive parameters that share one updater configuration: ``params[start:stop]``.
 
     Its state is ``updater_state[state_start:state_stop]``: ``rows`` vectors of the block's length one after the other
-    (DL4J: first all m, then all v). Visible biases have blocks of their own, which fine-tuning leaves alone.
+    (DL4J: first all m, then all v). Visible biases have blocks of their own, which fine-tuning does not change.
     """
 
     updater: Updater
@@ -52,9 +52,9 @@ class UpdaterBlock:
         kernels: Kernels,
         learning_rate: float | None = None,
     ) -> bool:
-        """Update the block's parameters within ``part``, in place; ``learning_rate`` replaces the updater's own.
+        """Update the block's parameters within ``part``, in place; ``learning_rate`` replaces the updater's own rate.
 
-        Return what ``Updater.apply`` does.
+        Return the result of ``Updater.apply``.
         """
         start, stop = max(self.start, part.start), min(self.stop, part.stop)
         if start >= stop:
@@ -74,7 +74,7 @@ class UpdaterBlock:
 
 
 class MultiLayerUpdater:
-    """Applies gradients to a network's parameters. Immutable: the state vector is the network's."""
+    """Applies gradients to a network's parameters. Immutable: the network holds the state vector."""
 
     __slots__ = ("_layers", "_layout", "_regularized", "beginnings", "blocks", "state_size")
 
@@ -88,18 +88,18 @@ class MultiLayerUpdater:
         self.beginnings = _beginnings(self.blocks)
 
     def initial_state(self, state: Array) -> None:
-        """Fill ``state`` with what it is before the first step: zeros, and the numbers of ``beginnings``."""
+        """Fill ``state`` with its initial values: zeros, and the numbers of ``beginnings``."""
         state.fill(0)
         for start, stop, number in self.beginnings:
             state[start:stop] = number
 
     def begin_within(self, state: Array) -> None:
-        """Add to ``state``, which began with zeros, what it would have begun with."""
+        """Add the initial values to ``state``, which started with zeros."""
         for start, stop, number in self.beginnings:
             state[start:stop] += number
 
     def penalty(self, params: Array, layer: int | None = None) -> Scalar:
-        """Return the score's regularization term: ``l1 |w|_1 + l2 / 2 |w|^2`` of all parameters, or of one layer."""
+        """Return the score's regularization term: ``l1 |w|_1 + l2 / 2 |w|^2``, of all parameters or one layer."""
         xp = get_array_module(params)
         total: Scalar = 0.0
         for place, l1, l2 in self._penalties(layer):
@@ -138,9 +138,10 @@ class MultiLayerUpdater:
         kernels: Kernels,
         layer: int | None = None,
     ) -> bool:
-        """Turn ``gradient`` (consumed) into new ``params`` and ``state``: all layers, or pretraining of one.
+        """Turn ``gradient`` (overwritten) into new ``params`` and ``state``: all layers, or pretraining of one.
 
-        Return whether all parameters that it has changed are finite then; on a GPU True, since to look would wait.
+        Return whether all changed parameters are finite. On a GPU the result is always True, since a check would have
+        to wait for the device.
         """
         self.normalize(gradient, layer)
         self.regularize(params, gradient, kernels, layer)
@@ -156,7 +157,7 @@ class MultiLayerUpdater:
         kernels: Kernels,
         layer: int | None = None,
     ) -> bool:
-        """Do the last part of ``update``, the only one that depends on ``iteration``."""
+        """Do the last part of ``update``, which is the only part that depends on ``iteration``."""
         part = slice(0, self._layout.size) if layer is None else self._layout.layer_slices[layer]
         pretrained = None if layer is None else self._layers[layer]
         rate = pretrained.pretrain_learning_rate if isinstance(pretrained, PretrainLayer) else None
@@ -169,7 +170,7 @@ class MultiLayerUpdater:
         return is_finite
 
     def _penalties(self, layer: int | None) -> Iterator[tuple[slice, float, float]]:
-        """Yield place, l1 and l2 of the regularized parameters that an update of ``layer`` (None: all) changes."""
+        """Yield slice, l1 and l2 of the regularized parameters that an update of ``layer`` (None: all) changes."""
         for span, l1, l2 in self._regularized:
             if span.layer == layer or (layer is None and not span.is_pretrain):
                 yield slice(span.start, span.stop), l1, l2
@@ -203,7 +204,7 @@ def _blocks(layers: Sequence[Layer], layout: ParamLayout) -> tuple[UpdaterBlock,
 
 
 def _beginnings(blocks: Sequence[UpdaterBlock]) -> tuple[tuple[int, int, float], ...]:
-    """Return the parts of the state that do not begin with zeros: from where, up to where, and with which number."""
+    """Return the parts of the state with non-zero initial values, each as (start, stop, value)."""
     parts: list[tuple[int, int, float]] = []
     for block in blocks:
         number = block.updater.begins_at
@@ -217,7 +218,7 @@ def _beginnings(blocks: Sequence[UpdaterBlock]) -> tuple[tuple[int, int, float],
 
 
 def _updater_of(layers: Sequence[Layer], span: ParamSpan) -> Updater:
-    """Return the updater of one parameter; state and frozen layers have none, which is DL4J's NoOp."""
+    """Return the updater of one parameter; layer state and frozen layers have none, which is DL4J's NoOp."""
     layer = layers[span.layer]
     return NoOp() if span.is_state or layer.frozen else layer.updater or Sgd()
 

@@ -1,6 +1,6 @@
-"""Both kinds of networks: the interface that workers use, and building a network from its configuration.
+"""The common interface of both kinds of networks, and the creation of a network from its configuration.
 
-Legacy: ``org.deeplearning4j.nn.api.NeuralNetwork``, which both ``MultiLayerNetwork`` and ``ComputationGraph`` are.
+Legacy: ``org.deeplearning4j.nn.api.NeuralNetwork``, which ``MultiLayerNetwork`` and ``ComputationGraph`` implement.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ NetworkConfiguration = MultiLayerConfiguration | ComputationGraphConfiguration
 
 
 class TrainableNetwork(Protocol):
-    """The interface of a network that workers use; a graph takes tuples of arrays where a stack of layers takes one."""
+    """The interface of networks for workers; a graph takes tuples of arrays where a stack of layers takes one array."""
 
     @property
     def params(self) -> Array:
-        """The flat parameter vector, live."""
+        """The flat parameter vector itself, not a copy."""
 
     @property
     def updater_state(self) -> Array:
-        """The flat updater state, live."""
+        """The flat updater state itself, not a copy."""
 
     @property
     def updater(self) -> MultiLayerUpdater:
-        """What turns gradients into steps."""
+        """The updater that turns gradients into steps."""
 
     def reset_updater(self) -> None:
-        """Begin the updater's state anew."""
+        """Reset the updater's state to its initial values."""
 
     def set_params(self, params: Array) -> None:
         """Copy ``params`` from the host or a GPU into the network."""
@@ -79,7 +79,7 @@ class TrainableNetwork(Protocol):
 
 
 def build_network(conf: NetworkConfiguration, kernels: Kernels | None = None, *, init: bool = True) -> Network:
-    """Return a new network of the kind that ``conf`` describes; without ``init`` its parameters are zeros."""
+    """Return a new network of the kind described by ``conf``; without ``init`` its parameters are zeros."""
     if isinstance(conf, ComputationGraphConfiguration):
         return ComputationGraph(conf, kernels=kernels, init=init)
     return MultiLayerNetwork(conf, kernels=kernels, init=init)
@@ -91,16 +91,16 @@ def input_type_of(network: Network) -> AnyInputType:
 
 
 def learning_rate_at(network: NetworkConfiguration, iteration: int, pretrained: int = -1) -> float | None:
-    """Return the learning rate of an update: that of the layers without an updater of their own.
+    """Return the learning rate of an update, for layers without an updater of their own.
 
     Args:
         network: the configuration.
-        iteration: updates before it, as ``fit_batch`` and ``pretrain_batch`` take it.
-        pretrained: the layer, whose rate it then is, if the update is one of pretraining; -1: it is none.
+        iteration: the number of updates before, as for ``fit_batch`` and ``pretrain_batch``.
+        pretrained: the layer of a pretraining update, whose rate is returned; -1: not a pretraining update.
 
     Returns:
-        None if the updater has no rate, or if segments of sequences, of which the batches have unknown numbers, count
-        as updates of a schedule.
+        None if the updater has no rate, or if each segment of a sequence counts as an update of a schedule: the number
+            of segments in a batch is then unknown.
     """
     updater, rate = network.conf.updater, None
     if pretrained >= 0 and isinstance(network, MultiLayerConfiguration):

@@ -1,4 +1,4 @@
-"""What a network's parameters are like, and what changed in them from one model to the next.
+"""Statistics of a network's parameters, and of their changes from one model to the next.
 
 Legacy: DL4J's ``StatsListener`` and ``BaseStatsListener``: mean magnitudes, their ratio, and histograms.
 """
@@ -17,31 +17,31 @@ from dl4jlegacy.nn.parameters import ParamLayout, ParamSpan
 __all__ = ["MOST_VALUES", "NamedSpan", "Statistics", "named_spans", "statistics_of"]
 
 MOST_VALUES = 100_000
-"""Of more values than that every k-th is in a histogram."""
+"""Most values in a histogram; of more values, every k-th is used."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedSpan:
-    """A parameter of a network: ``layer`` is its layer's number, or the name of its vertex."""
+    """A parameter of a network: ``layer`` is the layer's number, or the name of its vertex."""
 
     layer: str
     span: ParamSpan
 
     @property
     def name(self) -> str:
-        """DL4J's name of it: ``0_W``, ``out_b``."""
+        """DL4J's name of the parameter: ``0_W``, ``out_b``."""
         return f"{self.layer}_{self.span.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What some values are like.
+    """Statistics of some values.
 
     Attributes:
         mean_magnitude: the mean of their absolute values.
-        sample: those that are in the histogram, float64.
-        counts: how many of the sample are in each bar of the histogram.
-        edges: where these begin, and where the last one ends: from the least to the largest of the sample.
+        sample: the values in the histogram, float64.
+        counts: the number of sample values in each bar of the histogram.
+        edges: the bars' edges, from the smallest to the largest value of the sample.
     """
 
     mean_magnitude: float
@@ -60,7 +60,7 @@ def named_spans(conf: NetworkConfiguration) -> list[NamedSpan]:
 
 
 def statistics_of(values: Array, bars: int) -> Statistics | None:
-    """Return what values, ``(count,)``, are like; None if there are none, or if one is NaN or infinite."""
+    """Return the statistics of values, ``(count,)``; None if there are none, or if one is NaN or infinite."""
     if not values.size or not np.isfinite(values).all():
         return None
     sample = values[:: -(-len(values) // MOST_VALUES)].astype(np.float64)

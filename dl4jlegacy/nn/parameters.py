@@ -2,7 +2,7 @@
 
 Layers in order, each layer's parameters in the order of its ``param_shapes`` (DL4J's: ``W``, ``b``, visible bias).
 Matrices lie column by column ('f' order), so model files interchange with Deeplearning4j. Averaging, compression,
-saving and the wire handle the one vector; layers see views.
+saving and network messages use the one vector; layers use views.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class ParamSpan:
     """One parameter: ``flat[start:stop]`` holds ``name`` of layer ``layer``.
 
     Attributes:
-        is_bias: bias regularization applies to it, not that of weights.
+        is_bias: the regularization of biases applies, not that of weights.
         is_pretrain: only pretraining changes it.
-        is_state: it is no parameter at all but what a layer remembers, such as the running mean of a batch
-            normalization, and lies here so that averaging, saving and resuming treat it right. Its "gradient" is the
-            step itself, ``params -= gradient``, as in DL4J: no updater, regularization or normalization touches it.
-        is_c_ordered: it lies in 'c' order: everything but matrices.
+        is_state: not a trained parameter but state of a layer, such as the running mean of a batch normalization. It is
+            in the vector so that averaging, saving and resuming include it. Its "gradient" is the step itself,
+            ``params -= gradient``, as in DL4J: no updater, regularization or normalization applies.
+        is_c_ordered: stored in 'c' order: everything but matrices.
     """
 
     layer: int
@@ -43,7 +43,7 @@ class ParamSpan:
 
     @property
     def indices(self) -> range:
-        """Its indices in the flat vector."""
+        """The parameter's indices in the flat vector."""
         return range(self.start, self.stop)
 
     def view(self, flat: Array) -> Array:
@@ -86,7 +86,7 @@ class ParamLayout:
         return tuple(span for span in self.spans if span.layer == layer)
 
     def trainable(self, layer: int) -> slice:
-        """Return the slice of a layer's parameters that take gradient steps: all but its state, which is last."""
+        """Return the slice of a layer's parameters with gradient steps: all but the layer's state, which is last."""
         whole = self.layer_slices[layer]
         states = [span.start for span in self.of_layer(layer) if span.is_state]
         return slice(whole.start, min(states, default=whole.stop))

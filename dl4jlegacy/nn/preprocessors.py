@@ -1,20 +1,20 @@
 """Input preprocessors: placed between two layers, they change the kind of activation or its values.
 
-``stages`` puts the right one where neighbouring layers differ in kind; a configuration names one (by layer index) only
-where sizes cannot be known: from vectors or sequences to images. All work on arrays as they lie inside a network, see
-``input_type``. Legacy: ``org.deeplearning4j.nn.conf.preprocessor``.
+``stages`` inserts the right one where neighbouring layers differ in kind. A configuration names one (by layer index)
+only where sizes cannot be inferred: from vectors or sequences to images. All work on arrays in the layout inside a
+network, see ``input_type``. Legacy: ``org.deeplearning4j.nn.conf.preprocessor``.
 
 Those that change values (``UnitVarianceProcessor``, ``ZeroMeanPrePreProcessor``,
 ``ZeroMeanAndUnitVariancePreProcessor`` and ``BinomialSamplingPreProcessor``) differ from DL4J's in three ways:
 
-- their ``backprop`` hands the gradient on as it is; here it is the derivative, mean and deviation included. Only
-  sampling, which has none, passes it straight through (Bengio 2013);
-- they take rows alone; here sequences too, by value over all time steps of all examples. What the mask leaves out does
-  not count, and where a single row counts there is no deviation and nothing is divided;
-- they overwrite their input.
+- DL4J's ``backprop`` passes the gradient on unchanged; here it is the derivative, including mean and deviation. Only
+  sampling, which has no derivative, passes the gradient straight through (Bengio 2013);
+- DL4J's accept only rows; here they also accept sequences, with statistics per value over all time steps of all
+  examples. Masked time steps do not count. If only one row counts, there is no deviation and nothing is divided;
+- DL4J's overwrite their input.
 
-As there, mean and deviation are always those of the batch at hand, in prediction too: what leaves depends on the other
-examples. ``BatchNormalization`` is the layer that keeps running ones.
+As in DL4J, mean and deviation are always those of the current batch, in prediction too: the output of an example
+depends on the other examples. ``BatchNormalization`` is the layer with running statistics.
 """
 
 from __future__ import annotations
@@ -54,23 +54,23 @@ __all__ = [
 
 Back = Callable[[Array], Array]
 _EPS = 1e-5
-"""Added to every deviation, as ``Nd4j.EPS_THRESHOLD`` is: a column that does not vary is divided by this."""
+"""Added to every deviation, as ``Nd4j.EPS_THRESHOLD``: a constant column is divided by this number."""
 
 
 class PreProcessor(Tagged):
     """Transforms activations between two layers; frozen, without parameters."""
 
     def natural_input(self) -> AnyInputType | None:
-        """Return the only type of input that is possible, None if it depends on the layer before."""
+        """Return the only possible input type; None if it depends on the layer before."""
         return None
 
     @property
     def keeps_type(self) -> bool:
-        """Whether the output has the type of the input, so that the layer behind determines both."""
+        """Whether the output has the type of the input; the layer behind then determines both."""
         return False
 
     def output_type(self, given: AnyInputType) -> AnyInputType:
-        """Return the type of the output; raise ``ShapeError`` if ``given`` is no possible input."""
+        """Return the type of the output; raise ``ShapeError`` if ``given`` is not a possible input."""
         raise NotImplementedError
 
     def rows(self, x: Array, step: Step) -> int:
@@ -107,7 +107,7 @@ class _Images(PreProcessor):
         return given
 
     def _tiled(self, name: str, rows: Array, step: Step) -> Array:
-        """Return ``rows (n, channels * height * width)`` as tiles, unused lanes zero."""
+        """Return ``rows (n, channels * height * width)`` as tiles, with zeros in unused lanes."""
         lanes = step.kernels.lanes(rows.dtype.char, len(rows))
         tiles = step.buffer(name, (-(-len(rows) // lanes), self.channels, self.height, self.width, lanes), rows)
         step.kernels.tile(rows, tiles)
@@ -120,42 +120,42 @@ class _Images(PreProcessor):
 
 
 class FeedForwardToCnnPreProcessor(_Images, tag="feed_forward_to_cnn"):
-    """Rows ``channels x height x width`` to images."""
+    """Converts rows ``channels x height x width`` to images."""
 
     def natural_input(self) -> AnyInputType | None:
-        """Rows of the images' size."""
+        """Return the type of rows of the images' size."""
         return InputTypeFeedForward(size=self._size())
 
     def output_type(self, given: AnyInputType) -> AnyInputType:
-        """Return the images."""
+        """Return the type of the images."""
         rows = isinstance(given, InputTypeFeedForward | InputTypeConvolutionalFlat)
         if not rows or given.n_in != self._size():
             raise self._refuse(given, f"rows of {self._size()} values")
         return self._images(sequences=isinstance(given, InputTypeFeedForward) and given.sequences)
 
     def rows(self, x: Array, step: Step) -> int:
-        """One image a row."""
+        """Return the number of rows: each row becomes one image."""
         return len(x)
 
     def forward(self, x: Array, step: Step) -> tuple[Array, Back]:
-        """Tile the rows."""
+        """Convert the rows to tiles."""
         return self._tiled("pre", x, step), lambda dy: self._untiled("pre_back", dy, len(x), step)
 
 
 class CnnToFeedForwardPreProcessor(_Images, tag="cnn_to_feed_forward"):
-    """Images to rows ``channels x height x width``."""
+    """Converts images to rows ``channels x height x width``."""
 
     def output_type(self, given: AnyInputType) -> AnyInputType:
-        """Return the rows."""
+        """Return the type of the rows."""
         return InputTypeFeedForward(size=self._size(), sequences=self._check_images(given).sequences)
 
     def forward(self, x: Array, step: Step) -> tuple[Array, Back]:
-        """Untile the images."""
+        """Convert the tiles to rows."""
         return self._untiled("pre", x, step.rows, step), lambda dy: self._tiled("pre_back", dy, step)
 
 
 class RnnToFeedForwardPreProcessor(PreProcessor, tag="rnn_to_feed_forward"):
-    """Sequences to rows, one for every time step: nothing moves."""
+    """Converts sequences to rows, one for every time step; no values are moved."""
 
     def output_type(self, given: AnyInputType) -> AnyInputType:
         """Return rows of the same size."""
@@ -169,7 +169,7 @@ class RnnToFeedForwardPreProcessor(PreProcessor, tag="rnn_to_feed_forward"):
 
 
 class FeedForwardToRnnPreProcessor(PreProcessor, tag="feed_forward_to_rnn"):
-    """Rows, time step by time step, to sequences: nothing moves."""
+    """Converts rows, ordered by time step, to sequences; no values are moved."""
 
     def output_type(self, given: AnyInputType) -> AnyInputType:
         """Return sequences of vectors of the same size."""
@@ -183,24 +183,24 @@ class FeedForwardToRnnPreProcessor(PreProcessor, tag="feed_forward_to_rnn"):
 
 
 class RnnToCnnPreProcessor(_Images, tag="rnn_to_cnn"):
-    """Sequences to images, one for every time step."""
+    """Converts sequences to images, one for every time step."""
 
     def natural_input(self) -> AnyInputType | None:
-        """Sequences of vectors of the images' size."""
+        """Return the type of sequences of vectors of the images' size."""
         return InputTypeRecurrent(size=self._size())
 
     def output_type(self, given: AnyInputType) -> AnyInputType:
-        """Return the images."""
+        """Return the type of the images."""
         if not isinstance(given, InputTypeRecurrent) or given.size != self._size():
             raise self._refuse(given, f"sequences of {self._size()} values a time step")
         return self._images(sequences=True)
 
     def rows(self, x: Array, step: Step) -> int:
-        """One image a time step and example."""
+        """Return the number of images: one for each time step and example."""
         return len(x) * int(x.shape[1])
 
     def forward(self, x: Array, step: Step) -> tuple[Array, Back]:
-        """Tile the time steps."""
+        """Convert the time steps to tiles."""
         rows = x.reshape(-1, x.shape[2])
         return (
             self._tiled("pre", rows, step),
@@ -209,7 +209,7 @@ class RnnToCnnPreProcessor(_Images, tag="rnn_to_cnn"):
 
 
 class CnnToRnnPreProcessor(_Images, tag="cnn_to_rnn"):
-    """Images to sequences; images that are no time steps become sequences of length 1."""
+    """Converts images to sequences; images that are not time steps become sequences of length 1."""
 
     def output_type(self, given: AnyInputType) -> AnyInputType:
         """Return sequences of vectors of the images' size."""
@@ -217,18 +217,18 @@ class CnnToRnnPreProcessor(_Images, tag="cnn_to_rnn"):
         return InputTypeRecurrent(size=self._size())
 
     def rows(self, x: Array, step: Step) -> int:
-        """One sequence an example."""
+        """Return the number of sequences: one for each example."""
         return step.examples
 
     def forward(self, x: Array, step: Step) -> tuple[Array, Back]:
-        """Untile the images."""
+        """Convert the tiles to sequences."""
         rows = self._untiled("pre", x, step.rows, step)
         y = rows.reshape(-1, step.examples, self._size())
         return y, lambda dy: self._tiled("pre_back", dy.reshape(rows.shape), step)
 
 
 class _Columns(PreProcessor):
-    """``y = (x - mean) / (deviation + eps)`` by column, either part of it left out or not."""
+    """``y = (x - mean) / (deviation + eps)`` by column; subclasses may leave out either part."""
 
     centres: ClassVar[bool] = False
     scales: ClassVar[bool] = False
@@ -253,7 +253,7 @@ class _Columns(PreProcessor):
         xp = get_array_module(x)
         rows = x.reshape(-1, x.shape[-1])
         mask = step.mask
-        # A factor for every row, and how many count: a number, or where there is a mask an array of none dimensions.
+        # A factor for every row, and the number of rows that count: a number, or with a mask a 0-d array.
         counts = mask.reshape(-1, 1) if mask is not None and mask.size == len(rows) else None
         n = len(rows) if counts is None else xp.maximum(counts.sum(), 1)
         mean = _sum(rows, counts) / n
@@ -271,7 +271,7 @@ class _Columns(PreProcessor):
         y = y / divisor
 
         def back(dy: Array) -> Array:
-            """With s the deviation: ds/dx = (x - mean) / ((n - 1) s), which is taken for 0 where s is."""
+            """With s the deviation: ds/dx = (x - mean) / ((n - 1) s), taken as 0 where s is 0."""
             d = dy.reshape(rows.shape)
             slope = -(d * y).sum(axis=0) / (divisor * degrees * xp.where(deviation > 0, deviation, 1))
             through = centred * slope
@@ -297,19 +297,19 @@ def _centred_back(dy: Array, counts: Array | None, n: int | Array) -> Array:
 
 
 class ZeroMeanPrePreProcessor(_Columns, tag="zero_mean"):
-    """Every column minus its mean over the batch. (The name is DL4J's.)"""
+    """Subtracts from every column its mean over the batch. (The name is DL4J's.)"""
 
     centres = True
 
 
 class UnitVarianceProcessor(_Columns, tag="unit_variance"):
-    """Every column divided by its standard deviation over the batch (of n - 1 degrees of freedom), plus 1e-5."""
+    """Divides every column by its standard deviation over the batch (n - 1 degrees of freedom), plus 1e-5."""
 
     scales = True
 
 
 class ZeroMeanAndUnitVariancePreProcessor(_Columns, tag="zero_mean_and_unit_variance"):
-    """Every column minus its mean, divided by its standard deviation plus 1e-5."""
+    """Subtracts from every column its mean, and divides it by its standard deviation plus 1e-5."""
 
     centres = True
     scales = True
@@ -318,7 +318,7 @@ class ZeroMeanAndUnitVariancePreProcessor(_Columns, tag="zero_mean_and_unit_vari
 class BinomialSamplingPreProcessor(PreProcessor, tag="binomial_sampling"):
     """Replaces each value p by 1 with probability p, else by 0; for activations of any type.
 
-    Drawn in prediction too, as in DL4J, but there always from the same random numbers. The gradient passes straight
+    It also draws in prediction, as in DL4J, but then always from the same random numbers. The gradient passes straight
     through, as if nothing had been drawn.
     """
 
@@ -332,7 +332,7 @@ class BinomialSamplingPreProcessor(PreProcessor, tag="binomial_sampling"):
         return given
 
     def forward(self, x: Array, step: Step) -> tuple[Array, Back]:
-        """Draw a value for each; lanes of tiles that hold no example get finite ones too."""
+        """Draw a 0 or 1 for each value; unused lanes of tiles get finite values too."""
         y = step.buffer("binomial", x.shape, x)
         step.kernels.uniform(y, step.key("binomial"))
         y[...] = y < x
@@ -349,13 +349,13 @@ class ComposableInputPreProcessor(PreProcessor, tag="composable_input"):
             raise ConfError(f"preprocessor {self.title()} has no input_pre_processors; give at least one")
 
     def natural_input(self) -> AnyInputType | None:
-        """The input type of the first one that changes the type."""
+        """Return the natural input of the first preprocessor that changes the type."""
         changing = next((pre for pre in self.input_pre_processors if not pre.keeps_type), None)
         return None if changing is None else changing.natural_input()
 
     @property
     def keeps_type(self) -> bool:
-        """Whether all of them keep it."""
+        """Whether all of them keep the type."""
         return all(pre.keeps_type for pre in self.input_pre_processors)
 
     def output_type(self, given: AnyInputType) -> AnyInputType:
@@ -365,12 +365,12 @@ class ComposableInputPreProcessor(PreProcessor, tag="composable_input"):
         return given
 
     def flattened(self) -> Iterator[InputPreProcessor]:
-        """Yield all of them, and those that one of them consists of in its place."""
+        """Yield all preprocessors, with nested compositions replaced by their parts."""
         for pre in self.input_pre_processors:
             yield from pre.flattened() if isinstance(pre, ComposableInputPreProcessor) else (pre,)
 
     def rows(self, x: Array, step: Step) -> int:
-        """Return the number of images that the last one gives; only changes of kind change their number."""
+        """Return the number of images in the output of the last one; only changes of kind change this number."""
         vectors = {2: len(x), 3: len(x) * int(x.shape[1])}.get(x.ndim, step.rows)
         rows = step.rows
         for pre in self.flattened():
@@ -398,7 +398,7 @@ class ComposableInputPreProcessor(PreProcessor, tag="composable_input"):
         return x, whole
 
     def forward_mask(self, mask: Array | None, step: Step) -> Array | None:
-        """Return the mask behind the last."""
+        """Return the mask behind the last preprocessor."""
         for pre in self.input_pre_processors:
             mask = pre.forward_mask(mask, step)
         return mask
@@ -422,12 +422,12 @@ InputPreProcessor = (
 def resolve_preprocessor(
     named: InputPreProcessor | None, given: AnyInputType, consumes: tuple[str, ...]
 ) -> tuple[InputPreProcessor | None, AnyInputType]:
-    """Return the preprocessor before a layer that takes one of ``consumes``, and the type of the layer's input.
+    """Return the preprocessor before a layer that accepts one of ``consumes``, and the type of the layer's input.
 
-    It is the one ``named`` in the configuration, else the one that the types require, if any.
+    It is the one ``named`` in the configuration, else the one required by the types, if any.
 
     Raises:
-        ShapeError: it cannot take what is given, or does not give what the layer takes.
+        ShapeError: the preprocessor does not accept ``given``, or the layer does not accept its output.
     """
     if named is None:
         found = infer_preprocessor(given, consumes)
@@ -443,10 +443,10 @@ def resolve_preprocessor(
 
 
 def infer_preprocessor(given: AnyInputType, consumes: tuple[str, ...]) -> InputPreProcessor | None:
-    """Return the preprocessor before a layer that takes one of ``consumes`` (the preferred one first), if it needs one.
+    """Return the preprocessor needed before a layer that accepts one of ``consumes`` (preferred first), or None.
 
     Raises:
-        ShapeError: the image sizes cannot be known.
+        ShapeError: the image sizes cannot be inferred.
     """
     kind, wanted = given.kind, consumes[0]
     if isinstance(given, InputTypeConvolutionalFlat):

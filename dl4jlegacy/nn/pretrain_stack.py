@@ -1,4 +1,4 @@
-"""The pretrain layers that a network begins with as one model of its input: up through their means, and down again.
+"""A network's first pretrain layers as one generative model of the input: encode up, decode down, and sample.
 
 Hinton, Salakhutdinov 2006, "Reducing the dimensionality of data with neural networks" (reconstruction through a stack);
 Hinton, Osindero, Teh 2006, "A fast learning algorithm for deep belief nets", section 6 (samples: a Gibbs chain in the
@@ -27,17 +27,17 @@ from dl4jlegacy.nn.optimization.step import Step, Workspace
 __all__ = ["GIBBS_STEPS", "check_gives_back", "pretrain_stack", "rebuilds_input", "reconstruct_input", "sample_input"]
 
 GIBBS_STEPS = 1000
-"""Steps of a Gibbs chain unless somebody says otherwise."""
+"""Default number of Gibbs steps of a chain."""
 
 
 def rebuilds_input(network: Network) -> bool:
-    """Tell whether a network of either kind learned, by backpropagation, outputs that are its own input."""
+    """Return whether a network of either kind was trained by backpropagation to output its own input."""
     last = network.layers[-1]
     return bool(network.conf.backprop and network.n_out == network.n_in and last.activation != "softmax")
 
 
 def pretrain_stack(network: Network) -> tuple[PretrainLayer, ...]:
-    """Return the pretrain layers at a network's beginning with nothing between them; () if there are none."""
+    """Return the consecutive pretrain layers at a network's beginning; () if there are none."""
     found: list[PretrainLayer] = []
     for stage in network.stages if isinstance(network, MultiLayerNetwork) else ():
         if not isinstance(stage.layer, PretrainLayer) or stage.pre_processor is not None:
@@ -47,23 +47,23 @@ def pretrain_stack(network: Network) -> tuple[PretrainLayer, ...]:
 
 
 def check_gives_back(network: Network) -> None:
-    """Raise ``ConfError`` unless ``reconstruct_input`` can do something with the network."""
+    """Raise ``ConfError`` unless ``reconstruct_input`` supports the network."""
     if not rebuilds_input(network):
         _checked(network, None)
 
 
 def reconstruct_input(network: Network, x: Array, *, layer: int | None = None) -> Array:
-    """Return what a network makes of its input when it is to give it back: ``(examples, n_in)``, on the host.
+    """Return a network's reconstruction of its input, ``(examples, n_in)``, on the host.
 
     Args:
-        network: a ``MultiLayerNetwork``, or a ``ComputationGraph`` that rebuilds its input.
-        x: as the network takes it, ``(examples, n_in)``, or images.
-        layer: the one at whose output it turns round and goes down again, through the means of what is below given what
-            is above. None: the outputs, if the network rebuilds its input, else the last one of its pretrain stack.
+        network: a ``MultiLayerNetwork``, or a ``ComputationGraph`` that was trained to reconstruct its input.
+        x: the network's input, ``(examples, n_in)``, or images.
+        layer: the topmost layer of the pass up. The pass down goes from there through the conditional means of each
+            lower layer. None: the outputs if the network was trained to reconstruct, else the last pretrain layer.
 
     Raises:
-        ConfError: the network does neither, or has no such layer.
-        ShapeError: it takes other inputs.
+        ConfError: the network supports neither, or has no such layer.
+        ShapeError: ``x`` does not fit the network.
         NotFiniteError: a value is NaN or infinite; names its row.
     """
     if layer is None and rebuilds_input(network):
@@ -77,7 +77,7 @@ def reconstruct_input(network: Network, x: Array, *, layer: int | None = None) -
     parts: list[Array] = []
     for rows in row_slices(len(flat)):
         y = as_contiguous(flat[rows], network.kernels.xp, network.params.dtype)
-        with np.errstate(all="ignore"):  # what a warning could say, _finite says with the row
+        with np.errstate(all="ignore"):  # _finite reports what a warning would, with the row
             for index in range(top):
                 y = stack[index].forward(_params(network, index), y, step.at(index))[0]
             parts.append(_down(stack, network, y, top, step))
@@ -87,20 +87,20 @@ def reconstruct_input(network: Network, x: Array, *, layer: int | None = None) -
 def sample_input(
     network: Network, count: int, stream: Stream, *, layer: int | None = None, gibbs_steps: int = GIBBS_STEPS
 ) -> Array:
-    """Return inputs that a network's pretrain stack finds probable, ``(count, n_in)``, on the host.
+    """Return samples of the input from a network's pretrain stack, ``(count, n_in)``, on the host.
 
-    The top layer decides how: latent values of a variational autoencoder are drawn from N(0, 1), the visible units of
-    an RBM by a Gibbs chain. From there it goes down through means.
+    The top layer decides the method: latent values of a variational autoencoder are drawn from N(0, 1), the visible
+    units of an RBM by a Gibbs chain. Lower layers then decode through means.
 
     Args:
         network: a ``MultiLayerNetwork`` that begins with pretrain layers.
-        count: how many.
-        stream: decides the random numbers.
-        layer: the top; None: the last one of the pretrain stack.
-        gibbs_steps: of each chain, for an RBM.
+        count: the number of samples.
+        stream: the random numbers.
+        layer: the top layer; None: the last one of the pretrain stack.
+        gibbs_steps: steps of each chain, for an RBM.
 
     Raises:
-        ConfError: the top is no layer that can be sampled, or a number is below 1.
+        ConfError: the top layer cannot be sampled, or a number is below 1.
         NotFiniteError: a value is NaN or infinite; names its row.
     """
     for name, value in (("count", count), ("gibbs_steps", gibbs_steps)):
@@ -124,7 +124,7 @@ def sample_input(
 
 
 def _down(stack: Sequence[PretrainLayer], network: Network, y: Array, top: int, step: Step) -> Array:
-    """Return the mean input of the network, on the host and copied, given the input ``y`` of layer ``top``."""
+    """Return the mean input of the network, copied to the host, given the input ``y`` of layer ``top``."""
     for index in reversed(range(top)):
         y = stack[index].decode(_params(network, index), y, step.at(index))
     return np.array(to_host(y))

@@ -1,4 +1,4 @@
-"""Telling that training data lose, on their way into a network, what differs in a column: nothing has scaled them."""
+"""A warning for unscaled training data: conversion to the network's dtype makes different values of a column equal."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["warn_of_rounding"]
 
 
 def warn_of_rounding(data: Any, batch: DataSet | MultiDataSet, dtype: npt.DTypeLike) -> bool:
-    """Warn of the columns of training data that a network's numbers make different values of equal.
+    """Warn of columns of training data in which the network's dtype makes different values equal.
 
     Args:
-        data: a data set, or its batches; it is looked at as a whole where it is in memory.
-        batch: its first one.
-        dtype: of the network's numbers.
+        data: a data set, or its batches; all data is checked if it is in memory.
+        batch: the first batch, which is checked otherwise.
+        dtype: the network's dtype.
 
     Returns:
         whether there was a warning.

@@ -34,17 +34,17 @@ class SummaryRow:
     """One layer, vertex or network input.
 
     Attributes:
-        name, kind: of a layer without a name, its number.
-        inputs: the rows that it reads, by name.
-        pre_processor: what stands before the layer, empty for nothing.
-        output: shape of what leaves for one example, outside; 0 for a number of time steps that is open.
-        parameters: all of them; ``trained``: those that training changes.
-        multiply_adds: of the weights (and of batch normalization) for one example; where the number of time steps is
-            open, for one of them.
+        name, kind: a layer without a name has its number.
+        inputs: the names of the rows that it reads.
+        pre_processor: the preprocessor before the layer; empty if there is none.
+        output: shape of the output for one example, outside the network; 0 for a variable number of time steps.
+        parameters: the number of all parameters; ``trained``: of those changed by training.
+        multiply_adds: of the weights (and of batch normalization) for one example; with a variable number of time
+            steps, for one time step.
         activations: values of the output of one example, or time step.
-        frozen: whether the layer is.
-        n_in, n_out: of a layer with parameters (DL4J's nIn and nOut); 0: it has none.
-        shapes: of its parameters, by DL4J's names.
+        frozen: whether the layer is frozen.
+        n_in, n_out: of a layer with parameters (DL4J's nIn and nOut); 0: the row has none.
+        shapes: the shapes of the parameters, by DL4J's names.
     """
 
     name: str
@@ -62,11 +62,11 @@ class SummaryRow:
     shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     def sizes(self) -> str:
-        """Return DL4J's ``nIn,nOut``: ``784,100``; ``-,-`` of a layer that has none."""
+        """Return DL4J's ``nIn,nOut``: ``784,100``; ``-,-`` for a layer without parameters."""
         return f"{self.n_in or '-'},{self.n_out or '-'}"
 
     def shape(self) -> str:
-        """Return the shape in words: ``20x24x24``, ``64xT``."""
+        """Return the shape as text: ``20x24x24``, ``64xT``."""
         return "x".join(str(size or "T") for size in self.output)
 
 
@@ -87,21 +87,21 @@ class NetworkSummary:
 
     @property
     def trained(self) -> int:
-        """Parameters that training changes."""
+        """Number of parameters that training changes."""
         return sum(row.trained for row in self.rows)
 
     @property
     def multiply_adds(self) -> int:
-        """For one example forward; training takes about three times as many."""
+        """Multiply-adds of a forward pass for one example; training takes about three times as many."""
         return sum(row.multiply_adds for row in self.rows)
 
     @property
     def has_open_length(self) -> bool:
-        """Whether the number of time steps is open; numbers are then those of one time step."""
+        """Whether the number of time steps is variable; all numbers are then for one time step."""
         return any(0 in row.output for row in self.rows)
 
     def memory(self, batch_size: int) -> dict[str, int]:
-        """Return bytes: of the vectors, and of a batch in prediction and in training."""
+        """Return bytes by name: of the vectors, and of a batch in prediction and in training."""
         item = np.dtype(self.dtype).itemsize
         vectors = {"parameters": self.parameters, "gradient": self.parameters, "updater_state": self.updater_state}
         found = {name: values * item for name, values in vectors.items()}
@@ -171,7 +171,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _number(value: int, width: int) -> str:
-    """Return a number to its last digit where these fit, else rounded: ``1.547e+10``."""
+    """Return all digits of a number if they fit into ``width``, else a rounded form: ``1.547e+10``."""
     text = f"{value:,}"
     return text if len(text) <= width else f"{value:.3e}"
 
@@ -222,7 +222,7 @@ def _stack_rows(conf: Any) -> Iterator[SummaryRow]:
 
 def _graph_rows(conf: ComputationGraphConfiguration) -> Iterator[SummaryRow]:
     nodes = conf.nodes()
-    copies: list[int] = []  # how many rows of a node one example of the network becomes
+    copies: list[int] = []  # rows at a node for one example of the network
     for node in nodes:
         inputs = tuple(nodes[place].name for place in node.inputs)
         copies.append(copies[node.inputs[0]] if node.inputs else 1)
@@ -266,16 +266,16 @@ def _layer_row(name: str, stage: Stage, inputs: tuple[str, ...], copies: int = 1
 
 
 def _values(kind: AnyInputType) -> int:
-    """Return the values of one example, of sequences of open length of one time step."""
+    """Return the number of values of one example; for sequences of variable length, of one time step."""
     return math.prod(size or 1 for size in kind.shape)
 
 
 def _multiply_adds(layer: Layer, enters: AnyInputType, leaves: AnyInputType) -> int:
-    """Return how often weights are used for one example: each once, at every place of an image or time step."""
+    """Return the multiply-adds of one example: each weight counts once per place of an image, or per time step."""
     if isinstance(layer, BatchNormalization):
         return _values(leaves)
     if isinstance(layer, EmbeddingLayer):
-        return 0  # a row is looked up
+        return 0  # an embedding: a row is looked up
     weights = 0
     for name, shape in layer.param_shapes():
         if name in layer.weights and not layer.is_pretrain_param(name):

@@ -1,1 +1,1 @@
-"""Layers, one family a module; ``layer`` has the union of all of them."""
+"""Layers, one module for each family; ``layer`` has the union of all of them."""

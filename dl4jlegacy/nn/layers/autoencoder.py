@@ -21,12 +21,12 @@ __all__ = ["AutoEncoder"]
 
 
 class AutoEncoder(FeedForwardLayer, tag="autoencoder"):
-    """Denoising autoencoder: ``y = f(x' W + b)``, ``z = g(y W^T + vb)``, where ``x'`` is ``x`` with inputs set to 0.
+    """Denoising autoencoder: ``y = f(x' W + b)``, ``z = g(y W^T + vb)``; ``x'`` is ``x`` with some inputs set to 0.
 
     ``corruption_level`` is the probability that an input is set to 0. With the default loss the decoder ``g`` is the
-    sigmoid for a sigmoid encoder and linear for every other one (Vincent et al. 2010, section 3.3); with any other
-    loss ``g`` is ``f``, as in the legacy. ``sparsity`` > 0 pulls the mean of every hidden unit towards it through the
-    hidden bias. ``pretrain_learning_rate`` replaces the updater's base rate in pretraining.
+    sigmoid if the encoder is a sigmoid, and linear otherwise (Vincent et al. 2010, section 3.3); with any other
+    loss ``g`` is ``f``, as in the legacy. ``sparsity`` > 0 is a target for the mean of every hidden unit, which the
+    hidden bias moves towards. ``pretrain_learning_rate`` replaces the updater's base rate in pretraining.
     """
 
     pretrains = True
@@ -45,7 +45,7 @@ class AutoEncoder(FeedForwardLayer, tag="autoencoder"):
         self.resolve("loss", LOSSES)
 
     def param_shapes(self) -> ParamShapes:
-        """Return those of a dense layer, then ``vb (n_in,)``, the visible bias."""
+        """Return the shapes of a dense layer's parameters, then ``vb (n_in,)``, the visible bias."""
         return (*super().param_shapes(), ("vb", (self.n_in,)))
 
     def init_params(self, params: Params, stream: Stream) -> None:
@@ -61,11 +61,11 @@ class AutoEncoder(FeedForwardLayer, tag="autoencoder"):
     def pretrain_gradient(self, params: Params, x: Array, grads: Params, step: Step, *, scale: float) -> Scalar:
         """Write the gradient of ``scale * loss`` for ``x (examples, n_in)``; return the mean reconstruction loss.
 
-        The loss is that of the batch's first examples, see ``mean_score``.
+        The returned loss is the mean over the batch's first examples, see ``mean_score``.
         """
         m = x.shape[0]
         visible = step.buffer("visible", (2 * m, self.n_in), x)  # x' above, dz below
-        hidden = step.buffer("hidden", (2 * m, self.n_out), x)  # dy above, y below: W's gradient is one product
+        hidden = step.buffer("hidden", (2 * m, self.n_out), x)  # dy above, y below: the gradient of W is one product
         corrupted = visible[:m]
         if self.corruption_level:
             step.kernels.corrupt(x, corrupted, self.corruption_level, step.key("corrupt"))
@@ -92,12 +92,12 @@ class AutoEncoder(FeedForwardLayer, tag="autoencoder"):
         return score
 
     def reconstruct(self, params: Params, x: Array, step: Step) -> Array:
-        """Return ``z`` for the uncorrupted ``x``; a work buffer."""
+        """Return ``z`` for the uncorrupted ``x`` in a work buffer."""
         y, _ = activate(self.linear(params, x, step), params["b"], self.forward_activation(), step)
         return self.decode(params, y, step)
 
     def decode(self, params: Params, y: Array, step: Step) -> Array:
-        """Return ``z (examples, n_in)`` for ``y (examples, n_out)``; a work buffer."""
+        """Return ``z (examples, n_in)`` for ``y (examples, n_out)`` in a work buffer."""
         return self._decode(params, y, step)[1]
 
     def reconstruction_error(self, params: Params, x: Array, step: Step) -> Array:
@@ -105,13 +105,16 @@ class AutoEncoder(FeedForwardLayer, tag="autoencoder"):
         return reconstruction_scores(self.loss, x, self.reconstruct(params, x, step), self.decoder_activation())
 
     def _decode(self, params: Params, y: Array, step: Step) -> tuple[Array, Array, Callable[[Array, Array], Array]]:
-        """Return the reconstruction: before the activation (where that keeps it), behind it, and its way back."""
+        """Return the decoder's output before and after the activation, and its backward function.
+
+        If the activation overwrites its input, the first array no longer holds the values before the activation.
+        """
         before = step.buffer("reconstruction", (y.shape[0], self.n_in), y)
         step.kernels.matmul(y, params["W"].T, before)
         return before, *activate(before, params["vb"], self.decoder_activation(), step)
 
     def _error(self, x: Array, before: Array, z: Array) -> Array | None:
-        """Return the loss's gradient before the decoder's activation where it needs no ``dL/dz``; else None."""
+        """Return the loss gradient before the decoder's activation if it can be had without ``dL/dz``; else None."""
         if self.loss != CANONICAL:
             return LOSSES[self.loss].gradient_before(x, before, z, ACTIVATIONS[self.decoder_activation()])
         z -= x

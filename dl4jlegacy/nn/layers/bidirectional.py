@@ -1,7 +1,7 @@
-"""Layers around a recurrent layer: both directions of time, and the last time step only.
+"""Wrappers of a recurrent layer: one runs it in both time directions, the other keeps only the last time step.
 
-``Bidirectional`` and ``LastTimeStep`` hold the layer they wrap in ``layer``; whatever that one leaves open it takes
-from the wrapper, which takes it from the network. Legacy: ``org.deeplearning4j.nn.conf.layers.recurrent``, and
+``Bidirectional`` and ``LastTimeStep`` hold the wrapped layer in ``layer``. The wrapped layer inherits its open fields
+from the wrapper, and the wrapper from the network. Legacy: ``org.deeplearning4j.nn.conf.layers.recurrent``, and
 ``GravesBidirectionalLSTM``.
 """
 
@@ -30,9 +30,9 @@ Paired = Callable[[Array], tuple[Array, Array]]
 
 
 class _BothDirections(FeedForwardLayer):
-    """One recurrent layer forward in time and another of the same kind backward, their outputs put together.
+    """A recurrent layer forward in time and a second one of the same kind backward in time, with combined outputs.
 
-    It needs the whole sequence, so it can run neither step by step nor with truncated backpropagation.
+    The layer needs the whole sequence: it can run neither step by step nor with truncated backpropagation.
     """
 
     consumes = ("recurrent",)
@@ -58,7 +58,7 @@ class _BothDirections(FeedForwardLayer):
         return tuple((self._name(name, way), shape) for way in (0, 1) for name, shape in inner)
 
     def init_params(self, params: Params, stream: Stream) -> None:
-        """Fill ``params``; the two directions begin differently."""
+        """Fill ``params``; the two directions get different initial values."""
         for way in (0, 1):
             self.inner().init_params(self._of(params, way), stream.at(way, purpose="direction"))
 
@@ -115,9 +115,9 @@ class _BothDirections(FeedForwardLayer):
 
 
 class Bidirectional(_BothDirections, tag="bidirectional"):
-    """The recurrent layer ``layer`` in both directions; ``mode`` combines the two outputs.
+    """The recurrent layer ``layer`` in both time directions; ``mode`` combines the two outputs.
 
-    With "concat" they lie side by side and ``n_out`` is twice that of ``layer``.
+    With "concat" the outputs lie side by side, and ``n_out`` is twice that of ``layer``.
     """
 
     weights = frozenset({"fW", "fRW", "bW", "bRW"})
@@ -139,7 +139,7 @@ class Bidirectional(_BothDirections, tag="bidirectional"):
         return _resolved(self, self.layer, self.n_out // 2 if self.mode == "concat" else self.n_out)
 
     def input_size(self) -> int:
-        """Return that of the wrapped layer."""
+        """Return the input size of the wrapped layer."""
         return self.n_in or self.layer.input_size()
 
     def with_input(self, given: AnyInputType) -> Self:
@@ -175,7 +175,7 @@ class GravesBidirectionalLSTM(_BothDirections, tag="graves_bidirectional_lstm"):
 
 
 class LastTimeStep(FeedForwardLayer, tag="last_time_step"):
-    """The last time step of the recurrent layer ``layer``: the last one that the mask does not exclude."""
+    """The output of the recurrent layer ``layer`` at the last time step that the mask does not exclude."""
 
     consumes = ("recurrent",)
     weights = LSTM.weights | Bidirectional.weights | GravesBidirectionalLSTM.weights
@@ -188,7 +188,7 @@ class LastTimeStep(FeedForwardLayer, tag="last_time_step"):
         return _resolved(self, self.layer, self.n_out)
 
     def input_size(self) -> int:
-        """Return that of the wrapped layer."""
+        """Return the input size of the wrapped layer."""
         return self.n_in or self.layer.input_size()
 
     def with_input(self, given: AnyInputType) -> Self:
@@ -201,11 +201,11 @@ class LastTimeStep(FeedForwardLayer, tag="last_time_step"):
         return InputTypeFeedForward(size=self.n_out)
 
     def forward_mask(self, mask: Array | None, step: Step) -> Array | None:
-        """Return None: the output is no sequence."""
+        """Return None: the output is not a sequence."""
         return None
 
     def param_shapes(self) -> ParamShapes:
-        """Return those of the wrapped layer."""
+        """Return the parameter shapes of the wrapped layer."""
         return self.inner().param_shapes()
 
     def init_params(self, params: Params, stream: Stream) -> None:
@@ -234,13 +234,13 @@ class LastTimeStep(FeedForwardLayer, tag="last_time_step"):
 
 
 def _resolved(outer: FeedForwardLayer, inner: L, n_out: int) -> L:
-    """Return ``inner`` with the fields that it leaves open taken from ``outer``."""
+    """Return ``inner`` with its open fields taken from ``outer``."""
     open_fields = {name: getattr(outer, name) for name in _SHARED if getattr(inner, name) in (None, False)}
     return msgspec.structs.replace(inner, n_in=outer.n_in, n_out=n_out, **open_fields)
 
 
 def _sized(outer: L, inner: FeedForwardLayer, n_out: int) -> L:
-    """Return ``outer`` with its sizes, and the fields that it leaves open, taken from ``inner``."""
+    """Return ``outer`` with its sizes and its open fields taken from ``inner``."""
     for field, size in (("n_in", inner.n_in), ("n_out", n_out)):
         if getattr(outer, field) not in (0, size):
             raise ShapeError(
@@ -252,7 +252,7 @@ def _sized(outer: L, inner: FeedForwardLayer, n_out: int) -> L:
 
 
 def _reversed(name: str, x: Array, step: Step) -> Array:
-    """Return ``x`` with time running backward, a work buffer."""
+    """Return ``x`` reversed in time, in a work buffer."""
     result = step.buffer(f"reversed {name}", x.shape, x)
     result[...] = x[::-1]
     return result

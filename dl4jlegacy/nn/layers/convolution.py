@@ -1,7 +1,8 @@
 """Convolution of images and of sequences.
 
-Parameters in DL4J's order: ``b (n_out,)`` first, then ``W (n_out, n_in, height, width)`` in 'c' order. Legacy:
-``org.deeplearning4j.nn.conf.layers.ConvolutionLayer`` and ``Convolution1DLayer``; a true correlation, as there.
+Parameters in DL4J's order: ``b (n_out,)`` first, then ``W (n_out, n_in, height, width)`` in 'c' order. As in DL4J, the
+operation is a cross-correlation: kernels are not flipped. Legacy:
+``org.deeplearning4j.nn.conf.layers.ConvolutionLayer`` and ``Convolution1DLayer``.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class _Convolution(FeedForwardLayer):
         return (("b", (self.n_out,)), ("W", (self.n_out, self.n_in, *self._kernel())))
 
     def init_params(self, params: Params, stream: Stream) -> None:
-        """Fill ``params``; a weight's fans are DL4J's: all it sees, and all it reaches at the given stride."""
+        """Fill ``params``; fans as in DL4J: the inputs of one output, and the outputs of one input at the stride."""
         (kh, kw), (sh, sw) = self._kernel(), self._strides()
         fan_out, kind = max(1, self.n_out * kh * kw // (sh * sw)), self.weight_init or "xavier"
         fill_weights(params["W"], kind, self.n_in * kh * kw, fan_out, stream, distribution=self.dist)
@@ -48,8 +49,8 @@ class _Convolution(FeedForwardLayer):
 class ConvolutionLayer(_Convolution, tag="convolution"):
     """Convolution of images: ``y = activation(x * W + b)``; sizes are (height, width).
 
-    ``convolution_mode``: "truncate" leaves out what no whole kernel covers, "strict" refuses that, "same" pads so that
-    the output has ``ceil(input / stride)`` rows and columns (``padding`` must then be 0).
+    ``convolution_mode``: "truncate" drops rows and columns that no whole kernel covers, "strict" raises an error for
+    them, "same" pads so that the output has ``ceil(input / stride)`` rows and columns (``padding`` must then be 0).
     """
 
     positional = ("n_out", "kernel_size")
@@ -101,9 +102,9 @@ class ConvolutionLayer(_Convolution, tag="convolution"):
         return y, backward
 
     def forward_pooled(self, pool: SubsamplingLayer, params: Params, x: Array, step: Step) -> LayerOutput:
-        """Return what ``pool`` behind this layer makes of its output, and the backward pass of both; see ``is_pooled``.
+        """Return the output of the pooling layer ``pool`` behind this layer, and the backward pass of both layers.
 
-        The output of this layer itself is nowhere stored whole.
+        The output of this layer is never stored as a whole. See ``is_pooled`` for when this is possible.
         """
         windows, behind, host = (
             image_windows(self, (x.shape[2], x.shape[3])),
@@ -135,7 +136,7 @@ class ConvolutionLayer(_Convolution, tag="convolution"):
         return self._unpadded(dx, x, windows, step)
 
     def _unpadded(self, dx: Array, x: Array, windows: tuple[Window, Window], step: Step) -> Array:
-        """Return the gradient of ``x``, given that of ``x`` behind drop-out and padding."""
+        """Return the gradient of ``x``, given the gradient of ``x`` after drop-out and padding."""
         rows, columns = windows
         if dx.shape != x.shape:
             whole = dx[:, :, rows.before : rows.before + rows.size, columns.before : columns.before + columns.size]
@@ -145,7 +146,7 @@ class ConvolutionLayer(_Convolution, tag="convolution"):
 
 
 def is_pooled(layer: FeedForwardLayer, behind: FeedForwardLayer) -> bool:
-    """Return whether ``behind`` can pool while ``layer`` still convolves: maxima of what it gives, or rectifies."""
+    """Return whether ``layer`` can be fused with ``behind``: max pooling of its identity or ReLU output."""
     return (
         isinstance(layer, ConvolutionLayer)
         and isinstance(behind, SubsamplingLayer)
@@ -157,7 +158,7 @@ def is_pooled(layer: FeedForwardLayer, behind: FeedForwardLayer) -> bool:
 
 
 def _padded(x: Array, windows: tuple[Window, Window], step: Step) -> Array:
-    """Return ``x`` with a border of zeros, or ``x`` itself where none is needed."""
+    """Return ``x`` with a border of zeros, or ``x`` itself if no border is needed."""
     rows, columns = windows
     shape = (*x.shape[:2], rows.padded, columns.padded, x.shape[4])
     if shape == x.shape:
@@ -169,7 +170,7 @@ def _padded(x: Array, windows: tuple[Window, Window], step: Step) -> Array:
 
 
 def _activate(y: Array, name: str, step: Step) -> Array:
-    """Apply an activation in place where the kernel has not; return what its backward formula needs besides ``y``."""
+    """Apply the activation unless the kernel did; return the array its backward pass needs besides ``y``."""
     if name in ("identity", "relu"):
         return y
     if name in FUSED_ACTIVATIONS:
@@ -183,10 +184,11 @@ def _activate(y: Array, name: str, step: Step) -> Array:
 
 
 class Convolution1DLayer(_Convolution, tag="convolution1d"):
-    """Convolution along the time axis of sequences; one value where ``ConvolutionLayer`` has two.
+    """Convolution along the time axis of sequences; sizes are one number instead of the pair of ``ConvolutionLayer``.
 
-    Masked time steps count as zero. The output has the mask of the input where it has its length, at stride 1;
-    elsewhere it is masked where its window meets nothing that counts. ``W`` is ``(n_out, n_in, kernel_size, 1)``.
+    Masked time steps count as zero. If the output has the input's length at stride 1, it has the input's mask.
+    Otherwise a time step is masked if its window covers only masked time steps. ``W`` is
+    ``(n_out, n_in, kernel_size, 1)``.
     """
 
     positional = ("n_out", "kernel_size")
@@ -215,7 +217,7 @@ class Convolution1DLayer(_Convolution, tag="convolution1d"):
         return InputTypeRecurrent(size=self.n_out, timesteps=steps)
 
     def forward_mask(self, mask: Array | None, step: Step) -> Array | None:
-        """Return 1 where the window met a time step that counts; see ``Window.reduced_mask``."""
+        """Return a mask that is 1 where the window covers an unmasked time step; see ``Window.reduced_mask``."""
         return None if mask is None else time_window(self, len(mask)).reduced_mask(mask)
 
     def forward(self, params: Params, x: Array, step: Step) -> LayerOutput:

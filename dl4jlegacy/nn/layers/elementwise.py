@@ -49,7 +49,7 @@ class ActivationLayer(ParameterlessLayer, tag="activation"):
 
 
 def _last(x: Array, name: str) -> Array:
-    """Return ``x`` with what a softmax goes over as the last axis; other activations do not care."""
+    """Return ``x`` with the axis that softmax sums over moved last; other activations need no particular axis order."""
     if name != "softmax" or x.ndim != 5:
         return x
     xp = get_array_module(x)
@@ -65,7 +65,7 @@ def _back(x: Array, name: str, dimensions: int) -> Array:
 
 
 class DropoutLayer(ParameterlessLayer, tag="dropout"):
-    """Drop-out alone: ``drop_out`` is the probability with which a value is retained."""
+    """A layer that only applies drop-out: ``drop_out`` is the probability that a value is retained."""
 
     consumes = _ANY
 
@@ -79,7 +79,7 @@ class DropoutLayer(ParameterlessLayer, tag="dropout"):
 
 
 class ZeroPaddingLayer(ParameterlessLayer, tag="zero_padding"):
-    """Puts zeros around images: ``padding`` is (top, bottom, left, right)."""
+    """Adds zeros around images: ``padding`` is (top, bottom, left, right)."""
 
     positional = ("padding",)
     repeated: ClassVar[Mapping[str, int]] = {"padding": 4}
@@ -114,7 +114,7 @@ class ZeroPaddingLayer(ParameterlessLayer, tag="zero_padding"):
 
 
 class ZeroPadding1DLayer(ParameterlessLayer, tag="zero_padding1d"):
-    """Puts time steps of zeros around sequences: ``padding`` is (before, after)."""
+    """Adds time steps of zeros before and after sequences: ``padding`` is (before, after)."""
 
     positional = ("padding",)
     repeated: ClassVar[Mapping[str, int]] = {"padding": 2}
@@ -133,7 +133,7 @@ class ZeroPadding1DLayer(ParameterlessLayer, tag="zero_padding1d"):
         return msgspec.structs.replace(given, timesteps=steps)
 
     def forward_mask(self, mask: Array | None, step: Step) -> Array | None:
-        """Return the mask with the padding as time steps that count, as in DL4J."""
+        """Return the mask; padded time steps are not masked, as in DL4J."""
         if mask is None:
             return None
         return self._padded(mask, 1)
@@ -148,7 +148,7 @@ class ZeroPadding1DLayer(ParameterlessLayer, tag="zero_padding1d"):
         return self._padded(self.drop(x, step), 0), backward
 
     def _padded(self, x: Array, fill: int) -> Array:
-        """Return ``x (time steps, ...)`` with ``fill`` before and behind."""
+        """Return ``x (time steps, ...)`` with ``fill`` before and after it."""
         before, after = self.padding
         padded: Array = get_array_module(x).empty((before + len(x) + after, *x.shape[1:]), x.dtype)
         padded[:before] = fill

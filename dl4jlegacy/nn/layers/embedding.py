@@ -1,4 +1,4 @@
-"""EmbeddingLayer: one vector for every class index, equal to a dense layer on one-hot rows.
+"""EmbeddingLayer: one vector for every class index, equivalent to a dense layer on one-hot rows.
 
 Legacy: ``org.deeplearning4j.nn.layers.feedforward.embedding.EmbeddingLayer``.
 """
@@ -21,18 +21,18 @@ __all__ = ["EmbeddingLayer"]
 class EmbeddingLayer(FeedForwardLayer, tag="embedding"):
     """``y = activation(W[index] + b)``: the input is one column of class indices, 0 to ``n_in - 1``.
 
-    It belongs at the beginning of a network: indices have no gradient. Sequences of indices come as
+    It must be the first layer of a network, since indices have no gradient. Sequences of indices have the shape
     ``(examples, 1, time steps)``, with ``InputType.recurrent(1)``.
     """
 
     positional = ("n_in", "n_out")
 
     def input_size(self) -> int:
-        """Return 1: an index."""
+        """Return 1: the input is one index."""
         return 1
 
     def with_input(self, given: AnyInputType) -> Self:
-        """Return the layer as it is; raise ``ShapeError`` if a size is open or more than an index comes in."""
+        """Return the layer unchanged; raise ``ShapeError`` if a size is open or the input is more than one index."""
         if given.n_in != 1:
             raise ShapeError(f"takes one column of class indices, what comes in is {given}; a DenseLayer takes vectors")
         if self.n_in < 1:
@@ -45,8 +45,8 @@ class EmbeddingLayer(FeedForwardLayer, tag="embedding"):
         """Return ``y (examples, n_out)`` for ``x (examples, 1)``, and the backward pass.
 
         Raises:
-            DataError: a number that is no index; names it and its row. On a GPU, where looking at it would wait for
-                the device, its vector is no number instead, so that neither is the score.
+            DataError: a number is not a class index; the message names the number and its row. On a GPU a check would
+                have to wait for the device, so there the output of that row is NaN, and with it the score.
         """
         index, wrong = self._indices(x)
         z = step.buffer("y", (len(x), self.n_out), x)
@@ -63,7 +63,7 @@ class EmbeddingLayer(FeedForwardLayer, tag="embedding"):
         return y, backward
 
     def _indices(self, x: Array) -> tuple[Array, Array | None]:
-        """Return the class indices, and on a GPU which of them are none (and stand for class 0)."""
+        """Return the class indices, and on a GPU a mask of the invalid ones (class 0 stands in for them)."""
         xp, column = get_array_module(x), x.reshape(-1)
         wrong = ~((column >= 0) & (column < self.n_in) & (column == xp.floor(column)))
         if is_on_device(wrong):

@@ -1,8 +1,8 @@
 """Base of all layers: the inherited fields, and ``y = activation(x W + b)`` with its backward pass.
 
-A layer is a frozen struct that is both configuration and behaviour; nothing is stored on it. A field that is ``None``
-(a size that is 0) is filled by ``MultiLayerConfiguration.resolved()``; only resolved layers compute. The parameters
-are views into the network's flat vector: ``W`` of shape ``(n_in, n_out)`` lies there column by column, as in DL4J.
+A layer is a frozen struct with both the configuration and the behaviour; it has no mutable state. A field that is
+``None`` (or a size that is 0) is filled in by ``MultiLayerConfiguration.resolved()``; only resolved layers compute.
+The parameters are views into the network's flat vector, in which ``W (n_in, n_out)`` lies column by column, as in DL4J.
 """
 
 from __future__ import annotations
@@ -47,25 +47,26 @@ PARAMETER_FIELDS = (
     "gradient_normalization",
     "gradient_normalization_threshold",
 )
-"""Fields that mean nothing to a layer without parameters."""
+"""Fields without a meaning for a layer without parameters."""
 
 Params = Mapping[str, Array]
 """Parameters (or gradients) of one layer by name: ``W (n_in, n_out)``, ``b (n_out,)``, ``vb (n_in,)``."""
 
 Backward = Callable[[Array, Params, bool], "Array | None"]
-"""``backward(dy, grads, need_dx) -> dx``: consumes ``dy``, writes ``grads``, returns ``dx`` only if it is needed."""
+"""``backward(dy, grads, need_dx) -> dx``: overwrites ``dy``, writes ``grads``, returns ``dx`` only if ``need_dx``."""
 
 LayerOutput = tuple[Array, Backward]
 """The output of a layer, and its backward pass."""
 
 ParamShapes = tuple[tuple[str, tuple[int, ...]], ...]
-"""Name and shape of every parameter of a layer, in the order in which they lie in the flat vector."""
+"""Name and shape of every parameter of a layer, in the order of the flat vector."""
 
 
 def sample_activation(function: Activation, z: Array, step: Step, like: Array | None = None) -> Array:
-    """Return the activation of ``z`` in training; a randomised one draws numbers.
+    """Return the activation of ``z`` in training; a randomised activation draws random numbers.
 
-    ``like`` is ``z`` as it lies inside the network, where that is of another shape: images' numbers depend on it.
+    ``like`` is ``z`` in its layout inside the network, if that has another shape: the random numbers of images depend
+    on the layout.
     """
     if function.sample is None:
         return function.forward(z)
@@ -75,7 +76,7 @@ def sample_activation(function: Activation, z: Array, step: Step, like: Array | 
 def activate(z: Array, b: Array, name: str, step: Step) -> tuple[Array, Callable[[Array, Array], Array]]:
     """Return ``y = f(z + b)`` and ``to_dz(dy, gb) -> dz``, which also writes ``gb = dz.sum(axis=0)``.
 
-    ``z`` and ``dy`` are consumed. Activations with a fused kernel need no extra memory; the others keep ``z``.
+    ``z`` and ``dy`` are overwritten. Activations with a fused kernel need no extra memory; the others keep ``z``.
     """
     kernels = step.kernels
     if name in FUSED_ACTIVATIONS:
@@ -101,20 +102,20 @@ def activate(z: Array, b: Array, name: str, step: Step) -> tuple[Array, Callable
 class FeedForwardLayer(Tagged, omit_defaults=True):
     """Fields shared by all layers; ``None`` (0 for a size) means: inherit, or infer from the neighbouring layer.
 
-    ``drop_out`` is the probability with which an input is *retained* (inverted drop-out; 0 switches it off). A
-    ``frozen`` layer works as if not training, and its parameters never change.
+    ``drop_out`` is the probability that an input is *retained* (inverted drop-out; 0 switches it off). A ``frozen``
+    layer always works as in prediction, and its parameters never change.
     Legacy: ``org.deeplearning4j.nn.conf.layers.FeedForwardLayer``.
     """
 
     positional: ClassVar[tuple[str, ...]] = ("n_out", "activation")
     repeated: ClassVar[Mapping[str, int]] = {}
-    pretrains: ClassVar[bool] = False  # whether pretrain_gradient exists
-    consumes: ClassVar[tuple[str, ...]] = ("feed_forward",)  # kinds of input that forward takes, the preferred first
-    weights: ClassVar[frozenset[str]] = frozenset({"W"})  # parameters that l1 and l2 apply to; to others l1_bias ...
+    pretrains: ClassVar[bool] = False  # whether the layer has pretrain_gradient
+    consumes: ClassVar[tuple[str, ...]] = ("feed_forward",)  # input kinds that forward accepts, preferred first
+    weights: ClassVar[frozenset[str]] = frozenset({"W"})  # regularized by l1 and l2; others: l1_bias, l2_bias
     states: ClassVar[frozenset[str]] = frozenset()  # parameters that take no gradient step, see ParamSpan.is_state
-    c_ordered: ClassVar[frozenset[str]] = frozenset()  # matrices that lie row by row
-    needs_whole: ClassVar[bool] = False  # whether it needs whole sequences, and cannot run time step by time step
-    unused: ClassVar[tuple[str, ...]] = ()  # fields that mean nothing for this kind: refused, and not inherited
+    c_ordered: ClassVar[frozenset[str]] = frozenset()  # matrices stored row by row
+    needs_whole: ClassVar[bool] = False  # whether it needs whole sequences, and cannot run step by step
+    unused: ClassVar[tuple[str, ...]] = ()  # meaningless fields for this kind: an error if set, and not inherited
 
     name: str | None = None
     n_in: int = 0
@@ -148,7 +149,7 @@ class FeedForwardLayer(Tagged, omit_defaults=True):
         return f"{kind} {self.name!r}" if self.name else kind
 
     def input_size(self) -> int:
-        """Return the size of the input if the layer itself determines it, else 0."""
+        """Return the size of the input if the layer itself determines that size, else 0."""
         return self.n_in
 
     def with_input(self, given: AnyInputType) -> Self:
@@ -165,7 +166,7 @@ class FeedForwardLayer(Tagged, omit_defaults=True):
         return layer
 
     def outputs_of(self, columns: int) -> int:
-        """Return how many outputs it has as the last layer of a network that learns so many columns of labels."""
+        """Return the number of outputs of this layer at the end of a network whose labels have ``columns`` columns."""
         return columns
 
     def output_type(self, given: AnyInputType) -> AnyInputType:
@@ -178,11 +179,11 @@ class FeedForwardLayer(Tagged, omit_defaults=True):
         return mask
 
     def param_shapes(self) -> ParamShapes:
-        """Return name and shape of every parameter, in the order in which they lie in the flat vector."""
+        """Return name and shape of every parameter, in the order of the flat vector."""
         return (("W", (self.n_in, self.n_out)), ("b", (self.n_out,)))
 
     def is_pretrain_param(self, name: str) -> bool:
-        """Return whether only pretraining changes a parameter."""
+        """Return whether only pretraining changes the parameter ``name``."""
         return name == "vb"
 
     def init_params(self, params: Params, stream: Stream) -> None:
@@ -196,7 +197,7 @@ class FeedForwardLayer(Tagged, omit_defaults=True):
         return self.activation or "sigmoid"
 
     def drop(self, x: Array, step: Step) -> Array:
-        """Return ``x`` after inverted drop-out: ``x`` itself when not training or without drop-out."""
+        """Return ``x`` after inverted drop-out; in prediction, or without drop-out, ``x`` itself."""
         if not (step.train and self.drop_out):
             return x
         dropped = step.buffer("dropped", x.shape, x)
@@ -204,7 +205,7 @@ class FeedForwardLayer(Tagged, omit_defaults=True):
         return dropped
 
     def drop_backward(self, dx: Array, step: Step) -> Array:
-        """Return ``dx`` behind the drop-out of the layer's input, in place."""
+        """Apply the backward pass of the input's drop-out to ``dx``, in place, and return it."""
         if step.train and self.drop_out:
             step.kernels.dropout_backward(dx, self.drop_out, step.key("dropout"))
         return dx
@@ -219,7 +220,7 @@ class FeedForwardLayer(Tagged, omit_defaults=True):
         self, params: Params, x: Array, dz: Array, grads: Params, step: Step, *, need_dx: bool
     ) -> Array | None:
         """Write ``grads["W"] = x^T dz``; return ``dz W^T`` (through the drop-out of ``x``) if ``need_dx``."""
-        step.kernels.matmul(dz.T, x, grads["W"].T)  # that view is C-contiguous: written into directly
+        step.kernels.matmul(dz.T, x, grads["W"].T)  # a C-contiguous view: the product is written directly into it
         if not need_dx:
             return None
         dx = step.buffer("dx", x.shape, x)

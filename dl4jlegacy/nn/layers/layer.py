@@ -1,6 +1,6 @@
-"""The layers of a network, and ``Layer``: the union of all of them, told apart by ``type`` in JSON.
+"""All layers of a network, and ``Layer``: the union of their classes, which JSON distinguishes by ``type``.
 
-The dense layer is here; every other kind, or family of kinds, has a module of its own.
+This module defines the dense layer; every other kind, or family of kinds, has a module of its own.
 """
 
 from __future__ import annotations
@@ -89,11 +89,11 @@ Layer = (
 )
 
 PretrainLayer = RBM | AutoEncoder | VariationalAutoencoder
-"""Layers that can train themselves, without labels."""
+"""Layers that can be pretrained without labels."""
 
 
 def FrozenLayer(layer: Layer) -> Layer:  # noqa: N802  # a class in DL4J
-    """Return ``layer`` frozen: it works as if not training and never changes.
+    """Return ``layer`` frozen: the layer always works as in prediction, and its parameters never change.
 
     Legacy: ``org.deeplearning4j.nn.conf.layers.misc.FrozenLayer``.
     """

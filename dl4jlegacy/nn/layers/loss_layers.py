@@ -21,7 +21,7 @@ __all__ = ["CenterLossOutputLayer", "LossLayer"]
 
 
 class LossLayer(BaseOutputLayer, tag="loss"):
-    """The loss of ``activation(x)``; no parameters."""
+    """A loss on ``activation(x)``, without parameters."""
 
     positional = ("loss",)
     unused = PARAMETER_FIELDS
@@ -33,7 +33,7 @@ class LossLayer(BaseOutputLayer, tag="loss"):
         return super(LossLayer, msgspec.structs.replace(self, n_out=given.n_in)).with_input(given)
 
     def param_shapes(self) -> ParamShapes:
-        """Return nothing."""
+        """Return (): the layer has no parameters."""
         return ()
 
     def init_params(self, params: Params, stream: Stream) -> None:
@@ -60,7 +60,7 @@ class LossLayer(BaseOutputLayer, tag="loss"):
     ) -> tuple[Scalar, Array | None]:
         """See ``BaseOutputLayer``."""
         z = self.linear(params, self.drop(x, step), step)
-        zeros = self._zeros(x)  # a bias, and then its gradient, which nobody asks for
+        zeros = self._zeros(x)  # a bias and the array for its gradient, which is not used
         score, dz = self.score_gradient(z, zeros, labels, zeros, step, scale=scale)
         return score, self.drop_backward(dz, step) if need_dx else None
 
@@ -70,10 +70,10 @@ class LossLayer(BaseOutputLayer, tag="loss"):
 
 
 class CenterLossOutputLayer(OutputLayer, tag="center_loss_output"):
-    """An output layer that also draws the features of a class together: loss ``+ lambda / 2 |x - center|^2``.
+    """An output layer that also pulls the features of a class together: loss ``+ lambda / 2 |x - center|^2``.
 
-    Source: Wen, Zhang, Li, Qiao 2016. The centers ``(n_out, n_in)`` are no parameters of the loss but follow the
-    features of their class: ``center -= alpha sum(center - x) / (1 + examples of the class)``.
+    Source: Wen, Zhang, Li, Qiao 2016. The centers ``(n_out, n_in)`` are not trained by the loss gradient. They follow
+    the features of their class: ``center -= alpha sum(center - x) / (1 + examples of the class)``.
     """
 
     states = frozenset({"centers"})
@@ -92,18 +92,18 @@ class CenterLossOutputLayer(OutputLayer, tag="center_loss_output"):
             )
 
     def param_shapes(self) -> ParamShapes:
-        """Return those of a dense layer, then ``centers (n_out, n_in)``."""
+        """Return the shapes of a dense layer's parameters, then ``centers (n_out, n_in)``."""
         return (*super().param_shapes(), ("centers", (self.n_out, self.n_in)))
 
     def init_params(self, params: Params, stream: Stream) -> None:
-        """Fill ``params``; centers begin at 0."""
+        """Fill ``params``; centers start at 0."""
         super().init_params(params, stream)
         params["centers"][...] = 0
 
     def loss_gradient(
         self, params: Params, x: Array, labels: Array, grads: Params, step: Step, *, scale: float, need_dx: bool
     ) -> tuple[Scalar, Array | None]:
-        """See ``BaseOutputLayer``; the gradient of ``centers`` is the step they take."""
+        """See ``BaseOutputLayer``; the gradient of ``centers`` is the step of the centers."""
         xp, mask, centers, kernels = get_array_module(x), step.labels_mask, params["centers"], step.kernels
         weight = xp.ones(len(x), x.dtype) if mask is None else mask.reshape(len(x), -1)[:, 0]
         own = step.buffer("own centers", x.shape, x)

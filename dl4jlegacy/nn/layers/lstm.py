@@ -1,9 +1,9 @@
 """LSTM and GravesLSTM: recurrent layers over sequences ``(time steps, examples, n)``.
 
-Weights of all four gates lie side by side, columns ``[i f o g]`` in DL4J's words: ``i`` is the block's input (the
-layer's activation), ``f`` the forget gate, ``o`` the output gate and ``g`` the input gate (gate activation).
-``GravesLSTM`` has peepholes, the last three columns of ``RW``: to ``f``, ``o`` and ``g``. The formulas stand in
-``Kernels.lstm_forward``. Legacy: ``org.deeplearning4j.nn.layers.recurrent.LSTMHelpers``.
+The weights of all four gates lie side by side, with columns ``[i f o g]`` in DL4J's names: ``i`` is the block's input
+(with the layer's activation), ``f`` the forget gate, ``o`` the output gate and ``g`` the input gate (with the gate
+activation). ``GravesLSTM`` has peepholes to ``f``, ``o`` and ``g``: the last three columns of ``RW``. The formulas are
+in ``Kernels.lstm_forward``. Legacy: ``org.deeplearning4j.nn.layers.recurrent.LSTMHelpers``.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from dl4jlegacy.nn.optimization.weights import fill_weights
 __all__ = ["GATES", "LSTM", "GravesLSTM"]
 
 GATES = ("sigmoid", "hardsigmoid")
-"""Activations of gates."""
+"""Activations that gates can have."""
 
 
 class LSTM(FeedForwardLayer, tag="lstm"):
     """Long short-term memory without peepholes; ``n_out`` units.
 
-    ``forget_gate_bias_init`` is the first bias of the forget gates, ``bias_init`` that of the others. Drop-out acts on
-    the layer's input. Where a mask is 0, outputs and memory cells are 0 too, as in DL4J.
+    ``forget_gate_bias_init`` is the initial bias of the forget gates, ``bias_init`` that of the other gates. Drop-out
+    acts on the layer's input. Where a mask is 0, outputs and memory cells are 0 too, as in DL4J.
     """
 
     consumes = ("recurrent",)
     weights = frozenset({"W", "RW"})
-    peepholes: ClassVar[int] = 0  # columns of RW behind those of the gates
+    peepholes: ClassVar[int] = 0  # columns of RW after those of the gates
 
     forget_gate_bias_init: float = 1.0
     gate_activation: str = "sigmoid"
@@ -47,7 +47,7 @@ class LSTM(FeedForwardLayer, tag="lstm"):
         self.resolve("gate_activation", GATES, "activation")
 
     def output_type(self, given: AnyInputType) -> AnyInputType:
-        """Return sequences of ``n_out`` values, as long as those that come in."""
+        """Return sequences of ``n_out`` values, as long as the input."""
         return InputTypeRecurrent(size=self.n_out, timesteps=getattr(given, "timesteps", 0))
 
     def param_shapes(self) -> ParamShapes:
@@ -92,7 +92,7 @@ class LSTM(FeedForwardLayer, tag="lstm"):
         return h[1:], backward
 
     def _cells(self, step: Step) -> tuple[Callable[..., None], Callable[..., None]]:
-        """Return the forward and backward pass over time: fused kernels if they know the activations."""
+        """Return the forward and backward functions over time: fused kernels if these have the activations."""
         if self.forward_activation() == "tanh" and self.gate_activation == "sigmoid":
             return step.kernels.lstm_forward, step.kernels.lstm_backward
         cell, cell_back = general_cells(self.forward_activation(), self.gate_activation)
@@ -107,7 +107,7 @@ class LSTM(FeedForwardLayer, tag="lstm"):
         if not self.peepholes:
             return
         steps, n = len(dz), self.n_out
-        for row, gate, late in ((0, 1, 0), (1, 2, 1), (2, 3, 0)):  # f and g look at the old cell, o at the new one
+        for row, gate, late in ((0, 1, 0), (1, 2, 1), (2, 3, 0)):  # f and g see the old cell, o sees the new one
             part = dz[:, :, gate * n : (gate + 1) * n] * c[late : steps + late]
             step.kernels.column_sums(part.reshape(-1, n), gradient[row])
 
@@ -147,7 +147,7 @@ def save_state(step: Step, buffers: dict[str, Array]) -> None:
 
 
 def general_cells(activation: str, gate: str) -> tuple[Callable[..., None], Callable[..., None]]:
-    """Return one time step forward and backward for any activations; the two share intermediate values.
+    """Return functions for one time step forward and backward, for any activations; both share intermediate values.
 
     Arguments are in the order of the cells of ``kernels.numpy.recurrent``; backward steps must come in reverse order.
     """

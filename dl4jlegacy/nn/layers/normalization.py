@@ -22,12 +22,12 @@ __all__ = ["BatchNormalization", "LocalResponseNormalization"]
 
 
 class BatchNormalization(FeedForwardLayer, tag="batch_normalization"):
-    """``y = gamma (x - mean) / sqrt(var + eps) + beta``, feature by feature, or channel by channel of images.
+    """``y = gamma (x - mean) / sqrt(var + eps) + beta``, for every feature, or for every channel of images.
 
-    Source: Ioffe and Szegedy 2015. In training mean and variance are the batch's; the running ones, with which the
-    network is used, are parameters that take no gradient step: ``mean += (1 - decay) (batch mean - mean)``. Without
-    ``is_minibatch`` (the whole data set is one batch) they become the batch's own. With ``lock_gamma_beta`` gamma and
-    beta are the constants ``gamma`` and ``beta``, otherwise they begin there.
+    Source: Ioffe and Szegedy 2015. Training uses mean and variance of the batch. Prediction uses the running mean and
+    variance, which are parameters without a gradient step: ``mean += (1 - decay) (batch mean - mean)``. Without
+    ``is_minibatch`` (the whole data set is one batch) the running values are set to those of the batch. With
+    ``lock_gamma_beta`` gamma and beta are the constants ``gamma`` and ``beta``; otherwise these are the initial values.
     """
 
     positional = ()
@@ -65,7 +65,7 @@ class BatchNormalization(FeedForwardLayer, tag="batch_normalization"):
         return super(BatchNormalization, msgspec.structs.replace(self, n_out=given.n_in)).with_input(given)
 
     def output_type(self, given: AnyInputType) -> AnyInputType:
-        """Return ``given``."""
+        """Return ``given``: the output has the type of the input."""
         return given
 
     def param_shapes(self) -> ParamShapes:
@@ -74,13 +74,13 @@ class BatchNormalization(FeedForwardLayer, tag="batch_normalization"):
         return tuple((name, (self.n_in,)) for name in names)
 
     def init_params(self, params: Params, stream: Stream) -> None:
-        """Fill ``params``: nothing is drawn."""
+        """Fill ``params`` with constants; no random numbers are drawn."""
         values = {"gamma": self.gamma, "beta": self.beta, "mean": 0.0, "var": 1.0}
         for name, param in params.items():
             param[...] = values[name]
 
     def forward(self, params: Params, x: Array, step: Step) -> LayerOutput:
-        """Return ``y`` as ``x`` lies and the backward pass."""
+        """Return ``y`` in the layout of ``x``, and the backward pass."""
         xp, axis = get_array_module(x), _Channels(x, step.rows)
         mean, var = axis.moments(x) if step.train else (params["mean"], params["var"])
         scale = 1 / xp.sqrt(var + x.dtype.type(self.eps))
@@ -114,7 +114,7 @@ class BatchNormalization(FeedForwardLayer, tag="batch_normalization"):
 
 
 class _Channels:
-    """Sums of every channel of rows ``(n, channels)`` or of tiles, without the lanes that no image fills."""
+    """Sums over each channel of rows ``(n, channels)`` or of tiles, without unused lanes."""
 
     def __init__(self, x: Array, rows: int) -> None:
         self._is_tiled = x.ndim == 5
@@ -122,7 +122,7 @@ class _Channels:
         self.count = x.dtype.type(rows * x.shape[2] * x.shape[3] if self._is_tiled else len(x))
 
     def spread(self, vector: Array) -> Array:
-        """Return one value a channel, shaped so that it meets ``x``."""
+        """Return one value per channel, shaped to broadcast against ``x``."""
         return vector[:, None, None, None] if self._is_tiled else vector
 
     def sums(self, x: Array) -> Array:
@@ -140,7 +140,7 @@ class _Channels:
         return mean, self.sums(away * away) / self.count
 
     def clear_unused(self, x: Array) -> None:
-        """Write zeros to the lanes that no image fills."""
+        """Write zeros to the unused lanes."""
         if self._is_tiled:
             x[-1, ..., self._last :] = 0
 
@@ -170,7 +170,7 @@ class LocalResponseNormalization(ParameterlessLayer, tag="local_response_normali
             )
 
     def forward(self, params: Params, x: Array, step: Step) -> LayerOutput:
-        """Return ``y`` as ``x`` lies and the backward pass."""
+        """Return ``y`` in the layout of ``x``, and the backward pass."""
         x, reach = self.drop(x, step), self.n // 2
         y, below, factor = (step.buffer(name, x.shape, x) for name in ("y", "below", "factor"))
         step.kernels.response_forward(x, y, below, factor, reach, self.k, self.alpha, self.beta)

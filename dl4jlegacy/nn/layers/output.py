@@ -21,7 +21,7 @@ _CROSS_ENTROPY = ("mcxent", "negativeloglikelihood", "sparse_mcxent")
 class BaseOutputLayer(FeedForwardLayer):
     """A layer with a loss, which can only be the last one.
 
-    ``loss_weights`` weighs the outputs in the loss, one value for each.
+    ``loss_weights`` are factors of the outputs in the loss, one for each output.
     """
 
     loss: str = "mcxent"
@@ -34,31 +34,31 @@ class BaseOutputLayer(FeedForwardLayer):
             raise ConfError(f"{self.title()}: {len(self.loss_weights)} loss_weights for {self.n_out} outputs")
 
     def takes_indices(self) -> bool:
-        """Return whether labels are class indices ``(examples, 1)`` rather than one column for each output."""
+        """Return whether labels are class indices ``(examples, 1)`` instead of one column per output."""
         return LOSSES[self.loss].indices
 
     def outputs_of(self, columns: int) -> int:
-        """Return the outputs of a layer that learns so many columns of labels: all that it has from class indices."""
+        """Return the number of outputs for ``columns`` label columns; for class indices, the layer's ``n_out``."""
         return self.n_out if self.takes_indices() and columns == 1 and self.n_out else columns
 
     def label_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of the labels that belong to features of ``shape``, both as outside the network."""
+        """Return the shape of the labels for features of ``shape``, both in the layout outside the network."""
         return (shape[0], 1 if self.takes_indices() else self.n_out)
 
     def check_label_shape(self, labels: Array, shape: tuple[int, ...], title: str) -> None:
-        """Raise ``ShapeError`` unless labels belong to features of ``shape``; ``title`` names the layer.
+        """Raise ``ShapeError`` unless the shape of the labels fits features of ``shape``; ``title`` names the layer.
 
-        Instead of class indices they may have a column for each output, as other losses take them.
+        A layer that accepts class indices also accepts labels with one column per output.
         """
         wanted = self.label_shape(shape)
         if labels.shape not in (wanted, (wanted[0], self.n_out, *wanted[2:])):
             raise ShapeError(f"labels have shape {labels.shape}, {title} has n_out={self.n_out} and wants {wanted}")
 
     def targets(self, labels: Array, y: Array) -> Array:
-        """Return labels in the shape of the outputs ``y``, both as outside the network: class indices as one-hot.
+        """Return labels in the shape of the outputs ``y``, both as outside the network; class indices become one-hot.
 
         Raises:
-            ShapeError: they do not belong together. DataError: a class index is none of the outputs.
+            ShapeError: the shapes of labels and outputs do not fit. DataError: a class index is not one of the outputs.
         """
         return LOSSES[self.loss].targets(labels, y)
 
@@ -76,8 +76,8 @@ class BaseOutputLayer(FeedForwardLayer):
     ) -> tuple[Scalar, Array | None]:
         """Run the layer forward and back: write ``grads``, return the summed loss and ``dx``.
 
-        All gradients are those of ``scale * loss``; ``scale = 1 / examples`` gives the mean. ``labels`` lie as inside
-        the network, ``step.labels_mask`` leaves labels out.
+        All gradients are those of ``scale * loss``; ``scale = 1 / examples`` gives the mean. ``labels`` are in the
+        layout inside the network; ``step.labels_mask`` excludes labels.
         """
         dropped = self.drop(x, step)
         z = self.linear(params, dropped, step)
@@ -87,7 +87,7 @@ class BaseOutputLayer(FeedForwardLayer):
     def score_gradient(
         self, z: Array, b: Array, labels: Array, gb: Array, step: Step, *, scale: float
     ) -> tuple[Scalar, Array]:
-        """Return the summed loss of ``f(z + b)`` and ``dz``, all ``(rows, n_out)``; write ``gb``; ``z`` is consumed."""
+        """Return the summed loss of ``f(z + b)`` and ``dz``, all ``(rows, n_out)``; write ``gb``, overwrite ``z``."""
         name, loss = self.forward_activation(), LOSSES[self.loss]
         if name == "softmax" and self.loss in _CROSS_ENTROPY and self.loss_weights is None and step.labels_mask is None:
             return self._softmax_cross_entropy(z, b, loss.targets(labels, z), gb, step, scale=scale)
@@ -122,7 +122,7 @@ def _scale(dz: Array, scale: float, gb: Array, step: Step) -> None:
 
 
 def _factors(weights: Array | None, mask: Array | None, rows: int) -> Array | None:
-    """Return what each output's loss counts for, by ``loss_weights (n_out,)`` and the mask of the labels."""
+    """Return the factor of each output's loss, from ``loss_weights (n_out,)`` and the mask of the labels."""
     if mask is None:
         return weights
     own: Array = mask.reshape(rows, -1)

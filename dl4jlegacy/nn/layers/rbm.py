@@ -33,8 +33,8 @@ UNITS = {
 class RBM(FeedForwardLayer, tag="rbm"):
     """Restricted Boltzmann machine with ``n_in`` visible and ``n_out`` hidden units, trained by CD-``k``.
 
-    Its output is the mean of the hidden units, so the inherited ``activation`` is not used: ``hidden_unit`` decides.
-    ``sparsity`` > 0 is the wanted mean of every hidden unit: the hidden biases then only follow that goal (legacy).
+    The output is the mean of the hidden units, so ``hidden_unit`` decides and the inherited ``activation`` is not used.
+    ``sparsity`` > 0 is the target mean of every hidden unit; the hidden biases then follow only this target (legacy).
     Drop-out acts in fine-tuning, not in pretraining. ``pretrain_learning_rate`` replaces the updater's base rate there.
     """
 
@@ -58,7 +58,7 @@ class RBM(FeedForwardLayer, tag="rbm"):
         self.resolve("loss", LOSSES)
 
     def param_shapes(self) -> ParamShapes:
-        """Return those of a dense layer, then ``vb (n_in,)``, the visible bias."""
+        """Return the shapes of a dense layer's parameters, then ``vb (n_in,)``, the visible bias."""
         return (*super().param_shapes(), ("vb", (self.n_in,)))
 
     def init_params(self, params: Params, stream: Stream) -> None:
@@ -67,18 +67,18 @@ class RBM(FeedForwardLayer, tag="rbm"):
         params["vb"][...] = self.visible_bias_init
 
     def forward_activation(self) -> str:
-        """Return the activation that gives the hidden units' mean."""
+        """Return the activation that gives the mean of the hidden units."""
         return UNITS[self.hidden_unit]
 
     def pretrain_gradient(self, params: Params, x: Array, grads: Params, step: Step, *, scale: float) -> Scalar:
         """Write the CD-k gradient of ``x (examples, n_in)`` times ``scale``; return the mean reconstruction loss.
 
-        The gradient points uphill in the loss, so that ``params -= learning_rate * gradient`` descends. The loss is
-        that of the batch's first examples (``mean_score``): it is for listeners only, and logarithms are slow.
+        The gradient points uphill in the loss, so that ``params -= learning_rate * gradient`` descends. The loss is the
+        mean over the batch's first examples (``mean_score``): only listeners use it, and logarithms are slow.
         """
         m = x.shape[0]
         visible = step.buffer("visible", (2 * m, self.n_in), x)  # data above, reconstruction below:
-        hidden = step.buffer("hidden", (2 * m, self.n_out), x)  # both phases' gradient is then one product
+        hidden = step.buffer("hidden", (2 * m, self.n_out), x)  # the gradient of both phases is then one product
         reconstruction = self._chain(params, x, visible[m:], hidden, step)
         score = mean_score(self.loss, x, reconstruction, UNITS[self.visible_unit], step.kernels)
         if self.sparsity:
@@ -90,20 +90,20 @@ class RBM(FeedForwardLayer, tag="rbm"):
     def _bias_gradients(
         self, x: Array, reconstruction: Array, kept: Array, hidden: Array, grads: Params, *, step: Step, scale: float
     ) -> None:
-        """Write the biases' gradients; ``kept`` becomes ``x``, and ``hidden`` its share in the gradient of ``W``."""
+        """Write the biases' gradients; ``kept`` becomes ``x``, ``hidden`` its factor in the gradient of ``W``."""
         gb = grads["b"]
-        if self.sparsity:  # has been written already
+        if self.sparsity:  # was already written
             gb = step.buffer("hidden_sums", gb.shape, x)
         step.kernels.difference_sums(reconstruction, x, kept, grads["vb"], scale)
         step.kernels.signed_sums(hidden, len(x), gb, scale)
 
     def free_energy(self, params: Params, x: Array) -> Array:
-        """Return the free energy of every row of ``x``: ``(examples,)``; lower means more probable.
+        """Return the free energy of every row of ``x``, ``(examples,)``; lower means more probable.
 
-        Defined here for binary hidden units and binary or gaussian (unit variance) visible ones.
+        It is implemented for binary hidden units with binary or gaussian (unit variance) visible units.
 
         Raises:
-            ConfError: other units.
+            ConfError: the units are of other kinds.
         """
         if self.hidden_unit != "binary" or self.visible_unit not in ("binary", "gaussian"):
             raise ConfError(f"{self.title()}: no free energy for {self.visible_unit} and {self.hidden_unit} units")
@@ -115,23 +115,23 @@ class RBM(FeedForwardLayer, tag="rbm"):
         return energy
 
     def reconstruct(self, params: Params, x: Array, step: Step) -> Array:
-        """Return the mean visible units given the mean hidden units given ``x``; a work buffer."""
+        """Return the mean visible units given the mean hidden units given ``x``, in a work buffer."""
         hidden = self.linear(params, x, step)
         _mean(self.hidden_unit, hidden, params["b"], step)
         return self.decode(params, hidden, step)
 
     def decode(self, params: Params, hidden: Array, step: Step) -> Array:
-        """Return the mean visible units, ``(examples, n_in)``, given ``hidden (examples, n_out)``; a work buffer."""
+        """Return the mean visible units, ``(examples, n_in)``, given ``hidden (examples, n_out)``, in a work buffer."""
         visible = step.buffer("reconstruction", (len(hidden), self.n_in), hidden)
         step.kernels.matmul(hidden, params["W"].T, visible)
         _mean(self.visible_unit, visible, params["vb"], step)
         return visible
 
     def sample(self, params: Params, count: int, gibbs_steps: int, step: Step) -> Array:
-        """Return the mean visible units, ``(count, n_in)``, at the end of as many Gibbs chains; a work buffer.
+        """Return the mean visible units, ``(count, n_in)``, at the end of ``count`` Gibbs chains, in a work buffer.
 
-        A chain begins with hidden units drawn from their biases alone; of ``gibbs_steps`` (at least 1) steps each draws
-        the visible units, and the last one takes their mean. ``step`` says which random numbers.
+        A chain starts with hidden units drawn from their biases alone. Each of the ``gibbs_steps`` steps (at least 1)
+        draws the visible units; the last step takes their mean instead. ``step`` selects the random numbers.
         """
         W, b, vb = params["W"], params["b"], params["vb"]
         z, h = (step.buffer(name, (count, self.n_out), W) for name in ("hidden", "hidden_sample"))
@@ -150,7 +150,10 @@ class RBM(FeedForwardLayer, tag="rbm"):
         return reconstruction_scores(self.loss, x, self.reconstruct(params, x, step), UNITS[self.visible_unit])
 
     def _chain(self, params: Params, x: Array, v: Array, hidden: Array, step: Step) -> Array:
-        """Run the Gibbs chain from ``x``; fill ``hidden`` (both phases' means), ``v`` (samples); return v's means."""
+        """Run the Gibbs chain from ``x``; return the means of the visible units.
+
+        ``hidden`` is filled with the hidden means of both phases, ``v`` with samples of the visible units.
+        """
         W, b, matmul = params["W"], params["b"], step.kernels.matmul
         m = x.shape[0]
         data, fantasy = hidden[:m], hidden[m:]
@@ -194,7 +197,7 @@ def _sample(unit: str, z: Array, bias: Array, sample: Array, step: Step, *, key:
 
 
 def _sample_rectified(z: Array, bias: Array, sample: Array, step: Step, key: int) -> None:
-    """``max(0, z + N(0, sigmoid(z)))``, Nair and Hinton 2010, section 2; mean field ``max(0, z)``."""
+    """Draw ``max(0, z + N(0, sigmoid(z)))`` (Nair and Hinton 2010, section 2); the mean is ``max(0, z)``."""
     xp = get_array_module(z)
     z += bias
     step.kernels.gaussian(sample, key)

@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 _LOG_2_PI = 1.8378770664093453
-_CLIP = 1e-10  # a probability of 0 or 1 that rounding made must not cost an infinite loss
+_CLIP = 1e-10  # rounding can give a probability of 0 or 1, which must not cause an infinite loss
 
 
 class _Distribution(Tagged):
@@ -33,7 +33,7 @@ class _Distribution(Tagged):
         resolve_name(self, f"reconstruction distribution {self.title()}", "activation", ACTIVATIONS)
 
     def inputs(self, n: int) -> int:
-        """Return how many numbers describe data of ``n`` values."""
+        """Return the number of decoder outputs that describe data of ``n`` values."""
         return n
 
     def loss(self, x: Array, z: Array) -> tuple[Array, Array]:
@@ -56,7 +56,7 @@ class _Distribution(Tagged):
 
 
 class GaussianReconstructionDistribution(_Distribution, tag="gaussian"):
-    """Independent normals: the first half of the numbers are their means, the second the logarithms of variances."""
+    """Independent normals: the first half of the decoder's outputs are the means, the second half the log variances."""
 
     def inputs(self, n: int) -> int:
         """Return ``2 n``."""
@@ -78,7 +78,7 @@ class GaussianReconstructionDistribution(_Distribution, tag="gaussian"):
         return self._out(z)[:, : z.shape[1] // 2]
 
     def sample(self, z: Array, stream: Stream) -> Array:
-        """Return normals."""
+        """Return samples of the normals."""
         xp, out, n = get_array_module(z), self._out(z), z.shape[1] // 2
         noise = xp.asarray(draws.normal(stream.generator(), (len(z), n)), dtype=z.dtype)
         drawn: Array = out[:, :n] + noise * exp(0.5 * out[:, n:])
@@ -86,7 +86,7 @@ class GaussianReconstructionDistribution(_Distribution, tag="gaussian"):
 
 
 class BernoulliReconstructionDistribution(_Distribution, tag="bernoulli"):
-    """Independent coins with probabilities ``activation(z)``, for data between 0 and 1."""
+    """Independent Bernoulli variables with probabilities ``activation(z)``, for data between 0 and 1."""
 
     activation: str = "sigmoid"
 
@@ -117,7 +117,7 @@ class BernoulliReconstructionDistribution(_Distribution, tag="bernoulli"):
 
 
 class ExponentialReconstructionDistribution(_Distribution, tag="exponential"):
-    """Independent exponentials of rates ``exp(activation(z))``, for data that is not negative."""
+    """Independent exponentials with rates ``exp(activation(z))``, for data that is not negative."""
 
     def loss(self, x: Array, z: Array) -> tuple[Array, Array]:
         """Return ``sum(exp(g) x - g)`` and its gradient."""
@@ -127,12 +127,12 @@ class ExponentialReconstructionDistribution(_Distribution, tag="exponential"):
         return losses, self._back(weighted - 1, z, out)
 
     def mean(self, z: Array) -> Array:
-        """Return one over the rates."""
+        """Return the reciprocals of the rates."""
         mean: Array = exp(-self._out(z))
         return mean
 
     def sample(self, z: Array, stream: Stream) -> Array:
-        """Return exponentials."""
+        """Return samples of the exponentials."""
         drawn: Array = get_array_module(z).asarray(draws.exponential(stream.generator(), z.shape)) * self.mean(z)
         return drawn.astype(z.dtype, copy=False)
 

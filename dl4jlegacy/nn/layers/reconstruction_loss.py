@@ -1,8 +1,8 @@
-"""The reconstruction loss of pretrain layers: shared by the RBM and the autoencoder.
+"""The reconstruction loss of pretrain layers, shared by the RBM and the autoencoder.
 
-``reconstruction_crossentropy`` means here what it says: the Bernoulli cross-entropy for sigmoid reconstructions, and
-for other ones the squared error, so that the layer's error signal is ``z - x`` in either case. Legacy: the loss of
-that name is a Kullback-Leibler divergence for output layers, while its pretrain layers always used ``x - z``.
+Here ``reconstruction_crossentropy`` is the Bernoulli cross-entropy for sigmoid reconstructions, and the squared error
+for other reconstructions, so the layer's error signal is ``z - x`` in both cases. Legacy: the loss of that name is a
+Kullback-Leibler divergence for output layers, but DL4J's pretrain layers always used ``x - z``.
 """
 
 from __future__ import annotations
@@ -24,11 +24,14 @@ __all__ = [
 
 CANONICAL = "reconstruction_crossentropy"
 SCORED_ROWS = 16
-"""A pretraining step reports the loss of so many leading examples of its batch; scoring all costs a fifth of a step."""
+"""Number of leading examples whose loss a pretraining step reports; scoring the whole batch costs a fifth of a step."""
 
 
 def check_pretrain_rate(title: str, rate: float | None) -> None:
-    """Raise ``ConfError`` naming the layer if its pretraining cannot go on at that learning rate (None: no own one)."""
+    """Raise ``ConfError`` with the layer's title if pretraining cannot use the learning rate ``rate``.
+
+    None means that the layer has no learning rate of its own.
+    """
     if rate is not None and not (rate >= 0 and math.isfinite(rate)):
         raise ConfError(f"{title}: pretrain_learning_rate is {rate}; it must be a finite number, not negative")
 
@@ -44,7 +47,7 @@ def reconstruction_scores(loss: str, x: Array, z: Array, activation: str) -> Arr
 
 
 def mean_score(loss: str, x: Array, z: Array, activation: str, kernels: Kernels) -> Scalar:
-    """Return the mean loss of the first ``SCORED_ROWS`` examples; of the usual one a kernel makes the sum."""
+    """Return the mean loss of the first ``SCORED_ROWS`` examples; for the usual loss a kernel computes the sum."""
     x, z = x[:SCORED_ROWS], z[:SCORED_ROWS]
     if loss == CANONICAL and activation == "sigmoid":
         return kernels.binary_cross_entropy(z, x) / len(x)

@@ -1,6 +1,6 @@
 """RnnOutputLayer: a loss for every time step of a sequence.
 
-Legacy: ``org.deeplearning4j.nn.conf.layers.RnnOutputLayer``: the score of an example is the sum over its time steps.
+Legacy: ``org.deeplearning4j.nn.conf.layers.RnnOutputLayer``: an example's score is the sum over its time steps.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["RnnOutputLayer"]
 class RnnOutputLayer(BaseOutputLayer, tag="rnn_output"):
     """Dense output for every time step; labels ``(examples, n_out, time steps)``.
 
-    Without a mask of the labels that of the features counts.
+    Without a mask for the labels, the mask of the features applies.
     """
 
     consumes = ("recurrent",)
@@ -27,7 +27,7 @@ class RnnOutputLayer(BaseOutputLayer, tag="rnn_output"):
         return InputTypeRecurrent(size=self.n_out, timesteps=getattr(given, "timesteps", 0))
 
     def label_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of the labels that belong to features of ``shape``."""
+        """Return the shape of the labels for features of ``shape``."""
         return (shape[0], 1 if self.takes_indices() else self.n_out, shape[-1])
 
     def scores(self, labels: Array, y: Array, mask: Array | None = None) -> Array:

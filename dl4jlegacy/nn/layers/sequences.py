@@ -25,12 +25,12 @@ Segment = tuple[Array, Array, "Array | None", "Array | None"]
 def segments(
     conf: Any, x: Array, labels: Array, features_mask: Array | None, labels_mask: Array | None
 ) -> list[Segment]:
-    """Return the segments of a batch that are learned one by one: the batch itself unless ``conf`` truncates BPTT.
+    """Return the segments of a batch for truncated BPTT; without truncation in ``conf``, the batch itself.
 
-    Segments have ``tbptt_fwd_length`` time steps, the last one perhaps fewer.
+    Each segment is one update. Segments have ``tbptt_fwd_length`` time steps; the last one may have fewer.
 
     Raises:
-        ShapeError: features or labels that are no sequences of one length.
+        ShapeError: features or labels are not sequences, or differ in length.
     """
     if conf.backprop_type != "truncated_bptt":
         return [(x, labels, features_mask, labels_mask)]
@@ -54,13 +54,13 @@ def segments(
 
 
 def segment_count(conf: Any, x: Array) -> int:
-    """Return the number of segments into which ``segments`` cuts features."""
+    """Return the number of segments into which ``segments`` cuts features of the shape of ``x``."""
     truncates = conf.backprop_type == "truncated_bptt" and x.ndim == 3
     return -(-x.shape[2] // conf.tbptt_fwd_length) if truncates else 1
 
 
 def as_sequences(x: Array, given: AnyInputType) -> tuple[Array, bool]:
-    """Return ``x`` as sequences, and whether it was a single time step ``(examples, n_in)``."""
+    """Return ``x`` as sequences, and whether ``x`` was a single time step ``(examples, n_in)``."""
     if isinstance(given, InputTypeRecurrent) and x.ndim == 2:
         return x[:, :, None], True
     return x, False

@@ -1,7 +1,7 @@
-"""Pooling: over windows of images and sequences, and over all of them.
+"""Pooling over windows of images and sequences, and over whole images and sequences.
 
-Padding holds no values: a maximum never picks it and an average does not count it, as in Deeplearning4j 1.0.0. Legacy:
-``org.deeplearning4j.nn.conf.layers.SubsamplingLayer``, ``Subsampling1DLayer`` and ``GlobalPoolingLayer``.
+Padding holds no values: a maximum never picks padding and an average does not count it, as in Deeplearning4j 1.0.0.
+Legacy: ``org.deeplearning4j.nn.conf.layers.SubsamplingLayer``, ``Subsampling1DLayer`` and ``GlobalPoolingLayer``.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class ParameterlessLayer(FeedForwardLayer):
         return super(ParameterlessLayer, msgspec.structs.replace(self, n_out=size)).with_input(given)
 
     def output_type(self, given: AnyInputType) -> AnyInputType:
-        """Return ``given``."""
+        """Return ``given``: the output has the type of the input."""
         return given
 
     def param_shapes(self) -> ParamShapes:
-        """Return nothing."""
+        """Return (): the layer has no parameters."""
         return ()
 
     def init_params(self, params: Params, stream: Stream) -> None:
@@ -63,7 +63,7 @@ class _Pooling(ParameterlessLayer):
 
 
 def _check_padding(title: str, kernel: tuple[int, ...], padding: tuple[int, ...]) -> None:
-    """Raise ``ConfError`` if a window may lie wholly in the padding, which holds nothing to pool."""
+    """Raise ``ConfError`` if a window may lie wholly in the padding, where there is nothing to pool."""
     if any(around >= size for size, around in zip(kernel, padding, strict=True)):
         sizes = ["x".join(map(str, given)) for given in (padding, kernel)]
         raise ConfError(
@@ -73,7 +73,7 @@ def _check_padding(title: str, kernel: tuple[int, ...], padding: tuple[int, ...]
 
 
 class SubsamplingLayer(_Pooling, tag="subsampling"):
-    """Pooling of images: the maximum, mean, sum or p-norm of every window, channel by channel."""
+    """Pooling of images: the maximum, mean, sum or p-norm of every window, for each channel."""
 
     repeated: ClassVar[Mapping[str, int]] = PAIRS
     consumes = ("convolutional",)
@@ -89,7 +89,7 @@ class SubsamplingLayer(_Pooling, tag="subsampling"):
         _check_padding(self.title(), self.kernel_size, self.padding)
 
     def output_type(self, given: AnyInputType) -> AnyInputType:
-        """Return smaller images of as many channels."""
+        """Return the type of smaller images with the same number of channels."""
         assert isinstance(given, InputTypeConvolutional)
         rows, columns = image_windows(self, (given.height, given.width))
         return msgspec.structs.replace(given, height=rows.out, width=columns.out)
@@ -135,7 +135,7 @@ class Subsampling1DLayer(_Pooling, tag="subsampling1d"):
         return msgspec.structs.replace(given, timesteps=steps)
 
     def forward_mask(self, mask: Array | None, step: Step) -> Array | None:
-        """Return 1 where the window met a time step that counts; see ``Window.reduced_mask``."""
+        """Return a mask that is 1 where the window covers an unmasked time step; see ``Window.reduced_mask``."""
         return None if mask is None else time_window(self, len(mask)).reduced_mask(mask)
 
     def forward(self, params: Params, x: Array, step: Step) -> LayerOutput:
@@ -159,9 +159,9 @@ class Subsampling1DLayer(_Pooling, tag="subsampling1d"):
 
 
 def pooled(x: Array, valid: Array, axis: int, kind: Pooling, p: int) -> tuple[Array, Array]:
-    """Return the pooled values of ``x`` along ``axis`` where ``valid``, and each value's share in their gradient.
+    """Return the pooled values of ``x`` along ``axis`` where ``valid``, and the share of each value in their gradient.
 
-    Where nothing is valid the result is 0, and so is the gradient.
+    Where nothing is valid, result and gradient are 0.
     """
     xp = get_array_module(x)
     weight = xp.broadcast_to(valid, x.shape).astype(x.dtype)
@@ -182,9 +182,10 @@ def pooled(x: Array, valid: Array, axis: int, kind: Pooling, p: int) -> tuple[Ar
 
 
 class GlobalPoolingLayer(_Pooling, tag="global_pooling"):
-    """Pooling over all time steps that count, or over all places of an image; one value a channel is left.
+    """Pooling over all unmasked time steps of a sequence, or all places of an image; one value per channel remains.
 
-    With ``collapse_dimensions`` the result is a vector; without, an image of one place (a sequence of one time step).
+    With ``collapse_dimensions`` the result is a vector; without, it is an image of one place, or a sequence of one
+    time step.
     """
 
     positional = ("pooling_type",)
@@ -193,7 +194,7 @@ class GlobalPoolingLayer(_Pooling, tag="global_pooling"):
     collapse_dimensions: bool = True
 
     def output_type(self, given: AnyInputType) -> AnyInputType:
-        """Return vectors, or the smallest images or sequences."""
+        """Return the type of vectors, or of images or sequences of size 1."""
         if isinstance(given, InputTypeConvolutional):
             if self.collapse_dimensions:
                 return InputTypeFeedForward(size=given.channels, sequences=given.sequences)
@@ -203,7 +204,7 @@ class GlobalPoolingLayer(_Pooling, tag="global_pooling"):
         return InputTypeRecurrent(size=given.n_in, timesteps=1)
 
     def forward_mask(self, mask: Array | None, step: Step) -> Array | None:
-        """Return None: what was masked is gone."""
+        """Return None: the pooled output has no masked time steps."""
         return None
 
     def forward(self, params: Params, x: Array, step: Step) -> LayerOutput:

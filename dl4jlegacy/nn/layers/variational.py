@@ -1,8 +1,8 @@
-"""VariationalAutoencoder: a layer that pretrains itself by maximising a bound on the data's likelihood.
+"""VariationalAutoencoder: a layer that is pretrained by maximising a lower bound on the data's likelihood.
 
-An encoder gives mean and log variance of q(z|x), a sample of it goes through a decoder, and the loss is the bound
-``KL(q(z|x), N(0, 1)) - log p(x|z)``. In a network it is the encoder up to the mean. Source: Kingma and Welling 2013,
-"Auto-encoding variational Bayes", appendices B and C. Legacy:
+An encoder gives mean and log variance of q(z|x), and a decoder gets a sample of q(z|x). The loss is the bound
+``KL(q(z|x), N(0, 1)) - log p(x|z)``. In a network the layer is the encoder up to the mean. Source: Kingma and Welling
+2013, "Auto-encoding variational Bayes", appendices B and C. Legacy:
 ``org.deeplearning4j.nn.layers.variational.VariationalAutoencoder``.
 """
 
@@ -37,8 +37,8 @@ _Back = Callable[[Array, Grads, bool], "Array | None"]
 class VariationalAutoencoder(FeedForwardLayer, tag="variational_autoencoder"):
     """Variational autoencoder with ``n_out`` latent values.
 
-    ``activation`` is that of the hidden layers of encoder and decoder, ``pzx_activation`` that of mean and log
-    variance. ``num_samples`` latent values are drawn for every example in pretraining.
+    ``activation`` is the activation of the hidden layers of encoder and decoder, ``pzx_activation`` that of mean and
+    log variance. Pretraining draws ``num_samples`` latent values for every example.
     """
 
     pretrains = True
@@ -68,11 +68,11 @@ class VariationalAutoencoder(FeedForwardLayer, tag="variational_autoencoder"):
             raise ConfError(f"{self.title()}: num_samples={self.num_samples}; at least 1 is needed")
 
     def is_pretrain_param(self, name: str) -> bool:
-        """Return whether only pretraining changes a parameter: all but those on the way to the mean."""
+        """Return whether only pretraining changes the parameter: all parameters except the encoder's up to the mean."""
         return not name.startswith(("e", _MEAN))
 
     def param_shapes(self) -> ParamShapes:
-        """Return encoder, mean, log variance, decoder, and what describes p(x|z): each ``W``, then ``b``."""
+        """Return ``W`` and ``b`` of encoder, mean, log variance, decoder, and of the output that describes p(x|z)."""
         shapes: list[tuple[str, tuple[int, ...]]] = []
         for name, below, above in self._parts():
             shapes += [(f"{name}W", (below, above)), (f"{name}b", (above,))]
@@ -105,7 +105,7 @@ class VariationalAutoencoder(FeedForwardLayer, tag="variational_autoencoder"):
         return mean, backward
 
     def pretrain_gradient(self, params: Params, x: Array, grads: Params, step: Step, *, scale: float) -> Scalar:
-        """Write the gradient of ``scale`` times the bound, summed over ``x (examples, n_in)``; return its mean."""
+        """Write the gradient of ``scale`` times the bound, summed over ``x (examples, n_in)``; return the mean."""
         xp, rows, samples, factor = get_array_module(x), len(x), self.num_samples, x.dtype.type(scale)
         hidden, encoder_back = self._chain(params, "e", len(self.encoder_layer_sizes), x, step)
         mean, mean_back = _dense(params, _MEAN, hidden, self.pzx_activation, step)
@@ -130,7 +130,7 @@ class VariationalAutoencoder(FeedForwardLayer, tag="variational_autoencoder"):
         dlog = 0.5 * ((sigma * sigma - 1) * factor + sigma * (dz * noise).sum(axis=0))
         dhidden = mean_back(dmean, grads, True)
         other = variance_back(dlog, grads, True)
-        assert dhidden is not None and other is not None  # both were asked for
+        assert dhidden is not None and other is not None  # the call asked for both
         dhidden += other
         encoder_back(dhidden, grads, False)
         return score
@@ -140,7 +140,7 @@ class VariationalAutoencoder(FeedForwardLayer, tag="variational_autoencoder"):
         return self.decode(params, self.forward(params, x, step)[0], step)
 
     def decode(self, params: Params, z: Array, step: Step) -> Array:
-        """Return ``generate_at_mean_given_z``, which goes down through the layer as ``forward`` goes up."""
+        """Return ``generate_at_mean_given_z``: the decoding counterpart of ``forward``."""
         return self.generate_at_mean_given_z(params, z, step)
 
     def reconstruction_error(self, params: Params, x: Array, step: Step) -> Array:
@@ -159,7 +159,7 @@ class VariationalAutoencoder(FeedForwardLayer, tag="variational_autoencoder"):
     def reconstruction_log_probability(self, params: Params, x: Array, step: Step, num_samples: int) -> Array:
         """Return ``log p(x)`` of every example, ``(examples,)``, estimated as the log of the mean of p(x|z) over z.
 
-        As in DL4J, ``z`` is drawn from q(z|x) and its density is not weighed in.
+        As in DL4J, ``z`` is drawn from q(z|x), and the estimate is not weighted by the density of ``z``.
         """
         xp, rows = get_array_module(x), len(x)
         hidden, _ = self._chain(params, "e", len(self.encoder_layer_sizes), x, step)
@@ -176,7 +176,7 @@ class VariationalAutoencoder(FeedForwardLayer, tag="variational_autoencoder"):
         return result
 
     def _parts(self) -> list[tuple[str, int, int]]:
-        """Return the dense parts in DL4J's order: name, inputs, outputs."""
+        """Return name, inputs and outputs of the dense parts, in DL4J's order."""
         encoder = [self.n_in, *self.encoder_layer_sizes]
         decoder = [self.n_out, *self.decoder_layer_sizes]
         described = self.reconstruction_distribution.inputs(self.n_in)
@@ -210,7 +210,7 @@ class VariationalAutoencoder(FeedForwardLayer, tag="variational_autoencoder"):
 
 
 def _repeated(x: Array, times: int) -> Array:
-    """Return the rows of ``x`` so many times, one whole after the other."""
+    """Return ``x`` repeated ``times`` times, all rows of a copy together."""
     if times == 1:
         return x
     several = get_array_module(x).empty((times, *x.shape), x.dtype)
@@ -220,7 +220,7 @@ def _repeated(x: Array, times: int) -> Array:
 
 
 def _dense(params: Params, name: str, x: Array, activation: str, step: Step) -> tuple[Array, _Back]:
-    """Return ``y = activation(x W + b)`` of one part, a work buffer, and its backward pass."""
+    """Return ``y = activation(x W + b)`` of one part in a work buffer, and its backward pass."""
     matmul, W = step.kernels.matmul, params[f"{name}W"]
     z = step.buffer(f"{name} y", (len(x), W.shape[1]), x)
     matmul(x, W, z)

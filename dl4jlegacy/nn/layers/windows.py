@@ -17,14 +17,14 @@ __all__ = ["PAIRS", "Mode", "Window", "check_window", "image_windows", "time_win
 
 Mode = Literal["truncate", "same", "strict"]
 PAIRS = {"kernel_size": 2, "stride": 2, "padding": 2, "dilation": 2}
-"""Fields of a layer over images, for which one number stands for height and width."""
+"""Fields of image layers that one number sets for both height and width."""
 
 
 def check_window(title: str, layer: Any, count: int) -> None:
     """Check ``kernel_size, stride, padding, dilation, convolution_mode`` of a layer, ``count`` values each.
 
     Raises:
-        ConfError: a size that is not positive or no number, an unknown mode, or padding besides the mode "same".
+        ConfError: a size is not a positive whole number, the mode is unknown, or there is padding in the mode "same".
     """
     for field, least in (("kernel_size", 1), ("stride", 1), ("padding", 0), ("dilation", 1)):
         given = getattr(layer, field, 1)
@@ -41,7 +41,7 @@ def check_window(title: str, layer: Any, count: int) -> None:
 
 
 def _check_dimensions(title: str, field: str, given: Any, count: int) -> None:
-    """Raise ``ConfError`` unless ``given`` is a whole number, or for ``count`` 2 a pair of them."""
+    """Raise ``ConfError`` unless ``given`` is a whole number, or a pair of whole numbers if ``count`` is 2."""
     numbers = given if isinstance(given, tuple) else (given,)
     is_right = isinstance(given, tuple) == (count > 1) and len(numbers) == count
     if not is_right or not all(type(size) is int for size in numbers):
@@ -55,9 +55,9 @@ def _text(size: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A window of ``kernel`` places, ``dilation`` apart, that goes over ``size`` places in steps of ``stride``.
+    """A window of ``kernel`` places, ``dilation`` apart, that moves over ``size`` places in steps of ``stride``.
 
-    ``before`` and ``after`` are the places of padding at both ends, ``out`` the number of positions of the window.
+    ``before`` and ``after`` are the places of padding at the two ends, ``out`` is the number of window positions.
     """
 
     size: int
@@ -70,18 +70,18 @@ class Window:
 
     @property
     def padded(self) -> int:
-        """Places with padding."""
+        """Number of places with padding."""
         return self.before + self.size + self.after
 
     @classmethod
-    @functools.lru_cache(maxsize=1024)  # every step of training asks again
+    @functools.lru_cache(maxsize=1024)  # every training step calls this again
     def along(
         cls, axis: str, size: int, *, kernel: int, stride: int, padding: int, mode: Mode, dilation: int = 1
     ) -> Window:
         """Return the window of a layer along one axis; ``axis`` is the name of that axis in messages.
 
         Raises:
-            ShapeError: the kernel is larger than the padded input, or in mode "strict" the stride leaves a rest.
+            ShapeError: the kernel is larger than the padded input, or in mode "strict" the stride leaves a remainder.
         """
         reach = (kernel - 1) * dilation + 1
         if mode == "same":
@@ -113,7 +113,7 @@ class Window:
         return columns
 
     def fold(self, columns: Array, shape: tuple[int, ...]) -> Array:
-        """Return the adjoint of ``unfold``: sequences of ``shape`` that sum the overlapping ``columns``."""
+        """Return the adjoint of ``unfold``: sequences of ``shape``, in which overlapping ``columns`` are summed."""
         xp = get_array_module(columns)
         padded = xp.zeros((self.padded, *shape[1:]), columns.dtype)
         seen = columns.reshape(self.out, shape[1], self.kernel, shape[2])
@@ -123,10 +123,11 @@ class Window:
         return whole
 
     def reduced_mask(self, mask: Array) -> Array:
-        """Return the mask ``(out, examples)`` of the window's positions: the largest value under each.
+        """Return the mask ``(out, examples)`` of the window positions: the largest mask value under each window.
 
-        A window that leaves a sequence its length, step by step, leaves it its mask too: what it sees from behind a
-        sequence's end makes the sequence no longer. Legacy: ``ConvolutionUtils.cnn1dMaskReduction``, for mode "same".
+        If the window keeps the length of a sequence at stride 1, the mask stays as it is: windows that reach behind the
+        end of a sequence do not make the sequence longer. Legacy: ``ConvolutionUtils.cnn1dMaskReduction``, for mode
+        "same".
         """
         if self.stride == 1 and self.out == self.size:
             return mask
@@ -152,7 +153,7 @@ def image_windows(layer: Any, shape: tuple[int, int]) -> tuple[Window, Window]:
 
 
 def time_window(layer: Any, steps: int) -> Window:
-    """Return a layer's window along sequences of so many time steps."""
+    """Return a layer's window along sequences of ``steps`` time steps."""
     return Window.along(
         "length",
         steps,

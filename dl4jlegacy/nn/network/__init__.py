@@ -1,1 +1,1 @@
-"""``MultiLayerNetwork``, and what it shares with graphs."""
+"""``MultiLayerNetwork``, and the base class that graphs share."""

@@ -1,8 +1,8 @@
 """Training steps on a GPU as CUDA graphs: one launch for a whole step, without Python between its kernels.
 
-The first batch of a shape is trained on launch by launch, which compiles kernels and lets buffers grow; the second
-one's step is captured; every later one replays it. What differs from step to step, keys and rates, goes to the device
-with the batch. Source: CUDA Programming Guide, section "CUDA Graphs".
+The first batch of a shape runs launch by launch, which compiles kernels and lets buffers grow; the second one's step is
+captured; all later ones replay it. Values that differ from step to step (keys and rates) are uploaded with the batch.
+Source: CUDA Programming Guide, section "CUDA Graphs".
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ __all__ = ["CapturedSteps"]
 
 logger = logging.getLogger(__name__)
 
-_KEPT = 8  # graphs of one network; sequences of many lengths are better trained on launch by launch
+_KEPT = 8  # most graphs of one network; with sequences of many lengths, launches one by one are better
 Arrays = tuple["Array | None", ...]
 Run = Callable[[Arrays, Stream], Any]
-"""A step over the arrays of a batch, with random numbers of a stream: returns its score, a 0-d device array."""
+"""A step over the arrays of a batch, with a stream of random numbers; returns the score, a 0-d device array."""
 
 
 @dataclass
 class _Captured:
-    """A captured step: the arrays that its graph reads, the graph, and where it writes the score."""
+    """A captured step: the input arrays of its graph, the graph, and the array of the score."""
 
     inputs: Arrays
     graph: Any
@@ -40,28 +40,28 @@ class _Captured:
 
 
 class CapturedSteps:
-    """The captured steps of one network; used by the network's thread alone.
+    """The captured steps of one network; used only by the network's thread.
 
     Args:
-        kernels: of a GPU.
-        dtype: of the network.
-        buffers: returns the work buffers that steps write to; a graph keeps alive those it has seen.
+        kernels: the kernels of a GPU.
+        dtype: the network's dtype.
+        buffers: returns the work buffers that steps write to; a graph keeps its buffers alive.
     """
 
     def __init__(self, kernels: DeviceKernels, dtype: npt.DTypeLike, buffers: Callable[[], Sequence[Array]]) -> None:
         self._kernels, self._dtype, self._buffers = kernels, dtype, buffers
         self._steps: OrderedDict[Hashable, _Captured | None] = OrderedDict()
-        self.refused: dict[Hashable, str] = {}  # why steps of a kind cannot be captured
+        self.refused: dict[Hashable, str] = {}  # reasons why a kind of step cannot be captured
 
     def run(self, kind: Hashable, batch: Arrays, stream: Stream, step: Run, updates: Callable[[], None]) -> Any:
         """Do one step; return its score.
 
         Args:
             kind: distinguishes different steps on batches of the same shapes.
-            batch: host or device arrays, or None where there is none.
+            batch: host or device arrays, or None for a missing one.
             stream: the random numbers of the batch.
             step: the step itself.
-            updates: calls the step's updaters again, to learn the scalars of their iteration; nothing is launched.
+            updates: calls the step's updaters again to get the scalars of their iteration; nothing is launched.
         """
         with self._kernels.use():
             name = (kind, tuple(None if array is None else array.shape for array in batch))
@@ -86,7 +86,7 @@ class CapturedSteps:
         if len(self._steps) > _KEPT:
             _, old = self._steps.popitem(last=False)
             if old is not None:
-                self._kernels.synchronize()  # its memory may only go once it has run
+                self._kernels.synchronize()  # its memory may be freed only after it has run
 
     def _capture(self, batch: Arrays, stream: Stream, step: Run) -> _Captured:
         xp = self._kernels.xp

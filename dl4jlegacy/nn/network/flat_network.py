@@ -1,4 +1,4 @@
-"""FlatNetwork: what both kinds of networks share: the flat vectors, training steps, and the search for a NaN."""
+"""FlatNetwork: the base class of both kinds of networks: flat vectors, training steps, and the search for a NaN."""
 
 from __future__ import annotations
 
@@ -37,17 +37,18 @@ _REMEDY = "try a smaller learning rate, gradient clipping, or look for extreme v
 
 
 def row_slices(rows: int) -> Iterator[slice]:
-    """Return the ranges of so many rows that go through a network at once."""
+    """Return slices of ``rows`` rows, each small enough for one pass through a network."""
     return (slice(start, min(start + _ROWS, rows)) for start in range(0, max(rows, 1), _ROWS))
 
 
 class FlatNetwork(ABC):
-    """Parameters, gradient and updater state of a network, each one vector, in the memory that its kernels work on.
+    """Parameters, gradient and updater state of a network, each one vector, in the memory of its kernels.
 
-    On the CPU they are NumPy arrays. With the kernels ``load("cupy")`` they are CuPy arrays on a GPU, and so is what
-    ``output`` and its like return; batches may be NumPy arrays, which are uploaded, or CuPy's. Scores of training are
-    then 0-d arrays: ``float()`` of one waits for the GPU. Nothing else in training does, so a score or parameter that
-    is not finite is not found at once there, but by ``check_finite``, which ``fit`` calls at its end.
+    On the CPU the vectors are NumPy arrays. With the kernels ``load("cupy")`` they are CuPy arrays on a GPU, and so are
+    the results of ``output`` and similar methods; batches may be NumPy arrays, which are uploaded, or CuPy's. Scores of
+    training are then 0-d arrays: ``float()`` of one waits for the GPU. No other part of training waits. A score or
+    parameter that is not finite is therefore not detected at once on a GPU, but by ``check_finite``, which ``fit``
+    calls at its end.
     """
 
     conf: Any
@@ -71,7 +72,7 @@ class FlatNetwork(ABC):
         self._params = flat_vector(self.layout.size, self._dtype, xp)
         self._gradient = flat_vector(self.layout.size, self._dtype, xp)
         self._state = flat_vector(self.updater.state_size, self._dtype, xp)
-        if xp is not np:  # those of the host are zeros, which take no memory until they are written
+        if xp is not np:  # on the host these are zeros, which take no memory until they are written
             self._gradient.fill(0)
         vectors = {"parameters": self._params, "gradient": self._gradient, "updater state": self._state}
         self._workspace = Workspace(titles, [Allocation(what, int(vector.nbytes)) for what, vector in vectors.items()])
@@ -81,25 +82,25 @@ class FlatNetwork(ABC):
             self._captured = CapturedSteps(device, self._dtype, self._workspace.arrays)
 
     def __repr__(self) -> str:
-        """Return kind and size in a line; ``summary()`` has the layers."""
+        """Return kind and size in one line; ``summary()`` has the layers."""
         layers = counted(len(self.layers), "layer")
         return f"<{type(self).__name__}: {layers}, {self.layout.size:,} parameters, {self._dtype}>"
 
     @abstractmethod
     def batches(self, data: Data, epochs: int = 1) -> Iterator[Any]:
-        """Yield the batches of so many epochs, of the kind that this network takes; a data set is one batch.
+        """Yield the batches of ``epochs`` epochs, of the kind for this network; a data set is one batch.
 
         Raises:
-            ConfError: a batch is of another kind. DataError: one is no batch, or an epoch has none.
+            ConfError: a batch is of another kind. DataError: an item is not a batch, or an epoch has none.
         """
 
     @abstractmethod
     def scored_output(self, data: Any) -> tuple[Array, Compared]:
-        """Return the loss of every example of a batch, and what evaluations compare of it."""
+        """Return the loss of every example of a batch, and the arrays that evaluations compare."""
 
     @abstractmethod
     def compared(self, batch: Any) -> list[Compared]:
-        """Return what evaluations compare of a batch, for every output."""
+        """Return the arrays that evaluations compare for a batch, for every output."""
 
     @abstractmethod
     def output(self, x: Any, features_mask: Any = None) -> Array:
@@ -119,18 +120,18 @@ class FlatNetwork(ABC):
         return summarize(self.conf).text(batch_size)
 
     def predict(self, x: Any) -> Array:
-        """Return the most probable class of every example, in the (first) output, ``(examples,)``."""
+        """Return the most probable class of every example, from the (first) output, ``(examples,)``."""
         classes: Array = to_host(self.output(x)).argmax(axis=1)
         return classes
 
     def evaluate(self, data: Any, labels: Any = None, label_names: Any = None) -> Any:
-        """Return the metrics of the (first) output as classes, an ``Evaluation``, for one epoch of data as in ``fit``.
+        """Return the classification metrics of the (first) output, an ``Evaluation``, over one epoch of data.
 
         Args:
-            data: an iterator, a data set, or features.
+            data: an iterator, a data set, or features, as for ``fit``.
             labels: of features; for an iterator or a data set the second argument may be ``label_names``.
             label_names: names of the classes, for the report; or an evaluation of another kind, such as
-                ``ROCMultiClass()``, which is made, and returned.
+                ``ROCMultiClass()``, which is filled and returned.
         """
         if is_data_set(data):
             label_names = labels if label_names is None else label_names
@@ -143,7 +144,7 @@ class FlatNetwork(ABC):
     def score(self, data: Any, labels: Any = None) -> float:
         """Return the mean loss of the examples, without drop-out, plus the regularization term.
 
-        Of a graph all outputs' losses are added.
+        For a graph, the losses of all outputs are added.
 
         Args:
             data: a data set, batches (one epoch of an iterator, a list, a generator), or features as in ``fit``.
@@ -158,14 +159,14 @@ class FlatNetwork(ABC):
         return losses
 
     def _looked_at(self, batches: Iterator[Any], data: Any) -> Iterator[Any]:
-        """Yield the batches of training data; warn, once, if different values become equal in the network."""
+        """Yield the batches of training data; warn once if the network's dtype makes different values equal."""
         for index, batch in enumerate(batches):
             if not index and not self._has_warned:
                 self._has_warned = warn_of_rounding(data, batch, self._dtype)
             yield batch
 
     def _init_params(self) -> None:
-        """Draw the initial parameters on the host, so that all devices start alike, and reset the updater."""
+        """Draw the initial parameters on the host, so that all devices start equally, and reset the updater."""
         self.reset_updater()
         on_host = self.kernels.xp is np
         drawn = self._params if on_host else np.empty(self.layout.size, self._dtype)
@@ -179,12 +180,12 @@ class FlatNetwork(ABC):
 
     @property
     def params(self) -> Array:
-        """The flat parameter vector, live: layer by layer (of a graph in topological order)."""
+        """The flat parameter vector itself, not a copy: layer by layer (in a graph in topological order)."""
         return self._params
 
     @property
     def updater_state(self) -> Array:
-        """The flat updater state in DL4J's block layout, live."""
+        """The flat updater state itself, not a copy, in DL4J's block layout."""
         return self._state
 
     @property
@@ -194,13 +195,13 @@ class FlatNetwork(ABC):
 
     @property
     def layer_slices(self) -> tuple[slice, ...]:
-        """Where each layer's parameters lie in ``params``."""
+        """The slice of each layer's parameters in ``params``."""
         return self.layout.layer_slices
 
     def set_params(self, params: Array) -> None:
         """Copy ``params`` from the host or a GPU into the network; raises ``ShapeError`` if the length differs.
 
-        ``check_finite`` then no longer reports scores of the former parameters.
+        After this, ``check_finite`` ignores scores of the previous parameters.
         """
         self.layout.check("the given params", params)
         self._watch.forget()
@@ -222,11 +223,11 @@ class FlatNetwork(ABC):
         self._apply(iteration)
 
     def rnn_clear_previous_state(self) -> None:
-        """Let the next ``rnn_time_step`` begin new sequences."""
+        """Make the next ``rnn_time_step`` start new sequences."""
         self._memory.clear()
 
     def reset_updater(self) -> None:
-        """Begin the updater's state anew."""
+        """Reset the updater's state to its initial values."""
         self.updater.initial_state(self._state)
 
     def check_finite(self) -> None:
@@ -255,15 +256,15 @@ class FlatNetwork(ABC):
     def _training_step(
         self, kind: str, batch: Arrays, stream: Stream, step: Run, *, iterations: range, layer: int | None = None
     ) -> Scalar:
-        """Do one training step and return its score; on a GPU as a CUDA graph, once a batch of its shape has come.
+        """Do one training step and return its score; on a GPU as a CUDA graph, after the first batch of its shape.
 
         Args:
             kind: distinguishes different steps on batches of the same shapes.
-            batch: its arrays.
-            stream: its random numbers.
+            batch: the arrays of the batch.
+            stream: the random numbers of the batch.
             step: the step itself.
             iterations: the numbers of its updates, one for each segment.
-            layer: the one that is pretrained; None: all layers are trained.
+            layer: the pretrained layer; None: all layers are trained.
         """
         if self._captured is None:
             return step(batch, stream)
@@ -277,7 +278,7 @@ class FlatNetwork(ABC):
         return self._captured.run((kind, layer), batch, stream, step, updates)
 
     def _add_penalty(self, mean: Scalar, layer: int | None = None) -> Scalar:
-        """Return the score for a mean loss: with the regularization of all layers, or of one."""
+        """Return the score for a mean loss: add the regularization of all layers, or of one."""
         penalty = self.updater.penalty(self._params, layer)
         return mean if isinstance(penalty, float) and not penalty else mean + penalty
 
@@ -299,12 +300,12 @@ class FlatNetwork(ABC):
             self.check_finite()
 
     def _check_score(self, score: Scalar, activations: Iterable[Array], layer: int | None = None) -> Scalar:
-        """Return ``score``; raise ``NotFiniteError`` naming the layer if it is not finite. A GPU's is only remembered.
+        """Return ``score``; raise ``NotFiniteError`` naming the layer if it is not finite.
 
-        ``layer`` is the one that was pretrained, if one was.
-        ``activations`` are the layers' outputs for the batch, computed on demand, where NumPy gives no warning. A
-        generator must not see to that itself: an error leaves it unfinished, and whichever thread the garbage
-        collector then runs in cannot put back the error state of another.
+        A score on a GPU is only recorded for ``check_finite``. ``layer`` is the pretrained layer, if any.
+        ``activations`` are the layers' outputs for the batch, computed on demand, in a context without NumPy warnings.
+        A generator must not set up that context itself: an error leaves the generator unfinished, and the thread in
+        which the garbage collector later runs cannot restore the error state of another thread.
         """
         if not isinstance(score, float):
             self._watch.add(score, layer)
@@ -317,8 +318,8 @@ class FlatNetwork(ABC):
     ) -> None:
         """Raise ``NotFiniteError`` naming row and layer if an output is NaN or infinite. Waits for a GPU.
 
-        ``activations`` computes those of a range of rows again, each with its layer's name, to find where it began;
-        without it no layer is named.
+        ``activations`` computes the layers' outputs of a range of rows again, with the layers' names, to find the first
+        layer that is not finite; without it no layer is named.
         """
         for y in outputs:
             if self.kernels.all_finite(y.reshape(-1)):
@@ -339,7 +340,7 @@ class FlatNetwork(ABC):
 
 
 class _ScoreWatch:
-    """Remembers on a GPU whether a score was NaN or infinite, so that nobody has to wait for every score."""
+    """Records on a GPU whether a score was NaN or infinite, so that the host need not wait for every score."""
 
     __slots__ = ("_sum", "layer")
 
@@ -348,7 +349,7 @@ class _ScoreWatch:
         self.layer: int | None = None
 
     def add(self, score: Scalar, layer: int | None) -> None:
-        """Remember a score that is on a device, and which layer was pretrained, if one was."""
+        """Record a score on a device, and the pretrained layer, if any."""
         self.layer = layer
         if self._sum is None:
             self._sum = score.copy()
@@ -377,14 +378,15 @@ def _not_finite(
     layer: int | None,
     kernels: Kernels,
 ) -> NotFiniteError:
-    """Return the error that names the first layer whose parameters, or else activations, are NaN or infinite.
+    """Return the error that names the first layer with NaN or infinite parameters, or else activations.
 
     Args:
         layers: of the network, for their names.
         parts: each layer's flat parameters.
-        activations: each layer's output for the batch, computed on demand; empty to look at parameters only.
+        activations: each layer's output for the batch, computed on demand; empty: check only the parameters.
         score: the value that was not finite.
-        layer: the one of whose pretraining it is the score, to which no later one contributes; None: of the network.
+        layer: the layer whose pretraining gave the score, to which later layers do not contribute; None: the score is
+            the network's.
         kernels: for ``all_finite``.
     """
     for index, part in enumerate(parts):

@@ -1,4 +1,4 @@
-"""Generating data with a trained variational autoencoder, and the probability that it gives to data.
+"""Generation of data with a trained variational autoencoder, and the probability of data under it.
 
 Legacy: ``generateAtMeanGivenZ``, ``generateRandomGivenZ`` and ``reconstructionLogProbability`` of
 ``org.deeplearning4j.nn.layers.variational.VariationalAutoencoder``.
@@ -23,15 +23,15 @@ def generate_at_mean_given_z(network: MultiLayerNetwork, z: Array, *, layer: int
     """Return the means of p(x|z), ``(examples, n_in of the layer)``, for latent values ``z (examples, n_out)``.
 
     Raises:
-        ConfError: that layer is no variational autoencoder.
-        ShapeError: it has another number of latent values.
+        ConfError: the layer is not a variational autoencoder.
+        ShapeError: the layer has another number of latent values.
     """
     found, params, step = _parts(network, layer, _NOWHERE)
     return found.generate_at_mean_given_z(params, _latent(found, z, network), step).copy()
 
 
 def generate_random_given_z(network: MultiLayerNetwork, z: Array, stream: Stream, *, layer: int = 0) -> Array:
-    """Return samples of p(x|z) that ``stream`` decides; else as ``generate_at_mean_given_z``."""
+    """Return samples of p(x|z), drawn from ``stream``; otherwise as ``generate_at_mean_given_z``."""
     found, params, step = _parts(network, layer, stream)
     return found.generate_random_given_z(params, _latent(found, z, network), step).copy()
 
@@ -41,8 +41,8 @@ def reconstruction_log_probability(
 ) -> Array:
     """Return ``log p(x)`` of every example, ``(examples,)``, in nats, estimated from ``num_samples`` latent values.
 
-    ``x`` is the network's input. The more samples, the less the estimate is too low; low values mark outliers. Raises
-    as ``generate_at_mean_given_z``, and ``ConfError`` for less than one sample.
+    ``x`` is the network's input. The estimate is biased low, less so with more samples; low values mark outliers.
+    Raises as ``generate_at_mean_given_z``, and ``ConfError`` for less than one sample.
     """
     if num_samples < 1:
         raise ConfError(f"num_samples={num_samples}; at least 1 is needed")

@@ -1,7 +1,7 @@
-"""InputRows: the weights of a network's first layer, input by input, in its parameters and updater state.
+"""InputRows: the weights of a network's first layer, by input, in the parameters and the updater state.
 
-A batch of sparse features touches the rows of ``W`` of its columns and no other. A network with as many inputs as these
-are, the *narrow* one, is trained in place of the whole: it gets these rows, and all that is behind ``W``.
+A batch of sparse features uses only the rows of ``W`` for its columns. Training therefore runs on a *narrow* network
+with as many inputs as the batch has columns: it gets these rows, and all parameters behind ``W``.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from dl4jlegacy.nn.parameters import ParamLayout
 __all__ = ["InputRows", "Part", "check_sparse_input", "narrow_conf", "put_rows", "take_rows"]
 
 _EXACT = (Sgd, AdaGrad, NoOp)
-"""Updaters that leave a weight, and its state, as they are where the gradient is 0."""
+"""Updaters that leave a weight and its state unchanged where the gradient is 0."""
 _WIDTH = 512
-"""A narrow network has a multiple of so many inputs, so that batches of about the same size share one."""
+"""The inputs of a narrow network are a multiple of this, so that batches of similar size share a network."""
 
 
 def check_sparse_input(layers: Sequence[Layer]) -> None:
-    """Raise ``ConfError`` unless the first of these resolved layers can take sparse features."""
+    """Raise ``ConfError`` if the first of these resolved layers cannot take sparse features."""
     first = layers[0]
     what = f"sparse features enter layer 0 ({first.title()})"
     if not isinstance(first, DenseLayer | OutputLayer):
@@ -45,19 +45,19 @@ def check_sparse_input(layers: Sequence[Layer]) -> None:
 
 
 class Part(NamedTuple):
-    """A stretch of parameters or state: ``W (n_in, n_out)`` of the first layer, or None, and what lies behind it."""
+    """A part of parameters or state: ``W (n_in, n_out)`` of the first layer, or None, and the elements after it."""
 
     W: Array | None
     rest: Array
 
 
 class InputRows(msgspec.Struct, frozen=True):
-    """Where the first layer's weights lie.
+    """The places of the first layer's weights in the vectors.
 
     Attributes:
         n_in, n_out: of the first layer.
-        length: of the parameters that share its updater, from the first on.
-        vectors: of state that this updater has for them, each as long.
+        length: the number of parameters that share its updater, from the first on.
+        vectors: the number of state vectors of this updater for them, each of this length.
     """
 
     n_in: int
@@ -67,18 +67,18 @@ class InputRows(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, layers: Sequence[Layer]) -> InputRows:
-        """Return those of a network with these resolved layers."""
+        """Return the places for a network with these resolved layers."""
         layout = ParamLayout.of(layers)
         block = MultiLayerUpdater(layers, layout).blocks[0]
         n_in, n_out = layout.spans[0].shape
         return cls(n_in, n_out, block.stop, block.rows)
 
     def with_inputs(self, n_in: int) -> InputRows:
-        """Return those of the same network with so many inputs."""
+        """Return the places for the same network with ``n_in`` inputs."""
         return InputRows(n_in, self.n_out, self.length + (n_in - self.n_in) * self.n_out, self.vectors)
 
     def fits(self, params: int, state: int) -> bool:
-        """Return whether vectors of so many elements can be those of such a network."""
+        """Return whether ``params`` and ``state`` have the lengths of such a network."""
         return (
             min(self.n_in, self.n_out, self.length, self.vectors + 1) > 0
             and self.n_in * self.n_out <= self.length <= params
@@ -86,7 +86,7 @@ class InputRows(msgspec.Struct, frozen=True):
         )
 
     def parts(self, params: Array, state: Array) -> list[Part]:
-        """Return all of both vectors, as views."""
+        """Return all parts of both vectors, as views."""
         size, end = self.n_in * self.n_out, self.vectors * self.length
         vectors = [params, *(state[row * self.length : (row + 1) * self.length] for row in range(self.vectors))]
         parts = [Part(vector[:size].reshape(self.n_out, self.n_in).T, vector[size:]) for vector in vectors]
@@ -94,14 +94,14 @@ class InputRows(msgspec.Struct, frozen=True):
 
 
 def narrow_conf(conf: MultiLayerConfiguration, columns: int) -> MultiLayerConfiguration:
-    """Return the configuration of the narrow network for so many columns; it may have some inputs more."""
+    """Return the configuration of the narrow network for ``columns`` columns; it may have more inputs than that."""
     width = -(-max(columns, 1) // _WIDTH) * _WIDTH
     first = msgspec.structs.replace(conf.layers[0], n_in=width)
     return msgspec.structs.replace(conf, layers=(first, *conf.layers[1:]), input_type=None)
 
 
 def take_rows(whole: Sequence[Part], columns: npt.NDArray[Any], narrow: Sequence[Part]) -> None:
-    """Give the narrow network these rows, and all that is behind them; the weights of further inputs are 0."""
+    """Copy these rows, and everything behind the rows, into the narrow network; weights of unused inputs are 0."""
     for ours, theirs in zip(whole, narrow, strict=True):
         theirs.rest[...] = ours.rest
         if ours.W is not None and theirs.W is not None:
@@ -110,7 +110,7 @@ def take_rows(whole: Sequence[Part], columns: npt.NDArray[Any], narrow: Sequence
 
 
 def put_rows(whole: Sequence[Part], columns: npt.NDArray[Any], narrow: Sequence[Part]) -> None:
-    """Write back what ``take_rows`` has taken."""
+    """Write the parts that ``take_rows`` copied back into the whole network."""
     for ours, theirs in zip(whole, narrow, strict=True):
         ours.rest[...] = theirs.rest
         if ours.W is not None and theirs.W is not None:

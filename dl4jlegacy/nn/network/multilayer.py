@@ -1,7 +1,7 @@
 """MultiLayerNetwork: a stack of layers over one flat parameter vector, with fit, pretrain, output and score.
 
-Knows nothing of clusters: a worker sets ``params`` and ``updater_state``, calls ``fit_batch`` or ``pretrain_batch``
-with a position in the run and that position's random stream, and reads the two vectors back. Legacy:
+The class is independent of clusters: a worker sets ``params`` and ``updater_state``, calls ``fit_batch`` or
+``pretrain_batch`` with a position in the run and that position's random stream, and reads the two vectors back. Legacy:
 ``org.deeplearning4j.nn.multilayer.MultiLayerNetwork``; the order of an update is that of version 1.0.0.
 """
 
@@ -46,17 +46,16 @@ class MultiLayerNetwork(FlatNetwork):
 
     Args:
         conf: layers, sizes, seed, updaters.
-        kernels: they decide where the network lives: on the CPU (default: ``kernels.load()``), or with
-            ``load("cupy")`` on a GPU.
-        init: whether to draw the initial parameters. Without that they are zeros, for whoever gives it others.
+        kernels: the device of the network: the CPU (default: ``kernels.load()``), or with ``load("cupy")`` a GPU.
+        init: whether to draw the initial parameters. Otherwise they are zeros, for callers that set others.
 
     Attributes:
-        iteration: updates done by ``finetune`` (a worker counts for itself and passes the number).
+        iteration: the number of updates by ``finetune`` (a worker has its own count and passes the number).
         pretrain_iterations: the same for every layer that ``pretrain`` has trained.
         listeners: called after every update of ``fit`` and ``pretrain``.
 
-    ``params`` and ``updater_state`` are live: writing into them changes the network. What is different on a GPU stands
-    in ``FlatNetwork``.
+    ``params`` and ``updater_state`` are not copies: writing into them changes the network. For differences on a GPU see
+    ``FlatNetwork``.
     """
 
     conf: MultiLayerConfiguration
@@ -79,7 +78,7 @@ class MultiLayerNetwork(FlatNetwork):
             self.reset_updater()
 
     def init(self) -> Self:
-        """Draw the initial parameters from ``conf``'s seed and reset the updater; the constructor has done so once."""
+        """Draw the initial parameters from ``conf``'s seed and reset the updater, as the constructor does."""
         self._gradient.fill(0)
         self._init_params()
         self.pretrain_iterations.clear()
@@ -98,17 +97,17 @@ class MultiLayerNetwork(FlatNetwork):
 
     @property
     def n_in(self) -> int:
-        """Values of one example; for sequences, of one time step."""
+        """Number of values of one example; for sequences, of one time step."""
         return self.stages[0].input_type.columns
 
     @property
     def n_out(self) -> int:
-        """Outputs for one example."""
+        """Number of outputs for one example."""
         return self.layers[-1].n_out
 
     @property
     def param_table(self) -> dict[str, Array]:
-        """Parameters by DL4J's names (``0_W``, ``0_b``, ``0_vb``, ``1_W``, ...), live."""
+        """Parameters by DL4J's names (``0_W``, ``0_b``, ``0_vb``, ``1_W``, ...), as views."""
         return {f"{i}_{name}": view for i, views in enumerate(self._stack.params) for name, view in views.items()}
 
     # -- one step ----------------------------------------------------------------------------------------------------
@@ -125,16 +124,16 @@ class MultiLayerNetwork(FlatNetwork):
     ) -> Scalar:
         """Do one update from a batch, in place; return the score before it.
 
-        With truncated backpropagation it is one update a segment, and the sum of their scores.
+        With truncated backpropagation there is one update per segment, and the returned score is the sum over segments.
 
         Args:
             x: features ``(examples, n_in)``, or images or sequences as in ``input_type``; may be read-only. Or
                 ``SparseFeatures``, if the first layer is dense and its updater Sgd or AdaGrad.
             labels: ``(examples, n_out)``, or ``(examples, n_out, time steps)``; may be read-only.
-            iteration: updates done before this one; schedules and bias corrections depend on it.
+            iteration: the number of updates before this one; schedules and bias corrections depend on it.
             stream: the random numbers of this position in the run (drop-out).
-            features_mask: ``(examples, time steps)``, 0 behind the end of a sequence.
-            labels_mask: likewise; 0 also leaves out labels that do not count.
+            features_mask: ``(examples, time steps)``, 0 after the end of a sequence.
+            labels_mask: likewise; 0 also excludes single labels.
 
         Raises:
             ShapeError: sizes that do not fit the network.
@@ -172,16 +171,16 @@ class MultiLayerNetwork(FlatNetwork):
         *,
         memory: Memory | None = None,
     ) -> tuple[Array, Scalar]:
-        """Return the loss gradient of a batch (live flat vector, without regularization) and the score (with it).
+        """Return the loss gradient of a batch, without regularization, and the score, with regularization.
 
-        The gradient is that of the mean over the examples, or of their sum without ``mini_batch``. Raises like
-        ``fit_batch``.
+        The gradient is the network's flat vector itself: the gradient of the mean over the examples, or of their sum
+        without ``mini_batch``. Raises like ``fit_batch``.
         """
         x, labels = self._stack.prepare(self._dtype, x, labels, features_mask, labels_mask)
         step = self._step(stream, train=True, mask=mask_to_internal(features_mask, x), memory=memory)
         back = 0 if memory is None else self.conf.tbptt_back_length
         step = step.at(0, labels_mask=mask_to_internal(labels_mask, labels), back_length=back)
-        with np.errstate(all="ignore"):  # what a warning could say, _check_score says with the layer
+        with np.errstate(all="ignore"):  # _check_score reports what a warning would, with the layer
             loss = self._stack.backpropagate(x, labels, step, scale=self._scale(x.shape[0]))
             score = self._add_penalty(loss / x.shape[0])
         return self._gradient, self._check_score(score, self._activations(x))
@@ -189,7 +188,7 @@ class MultiLayerNetwork(FlatNetwork):
     def pretrain_batch(self, layer: int, x: Array, *, iteration: int, stream: Stream) -> Scalar:
         """Do one pretraining update of one layer from a batch, in place; return its reconstruction loss.
 
-        ``x (examples, n_in)`` is the network's input: it goes through the lower layers without drop-out. Only the
+        ``x (examples, n_in)`` is the network's input, which passes through the lower layers without drop-out. Only the
         layer's parameters and its part of the updater state change. Raises like ``fit_batch``.
         """
 
@@ -203,7 +202,7 @@ class MultiLayerNetwork(FlatNetwork):
         )
 
     def pretrain_gradient_and_score(self, layer: int, x: Array, stream: Stream) -> tuple[Array, Scalar]:
-        """Return what ``gradient_and_score`` does, for pretraining; only the layer's part of the vector is written."""
+        """Return the results of ``gradient_and_score`` for pretraining; writes only the layer's part of the vector."""
         trained = self._pretrain_layer(layer)
         x, _ = self._stack.prepare(self._dtype, x, None)
         with np.errstate(all="ignore"):
@@ -217,20 +216,20 @@ class MultiLayerNetwork(FlatNetwork):
     # -- training ----------------------------------------------------------------------------------------------------
 
     def fit(self, data: Any, labels: Any = None, epochs: int | None = None, *, batch_size: int = 32) -> None:
-        """Train for so many epochs (1): ``pretrain`` if the configuration says so, then ``finetune``.
+        """Train for ``epochs`` epochs (default 1): ``pretrain`` if the configuration says so, then ``finetune``.
 
         ``fit(iterator, 5)``, ``fit(data_set, epochs=5)`` or ``fit(features, labels, epochs=5)``.
 
         Args:
-            data: batches, of an iterator, a list or a generator; a ``DataSet``, which is one batch; or features, as an
+            data: batches from an iterator, a list or a generator; a ``DataSet``, which is one batch; or features, as an
                 array or nested lists.
             labels: of features: ``(examples, n_out)``, or the number of each example's class, ``(examples,)``.
-            epochs: passes over the data; the second argument where there are no labels.
+            epochs: passes over the data; without labels it is the second argument.
             batch_size: examples in a batch of features and labels, which are shuffled anew in every epoch.
 
         Raises:
-            DataError: features or labels that are no numbers, do not belong together, or are missing; or what is no
-                batch, or used up before the last epoch.
+            DataError: features or labels are not numbers, do not belong together, or are missing; an item is not a
+                batch; or the data ends before the last epoch.
             ConfError: batches are ``MultiDataSet``s, which a ``ComputationGraph`` takes.
             ShapeError: sizes that do not fit the network.
         """
@@ -249,7 +248,8 @@ class MultiLayerNetwork(FlatNetwork):
     def finetune(self, data: Data, epochs: int = 1) -> None:
         """Train all layers by backpropagation.
 
-        The first fine-tuning after pretraining starts with a fresh updater, as in DL4J, where pretraining has its own.
+        The first fine-tuning after pretraining starts with a fresh updater, as in DL4J, where pretraining has its own
+        updater.
         """
         if self.iteration == 0 and any(self.pretrain_iterations.values()):
             self.reset_updater()
@@ -268,7 +268,7 @@ class MultiLayerNetwork(FlatNetwork):
         self._check_device()
 
     def pretrain(self, data: Data, epochs: int = 1) -> None:
-        """Train every pretrain layer by itself, from the input upwards, so many epochs each."""
+        """Train every pretrain layer by itself, from the input upwards, for ``epochs`` epochs each."""
         for layer in self.pretrain_layers:
             for batch in self._looked_at(self.batches(data, epochs), data):
                 iteration = self.pretrain_iterations.get(layer, 0)
@@ -289,14 +289,14 @@ class MultiLayerNetwork(FlatNetwork):
         """Return the outputs, ``(examples, n_out)`` or as in ``input_type``, for features as in ``fit_batch``.
 
         Raises:
-            NotFiniteError: one is NaN or infinite; names row and layer.
+            NotFiniteError: an output is NaN or infinite; names row and layer.
         """
         return self.masked_output(x, features_mask)[0]
 
     def masked_output(
         self, x: Array | SparseFeatures, features_mask: Array | None = None
     ) -> tuple[Array, Array | None]:
-        """Return what ``output`` does, and which of its time steps count, ``(examples, time steps)``; None: all."""
+        """Return the result of ``output``, and its mask ``(examples, time steps)``; None: all time steps count."""
         if isinstance(x, SparseFeatures):
             return self.sparse_input().masked_output(x)
         features_mask = None if features_mask is None else as_numbers(features_mask, "the features mask")
@@ -315,7 +315,7 @@ class MultiLayerNetwork(FlatNetwork):
         return whole, xp.concatenate(masks) if masks else None
 
     def feed_forward(self, x: Array) -> list[Array]:
-        """Return the input and every layer's output as they look outside (see ``input_type``), copied."""
+        """Return copies of the input and every layer's output, in the layout outside (see ``input_type``)."""
         x, _ = self._stack.prepare(self._dtype, x, None)
         activations = [x.copy()]
         for stage, (y, step) in zip(self.stages, self._stack.layer_outputs(x, self._step()), strict=True):
@@ -330,7 +330,7 @@ class MultiLayerNetwork(FlatNetwork):
         return trained.reconstruct(self._stack.params[layer], below, step.at(layer)).copy()
 
     def reconstruction_error(self, x: Array, layer: int = 0) -> Array:
-        """Return how far ``reconstruct`` is from a pretrain layer's input: its loss for each example, on the host."""
+        """Return the loss of ``reconstruct`` for each example, on the host."""
         trained = self._pretrain_layer(layer)
         x, _ = self._stack.prepare(self._dtype, x, None)
         with np.errstate(all="ignore"):
@@ -346,7 +346,7 @@ class MultiLayerNetwork(FlatNetwork):
         """
         steps, is_one = as_sequences(as_features(x, self.stages[0].input_type), self.stages[0].input_type)
         steps, _ = self._stack.prepare(self._dtype, steps, None)
-        with np.errstate(all="ignore"):  # what a warning could say, _check_output says with the row
+        with np.errstate(all="ignore"):  # _check_output reports what a warning would, with the row
             y, _ = self._stack.output(steps, self._step(memory=self._memory))
         self._check_output([y])
         return y[:, :, -1] if is_one and y.ndim == 3 else y
@@ -360,16 +360,16 @@ class MultiLayerNetwork(FlatNetwork):
         self._memory.update({(layer, name): asarray(value, like=self._params).copy() for name, value in state.items()})
 
     def batches(self, data: Data, epochs: int = 1) -> Iterator[DataSet]:
-        """Yield the batches of so many epochs as ``DataSet``s; raises ``ConfError`` if one is a ``MultiDataSet``."""
+        """Yield the batches of ``epochs`` epochs as ``DataSet``s; raises ``ConfError`` if one is a ``MultiDataSet``."""
         return (as_data_set(batch, f"batch {index}") for index, batch in enumerate(epochs_of(data, epochs)))
 
     def compared(self, batch: DataSet) -> list[Compared]:
-        """Return what evaluations compare of a batch, for the only output."""
+        """Return the arrays that evaluations compare for a batch, for the only output."""
         y, own = self.masked_output(batch.features, batch.features_mask)
         return [compared(self.layers[-1], batch.labels, y, batch.labels_mask, own)]
 
     def scored_output(self, data: Any) -> tuple[Array, Compared]:
-        """Return what ``score_examples`` and ``compared`` do of a data set, from one pass through the network."""
+        """Return the results of ``score_examples`` and ``compared`` for a data set, from one forward pass."""
         labels = self._stack.labels(self._dtype, data)
         y, own = self.masked_output(data.features, data.features_mask)
         mask = label_mask(labels, data.labels_mask, own)
@@ -386,7 +386,7 @@ class MultiLayerNetwork(FlatNetwork):
         return array_batches(features, labels, kind, layer, 1, 0).dataset
 
     def sparse_input(self) -> SparseInput:
-        """Return what sparse features go through; raises ``ConfError`` if the network cannot take them."""
+        """Return the network's ``SparseInput``; raises ``ConfError`` if the network cannot take sparse features."""
         if self._sparse is None:
             self._sparse = SparseInput(self, lambda conf: MultiLayerNetwork(conf, kernels=self.kernels))
         return self._sparse

@@ -1,8 +1,8 @@
-"""SparseInput: a network whose first layer has millions of inputs, of which a batch touches some thousands.
+"""SparseInput: training of a network with millions of inputs, of which a batch uses some thousands.
 
-A batch goes through the narrow network of its columns (``input_rows``), so that whatever else there is in a network
-needs to know nothing of it. It is the same training as with all columns, for updaters that leave a weight as it is
-whose gradient is 0; so others are refused, and so is what shrinks all weights with each batch.
+A batch goes through the narrow network of its columns (``input_rows``), so no other part of a network handles sparse
+features. The result equals training with all columns, provided that the updater does not change a weight with
+gradient 0. Other updaters are an error, and so is regularization that shrinks all weights with each batch.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class SparseInput:
     """Trains and applies a ``MultiLayerNetwork`` on sparse features. Used by one thread at a time.
 
     Args:
-        network: on the host; its parameters and updater state are the ones that change.
-        build: makes a network of another configuration with the same kernels.
+        network: a network on the host, whose parameters and updater state are changed.
+        build: returns a network of another configuration with the same kernels.
 
     Raises:
         ConfError: the network cannot take sparse features.
@@ -52,7 +52,7 @@ class SparseInput:
         return score
 
     def masked_output(self, x: SparseFeatures) -> tuple[Array, Array | None]:
-        """Return what ``MultiLayerNetwork.masked_output`` does; raises likewise."""
+        """Return the result of ``MultiLayerNetwork.masked_output``; raises likewise."""
         _, narrow, dense = self._load(x)
         found: tuple[Array, Array | None] = narrow.masked_output(dense)
         return found
@@ -62,7 +62,7 @@ class SparseInput:
     ) -> tuple[npt.NDArray[np.int32], dict[str, Array], Scalar]:
         """Return the columns of a batch, the gradient of the parameters by name, and the score.
 
-        ``0_W`` has a row for each of these columns; that of all others is 0.
+        ``0_W`` has a row for each of these columns; the gradient of all other columns is 0.
         """
         columns, narrow, dense = self._load(x)
         gradient, score = narrow.gradient_and_score(dense, labels, stream)
@@ -71,7 +71,7 @@ class SparseInput:
         return columns, {**named, "0_W": named["0_W"][: len(columns)]}, score
 
     def _load(self, x: SparseFeatures) -> tuple[npt.NDArray[np.int32], Any, Array]:
-        """Return the columns of a batch, the narrow network with their weights, and the batch as that takes it."""
+        """Return the columns of a batch, the narrow network with their weights, and the batch for that network."""
         if x.columns > self._rows.n_in:
             title = self._network.layers[0].title()
             raise ShapeError(f"the features have {x.columns} columns, layer 0 ({title}) has n_in={self._rows.n_in}")

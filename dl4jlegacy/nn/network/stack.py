@@ -1,6 +1,6 @@
 """Stack: the forward and backward pass through the stages of a network, over its flat vectors.
 
-Stateless but for the views it holds: everything that changes from pass to pass is in the ``Step``.
+It has no state but its views; everything that changes from pass to pass is in the ``Step``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["Stack"]
 class Stack:
     """A network's stages with their parameters and gradients, by name as views of the two flat vectors.
 
-    ``xp`` is the array module whose memory they are in; batches are brought there.
+    ``xp`` is the array module of the vectors' memory; batches are copied there.
     """
 
     def __init__(
@@ -50,15 +50,15 @@ class Stack:
         features_mask: Array | None = None,
         labels_mask: Array | None = None,
     ) -> tuple[Array, Array]:
-        """Return features and labels as the network takes them; without labels, ``x`` in their place.
+        """Return features and labels in the form for the network; without labels, ``x`` in their place.
 
-        They are C-contiguous, of the network's dtype and on its device: NumPy arrays are uploaded for a GPU, here and
-        nowhere further in.
+        They are C-contiguous, of the network's dtype and on its device: NumPy arrays are uploaded for a GPU here and
+        nowhere else.
 
         Raises:
             ShapeError: sizes that do not fit the network; the message names the layer.
             ConfError: arrays on a GPU for a network on the host.
-            DataError: not as many labels as examples.
+            DataError: the number of labels differs from the number of examples.
         """
         x = as_features(x, self.stages[0].input_type)
         check_batch(x, self.stages[0].input_type, f"layer 0 ({self.stages[0].layer.title()})")
@@ -69,7 +69,7 @@ class Stack:
         return x, x if labels is None else self._labels(dtype, x.shape, labels)
 
     def labels(self, dtype: npt.DTypeLike, data: DataSet) -> Array:
-        """Return the labels of a data set as ``prepare`` does; raises likewise."""
+        """Return the labels of a data set in the form of ``prepare``; raises likewise."""
         if data.is_sparse:
             return self._labels(dtype, data.features.shape, data.labels)
         return self.prepare(dtype, data.features, data.labels, data.features_mask, data.labels_mask)[1]
@@ -85,7 +85,7 @@ class Stack:
         return as_contiguous(labels, self.xp, dtype)
 
     def output_steps(self, steps: int) -> int:
-        """Return how many time steps leave the network for so many that enter it.
+        """Return the number of output time steps for ``steps`` input time steps.
 
         Raises:
             ShapeError: a layer's window is longer than its input; the message names the layer.
@@ -111,7 +111,7 @@ class Stack:
         return self.stages[index].forward(self.params[index], x, step.at(index))
 
     def _run(self, x: Array, step: Step, stop: int) -> tuple[Array, Step, list[Backward]]:
-        """Return the input of stage ``stop``, and the backward passes of all before; two run as one where they can."""
+        """Return the input of stage ``stop`` and the backward passes of all stages before, fused where possible."""
         x, step = self.start(x, step)
         backwards: list[Backward] = []
         while (index := len(backwards)) < stop:
@@ -123,7 +123,7 @@ class Stack:
         return x, step, backwards
 
     def activate(self, x: Array, step: Step, stop: int) -> tuple[Array, Step]:
-        """Return the input of stage ``stop`` for a batch as outside: a work buffer, or ``x`` itself."""
+        """Return the input of stage ``stop`` for a batch in the layout outside: a work buffer, or ``x`` itself."""
         x, step, _ = self._run(x, step, stop)
         return x, step
 
@@ -135,13 +135,13 @@ class Stack:
             yield x, step
 
     def layer_input(self, x: Array, step: Step, stop: int) -> tuple[Array, Step]:
-        """Return the input of the *layer* of stage ``stop``, behind its preprocessor, and the ``Step`` there."""
+        """Return the input of the *layer* of stage ``stop``, after its preprocessor, and the ``Step`` there."""
         x, step = self.activate(x, step, stop)
         x, step, _ = self.stages[stop].preprocess(x, step.at(stop))
         return x, step
 
     def output(self, x: Array, step: Step) -> tuple[Array, Array | None]:
-        """Return the network's output for a batch, both as outside, and its mask ``(examples, time steps)`` or None."""
+        """Return the output for a batch, both as outside, and its mask ``(examples, time steps)`` or None."""
         y, step = self.activate(x, step, len(self.stages))
         mask = None if step.mask is None else step.mask.T
         return to_external(y, self.stages[-1].output_type, step.rows), mask
@@ -163,12 +163,12 @@ class Stack:
             if index < self._first_trained:
                 _clear(grads)
                 continue
-            assert dy is not None  # every layer but the first that is trained was asked for dx
+            assert dy is not None  # need_dx was set for every layer but the first trained one
             dy = backwards[index](dy, grads, index > self._first_trained)
             if self.stages[index].layer.frozen:
                 _clear(grads)
             elif "vb" in grads:
-                grads["vb"].fill(0)  # fine-tuning leaves the visible bias alone
+                grads["vb"].fill(0)  # fine-tuning does not change the visible bias
         return loss
 
     def _loss(self, y: Array, labels: Array, step: Step, scale: float) -> tuple[Scalar, Array | None]:
@@ -185,7 +185,7 @@ class Stack:
 
 
 def _nothing_left(dy: Array, grads: Params, need_dx: bool = True) -> Array | None:
-    """Be the backward pass of a stage without parameters that the one before does as well."""
+    """Return ``dy`` unchanged: the stage before includes the backward pass of this stage without parameters."""
     return dy
 
 
