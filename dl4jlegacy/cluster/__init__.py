@@ -1,1 +1,1 @@
-"""A run spread over processes and machines: where it is registered, its master, its workers."""
+"""Distributed runs over several processes and machines: registration, master, workers."""

@@ -1,6 +1,6 @@
-"""How a process gets to a cluster's run: the ``Conf`` from Zookeeper, with it the tracker, and what must fit (layer 5).
+"""Access to a cluster run: its ``Conf`` in Zookeeper, its tracker, and the compatibility checks (layer 5).
 
-Several runs can share one Zookeeper and one grid; each has an id of its own, under which its processes meet.
+Several runs can share one Zookeeper and one grid; each run has an id of its own, under which its processes meet.
 """
 
 from __future__ import annotations
@@ -54,35 +54,35 @@ _UNSIGNED = (
     "standby or dl4j resume reads and writes; for one that is, %s"
 )
 MASTER = "master"
-"""The id of a run that is given none, as the legacy had it."""
+"""The default id of a run, as in the legacy."""
 
 
 def flags_of(zookeeper: str, id: str) -> str:
-    """Return the flags by which a command finds the run that has an id in a Zookeeper."""
+    """Return the command-line flags that select the run with an id in a Zookeeper."""
     return f"--zookeeper {zookeeper}" + ("" if id == MASTER else f" --id {id}")
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """By what right a process goes to servers.
+    """The rights with which a process accesses servers.
 
     Attributes:
-        secret: its runs'; None: they have none.
-        allow_unsigned: whether it may go beyond this machine's loopback without one.
+        secret: the secret of its runs; None: they have none.
+        allow_unsigned: whether the process may use servers beyond this machine's loopback without a secret.
     """
 
     secret: bytes | None = None
     allow_unsigned: bool = False
 
     def check(self, what: str, addresses: str) -> None:
-        """Refuse servers beyond loopback to a process that would believe whatever anybody writes there.
+        """Refuse servers beyond loopback if this process cannot verify what strangers write there.
 
         Args:
-            what: that is at the addresses, for the message.
-            addresses: ``host:port``, with commas between them.
+            what: the service at the addresses, for the message.
+            addresses: ``host:port``, separated by commas.
 
         Raises:
-            NotAuthorisedError: there is no secret, and nobody has allowed that.
+            NotAuthorisedError: there is no secret, and unsigned access is not allowed.
         """
         beyond = beyond_loopback(addresses)
         if self.secret is not None or self.allow_unsigned or not beyond:
@@ -96,18 +96,18 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class ClusterAddress:
-    """Where a run meets.
+    """The meeting place of a run's processes.
 
     Attributes:
-        zookeeper: its cluster's Zookeeper, ``host:port``, or the servers of an ensemble with commas between them; kept
-            in one order, however they were given.
+        zookeeper: ``host:port`` of the cluster's Zookeeper, or of the servers of an ensemble, separated by commas;
+            stored in one order, whatever order was given.
         secret: the run's; None: it has none.
-        id: its id there.
+        id: the run's id in Zookeeper.
         allow_unsigned: whether a run without a secret may use servers beyond this machine's loopback.
 
     Raises:
         UsageError: Zookeeper's address is malformed.
-        NotAuthorisedError: it is beyond loopback, and ``Access`` does not allow that.
+        NotAuthorisedError: the address is beyond loopback, and ``Access`` does not allow that.
     """
 
     zookeeper: str
@@ -121,16 +121,16 @@ class ClusterAddress:
 
     @property
     def access(self) -> Access:
-        """By what right its run's servers are reached."""
+        """The rights with which the run's servers are accessed."""
         return Access(self.secret, self.allow_unsigned)
 
     def split(self) -> tuple[str, int]:
-        """Return host and port of the (first) server, under whose name the run is registered."""
+        """Return host and port of the (first) server; the run is registered under its name."""
         host, _, port = self.zookeeper.split(",")[0].rpartition(":")
         return host, int(port)
 
     def session(self) -> ZooKeeperSession:
-        """Return a session with whichever server answers; raises ``TrackerError`` if none does."""
+        """Return a session with any server that answers; raises ``TrackerError`` if none does."""
         return ZooKeeperSession(self.zookeeper, secret=self.secret)
 
     def warn_unsigned(self, run: str) -> None:
@@ -139,13 +139,13 @@ class ClusterAddress:
             logger.warning(_UNSIGNED, run, self.zookeeper, MAKE_SECRET)
 
     def flags(self) -> str:
-        """Return the flags by which another command finds the run."""
+        """Return the command-line flags by which another command finds the run."""
         return flags_of(self.zookeeper, self.id)
 
 
 @contextmanager
 def warned_once() -> Iterator[None]:
-    """Warn of one unsigned run only, in this process: of a search, in which one run follows the other."""
+    """Warn only once in this process of unsigned runs, for a search, which has one run after the other."""
     said = False
 
     def is_first(record: logging.LogRecord) -> bool:
@@ -161,12 +161,12 @@ def warned_once() -> Iterator[None]:
 
 
 def zookeeper_servers(text: str) -> str:
-    """Return the addresses of Zookeeper's servers in one order, in whatever order they were given.
+    """Return the addresses of the Zookeeper servers in a canonical order.
 
-    A run is registered under the name of the first of them, so that all its processes must call the same one the first.
+    A run is registered under the name of the first server, so all its processes must agree on which server is first.
 
     Raises:
-        UsageError: one is not ``host:port``.
+        UsageError: one address is not ``host:port``.
     """
     servers = text.split(",")
     for server in servers:
@@ -181,7 +181,7 @@ def zookeeper_servers(text: str) -> str:
 
 
 def versions(kernels: str) -> dict[str, str]:
-    """Return what all processes of one run must have in common; others round or write differently."""
+    """Return the versions that all processes of a run must share; other versions round or encode differently."""
     return {
         "dl4jlegacy": __version__,
         "wire": str(wire.VERSION),
@@ -205,14 +205,14 @@ def open_tracker(
     Args:
         conf: the run's.
         address: where the run meets.
-        registered: the Conf was found in Zookeeper, so that a secret that its signature was checked with is the run's.
-        takes_part: this process is one of the run's, and waits as long as they do if the tracker is away.
-        patience_seconds: for how long another one waits for it then; None: as ``HazelcastStore``.
-        deadline_seconds: longest time that connecting may take; None: as ``HazelcastStore``.
+        registered: the Conf was found in Zookeeper, so the secret that verified its signature is the run's secret.
+        takes_part: this process belongs to the run, and waits as long as the run's processes do if the tracker is away.
+        patience_seconds: how long any other process waits then; None: as ``HazelcastStore``.
+        deadline_seconds: longest time for connecting; None: as ``HazelcastStore``.
 
     Raises:
-        TrackerError: it cannot be reached.
-        NotAuthorisedError: it is beyond loopback, and there is no secret.
+        TrackerError: the tracker cannot be reached.
+        NotAuthorisedError: the tracker is beyond loopback, and there is no secret.
     """
     address.access.check("the tracker", conf.state_tracker_connection_string)
     return HazelcastStateTracker(
@@ -228,34 +228,34 @@ def open_tracker(
 
 
 def find_incarnation(store: HazelcastStore, run: str) -> str:
-    """Return which incarnation has a run's name in the grid, over a connection to it; "" if there is none."""
+    """Return the incarnation that has a run's name in the grid of ``store``; "" if there is none."""
     raw = store.sibling(protocol.NAMES).get(run)
     record = protocol.parse_record(store, run, raw, protocol.RunRecord)
     return "" if record is None else record.incarnation
 
 
 def find_conf(address: ClusterAddress, *, wait_seconds: float = 0.0) -> Conf:
-    """Return the Conf that a master has registered; raises ``TrackerError`` if there is none in time."""
+    """Return the Conf that a master has registered; raises ``TrackerError`` if none is registered in time."""
     with address.session() as session:
         retriever = ZookeeperConfigurationRetriever(*address.split(), address.id, session=session)
         return retriever.retrieve(wait_seconds=wait_seconds)
 
 
 def find_registered(address: ClusterAddress) -> Conf | None:
-    """Return the Conf that is registered now; None if there is none."""
+    """Return the currently registered Conf; None if there is none."""
     with address.session() as session:
         return ZookeeperConfigurationRetriever(*address.split(), address.id, session=session).find()
 
 
 class NotDefinedError(TrackerError):
-    """A registered run has nothing in the tracker: it was lost, or another run takes its place just now."""
+    """A registered run has no entries in the tracker: they were lost, or another run is just replacing it."""
 
 
 def defined(tracker: StateTracker, key: str, conf: Conf) -> Any:
-    """Return a global of the run, which its master defines before it registers, and restores if others damage it.
+    """Return a global of the run; its master defines globals before it registers, and restores damaged ones.
 
     Raises:
-        NotDefinedError: it has not been there for a while.
+        NotDefinedError: the global has been missing for a while.
     """
     value, deadline = tracker.get(key), Deadline(_RESTORED_SECONDS)
     while value is None and not deadline.passed():
@@ -270,7 +270,7 @@ def defined(tracker: StateTracker, key: str, conf: Conf) -> Any:
 
 
 def check_fits(tracker: StateTracker, conf: Conf, ours: dict[str, str]) -> None:
-    """Raise ``VersionError`` if a worker that has ``conf`` and these versions would compute something else."""
+    """Raise ``VersionError`` if a worker with ``conf`` and the versions ``ours`` would compute different results."""
     check_versions(defined(tracker, "versions", conf), ours, f"this worker cannot join run {conf.run}")
     if defined(tracker, "conf", conf) != conf.to_json():
         raise VersionError(
@@ -282,7 +282,7 @@ def check_fits(tracker: StateTracker, conf: Conf, ours: dict[str, str]) -> None:
 def check_versions(theirs: dict[str, str], ours: dict[str, str], consequence: str) -> None:
     """Raise ``VersionError`` if the versions of a run's master and those of this process differ.
 
-    Of modules that only one of them was told to use, nothing follows.
+    Modules that only one of the two was told to use are ignored.
     """
     known = {name: own for name, own in ours.items() if name in theirs or not name.startswith(MODULE)}
     different = [

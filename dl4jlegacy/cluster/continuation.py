@@ -1,4 +1,4 @@
-"""From where a run goes on that is taken over: what the grid has, its newest checkpoint, or its beginning (layer 5)."""
+"""Where a run that is taken over continues: from the grid, its newest checkpoint, or its beginning (layer 5)."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ _SHARE = "give all masters of a run the same folder, on a file system that they 
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """From where a run continues, in words, and whether the grid has its model."""
+    """Where a run continues, in words, and whether the grid has its model."""
 
     text: str
     is_in_grid: bool = False
 
 
 def where_it_continues(conf: Conf, tracker: HazelcastStateTracker, version: int = 0) -> Continuation:
-    """Return from where a process that takes a run over continues it; waits for checkpoints that are needed.
+    """Return where a process that takes a run over continues it; waits for checkpoints that are needed.
 
     Args:
         conf: the run's.
-        tracker: the run's, which may have lost it.
+        tracker: the run's; it may have lost the run.
         version: the newest model version that this process has seen.
 
     Raises:
-        CheckpointError: the grid has no model of the run, and the checkpoints that it has kept are not here; it must
-            not begin anew unnoticed.
+        CheckpointError: the grid has no model of the run, and the run's checkpoints are not here; the run must not
+            silently start again.
     """
     (head, has_model), folder = _head_in_grid(tracker), conf.checkpoint_dir
     version = version if head is None else max(version, head.version)
@@ -69,7 +69,7 @@ def where_it_continues(conf: Conf, tracker: HazelcastStateTracker, version: int 
 
 
 def _head_in_grid(tracker: HazelcastStateTracker) -> tuple[Head | None, bool]:
-    """Return the head, and whether its model is there: an earlier master that was only cut off may still go on."""
+    """Return the head and whether its model is in the grid; retries while a cut-off master still changes the head."""
     head = tracker.head()
     while head is not None and not drive(protocol.is_model_there(tracker.store, head)):
         before, head = head, tracker.head()
@@ -79,14 +79,14 @@ def _head_in_grid(tracker: HazelcastStateTracker) -> tuple[Head | None, bool]:
 
 
 def say_where_it_continues(conf: Conf, tracker: HazelcastStateTracker) -> None:
-    """Warn if a run does not continue where the grid has it; raises as ``where_it_continues``."""
+    """Warn if a run does not continue from the state in the grid; raises as ``where_it_continues``."""
     continuation = where_it_continues(conf, tracker)
     if not continuation.is_in_grid:
         logger.warning("run %s goes on %s", conf.run, continuation.text)
 
 
 def check_something_is_left(conf: Conf, tracker: HazelcastStateTracker) -> None:
-    """Raise ``CheckpointError`` if there is nothing to go on from."""
+    """Raise ``CheckpointError`` if neither the grid nor the checkpoint folder has anything to continue from."""
     folder = conf.checkpoint_dir
     if tracker.head() is None and not (folder and saved_run.open_checkpoints(folder).versions()):
         kept = f"and none of its checkpoints in {folder}" if folder else "and it kept none"
@@ -97,7 +97,7 @@ def check_something_is_left(conf: Conf, tracker: HazelcastStateTracker) -> None:
 
 
 def has_checkpoint(conf: Conf) -> bool:
-    """Return whether there is a checkpoint of the run here; one that cannot be looked at now is none."""
+    """Return whether a checkpoint of the run is here; an unreadable one counts as none."""
     try:
         return folder_of(conf, resumes=True).newest() is not None
     except Dl4jError as exc:

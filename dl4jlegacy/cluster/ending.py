@@ -1,4 +1,4 @@
-"""How somebody ends a run from outside, or has a process of its workers leave (layer 5)."""
+"""Ending a run from outside, and asking a worker process to leave (layer 5)."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ __all__ = ["DRAIN", "drain_worker", "forget", "stop_run", "unregister"]
 logger = logging.getLogger(__name__)
 
 DRAIN = "drain"
-"""Global under which somebody asks a process of workers to leave, ``drain/<process>``: True."""
+"""Key prefix of drain requests: ``drain/<process>`` is True if that worker process was asked to leave."""
 
 
 def stop_run(conf: Conf, address: ClusterAddress, tracker: StateTracker) -> str:
-    """Stop a registered run: its master and workers leave, and what a dead master has left behind is cleared up.
+    """Stop a registered run: its master and workers leave, and what a dead master has left behind is removed.
 
-    Returns what has happened, in words. Blocks.
+    Returns the outcome in words. Blocks.
 
     Args:
         conf: the run's.
-        address: where it is registered.
-        tracker: the run's, which stays open.
+        address: where the run is registered.
+        tracker: the run's; it stays open.
 
     Raises:
-        TrackerError: it has a master and has not begun; or a server does not answer.
+        TrackerError: the run has a master and has not begun; or a server does not answer.
     """
     head = tracker.finish("stopped")
     with address.session() as session:
         register = ZookeeperRegister(conf, address, session)
         place, leader = place_of(conf, address, tracker, register), register.holder()
-        # A standby may be elected for a moment, and step back: it is no master as long as it has not taken office.
+        # A standby may be elected for a moment, and step back: it is no master until it has taken office.
         has_master = leader is not None and not (leader.is_standby and drive(protocol.office(place)) != leader.process)
-        if head is not None and head.status == "stopped":  # its master may be away, and the servers lose this
+        if head is not None and head.status == "stopped":  # its master may be away, and the grid may lose this
             drive(protocol.end_run(place, "stopped"))
     if not has_master:
         forget(conf, address, tracker)
@@ -62,20 +62,19 @@ def stop_run(conf: Conf, address: ClusterAddress, tracker: StateTracker) -> str:
 
 
 def drain_worker(conf: Conf, address: ClusterAddress, tracker: StateTracker, worker: str) -> str:
-    """Ask the process of a worker to leave: its workers finish and commit their jobs, and lease no other.
+    """Ask a worker's process to leave: its workers finish and commit their jobs, and lease no others.
 
-    The run does not depend on it: a worker may leave at any time, and a request that is lost changes nothing.
-
-    Returns what was asked, in words. Blocks.
+    The run does not depend on this: a worker may leave at any time, and a lost request changes nothing.
+    Returns the request in words. Blocks.
 
     Args:
         conf: the run's.
-        address: where it is registered.
-        tracker: the run's, which stays open.
+        address: where the run is registered.
+        tracker: the run's; it stays open.
         worker: the name of the worker.
 
     Raises:
-        UsageError: there is no such worker, it is gone, or it works in the process of the master.
+        UsageError: there is no such worker, it is gone, or it works in the master's process.
         TrackerError: a server does not answer.
     """
     records = {record.id: record for record in tracker.workers()}
@@ -96,7 +95,7 @@ def drain_worker(conf: Conf, address: ClusterAddress, tracker: StateTracker, wor
 
 
 def forget(conf: Conf, address: ClusterAddress, tracker: StateTracker) -> None:
-    """Remove what is left of a run that has no master to do so; raises ``TrackerError`` if it has one after all."""
+    """Remove what is left of a run without a master; raises ``TrackerError`` if the run has a master after all."""
     with (
         ZooKeeperSession(address.zookeeper, secret=address.secret) as session,
         _elected(session, address.id, conf.run) as election,
@@ -105,11 +104,11 @@ def forget(conf: Conf, address: ClusterAddress, tracker: StateTracker) -> None:
 
 
 def unregister(conf: Conf, address: ClusterAddress) -> None:
-    """Remove from Zookeeper a run whose grid is gone for ever, of which nothing is asked or removed.
+    """Remove a run from Zookeeper whose grid is lost for good; the grid is not contacted.
 
     Raises:
-        TrackerError: it has a master or a standby, who may reach the grid; or Zookeeper does not answer.
-        NotAuthorisedError: it has another secret.
+        TrackerError: the run has a master or a standby, which may reach the grid; or Zookeeper does not answer.
+        NotAuthorisedError: the run has another secret.
     """
     host, port = address.split()
     with (
@@ -125,7 +124,7 @@ def unregister(conf: Conf, address: ClusterAddress) -> None:
 
 @contextmanager
 def _elected(session: ZooKeeperSession, id: str, run: str) -> Iterator[MasterElection]:
-    """Be the master of an id, so that nobody else becomes it meanwhile."""
+    """Hold the mastership of an id, so that no other process gets it meanwhile."""
     election = MasterElection(session, group=id, info={"run": run}).claim()
     try:
         yield election

@@ -1,10 +1,10 @@
-"""Whether a grid has the memory that a run needs, told before the run begins: a member that has too little of it ends.
+"""Checks before a run begins that the grid has enough memory: a member with too little memory crashes.
 
-A round's updates stay until the next one is folded, and so do two versions of the model beside the one that is
-written. With M bytes of parameters and updater state and J jobs a round the grid thus holds ``(3 + 2J) M`` bytes at a
-time; more, if updates come faster than they are folded, and the data of jobs that do not name theirs. A member needs
-some 16 MiB for itself beside its share: members of 64 to 160 MiB ended with less, and did not with more. Updates of
-``row-averaging`` have the rows that a job touches only: of such a run only the models are counted.
+A round's updates stay until the next round is folded, and two versions of the model stay beside the one being written.
+With M bytes of parameters and updater state and J jobs a round the grid thus holds ``(3 + 2J) M`` bytes at a time. It
+holds more if updates arrive faster than they are folded, or if jobs carry their data. A member needs about 16 MiB for
+itself beside its share: members of 64 to 160 MiB crashed with less, and did not with more. Updates of ``row-averaging``
+contain only the rows that a job touches: for such a run only the models are counted.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ __all__ = ["check_grid_memory", "needed_nbytes"]
 logger = logging.getLogger(__name__)
 
 _OWN_NBYTES = 16 << 20
-"""Of a member's heap, what it needs for itself."""
+"""Bytes of a member's heap that the member needs for itself."""
 _ENOUGH, _ADVISED = 1.5, 3.0
-"""How many times what it holds a grid's heap must be so that nothing is said, and how many times that is advised."""
+"""Heap relative to the bytes held: without a warning from the first factor on; the second one is advised."""
 _LOOKED_AT = 64
-"""So many rounds at both ends of a plan are looked at for the two with the most jobs."""
+"""Number of rounds at each end of a plan that are searched for the two consecutive rounds with the most jobs."""
 
 
 def needed_nbytes(model_nbytes: int, plan: Plan, *, keeps_updates: bool = True) -> int:
-    """Return how many bytes the grid holds at a time, at least, if updates are as large as the model.
+    """Return the least number of bytes that the grid holds at a time, if updates are as large as the model.
 
     Args:
-        model_nbytes: parameters and updater state.
+        model_nbytes: size of parameters and updater state.
         plan: the run's.
-        keeps_updates: whether the jobs' updates are as large as the model; else only its versions count.
+        keeps_updates: whether the jobs' updates are as large as the model; if not, only model versions are counted.
     """
     rounds = plan.total_rounds
     looked_at = [range(min(rounds, _LOOKED_AT)), range(max(0, rounds - _LOOKED_AT), rounds)]
@@ -48,19 +48,19 @@ def needed_nbytes(model_nbytes: int, plan: Plan, *, keeps_updates: bool = True) 
 
 
 def check_grid_memory(run: Run, tracker: StateTracker, *, takes_over: bool) -> None:
-    """Refuse a new run whose grid is too small for it; warn of a grid that may be.
+    """Refuse a new run whose grid is too small for it; warn if the grid may be too small.
 
-    A grid that does not say how much memory it has is believed to have enough. A run that is taken over is not refused:
-    whatever its master had, it has got so far with that.
+    A grid that does not report its memory is assumed to have enough. A run that is taken over is never refused: it has
+    come this far with that memory.
 
     Raises:
-        ConfError: a new run needs more than the grid has.
+        ConfError: a new run needs more memory than the grid has.
     """
     memory = tracker.memory() if run.model_nbytes else None
     if memory is None:
         return
     router = find_router(run.conf)
-    is_sure = router.memory is None  # what slots remember is saved now and then only
+    is_sure = router.memory is None  # the memory of slots is saved only now and then
     has_rows = isinstance(router, RowAveragingWorkRouter)
     needed = needed_nbytes(run.model_nbytes, run.plan, keeps_updates=not has_rows)
     least = needed if is_sure else needed_nbytes(run.model_nbytes, run.plan, keeps_updates=False)

@@ -1,4 +1,4 @@
-"""``ClusterInference``: a program's trained network on a cluster, whose workers evaluate it and answer with it."""
+"""``ClusterInference``: evaluation and prediction of a program's trained network by the workers of a cluster."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ __all__ = ["ClusterInference"]
 
 
 class ClusterInference:
-    """Evaluates a trained network on a cluster, and answers with it: the work of many workers, the bits of one process.
+    """Evaluates a trained network on a cluster, and predicts with it; results equal those of one process to the bit.
 
     ::
 
         cluster = ClusterInference(model, tracker="hazelcast://host:5701", zookeeper="host:2181")
         evaluation = cluster.evaluate(test, roc := ROCMultiClass(), calibration := EvaluationCalibration())
 
-    Each method leads a run of its own, waits for workers (``dl4j worker --stay``, who go on to the next one), and
-    clears it up however it ends. Its secret is read from the environment (``DL4J_SECRET_FILE``). Of examples in arrays
-    1024 are computed at a time. For one thread at a time.
+    Each method leads its own run, waits for workers (``dl4j worker --stay``, which then go on to the next run), and
+    always clears the run up. The secret is read from the environment (``DL4J_SECRET_FILE``). Examples in arrays are
+    computed in blocks of 1024. For one thread at a time.
 
     Args:
-        model: a network of either kind, which takes features as in its training; or what ``load_model`` returns, which
-            takes them before any scaling, and answers in the units of its data.
+        model: a network of either kind, which takes features as in its training; or the result of ``load_model``, which
+            takes unscaled features and answers in the units of its data.
         tracker: ``"hazelcast://host:port[,host:port]"``.
         zookeeper: ``"host:port"``, where the runs are registered.
-        id: the runs' there; "": ``master``.
-        cluster_name: of the Hazelcast members; "": that of ``dl4j services`` on this machine, else ``dev``.
-        bind: the host on which this process listens for the workers' signs of life.
-        workers: threads of this process that work, too.
-        worker_wait: seconds to wait for workers where there are none.
-        progress: whether stderr says what a run does, and that it waits for workers.
+        id: the id of the runs in Zookeeper; "": ``master``.
+        cluster_name: name of the Hazelcast cluster; "": that of ``dl4j services`` on this machine, else ``dev``.
+        bind: the host on which this process listens for the workers' heartbeats.
+        workers: additional worker threads in this process.
+        worker_wait: seconds to wait for workers if there are none.
+        progress: whether the progress of a run, and waiting for workers, are shown on stderr.
 
     Raises:
         UsageError: an address is malformed. NotAuthorisedError: it is beyond loopback, and there is no secret.
@@ -85,18 +85,18 @@ class ClusterInference:
         self._bind, self._workers, self._progress = bind, workers, progress
 
     def evaluate(self, examples: Any, *evaluations: AnyEvaluation) -> NetworkEvaluation:
-        """Return the loss on examples, with what ``dl4j evaluate`` tells of them; add them to evaluations, too.
+        """Return the loss on examples with the figures of ``dl4j evaluate``; add the examples to ``evaluations``, too.
 
         Args:
-            examples: a ``DataSet``, a ``MultiDataSet``, an iterator, or any iterable of batches of one size, of which
-                only the last may have fewer examples. Of several outputs the first is evaluated.
+            examples: a ``DataSet``, a ``MultiDataSet``, an iterator, or any iterable of batches of one size (the last
+                may be smaller). If there are several outputs, the first is evaluated.
             evaluations: each an ``Evaluation``, ``EvaluationBinary``, ``EvaluationCalibration``,
-                ``RegressionEvaluation``, ``ROC``, ``ROCBinary`` or ``ROCMultiClass``. All are made in one pass over
-                the data; they stay as they are if it fails.
+                ``RegressionEvaluation``, ``ROC``, ``ROCBinary`` or ``ROCMultiClass``. All are updated in one pass over
+                the data, and stay unchanged if it fails.
 
         Raises:
             ConfError: an evaluation is of another kind, or is given twice. ShapeError: it does not fit the network.
-            DataError: there is no example, or a batch is none.
+            DataError: there is no example, or a batch is not a batch.
         """
         from dl4jlegacy.cluster.shared_inference import evaluate_on_cluster
 
@@ -117,11 +117,11 @@ class ClusterInference:
         """Return the outputs for all examples, in their order, as ``TrainedModel.answer`` does.
 
         Args:
-            features: an array; or arrays, each computed by itself, such as sequences of different lengths; or the path
-                of a file or folder that ``dl4j predict`` takes.
+            features: an array; or several arrays that are computed separately, such as sequences of different lengths;
+                or the path of a file or folder that ``dl4j predict`` takes.
 
         Raises:
-            DataError: there is none, or a file cannot be read. ShapeError: the model takes others.
+            DataError: there are no examples, or a file cannot be read. ShapeError: the features do not fit the model.
         """
         from dl4jlegacy.cluster.shared_inference import predict_on_cluster
 
@@ -130,9 +130,9 @@ class ClusterInference:
             return np.concatenate([rows.outputs for rows in found])
 
     def predict(self, features: Any) -> Array:
-        """Return the number of the most probable class of each example, ``(examples,)``; args and errors of ``output``.
+        """Return the index of the most probable class of each example, ``(examples,)``; args and errors of ``output``.
 
-        Of a model of several labels that do not exclude each other, 0 or 1 for each of them, ``(examples, labels)``.
+        For a model with several independent labels, return 0 or 1 for each label, ``(examples, labels)``.
         """
         return self._model.classes_in(self.output(features))
 
@@ -157,7 +157,7 @@ class ClusterInference:
 
     @contextlib.contextmanager
     def _where(self) -> Iterator[dict[str, Any]]:
-        """Yield where the work is shared out, as the functions of this module take it."""
+        """Yield the cluster arguments of this module's functions."""
         from dl4jlegacy.cluster.leadership import MasterOptions
 
         with shown(None, self._progress) as show:
@@ -167,7 +167,7 @@ class ClusterInference:
 
 @contextlib.contextmanager
 def _batches(given: Any) -> Iterator[Examples]:
-    """Yield examples of which each batch can be had by its number: others are read once, into a temporary folder."""
+    """Yield examples with random access to batches; other examples are read once, into a temporary folder."""
     if not is_data_set(given):
         raise DataError(f"the examples are {type(given).__name__}; give a DataSet of features and labels, or batches")
     if isinstance(given, Batch | BatchIterator):

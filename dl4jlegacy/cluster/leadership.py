@@ -1,10 +1,9 @@
-"""How a process becomes the master of a run on a cluster, leads it, and leaves it: new, or after another master.
+"""How a process becomes the master of a run on a cluster, leads the run, and leaves it.
 
-Each way is a context manager that yields a ``MasterRun``: a run whose ``Conf`` is registered in Zookeeper, so that
-workers find it, and whose tracker and monitor are ready for a ``RunExecution``. At the end a run that is over is
-cleared up, and any other one can be continued. Everything that matters is in the tracker, so a master that dies is
-replaced by a standby, or by who resumes the run, in the round where it was.
-
+The run may be new or taken over from another master. Each way is a context manager that yields a ``MasterRun``: a run
+whose ``Conf`` is registered in Zookeeper, so that workers find it, and whose tracker and monitor are ready for a
+``RunExecution``. At the end a finished run is cleared up, and any other run can be continued. All state that matters is
+in the tracker, so a standby or a resumed master can continue a dead master's run in the same round.
 Legacy: ``ZooKeeperConfigurationRegister``, ``ZookeeperConfigurationRetriever``, and the master's half of
 ``DeepLearning4jDistributed``, which nobody could take over.
 """
@@ -69,8 +68,8 @@ logger = logging.getLogger(__name__)
 Tick = Callable[[RunStatus], None]
 _RESUMED = "by dl4j resume"
 _OUT = "out"
-"""The global that names the file for the run's model."""
-_EXPIRY_SECONDS = 2.0  # Zookeeper looks for sessions that have ended about so often
+"""The global that names the model file of the run."""
+_EXPIRY_SECONDS = 2.0  # Zookeeper looks for expired sessions about this often
 
 
 def _no_tick(status: RunStatus) -> None:
@@ -82,14 +81,14 @@ class MasterOptions:
     """What a master's process does beside leading the run.
 
     Attributes:
-        out: the file to save the model to; "": none, or the one that the run's first master was given.
-        bind: the host on which to listen for the workers' signs of life.
+        out: the file to save the model to; "": none, or the file given to the run's first master.
+        bind: the host on which to listen for the workers' heartbeats.
         tick: called with the run's status a few times a second.
-        observers: follow the run from beside it.
-        changed_code: as for ``Run``, of one that is resumed.
+        observers: follow the run without influencing it.
+        changed_code: as for ``Run``; for a resumed run.
 
     Raises:
-        ConfError: ``out`` can be no path.
+        ConfError: ``out`` is not a valid path.
     """
 
     out: str = ""
@@ -104,7 +103,7 @@ class MasterOptions:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A process that stands for election as a run's master: where, in which session and election, by which name."""
+    """A candidate for the mastership of a run: its address, session, election and process name."""
 
     address: ClusterAddress
     session: ZooKeeperSession
@@ -114,10 +113,10 @@ class Candidate:
 
 @contextlib.contextmanager
 def standing(address: ClusterAddress, conf: Conf, *, standby: bool = False) -> Iterator[Candidate]:
-    """Stand for election: as the only candidate, or behind the present master; resign at the end.
+    """Stand for election, as the only candidate or as a standby; resign at the end.
 
     Raises:
-        TrackerError: Zookeeper cannot be reached, or another master holds the id, and this is no standby.
+        TrackerError: Zookeeper cannot be reached; or another master holds the id, and this is no standby.
     """
     address.warn_unsigned(conf.run)
     with ZooKeeperSession(address.zookeeper, secret=address.secret, session_seconds=conf.session_seconds) as session:
@@ -140,11 +139,11 @@ class MasterRun:
 
     Attributes:
         run, tracker, monitor: for a ``RunExecution``.
-        tick: to be called with the run's status; passes it on, with the news from its journal, to
+        tick: to be called with the run's status; passes the status and the news from the run's journal to
             ``MasterOptions.tick``.
-        out: the file for its model; "": none.
-        is_finished: whether everything is done that is to be done with its model, so that the run may be cleared up at
-            the end; whoever does that sets it.
+        out: the file for the model; "": none.
+        is_finished: whether the model needs no more work, so that the run may be cleared up at the end; set by the code
+            that uses the model.
     """
 
     run: Run
@@ -157,7 +156,7 @@ class MasterRun:
 
 @contextlib.contextmanager
 def elect_new(run: Run, address: ClusterAddress, options: MasterOptions) -> Iterator[MasterRun]:
-    """Be the master of a new run.
+    """Lead a new run as its master.
 
     Args:
         run: as ``training.prepare`` or ``run.resolve`` returned it with ``on_cluster``.
@@ -178,10 +177,10 @@ def elect_new(run: Run, address: ClusterAddress, options: MasterOptions) -> Iter
 
 
 def check_may_take_over(conf: Conf, address: ClusterAddress) -> None:
-    """Refuse to take over an unsigned run beyond loopback, whose Conf names files that this process would open.
+    """Refuse to take over an unsigned run beyond loopback: its Conf names files that this process would open.
 
     Raises:
-        NotAuthorisedError: it is not signed, and beyond loopback.
+        NotAuthorisedError: the run is unsigned and beyond loopback.
     """
     address.access.check("the tracker", conf.state_tracker_connection_string)
 
@@ -190,18 +189,19 @@ def check_may_take_over(conf: Conf, address: ClusterAddress) -> None:
 def resume_registered(
     conf: Conf, data: TrainingData, address: ClusterAddress, options: MasterOptions, *, workers: int | None = None
 ) -> Iterator[MasterRun]:
-    """Take over a registered run that has failed, or whose master is gone.
+    """Take over a registered run that has failed or lost its master.
 
     Args:
         conf: the run's, as it is registered.
-        data: its training data.
-        address: where.
+        data: the run's training data.
+        address: where the run is registered.
         options: of the new master.
-        workers: in this process; None: none if others are registered, else as many as the Conf says.
+        workers: worker threads in this process; None: none if other workers are registered, else as many as the Conf
+            says.
 
     Raises:
-        TrackerError: its master lives. CheckpointError: nothing is left of the run, in the tracker or elsewhere.
-        VersionError: this process is not of the versions of the run's master, or its workers would round differently.
+        TrackerError: the run's master lives. CheckpointError: nothing is left of the run, in the tracker or elsewhere.
+        VersionError: this process has other versions than the run's master, or its workers would round differently.
     """
     check_may_take_over(conf, address)
     with (
@@ -222,24 +222,24 @@ def resume_registered(
 def resume_saved(
     conf: Conf, data: TrainingData, address: ClusterAddress, options: MasterOptions, *, workers: int | None = None
 ) -> Iterator[MasterRun]:
-    """Continue a run from its folder of checkpoints, on a grid and a Zookeeper that may have nothing of it.
+    """Continue a run from its checkpoint folder; the grid and Zookeeper may have lost it.
 
-    What the grid has of this very run counts all the same: it is newer than the checkpoints.
+    If the grid still has this very run, the grid's state is used: it is newer than the checkpoints.
 
     Args:
-        conf: what the folder says, with the grid to use.
-        data: its training data.
+        conf: the Conf from the folder, with the grid to use.
+        data: the run's training data.
         address: where to register the run.
         options: of the new master.
         workers: as for ``resume_registered``.
 
     Raises:
-        TrackerError: the run has a master; or the name or the id is another run's. CheckpointError: the folder is in
+        TrackerError: the run has a master, or another run has the name or the id. CheckpointError: the folder is in
             use, or has no usable checkpoint.
     """
     check_may_take_over(conf, address)
     conf = conf.replace(incarnation=conf.incarnation or uuid.uuid4().hex[:16])  # older versions had none
-    with contextlib.suppress(StorageError):  # it is read below, and written when that can be
+    with contextlib.suppress(StorageError):  # the folder is read below, and written once that is possible
         saved_run.open_checkpoints(conf.checkpoint_dir).check_unused()
     with standing(address, conf) as candidate, closing(open_tracker(conf, address, takes_part=True)) as tracker:
         _check_not_led_elsewhere(conf, candidate, tracker)
@@ -261,12 +261,12 @@ def leading(
     *,
     takes_over: str = "",
 ) -> Iterator[MasterRun]:
-    """Register the Conf and share the plan; at the end clear up; ``takes_over`` says how, "" for a new run."""
+    """Register the Conf, share the plan, clear up at the end; ``takes_over`` says how it is taken over, "": new run."""
     conf, address, run = run.conf, candidate.address, replace(run, changed_code=options.changed_code)
     check_grid_memory(run, tracker, takes_over=bool(takes_over))
     out = _place_of_model(conf, options.out, tracker) if takes_over else storage.absolute(options.out)
     registration = MasterRegistration(conf, address, candidate.session, candidate.election, tracker)
-    if takes_over == _RESUMED:  # whatever ended it before
+    if takes_over == _RESUMED:  # whatever has ended the run before
         registration.go_on_again()
     registration.claim_name(takes_over=bool(takes_over))
     monitor = ClusterMonitor(
@@ -288,7 +288,7 @@ def leading(
             registration.register(takes_over=bool(takes_over))
             how = {"takes_over": takes_over} if takes_over else {}
             monitor.journal.write("master_leads", id=address.id, run=conf.run, **how)
-            # Last, so that workers that wait for it find the Conf with which it goes on.
+            # Last, so that waiting workers find the Conf with which the run goes on.
             if drive(protocol.reopen(tracker.store, run.plan, find_router(conf))):
                 logger.warning("run %s had failed; it goes on where it was", conf.run)
             try:
@@ -297,7 +297,7 @@ def leading(
                 monitor.end()
     finally:
         display.finish()
-        with contextlib.suppress(TrackerError):  # what cannot be reached cannot be cleared up
+        with contextlib.suppress(TrackerError):  # unreachable servers cannot be cleared up
             head = tracker.head()
             if _is_over(head, began=display.began or bool(takes_over), is_finished=led.is_finished):
                 registration.clear_up(monitor.is_gone, gather=monitor.gather_stats)
@@ -308,9 +308,9 @@ def leading(
 
 
 def _place_of_model(conf: Conf, own: str, tracker: HazelcastStateTracker) -> str:
-    """Return the file for the model of a run that is taken over: the one given here, else its first master's.
+    """Return the model file of a run that is taken over: the file given here, else that of the run's first master.
 
-    If that cannot be written on this machine, one in the current folder takes its place.
+    If the first master's file cannot be written on this machine, a file in the current folder replaces it.
     """
     theirs = tracker.get(_OUT)
     if own or not isinstance(theirs, str) or not theirs:
@@ -325,7 +325,7 @@ def _place_of_model(conf: Conf, own: str, tracker: HazelcastStateTracker) -> str
 
 
 def resolve_registered(conf: Conf, data: TrainingData, *, local_workers: int) -> Run:
-    """Resolve the Conf of a registered run, for a process that takes it over; the Conf stays as the workers have it."""
+    """Resolve a registered run's Conf, for a process that takes it over; the Conf stays as the workers know it."""
     run = resolve(conf, data, local_workers=local_workers, on_cluster=True)
     conf = run.conf.replace(data_fingerprint=conf.data_fingerprint, incarnation=conf.incarnation)
     return replace(run, conf=conf, resumes=bool(conf.checkpoint_dir))
@@ -348,7 +348,7 @@ def _check_not_led_elsewhere(conf: Conf, candidate: Candidate, tracker: Hazelcas
 
 
 def _has_workers(candidate: Candidate, tracker: HazelcastStateTracker) -> bool:
-    """Return whether a registered worker lives: one that was killed stays registered until its session ends."""
+    """Return whether a registered worker is alive: a killed worker stays registered until its session expires."""
     session, address = candidate.session, candidate.address
     beats, deadline = tracker.heart_beats(), Deadline(session.session_seconds + _EXPIRY_SECONDS)
     while registered_workers(session, address.id):
@@ -361,15 +361,15 @@ def _has_workers(candidate: Candidate, tracker: HazelcastStateTracker) -> bool:
 
 
 def find_run(address: ClusterAddress, name: str, *, id_given: bool) -> tuple[ClusterAddress, Conf]:
-    """Return the address of the registered run with the name or the id ``name``, and its Conf.
+    """Return the address and the Conf of the registered run with the name or id ``name``.
 
     Args:
         address: where to look; its id counts only with ``id_given``.
-        name: what to look for.
-        id_given: whether the run must be the one with the address's id.
+        name: the name or id to look for.
+        id_given: whether the run must have the id of the address.
 
     Raises:
-        TrackerError: there is no such run; the message says which there are.
+        TrackerError: there is no such run; the message lists the registered ones.
     """
     host, port = address.split()
     with ZooKeeperSession(address.zookeeper, secret=address.secret) as session:
@@ -381,7 +381,7 @@ def find_run(address: ClusterAddress, name: str, *, id_given: bool) -> tuple[Clu
             except (NotAuthorisedError, ConfError, VersionError):
                 if id_given or id == name:
                     raise
-                continue  # not ours to read, and nobody asked for it
+                continue  # it has another secret, and was not asked for
             if conf is not None and name in (id, conf.run):
                 return replace(address, id=id), conf
             if conf is not None:
@@ -394,7 +394,7 @@ def find_run(address: ClusterAddress, name: str, *, id_given: bool) -> tuple[Clu
 
 
 def check_takes_over(conf: Conf, tracker: HazelcastStateTracker, *, changed_code: bool = False) -> None:
-    """Raise ``VersionError`` if this process is not of the versions, and of the code, that the run's master had."""
+    """Raise ``VersionError`` if this process has other versions or other code than the run's master had."""
     theirs, ours = tracker.get("versions"), versions(conf.kernels) | ({} if changed_code else shared_code(conf))
     if isinstance(theirs, dict):
         check_versions(theirs, ours, f"this process cannot take run {conf.run} over")
@@ -406,11 +406,11 @@ def _definitions(run: Run) -> dict[str, Any]:
     in_common = versions(run.conf.kernels) | shared_code(run.conf)
     defined = {"conf": run.conf.to_json(), "versions": in_common, "plan": plan}
     made_with = folder_of(run.conf, resumes=True).made_with() if run.resumes else {}
-    return {**defined, ARITHMETIC: made_with} if made_with else defined  # before any worker decides
+    return {**defined, ARITHMETIC: made_with} if made_with else defined  # before any worker decides on it
 
 
 class _Display:
-    """Shows the run's status with the news from its journal, to the very end."""
+    """Passes on the run's status with the news from its journal, until the very end."""
 
     def __init__(self, tick: Tick, monitor: ClusterMonitor) -> None:
         self._tick, self._monitor = tick, monitor
@@ -428,12 +428,12 @@ class _Display:
 
 
 def _is_over(head: Head | None, *, began: bool, is_finished: bool) -> bool:
-    """Return whether a run is to be cleared up; one that can go on is left for somebody to continue.
+    """Return whether a run is to be cleared up; a run that can go on is kept for its continuation.
 
     Args:
-        head: the run's last.
-        began: whether it had one before.
-        is_finished: whether its model is evaluated and in its place; if not, that belongs to whoever takes over.
+        head: the run's last head.
+        began: whether the run has had a head before.
+        is_finished: whether the model is evaluated and saved; if not, the process that takes over does that.
     """
     if head is None:
         return not began

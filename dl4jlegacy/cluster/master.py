@@ -1,4 +1,4 @@
-"""The masters of ``dl4j``: they lead a run over a data set that the ``Conf`` names, and report on the trained network.
+"""Masters of ``dl4j``: they lead a run over the data set named in its ``Conf``, and report on the trained network.
 
 Legacy: ``ActorNetworkRunnerApp``.
 """
@@ -29,14 +29,14 @@ __all__ = ["resume_from_checkpoints", "resume_run", "run_master", "stand_by"]
 
 
 def run_master(run: Run, data: DataSource, address: ClusterAddress, options: MasterOptions | None = None) -> Report:
-    """Be the master of a new run to its end; return the report.
+    """Lead a new run to its end as its master; return the report.
 
     Args:
         run, address, options: as for ``elect_new``; None: the defaults.
         data: the data that the run was resolved with; they travel with the jobs.
 
     Raises:
-        NotEnoughWorkersError: too few workers for too long; the run can be resumed. And what ``elect_new``
+        NotEnoughWorkersError: there were too few workers for too long; the run can be resumed. Also what ``elect_new``
             raises.
     """
     options = options or MasterOptions()
@@ -47,22 +47,22 @@ def run_master(run: Run, data: DataSource, address: ClusterAddress, options: Mas
 def stand_by(
     conf: Conf, address: ClusterAddress, options: MasterOptions, *, on_stand_by: Callable[[], None] = lambda: None
 ) -> Report | None:
-    """Wait behind the present master, and finish its run if it dies; None if the run was done without that.
+    """Wait as a standby, and finish the run if its master dies; return None if the run ended without that.
 
     Args and errors as for ``take_over``.
     """
-    check_may_take_over(conf, address)  # before a file that it names is touched
+    check_may_take_over(conf, address)  # before any file that the Conf names is touched
     data = _load(conf)
     with take_over(conf, training_data(conf, data), address, options, on_stand_by=on_stand_by) as led:
         return None if led is None else _train(led, data, options)
 
 
 def resume_run(conf: Conf, address: ClusterAddress, options: MasterOptions, *, workers: int | None = None) -> Report:
-    """Take over a registered run that has failed, or whose master is gone, and finish it.
+    """Take over a registered run that has failed or lost its master, and finish it.
 
-    Returns what its master would have. Args and errors as for ``resume_registered``.
+    Returns the report, as the run's first master would. Args and errors as for ``resume_registered``.
     """
-    check_may_take_over(conf, address)  # before a file that it names is touched
+    check_may_take_over(conf, address)  # before any file that the Conf names is touched
     data = _load(conf)
     with resume_registered(conf, training_data(conf, data), address, options, workers=workers) as led:
         return _train(led, data, options)
@@ -71,7 +71,7 @@ def resume_run(conf: Conf, address: ClusterAddress, options: MasterOptions, *, w
 def resume_from_checkpoints(
     conf: Conf, address: ClusterAddress, options: MasterOptions, *, workers: int | None = None
 ) -> Report:
-    """Continue a run from its folder of checkpoints, on a grid and a Zookeeper that may have nothing of it; finish it.
+    """Continue a run from its checkpoint folder and finish it; the grid and Zookeeper may have lost it.
 
     Args and errors as for ``resume_saved``.
     """
@@ -82,7 +82,7 @@ def resume_from_checkpoints(
 
 
 def _load(conf: Conf) -> DataSource:
-    """Return the data that a run's Conf names; raises ``ConfError`` if only its program has them."""
+    """Return the data named in a run's Conf; raises ``ConfError`` if only the run's own program has them."""
     if not conf.dataset:
         raise ConfError(
             f"run {conf.run} is led by a program of its own, and its Conf names no data: start that program again, "
@@ -92,7 +92,7 @@ def _load(conf: Conf) -> DataSource:
 
 
 def _train(led: MasterRun, data: DataSource, options: MasterOptions) -> Report:
-    """Train the run that this process leads; one whose model is not where it was wanted stays in the grid."""
+    """Train the run that this process leads; the run stays in the grid if the model could not be saved in place."""
     report = train(
         led.run,
         data,

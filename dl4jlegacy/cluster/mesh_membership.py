@@ -1,7 +1,7 @@
-"""How a process with workers takes part in the mesh of its run (layer 5).
+"""How a process with workers joins the mesh of its run (layer 5).
 
-Legacy: the driver of Spark kept the mesh, and a worker's process asked it for its place (``VoidConfiguration``'s
-``controllerAddress``). Here Zookeeper says who is there, and everybody works its own place out.
+Legacy: the Spark driver kept the mesh, and a worker process asked the driver for its place (``VoidConfiguration``'s
+``controllerAddress``). Here Zookeeper lists the members, and every process works out its own place.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ logger = logging.getLogger(__name__)
 def joined_mesh(
     conf: Conf, address: ClusterAddress, session: ZooKeeperSession, name: str, *, workers: int = 1
 ) -> Iterator[MeshNode | None]:
-    """Take part in the mesh of a run, as the process ``name``; None if it has none, or there is no place for it here.
+    """Join the mesh of a run as the process ``name``; yields None if there is no mesh, or it cannot be joined here.
 
-    A process without workers takes no part.
+    A process without workers does not join.
 
     Raises:
-        NotAuthorisedError: it would listen beyond loopback without a secret.
+        NotAuthorisedError: the process would listen beyond loopback without a secret.
         TrackerError: Zookeeper does not answer.
     """
     node = _started(conf, address, name) if workers else None
@@ -55,7 +55,7 @@ def joined_mesh(
 
 
 def _started(conf: Conf, address: ClusterAddress, name: str) -> MeshNode | None:
-    """Return a node that listens; None where the run has no mesh, or this machine nothing to listen on."""
+    """Return a listening node; None if the run has no mesh, or this machine has no address to listen on."""
     configuration = conf.void_configuration
     if configuration is None:
         return None
@@ -78,9 +78,9 @@ def _started(conf: Conf, address: ClusterAddress, name: str) -> MeshNode | None:
 
 
 def reachable_members(found: Sequence[tuple[str, dict[str, Any]]], run: str, name: str, address: str) -> list[Member]:
-    """Return those registered processes of a run's mesh that the process ``name`` at ``address`` can be connected with.
+    """Return the registered mesh members of a run that the process ``name`` at ``address`` can connect with.
 
-    One that listens on loopback can be reached from its own machine only; and whoever listens there goes nowhere else.
+    A process that listens on loopback connects only with loopback processes on the same machine.
     """
     members = []
     for process, info in found:

@@ -6,8 +6,8 @@
         wrapper.fit(iterator, epochs=10)
     print(network.evaluate(test).stats())
 
-Each ``fit`` is a run of ``ActorNetworkRunner`` in this process, whose version 0 is the network as it is, and whose last
-version goes back into it.
+Each ``fit`` is a run of ``ActorNetworkRunner`` in this process. The network at the start is version 0 of the run's
+model, and the last version is copied back into the network.
 
 Legacy: ``org.deeplearning4j.parallelism.ParallelWrapper``.
 """
@@ -44,33 +44,34 @@ _ROUTERS: Mapping[str, str] = {"averaging": "iterative-reduce", "shared-gradient
 
 
 class ParallelWrapper:
-    """Trains a network on batches that are shared out to workers; a context manager, used by one thread.
+    """Trains a network on batches that are distributed to workers; a context manager, used by one thread.
 
-    A round takes ``averaging_frequency`` batches for each worker; then the parameters of all are averaged, weighted by
-    examples, and so are their updater states. The answer depends on the number of jobs of a round, and neither on
-    timing nor on how many threads do them: it is, bit for bit, that of ``ActorNetworkRunner`` with the same ``Conf``.
+    A round takes ``averaging_frequency`` batches for each worker; then the parameters and updater states of all workers
+    are averaged, weighted by examples. The result depends on the number of jobs of a round, but not on timing or on the
+    number of threads: it is, bit for bit, that of ``ActorNetworkRunner`` with the same ``Conf``.
 
-    ``fit`` trains what ``network.finetune`` does: it pretrains no layer. Drop-out is seeded by the place in the run,
-    which ``network.fit`` does otherwise; without drop-out one worker that averages after each batch does what
-    ``network.fit`` does, to the bit.
+    ``fit`` trains as ``network.finetune`` does: it pretrains no layer. Drop-out is seeded by the position in the run,
+    unlike in ``network.fit``. Without drop-out, one worker that averages after each batch gives the result of
+    ``network.fit``, to the bit.
 
     Args:
         network: a ``MultiLayerNetwork`` or a ``ComputationGraph``, which ``fit`` changes. If it is on a GPU, the
             workers use all GPUs there are, in float32 precision.
-        workers: threads that train, each with a copy of the network of its own.
-        prefetch_buffer: batches that threads read, within 256 MB, before the workers need them; 0: none. It changes no
-            result, and what is quickly read, such as rows in memory, is not read ahead.
+        workers: threads that train, each with its own copy of the network.
+        prefetch_buffer: number of batches, within 256 MB, that threads read before the workers need them; 0: none. It
+            changes no result. Data that are quick to read, such as rows in memory, are not read ahead.
         averaging_frequency: batches that each job trains on between two averagings.
-        average_updaters: whether updater states are averaged too; if not, each job starts with a new one, and
-            that of the network stays as it was.
-        training_mode: ``"averaging"``, or ``"shared-gradients"``, the strategy ``gradient-sharing``. What that keeps in
-            its slots, residuals and updater states, begins anew with each ``fit``; the network's state stays as it was.
+        average_updaters: whether updater states are averaged too; if not, each job starts with a new updater state, and
+            the network's updater state stays unchanged.
+        training_mode: ``"averaging"``, or ``"shared-gradients"``, the strategy ``gradient-sharing``. The residuals and
+            updater states in that strategy's slots begin anew with each ``fit``; the network's updater state stays
+            unchanged.
         report_score_after_averaging: whether the score of every average is logged (``INFO``).
         jobs_per_round: jobs whose results are averaged; None: as many as workers.
         router_args: options of the strategy, as in ``Conf.router_args``: ``{"threshold": "fixed", "tau": 1e-3}``.
 
     Raises:
-        UsageError: an argument is none of these.
+        UsageError: an argument is invalid.
     """
 
     def __init__(
@@ -99,12 +100,12 @@ class ParallelWrapper:
         self._reports = report_score_after_averaging
         self._listeners: tuple[TrainingListener, ...] = ()
         self._epochs = 0
-        """Epochs that this object has trained on, of data that do not count them themselves."""
+        """Epochs that this object has trained on, for data that do not count their epochs themselves."""
         self._fitting = threading.Lock()
         self._stop = threading.Event()
         self._tracker: StateTracker | None = None
         self._plan: Plan | None = None
-        """Of the newest ``fit``."""
+        """The plan of the newest ``fit``."""
         self._closed = False
 
     def __enter__(self) -> Self:
@@ -116,12 +117,12 @@ class ParallelWrapper:
         self.shutdown()
 
     def set_listeners(self, *listeners: TrainingListener | Iterable[TrainingListener]) -> None:
-        """Replace the listeners that are told of every average, beside the network's own (``network.listeners``).
+        """Replace the listeners called after every averaging, in addition to the network's own (``network.listeners``).
 
-        They are told ``iteration_done(copy, iteration, score, examples=...)``: a copy of the network on the CPU with
-        the averaged parameters, the number of the last iteration before the averaging as ``network.fit`` counts, the
-        mean score of the round, and its examples. On a thread of the run, which waits for them; what one raises is
-        logged once, and the training goes on.
+        The call is ``iteration_done(copy, iteration, score, examples=...)`` with a copy of the network on the CPU that
+        has the averaged parameters, the number of the last iteration before the averaging as ``network.fit`` counts,
+        the mean score of the round, and the number of its examples. The call is made on a thread of the run, which
+        waits for it. An exception in a listener is logged once, and the training goes on.
         """
         given: list[TrainingListener] = []
         for each in listeners:
@@ -129,12 +130,12 @@ class ParallelWrapper:
         self._listeners = tuple(given)
 
     def fit(self, iterator: Any, epochs: int = 1) -> None:
-        """Train the network for so many passes over the data, from what it is now on. Blocks.
+        """Train the network from its present state for ``epochs`` passes over the data. Blocks.
 
-        Parameters, updater state and ``iteration`` of the network are those of the last average, also when ``fit`` ends
-        by an error, by Ctrl-C or by ``stop_fit``. A round is as many iterations as it has batches for each job:
-        ``averaging_frequency``, or fewer in an epoch's last one. An iterator that shuffles goes on with its next epoch,
-        as with ``network.fit``.
+        Parameters, updater state and ``iteration`` of the network are those of the last averaging, also when ``fit``
+        ends by an error, by Ctrl-C or by ``stop_fit``. A round counts as many iterations as it has batches for each
+        job: ``averaging_frequency``, or fewer in the last round of an epoch. A shuffling iterator continues with its
+        next epoch, as with ``network.fit``.
 
         Args:
             iterator: the data, as ``ActorNetworkRunner`` takes them: a ``DataSetIterator`` or a
@@ -143,10 +144,10 @@ class ParallelWrapper:
 
         Raises:
             UsageError: ``epochs`` is less than 1, ``fit`` is at work on another thread, or ``shutdown`` was called; or
-                the network has layers to pretrain, and no training behind it.
-            DataError: the data have no batch, or are none.
+                the network has layers to pretrain and was not trained before.
+            DataError: the data have no batch, or are not data.
             ConfError: network and data do not fit, or the strategy has no such option.
-            NotFiniteError: a score or a parameter became NaN or infinite; the network has the average before it.
+            NotFiniteError: a score or a parameter became NaN or infinite; the network has the last average before that.
             JobError: a worker's job failed on every attempt; carries its traceback.
         """
         _check_count("epochs", epochs, 1)
@@ -155,10 +156,10 @@ class ParallelWrapper:
             self._train(iterator, epochs)
 
     def stop_fit(self) -> None:
-        """End a ``fit`` that is at work on another thread, or that a listener of it calls; without one, do nothing.
+        """End a ``fit`` that runs on another thread or whose listener calls this; do nothing if no ``fit`` is running.
 
-        Returns at once; that ``fit`` returns with the network of the last average, and what the workers have done
-        since does not count. May be called on any thread.
+        Returns at once. The ended ``fit`` returns with the network of the last averaging; later work of the workers
+        does not count. May be called on any thread.
         """
         tracker = self._tracker
         if tracker is not None:
@@ -167,7 +168,7 @@ class ParallelWrapper:
                 tracker.finish()
 
     def shutdown(self) -> None:
-        """End a ``fit`` that is at work, as ``stop_fit`` does, and take no other. May be called more than once."""
+        """End a running ``fit``, as ``stop_fit`` does, and refuse any further one. May be called more than once."""
         self._closed = True
         self.stop_fit()
 
@@ -175,7 +176,7 @@ class ParallelWrapper:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Refuse a second ``fit`` at a time, and any after ``shutdown``."""
+        """Refuse a second ``fit`` at the same time, and any ``fit`` after ``shutdown``."""
         if self._closed:
             raise UsageError("this ParallelWrapper was shut down; make a new one for the network, which goes on")
         if not self._fitting.acquire(blocking=False):
@@ -189,7 +190,7 @@ class ParallelWrapper:
         return self._stop.is_set() or self._closed
 
     def _train(self, data: Any, epochs: int) -> None:
-        """Train the network by one run."""
+        """Train the network in one run."""
         first_epoch = self._next_epoch(data)
         conf, self._plan = self._conf(epochs, first_epoch), None
         self._stop.clear()
@@ -219,7 +220,7 @@ class ParallelWrapper:
             tracker.shutdown()
 
     def _adopt(self, tracker: StateTracker, plan: Plan, data: Any) -> None:
-        """Give the network the newest model of a run that has ended, if it has come to one."""
+        """Copy the newest model of an ended run into the network, if the run has produced one."""
         head, model = tracker.head(), tracker.get_current()
         if head is None or model is None or head.version == head.logged:
             return
@@ -233,7 +234,7 @@ class ParallelWrapper:
             data.seek(plan.first_epoch + epochs - 1, data.total_batches)
 
     def _conf(self, epochs: int, first_epoch: int) -> Conf:
-        """Return what the run is to do."""
+        """Return the Conf of the run."""
         network = self._network
         trained: dict[str, Any] = (
             {"computation_graph_conf": network.conf}
@@ -257,14 +258,14 @@ class ParallelWrapper:
         )
 
     def _next_epoch(self, data: Any) -> int:
-        """Return the epoch of the data that the next pass goes through."""
+        """Return the epoch of the data for the next pass."""
         if not isinstance(data, BatchCursor):
             return self._epochs
         epoch, index = data.position
         return epoch + (1 if index else 0)
 
     def _told(self) -> list[TrainingListener]:
-        """Return what the run tells of its versions."""
+        """Return the listeners that the run calls for each version."""
         own = [listener for listener in self._network.listeners if listener not in self._listeners]
         reports = [ScoreIterationListener(1, logger.info)] if self._reports else []
         everybody = [*own, *self._listeners, *reports]
@@ -272,14 +273,14 @@ class ParallelWrapper:
 
 
 class _Counted:
-    """Passes on to a listener what a run tells of its versions, with the iterations of the network."""
+    """Forwards a run's calls to a listener, with the iterations counted as the network does."""
 
     def __init__(self, listener: TrainingListener, plan: Callable[[], Plan | None]) -> None:
         self.name = type(listener).__name__
         self._listener, self._plan = listener, plan
 
     def iteration_done(self, network: Any, iteration: int, score: float, *, examples: int = 0) -> None:
-        """Tell the listener of version ``iteration`` of the run (from 0)."""
+        """Call the listener for version ``iteration`` of the run (from 0)."""
         plan = self._plan()
         assert plan is not None
         network.iteration = plan.iteration_at(iteration + 1)
@@ -287,13 +288,13 @@ class _Counted:
 
 
 def _check_count(name: str, value: Any, least: int) -> None:
-    """Raise ``UsageError`` unless an argument is a whole number, and large enough."""
+    """Raise ``UsageError`` unless an argument is an integer and at least ``least``."""
     if not isinstance(value, int) or value < least:
         raise UsageError(f"ParallelWrapper {name} is {value!r}; it must be a whole number of at least {least}")
 
 
 def _check_network(network: Any) -> None:
-    """Raise ``UsageError`` unless it is a network that can be trained by backpropagation."""
+    """Raise ``UsageError`` unless the argument is a network that can be trained by backpropagation."""
     if not isinstance(network, MultiLayerNetwork | ComputationGraph):
         given = network.__name__ if isinstance(network, type) else type(network).__name__
         raise UsageError(
@@ -308,7 +309,7 @@ def _check_network(network: Any) -> None:
 
 
 def _check_pretrained(network: Network) -> None:
-    """Make a network ready that was pretrained only; raise ``UsageError`` if it is to be pretrained, and was not."""
+    """Reset the updater of a network that was only pretrained; raise ``UsageError`` if it must be pretrained first."""
     if not isinstance(network, MultiLayerNetwork) or network.iteration:
         return
     if any(network.pretrain_iterations.values()):
@@ -322,7 +323,7 @@ def _check_pretrained(network: Network) -> None:
 
 
 def _router_of(training_mode: str) -> str:
-    """Return the strategy of a training mode; raises ``UsageError`` if there is none."""
+    """Return the strategy of a training mode; raises ``UsageError`` for an unknown mode."""
     if training_mode not in _ROUTERS:
         known = ", ".join(map(repr, _ROUTERS))
         raise UsageError(f"ParallelWrapper training_mode is {training_mode!r}; there is {known}")

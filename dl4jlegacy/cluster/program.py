@@ -1,4 +1,4 @@
-"""A program of somebody's own on a cluster: how it leads its run, stands by for it, or works for one."""
+"""A user's own program on a cluster: as master of its run, as standby, or as worker."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ Tick = Callable[[RunStatus], None]
 
 @dataclass(frozen=True, slots=True)
 class ClusterProgram:
-    """Where a program meets the others of its run.
+    """The address and options with which a program joins the other processes of its run.
 
     Attributes:
         address: where the run is registered.
-        tracker: ``hazelcast://host:port[,host:port]``; "": what the Conf names.
-        cluster_name: of the members; "": what the Conf says, else that of the local services.
-        bind: the host on which a master listens for its workers' signs of life.
-        workers: threads that work in this process; None: for a master and a standby none, for a
-            worker one (or one for each GPU).
+        tracker: ``hazelcast://host:port[,host:port]``; "": the tracker that the Conf names.
+        cluster_name: name of the Hazelcast cluster; "": what the Conf says, else that of the local services.
+        bind: the host on which a master listens for its workers' heartbeats.
+        workers: worker threads in this process; None: none for a master and a standby, one for a worker (or one for
+            each GPU).
     """
 
     address: ClusterAddress
@@ -57,28 +57,28 @@ class ClusterProgram:
 
     @classmethod
     def at(cls, zookeeper: str, id: str, tracker: str, cluster_name: str, *, bind: str, workers: int | None) -> Self:
-        """Return one whose secret is that of the environment; raises ``UsageError`` and ``NotAuthorisedError``."""
+        """Return an instance with the secret in the environment; raises ``UsageError`` and ``NotAuthorisedError``."""
         address = ClusterAddress(zookeeper, read_secret(os.environ), id, allows_unsigned(os.environ))
         return cls(address, tracker, cluster_name, bind, workers)
 
     def find_conf(self, wait_seconds: float) -> Conf:
-        """Return the Conf that is registered; raises ``TrackerError`` if there is none in time."""
+        """Return the registered Conf; raises ``TrackerError`` if there is none in time."""
         return cluster_address.find_conf(self.address, wait_seconds=wait_seconds)
 
     def leading(
         self, conf: Conf | Run, data: TrainingData, tick: Tick, *, resume: bool, changed_code: bool = False
     ) -> AbstractContextManager[MasterRun]:
-        """Return what makes this process the master of a new run, or of one that goes on.
+        """Return a context manager in which this process is the master of a new or continued run.
 
         Raises:
-            ConfError: the Conf does not fit the data, or is not that of the run that is registered. UsageError: it has
-                no tracker. CheckpointError: there is nothing to go on from.
+            ConfError: the Conf does not fit the data, or is not that of the registered run. UsageError: it names no
+                tracker. CheckpointError: there is nothing to continue from.
         """
         options, here = MasterOptions(bind=self.bind, tick=tick, changed_code=changed_code), self.workers or 0
         if isinstance(conf, Run):
             return elect_new(conf, self.address, options)
         if not resume:
-            if conf.data_by_reference and not conf.export_directory:  # a data set's name says nothing of these batches
+            if conf.data_by_reference and not conf.export_directory:  # a data set's name does not identify them
                 raise ConfError(
                     "Conf.data_by_reference needs Conf.export_directory for a program's own data: a folder that all "
                     "processes share, or a prefix in S3; without it they go with the jobs"
@@ -93,7 +93,7 @@ class ClusterProgram:
         return resume_registered(there, data, self.address, options, workers=here)
 
     def take_over(self, conf: Conf, data: TrainingData, tick: Tick) -> AbstractContextManager[MasterRun | None]:
-        """Return what makes this process wait behind the master of a run, and lead it when that is gone."""
+        """Return a context manager: this process waits behind a master, and leads the run when the master is gone."""
         options = MasterOptions(bind=self.bind, tick=tick)
         return take_over(conf, data, self.address, options, workers=self.workers or 0)
 
@@ -105,7 +105,7 @@ class ClusterProgram:
         *,
         stay: bool = False,
     ) -> None:
-        """Work for the run that is registered, until it ends; args and errors as for ``run_worker``."""
+        """Work for the registered run until it ends; args and errors as for ``run_worker``."""
         run_worker(
             self.address,
             workers=self.workers,
@@ -116,7 +116,7 @@ class ClusterProgram:
         )
 
     def _on_grid(self, conf: Conf) -> Conf:
-        """Return the Conf with the grid that is named here; raises ``UsageError`` if none is named at all."""
+        """Return the Conf with the grid named here; raises ``UsageError`` if no grid is named at all."""
         if self.tracker:
             members, name = grid_of(self.tracker, self.cluster_name or conf.cluster_name, label="tracker ")
             return conf.replace(state_tracker_connection_string=members, cluster_name=name)
@@ -125,7 +125,7 @@ class ClusterProgram:
         return conf
 
     def _kept(self, conf: Conf) -> Conf:
-        """Return the Conf in the folder of a run's checkpoints, with the grid to use."""
+        """Return the Conf stored in a run's checkpoint folder, with the grid to use."""
         content = saved_run.find_conf(conf.checkpoint_dir) if conf.checkpoint_dir else None
         if content is None:
             where = f"{conf.checkpoint_dir} holds no run" if conf.checkpoint_dir else "Conf.checkpoint_dir is empty"

@@ -1,7 +1,7 @@
-"""The data of a run whose jobs name their batches, as a worker of another process reaches them itself.
+"""Data that a worker process reads itself, for a run whose jobs only name their batches.
 
-A worker takes nothing else for the run's data than what has the fingerprint in its ``Conf``: of a data set by its
-contents, of exported batches by the digest of each file, which is compared whenever one is read.
+A worker accepts only data with the fingerprint in the ``Conf``: for a data set a fingerprint of its contents; for
+exported batches the digest of each file, which is compared at every read.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _GO_WITH_JOBS = "or begin the run without data_by_reference, and its data go wit
 
 
 def jobs_by_reference(conf: Conf, plan: Plan, data_dir: str = "") -> JobIterator | None:
-    """Return where this process finds the work of a run's jobs; None if the jobs carry it.
+    """Return the job iterator over the data that this process reads itself; None if the jobs carry their data.
 
     Args:
         conf: the run's, as it is registered.
         plan: the run's.
-        data_dir: the folder of MNIST's files here; "": ``DL4J_DATA_DIR``, else what the Conf says.
+        data_dir: the folder with the MNIST files here; "": ``DL4J_DATA_DIR``, else what the Conf says.
 
     Raises:
-        DataError: the data are not here, or are others than the run's. CloudError and its like: what AWS says.
+        DataError: the data are missing here, or differ from the run's. CloudError and similar errors: what AWS reports.
     """
     if not conf.data_by_reference:
         return None
@@ -54,7 +54,7 @@ def jobs_by_reference(conf: Conf, plan: Plan, data_dir: str = "") -> JobIterator
 
 
 def _open(conf: Conf, data_dir: str) -> tuple[BatchIterator, str]:
-    """Return the run's data as this process has them, and where that is, in words."""
+    """Return the run's data as this process reads them, and their location in words."""
     place = conf.export_directory or conf.dataset
     try:
         if conf.export_directory:

@@ -1,4 +1,4 @@
-"""What a process asks of the servers about its run, as the steps of ``protocol.leading`` need it (layer 5)."""
+"""What Zookeeper and the checkpoint folder say of a run, for the steps of ``protocol.leading`` (layer 5)."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ __all__ = ["KeptEndFile", "NothingKept", "ZookeeperRegister", "master_in_words",
 logger = logging.getLogger(__name__)
 
 _END = "end.json"
-"""The file in the folder of a run's checkpoints that says how it has ended."""
+"""File in the checkpoint folder that records how the run has ended."""
 
 
 def master_in_words(info: dict[str, Any]) -> str:
-    """Return where a process is that has been elected, from what it says of itself."""
+    """Return host and pid of an elected process, in words, from its election record."""
     return f"on {info.get('host')}, pid {info.get('pid')}"
 
 
 class ZookeeperRegister:
-    """What Zookeeper has of a run; see ``protocol.Register``.
+    """The Zookeeper records of a run; see ``protocol.Register``.
 
     Args:
         conf: the run's.
-        address: where it is registered.
-        session: with that Zookeeper.
-        election: in which this process stands; None: in none.
-        register: writes the Conf; None: this process does not.
+        address: where the run is registered.
+        session: the Zookeeper session.
+        election: the election in which this process is a candidate; None: it is none.
+        register: writes the Conf; None: this process does not write it.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class ZookeeperRegister:
         return "unknown" if found is None else None if found == "nothing" else found
 
     def write_end(self, status: protocol.End) -> bool:
-        """See ``protocol.Register``; who stands in no election writes it in any case."""
+        """See ``protocol.Register``; a process that is no candidate writes in any case."""
         fence: str | None = ""
         if self._election is not None:
             self._election.wait(self._session.session_seconds)  # it may have lost its session just now
@@ -131,7 +131,7 @@ class ZookeeperRegister:
             self._election.step_back(seconds)
 
     def _ask(self, question: Callable[[], Any]) -> Any:
-        """Return Zookeeper's answer; None if there is none, none that can be read, or no connection now."""
+        """Return Zookeeper's answer; None if there is no answer, no readable one, or no connection now."""
         try:
             return question() if self._session.connected else None
         except (TrackerError, NotAuthorisedError, ConfError, VersionError) as exc:
@@ -140,16 +140,16 @@ class ZookeeperRegister:
 
 
 class _Ended(msgspec.Struct, frozen=True):
-    """How which run has ended."""
+    """How the run with an incarnation has ended."""
 
     incarnation: str
     status: protocol.End
 
 
 class KeptEndFile:
-    """The record of a run's end in the folder of its checkpoints; see ``protocol.KeptEnd``.
+    """The record of a run's end in its checkpoint folder; see ``protocol.KeptEnd``.
 
-    A folder that is not here, or is another run's, is left alone.
+    A folder that is missing here, or belongs to another run, is left alone.
     """
 
     def __init__(self, conf: Conf) -> None:
@@ -194,7 +194,7 @@ class KeptEndFile:
 
 
 class NothingKept:
-    """For a process that does not look into the run's folder; see ``protocol.KeptEnd``."""
+    """No record of the end, for a process that does not read the run's folder; see ``protocol.KeptEnd``."""
 
     def read(self) -> None:
         """See ``protocol.KeptEnd``."""
@@ -207,7 +207,7 @@ class NothingKept:
 
 
 def _keep_no_name() -> protocol.Steps[None]:
-    """Put no name back: this process does not lead."""
+    """Restore no name: this process does not lead."""
     yield from ()
 
 
@@ -220,7 +220,7 @@ def place_of(
     kept: protocol.KeptEnd | None = None,
     keep_name: Callable[[], protocol.Steps[object]] = _keep_no_name,
 ) -> protocol.RunPlace:
-    """Return where a run is, for the steps of ``protocol.leading``; ``kept`` None: its folder of checkpoints."""
+    """Return the place of a run, for the steps of ``protocol.leading``; ``kept`` None: its checkpoint folder."""
     store = tracker.store
     return protocol.RunPlace(
         run=conf.run,

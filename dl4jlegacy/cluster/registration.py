@@ -1,6 +1,6 @@
-"""The registration of a run: its name in the grid, its Conf in Zookeeper, whether this process still leads it, its end.
+"""Registration of a run: its name in the grid, its Conf in Zookeeper, whether this process still leads it, its end.
 
-What is to be made of what the servers say is in ``protocol.leading``.
+The decisions that follow from the servers' answers are in ``protocol.leading``.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _FAREWELL_SECONDS, _LOOK_SECONDS = 5.0, 0.05
 
 
 class MasterRegistration:
-    """The registration of a run in Zookeeper and in the grid, and of its master.
+    """The registration of a run and of its master, in Zookeeper and in the grid.
 
     Args:
         conf: the run's, with all defaults resolved.
-        address: where it is registered.
-        session: with that Zookeeper.
-        election: in which this process stands.
+        address: where the run is registered.
+        session: the Zookeeper session.
+        election: the election in which this process is a candidate.
         tracker: the run's.
 
     Raises:
@@ -72,7 +72,7 @@ class MasterRegistration:
         return RunName(self._conf, self._address, self._session, self._tracker)
 
     def claim_name(self, *, takes_over: bool) -> None:
-        """Take the run's name, for a new run or one that goes on; raises ``TrackerError`` if it is another run's."""
+        """Claim the run's name, for a new or a continued run; raises ``TrackerError`` if another run has the name."""
         if not takes_over:
             self._name.claim()
         elif not drive(self._name.keep()):
@@ -82,12 +82,12 @@ class MasterRegistration:
             )
 
     def register(self, *, takes_over: bool) -> None:
-        """Take office and register the Conf, so that workers find it.
+        """Take office and register the Conf, so that workers find the run.
 
-        A new run's master takes office first: a registered run without that has been lost by the grid.
+        The master of a new run takes office first: a registered run without an office record has been lost by the grid.
 
         Raises:
-            TrackerError: the id is another run's by now.
+            TrackerError: another run has the id by now.
         """
         if takes_over:
             self._conf_node.register(takes_over=True)
@@ -96,7 +96,7 @@ class MasterRegistration:
             self._conf_node.register(takes_over=False)
 
     def go_on_again(self) -> None:
-        """Remove the record of the run's end, if there is one: somebody wants it to go on."""
+        """Remove the record of the run's end, if there is one, because the run is to continue."""
         drive(protocol.go_on_again(self.place))
 
     def restore(self) -> None:
@@ -122,15 +122,14 @@ class MasterRegistration:
         gather: Callable[[], None] = lambda: None,
         end: protocol.End | None = None,
     ) -> None:
-        """Write down that the run has ended, remove its Conf, give the workers a few seconds to see the end, and delete
-        the run's entries in the grid.
+        """Record the run's end, remove its Conf, and delete its grid entries once the workers could see the end.
 
-        ``gather`` is called in between: it takes what the workers have left there. ``end`` is how it has ended; None:
-        as its head says.
+        The workers get a few seconds to see the end. ``gather`` is called before the deletion: it collects what the
+        workers have left in the grid. ``end`` is how the run has ended; None: as its head says.
 
         Raises:
-            TrackerError: another process leads the run, which is left to that one; or a server cannot be reached, and
-                the rest has been done.
+            TrackerError: another process leads the run, which is then left to that process; or a server cannot be
+                reached, and the remaining steps were done.
         """
         self.check()
         head = self._tracker.head()
@@ -141,16 +140,16 @@ class MasterRegistration:
         finally:
             _await(lambda: all(is_gone(record.id) for record in self._tracker.workers()))
             gather()
-            self._name.release()  # first: what is left of a run without its name hinders nobody
+            self._name.release()  # first: remains of a run without its name block nobody
             destroy(self._tracker)
             self._name.unlist()
-        _await(lambda: is_deserted(self._session, self._id))  # those that were killed a moment ago
+        _await(lambda: is_deserted(self._session, self._id))  # sessions of processes that were killed a moment ago
         prune_group(self._session, self._id)
 
     def take_back(self) -> None:
-        """Remove what this process wrote into the run after others had ended it and cleared it up, if anything.
+        """Remove what this process wrote into the grid after others had ended and cleared the run, if anything.
 
-        Called when all that writes here has ended.
+        Called after every writer in this process has stopped.
 
         Raises:
             TrackerError: the grid does not answer.
@@ -162,9 +161,9 @@ class MasterRegistration:
 
 
 def is_left_behind(place: protocol.RunPlace) -> bool:
-    """Return whether what a run has in the grid is to be removed by this process; see ``protocol.is_left_behind``.
+    """Return whether this process must remove the run's grid entries; see ``protocol.is_left_behind``.
 
-    A process that stood still has lost its session with Zookeeper: it waits some seconds until there is a new one.
+    A process that was frozen has lost its Zookeeper session: the function waits some seconds for a new one.
     """
     if drive(protocol.find_end(place)) is not None:
         _await(lambda: place.register.registered().kind != "unknown")
@@ -178,6 +177,6 @@ def _await(condition: Callable[[], bool]) -> None:
 
 
 def destroy(tracker: StateTracker) -> None:
-    """Remove all that a run has in the grid."""
+    """Remove all entries of a run from the grid."""
     if isinstance(tracker.store, HazelcastStore):
         tracker.store.destroy()

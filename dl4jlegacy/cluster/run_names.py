@@ -1,7 +1,7 @@
-"""Who has a run's name in the grid: which incarnation, and that it has something there (layer 5).
+"""Ownership of run names in the grid: which incarnation has a name, and which incarnations have entries (layer 5).
 
-All that is changed for a run is changed only as long as it is this incarnation's: a process that was frozen and wakes
-up during the next run of the same name or id finds nothing of it to change.
+Every change for a run is made only while the name belongs to this incarnation: a process that was frozen and wakes up
+during the next run of the same name or id finds nothing of that run to change.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ __all__ = ["RunName"]
 
 
 class RunName:
-    """The records in the grid that say which incarnation has a run's name, and that this one is in the grid.
+    """The records in the grid that name the incarnation owning a run's name, and list this incarnation as present.
 
     Args:
         conf: the run's, with all defaults resolved.
-        address: where it is registered.
-        session: with that Zookeeper.
+        address: where the run is registered.
+        session: the Zookeeper session.
         tracker: the run's.
     """
 
@@ -48,7 +48,7 @@ class RunName:
         )
 
     def claim(self) -> None:
-        """Take the name for a new run, and remove what is left of one that had it and is over.
+        """Claim the name for a new run, and remove the remains of finished runs that had it.
 
         Raises:
             TrackerError: a run that has the name is not over.
@@ -81,7 +81,7 @@ class RunName:
         )
 
     def _half_cleared_up(self) -> set[str]:
-        """Return the incarnations of runs whose masters gave up this name and died before they had removed the rest."""
+        """Return incarnations whose masters gave up this name and died before they had removed the rest."""
         listed = {each for _, each in protocol.listed_runs(self._names.keys(f"{self._conf.run}/"))}
         found = set()
         for incarnation in listed - {self._record.incarnation}:
@@ -92,7 +92,7 @@ class RunName:
         return found
 
     def keep(self) -> protocol.Steps[bool]:
-        """Put the records back if they are lost, or not of this run's writing; return whether the name is ours."""
+        """Restore the records if they are lost or were written by a stranger; return whether this run has the name."""
         yield from protocol.list_run(self._names, self._conf.run, self._record)
         try:
             return (yield from protocol.keep_name(self._names, self._conf.run, self._record, self._is_over))
@@ -101,18 +101,18 @@ class RunName:
             return True
 
     def release(self) -> None:
-        """Give up the name, unless it is another incarnation's."""
+        """Give up the name, unless another incarnation has it."""
         drive(protocol.release_name(self._names, self._conf.run, self._conf.incarnation))
 
     def unlist(self) -> None:
-        """Note that the run has nothing in the grid any more."""
+        """Record that the run has no entries in the grid any more."""
         drive(protocol.unlist_run(self._names, self._conf.run, self._conf.incarnation))
 
     def _is_over(self, record: protocol.RunRecord) -> protocol.Steps[bool]:
-        """Return whether the run of a record needs its name no longer, or never began and has nobody to begin it.
+        """Return whether a record's run no longer needs its name, or never began and has no master to begin it.
 
-        One that is done needs it until its end is written down, or nobody is there to do so any more: its model may
-        still have to be written.
+        A run that is done needs its name until its end is recorded, or until no process is left to record it: its model
+        may still have to be written.
         """
         yield protocol.STEP
         head = self._tracker_of(record).head()
@@ -128,7 +128,7 @@ class RunName:
         return StateTracker(self._store.sibling(self._conf.run, record.incarnation), self._tracker.clock)
 
     def _is_registered(self, record: protocol.RunRecord) -> bool:
-        """Return whether the Conf of a record's run is in Zookeeper; True if it is another Zookeeper's."""
+        """Return whether the Conf of a record's run is in Zookeeper; True if the record names another Zookeeper."""
         if record.zookeeper != self._address.zookeeper:
             return True
         host, port = self._address.split()
@@ -139,7 +139,7 @@ class RunName:
         return there is not None and there.incarnation == record.incarnation
 
     def _has_master(self, record: protocol.RunRecord) -> bool:
-        """Return whether a run that has not begun yet may have a master; the one of our own id is this process."""
+        """Return whether a run that has not begun may have a master; for our own id the master is this process."""
         if record.zookeeper != self._address.zookeeper:
             return True
         return record.id != self._address.id and MasterElection(self._session, group=record.id).holder() is not None

@@ -1,4 +1,4 @@
-"""``ActorNetworkRunner``: a program's own master, alone or on a cluster; its standby; and its workers.
+"""``ActorNetworkRunner``: the master of a program's run, in one process or on a cluster; its standby; its workers.
 
 ::
 
@@ -7,8 +7,8 @@
     result = runner.train()
     runner.shutdown()
 
-With ``tracker="hazelcast://host:port"`` and ``zookeeper="host:port"`` the same program is the master of a cluster's
-run, as ``dl4j master`` is one, and ``ActorNetworkRunner("worker", zookeeper="host:port")`` works for it.
+With ``tracker="hazelcast://host:port"`` and ``zookeeper="host:port"`` the same program is the master of a run on a
+cluster, like ``dl4j master``, and ``ActorNetworkRunner("worker", zookeeper="host:port")`` works for it.
 
 Legacy: ``ActorNetworkRunner`` / ``DeepLearning4jDistributed``.
 """
@@ -56,52 +56,52 @@ Tick = Callable[[RunStatus], None]
 class ActorNetworkRunner:
     """Runs a master, a standby, or workers; a context manager.
 
-    A ``"master"`` without ``zookeeper`` trains in this process. With it, it leads a run whose workers are other
-    processes: it registers the Conf, keeps everything in the tracker, goes on where workers fail, and clears up in
-    ``shutdown``, once ``train`` has returned: whatever happens before that, the run stays, and a ``"standby"`` takes it
-    over, or the same program with ``setup(conf, resume=True)``. A ``"standby"`` is made like its master. A ``"worker"``
-    needs nothing but ``zookeeper``. The run's secret is read from the environment (``DL4J_SECRET_FILE``), as ``dl4j``
-    reads it.
+    A ``"master"`` without ``zookeeper`` trains in this process. With ``zookeeper``, the master leads a run whose
+    workers are other processes: it registers the Conf, keeps all state in the tracker, tolerates failing workers, and
+    clears up in ``shutdown`` once ``train`` has returned. If anything happens before that, the run stays, and a
+    ``"standby"`` or the same program with ``setup(conf, resume=True)`` takes it over. A ``"standby"`` is constructed
+    like its master. A ``"worker"`` needs nothing but ``zookeeper``. The run's secret is read from the environment
+    (``DL4J_SECRET_FILE``), as ``dl4j`` reads it.
 
     Args:
         type: ``"master"``, ``"standby"`` or ``"worker"``.
         iterator: the data, for a master and a standby: a ``DataSetIterator`` or ``MultiDataSetIterator``; any iterable
             of batches, such as a list of ``DataSet``s or ``MultiDataSet``s, or a generator of pairs of features and
             labels; DL4J's classic iterator (``has_next``, ``next``, ``reset``); a data set of PyTorch's or Hugging
-            Face's kind, whose examples ``MapDataSetIterator`` deals out in batches of the Conf's size, by its seed; or
-            a ``JobIterator`` for jobs that are no network's.
-            Batches that cannot be asked for by their number are read once, in ``setup``, and kept in files of the
-            temporary folder until ``shutdown``; every epoch has them in that order. With ``Conf.export_directory`` any
-            iterator's batches are kept there, once, and stay; the path of such a folder, or its place in S3, may take
-            the place of the iterator.
+            Face's kind, whose examples ``MapDataSetIterator`` groups into batches of the Conf's size, shuffled by its
+            seed; or a ``JobIterator`` for jobs that train no network. Batches without random access are read once, in
+            ``setup``, and kept in files of the temporary folder until ``shutdown``; every epoch has them in that order.
+            With ``Conf.export_directory`` the batches of any iterator are written there once, and stay; the path of
+            such a folder, here or in S3, can be given instead of the iterator.
         tracker: ``"hazelcast://host:port[,host:port]"``, or a state tracker in this process, which stays open; None:
             the members that the Conf names, else one in this process, which ``shutdown`` closes.
         zookeeper: ``"host:port"``, where the run is registered; "": the run is in this process.
-        id: the run's there.
-        cluster_name: of the Hazelcast members; "": that of ``dl4j services`` on this machine, else ``dev``.
-        bind: the host on which a cluster's master listens for its workers' signs of life.
-        stay: whether a worker waits for the next run under the id after each, until it is interrupted: a pool for a
-            program that trains several times, one run after the other.
-        workers: threads that work in this process; None: for a master or standby on a cluster none, for a worker one
-            (or one for each GPU), else as many as the Conf says.
-        performer: makes each worker's performer in this process; None: the one that the Conf names, else one that
-            trains ``conf.multi_layer_conf``.
-        aggregator: for jobs that are no network's.
-        first_model: version 0 of the model: for jobs that are no network's; or a network of the Conf's sizes, of either
-            kind, with whose parameters and updater state, as they are at ``setup``, the run begins
-            (``Conf.first_iteration`` is for its ``iteration``). None: the configuration draws the parameters.
-        listeners: told of every new version of the model, in the master's process: ``iteration_done(network, iteration,
-            score, examples=...)`` with the iterations counted from 0 (for jobs that are no network's, with the model).
-            On the master's thread, which waits for them; the workers have their next jobs then.
-        worker_listeners: told likewise of every batch that a worker in this process trains its network on, with that
-            network, and the iterations counted in each phase, from 0 or from ``Conf.first_iteration``. On the worker's
-            thread, which waits for them.
+        id: the id of the run in Zookeeper.
+        cluster_name: name of the Hazelcast cluster; "": that of ``dl4j services`` on this machine, else ``dev``.
+        bind: the host on which a cluster's master listens for its workers' heartbeats.
+        stay: whether a worker waits for the next run under the id after each run, until it is interrupted: a worker
+            pool for a program that trains several times, one run after the other.
+        workers: worker threads in this process; None: none for a master or standby on a cluster, one for a worker (or
+            one for each GPU), else as many as the Conf says.
+        performer: creates each worker's performer in this process; None: the performer that the Conf names, else one
+            that trains ``conf.multi_layer_conf``.
+        aggregator: for jobs that train no network.
+        first_model: version 0 of the model, for jobs that train no network; or a network of either kind and of the
+            Conf's sizes: the run begins with its parameters and updater state at ``setup`` (``Conf.first_iteration`` is
+            for its ``iteration``). None: the parameters are drawn by the configuration.
+        listeners: called for every new version of the model, in the master's process: ``iteration_done(network,
+            iteration, score, examples=...)`` with the iterations counted from 0 (with the model, for jobs that train no
+            network). They run on the master's thread, which waits for them; the workers already have their next jobs.
+        worker_listeners: called likewise for every batch on which a worker in this process trains its network, with
+            that network, and the iterations counted in each phase, from 0 or from ``Conf.first_iteration``. They run on
+            the worker's thread, which waits for them.
         saver: gets every ``checkpoint_every``-th version and the last: ``save(head, model)``.
-        observers: follow the run from beside it, such as a ``TensorBoardObserver``; a worker's, its own jobs.
-        stop_if: asked after every score of a run that has any, on the master's thread, with the round and the score,
-            for the reason why the run ends here (``TrainingResult.stopped_by``); "": it goes on.
-        validation: data that the model is scored by while it is trained, as ``Conf.validation`` says, or else after
-            every epoch: a data set, or batches like the training data's, in a fixed order.
+        observers: follow the run without influencing it, such as a ``TensorBoardObserver``; those of a worker follow
+            only its own jobs.
+        stop_if: called on the master's thread after every score, if the run has scores, with the round and the score;
+            returns the reason to end the run (``TrainingResult.stopped_by``), or "" to go on.
+        validation: data on which the model is scored during training, as ``Conf.validation`` says, else after every
+            epoch: a data set, or batches like those of the training data, in a fixed order.
 
     Raises:
         UsageError: an argument is missing, malformed, or makes no sense for this type.
@@ -197,25 +197,25 @@ class ActorNetworkRunner:
     ) -> Conf:
         """Check everything that can be checked before training; return the Conf with all defaults resolved.
 
-        On a cluster a new run is registered here, so that workers may join.
+        On a cluster this registers a new run, so that workers can join.
 
         Args:
-            conf: a Conf, which is resolved here, or what ``run.resolve`` made of one, which is taken as it is. A
-                standby and a worker take the one that is registered; a worker that stays waits for it in ``train``.
-            resume: go on with a run: the one that is registered, or else from the newest good checkpoint in
-                ``conf.checkpoint_dir``; a ``Run`` says so itself.
-            changed_code: with ``resume``, go on though the program's own code (router, aggregator, performer,
-                ``stop_if``) is other than that the run began with; the history says from which version on.
+            conf: a Conf, which is resolved here, or a ``Run`` returned by ``run.resolve``, which is used unchanged. A
+                standby and a worker use the registered Conf; a worker with ``stay`` waits for it in ``train``.
+            resume: continue the registered run, or else continue from the newest valid checkpoint in
+                ``conf.checkpoint_dir``; a ``Run`` says this itself.
+            changed_code: with ``resume``, continue although the program's own code (router, aggregator, performer,
+                ``stop_if``) differs from the code that the run began with; the history says from which version on.
             wait_seconds: how long a standby and a worker wait for a master to register.
 
         Raises:
             ConfError: the Conf is invalid, or does not fit the data.
-            ContractError: a part of the program's own has not the methods that a run calls, or its jobs are none.
-            DeviceError: its devices are not available.
-            CheckpointError: the folder holds another run's checkpoints, ``resume`` finds nothing to go on from, or the
-                run began with other data, or another first model.
-            VersionError: the workers here would round differently from those that the run has had so far; or the run
-                began with other code of its program.
+            ContractError: a user-defined part lacks methods that a run calls, or its jobs are invalid.
+            DeviceError: the devices are not available.
+            CheckpointError: the folder holds another run's checkpoints, ``resume`` finds nothing to continue from, or
+                the run began with other data or another first model.
+            VersionError: the workers here would round differently from the run's workers so far; or the run began with
+                other code of the program.
             TrackerError: Hazelcast or Zookeeper cannot be reached, no run is registered, or it has a master already.
         """
         if self._conf is not None:
@@ -245,10 +245,10 @@ class ActorNetworkRunner:
     ) -> TrainingResult | None:
         """Train to the end of the plan; return the result. Blocks.
 
-        A standby waits behind its master first; it returns None if the run was done without it. Workers work to the
-        end of the run, and return None. Ctrl-C stops the workers here after their current job and saves a checkpoint,
-        if the run has a folder for them; the ``KeyboardInterrupt`` then carries a note that says where the run stopped
-        and what is kept.
+        A standby waits behind its master first, and returns None if the run ended without it. Workers work to the end
+        of the run, and return None. Ctrl-C stops the workers here after their current job and saves a checkpoint, if
+        the run has a checkpoint folder; the ``KeyboardInterrupt`` then has a note that says where the run stopped and
+        what was saved.
 
         Args:
             tick: called with the run's status a few times a second, on this thread.
@@ -259,10 +259,10 @@ class ActorNetworkRunner:
         Raises:
             NotFiniteError: the score or the parameters became NaN; names round, slot and layer.
             JobError: a job failed on every attempt; carries the worker's traceback.
-            DeadlineError: the run took longer than ``deadline`` seconds, or no batch was done for too long.
-            TrackerLostError: the tracker did not answer for ``conf.tracker_wait_seconds``; the run has been saved as a
-                checkpoint, if it has a folder for them, and ``unfinished`` has its model.
-            NotEnoughWorkersError: too few workers for too long; the run can be resumed.
+            DeadlineError: the run took longer than ``deadline`` seconds, or no batch was finished for too long.
+            TrackerLostError: the tracker did not answer for ``conf.tracker_wait_seconds``; the run was saved as a
+                checkpoint, if it has a checkpoint folder, and ``unfinished`` returns its model.
+            NotEnoughWorkersError: there were too few workers for too long; the run can be resumed.
             TrainingError: somebody stopped the run.
             MissingPartError: a worker's run needs a performer or router that is not registered here.
         """
@@ -288,35 +288,38 @@ class ActorNetworkRunner:
         except KeyboardInterrupt as interrupt:
             self._leave(interrupt)
             raise
-        self._led.is_finished = True  # what the program does with the model, it does before ``shutdown``
+        self._led.is_finished = True  # the program uses the model before ``shutdown``
         return result
 
     def network(self, result: TrainingResult | None, *, best: bool = False) -> Any:
         """Return the trained network: a ``MultiLayerNetwork``, or a ``ComputationGraph`` if the Conf has one.
 
-        With ``best`` the one that scored best (``Conf.validation``, ``Conf.early_stopping``), else the newest.
+        With ``best`` it is the network with the best score (``Conf.validation``, ``Conf.early_stopping``), else the
+        newest.
         """
         if result is None:
             raise UsageError("there is no result here: a worker has none, nor a standby whose master ended the run")
         return self._ready().network(result, best=best)
 
     def unfinished(self) -> Any:
-        """Return the network as this process has it of a run that has not come to its end; None if it has none."""
+        """Return the network of an unfinished run as this process has it; None if it has none."""
         return self._ready().unfinished()
 
     def status(self) -> RunStatus:
-        """Return a glance at the run. May be called from any thread while it runs."""
+        """Return a snapshot of the run's status. May be called from any thread while the run is active."""
         return self._ready().status()
 
     @property
     def stats(self) -> TrainingStats:
-        """What each phase of the rounds took, of the master and of all workers, with ``Conf.collect_training_stats``.
+        """Duration of each phase of the rounds, for the master and all workers, with ``Conf.collect_training_stats``.
 
-        As far as it is known here yet: whole after ``shutdown``, or at the end of the ``with``. The newest events only,
-        200,000 of them; ``stats.jsonl`` in ``Conf.checkpoint_dir`` has all (``read_stats``). From any thread.
+        Contains what has arrived so far; complete after ``shutdown``, or at the end of the ``with``. Only the newest
+        200,000 events; ``stats.jsonl`` in ``Conf.checkpoint_dir`` has all (``read_stats``). May be read from any
+        thread.
 
         Raises:
-            UsageError: nothing was collected here: the Conf does not say so, or this is a worker, whose master has it.
+            UsageError: nothing was collected here: the Conf does not ask for it, or this is a worker, whose master has
+                it.
         """
         if self._executed is None:
             raise UsageError(f"no statistics were collected here; {NOT_COLLECTED}")
@@ -325,8 +328,8 @@ class ActorNetworkRunner:
     def shutdown(self, timeout: float = 30.0) -> None:
         """Stop everything and wait for it; workers finish and commit their job first. May be called more than once.
 
-        A run that has not come to its end is saved as a checkpoint, if it has a folder for them. On a cluster it stays
-        in the tracker, for whoever takes it over; one that has come to its end is cleared up.
+        An unfinished run is saved as a checkpoint, if it has a checkpoint folder. On a cluster it stays in the tracker,
+        so that another process can take it over; a finished run is cleared up.
 
         Raises:
             DeadlineError: an actor did not stop within ``timeout`` seconds.
@@ -337,7 +340,7 @@ class ActorNetworkRunner:
                 execution.shutdown(timeout)
 
     def _leave(self, error: BaseException | None) -> None:
-        """Shut down; a run on a cluster whose program failed stays, since its model may not be where it belongs."""
+        """Shut down; if the program failed, a cluster run stays, since its model may not have been saved."""
         if error is not None:
             self._show = _show_nothing  # it may be what failed
             if self._led is not None:
@@ -357,7 +360,7 @@ class ActorNetworkRunner:
         return self._execution
 
     def _with_place_of_data(self, conf: Conf) -> Conf:
-        """Return the Conf with the folder of data that were exported before, if workers are to read them there."""
+        """Return the Conf with the folder of previously exported data, if workers are to read the data there."""
         given = self._iterator
         exported = given.place if isinstance(given, Exported) else given
         if conf.data_by_reference and not conf.export_directory and isinstance(exported, str | Path):
@@ -365,11 +368,11 @@ class ActorNetworkRunner:
         return conf
 
     def _read_data(self, conf: Conf, *, again: bool) -> TrainingData:
-        """Return the data, after they were read once if they could not be had by number before.
+        """Return the training data, read into files first if their batches cannot be read by number.
 
         Args:
-            conf: says where to keep what is read.
-            again: for a run that another process has begun, which has kept its data.
+            conf: says where to keep the files.
+            again: the run was begun by another process, which has kept its data.
         """
         if gives_examples(self._iterator):
             self._iterator = MapDataSetIterator(self._iterator, conf.batch_size, seed=conf.seed)
@@ -382,7 +385,7 @@ class ActorNetworkRunner:
         return self._read
 
     def _read_validation(self) -> Batch | BatchIterator:
-        """Return the validation data, after they were read once if their batches cannot be had by number."""
+        """Return the validation data, read into files first if their batches cannot be read by number."""
         given: Any = self._validation
         if isinstance(given, Batch | BatchIterator):
             return given
@@ -396,7 +399,7 @@ class ActorNetworkRunner:
             raise DataError(f"the validation data: {exc}") from exc
 
     def _exported(self, conf: Conf, *, again: bool) -> Exported | None:
-        """Return the data as files, of before or of now; None for those that need none."""
+        """Return the data as files, written earlier or now; None for data that need no files."""
         given, place = self._iterator, conf.export_directory
         if isinstance(given, str | Path):
             return open_batches(str(given))
@@ -404,7 +407,7 @@ class ActorNetworkRunner:
             return given
         batches = batches_of(given)
         if place and again:
-            with contextlib.suppress(DataError):  # it was not kept before the process died
+            with contextlib.suppress(DataError):  # the process died before it had kept the data
                 return open_batches(place)
         if batches is None and place:
             if not isinstance(given, BatchIterator):
@@ -438,7 +441,7 @@ class ActorNetworkRunner:
             raise
 
     def _enter(self, leading: contextlib.AbstractContextManager[MasterRun | None]) -> None:
-        """Become the master of a run, if there is one to lead, and set it up."""
+        """Become the master of a run, if there is one to lead, and set the run up."""
         self._led = self._stack.enter_context(leading)
         if self._led is not None:
             self._execute(self._led.run)

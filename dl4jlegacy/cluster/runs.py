@@ -1,7 +1,7 @@
-"""What lies in grids and in Zookeeper, of runs that are under way and of others, and the removal of what is abandoned.
+"""Finds the runs in grids and in Zookeeper, active or not, and removes abandoned ones.
 
-A master that is killed leaves its run in the grid, so that somebody can resume it. If another run gets its id, nobody
-can any more. Grids are searched by the list of runs that ``RunName`` keeps in each of them.
+A master that is killed leaves its run in the grid, so that somebody can resume it. Once another run gets its id, the
+run cannot be resumed any more. Grids are searched by the list of runs that ``RunName`` keeps in each grid.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ __all__ = ["FoundRun", "Grid", "Standing", "clean", "find_runs"]
 
 _UNREADABLE = (NotAuthorisedError, ConfError, VersionError)
 _QUIET_SECONDS = 3.0
-"""A live master makes itself seen within this time, even if somebody has removed what it wrote."""
+"""Seconds within which a live master becomes visible, even if its records were removed."""
 _NOTHING_KNOWN = RunFacts()
 _CHUNK = re.compile(r"(?P<frame>(?:data|update|model)/.+)/(?P<number>[0-9]{1,9})")
 
 Standing = Literal["live", "resumable", "abandoned", "unknown"]
-"""Has a master; has none, and ``dl4j resume`` continues it; has none and cannot be resumed; cannot be told."""
+"""Has a master; has none, and ``dl4j resume`` continues the run; has none and cannot be resumed; is not known."""
 Unseen = Literal["", "unreadable", "unreachable", "not asked"]
 
 
@@ -52,23 +52,24 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class FoundRun:
-    """What was found of one incarnation of a run.
+    """One incarnation of a run that was found.
 
     Attributes:
-        run, incarnation: which; "" if only an id is known, whose Conf cannot be read.
-        grid: where its state is kept.
-        id, zookeeper: where it was registered; ``conf`` None: it is not any more, or cannot be read.
-        facts: what is known of it, from which its state follows.
-        unseen: why its grid says nothing of it: "unreadable": it has another secret, "unreachable": it does not answer,
-            "not asked": it is beyond loopback, and there is no secret; "": it was looked at.
-        version, round, rounds: of its head and its plan; None: unknown.
-        began: in seconds since 1970, by the clock of its first master; None: unknown.
-        nbytes: what it takes in the grid, without backups.
-        master: what its master, or who was elected last, says of himself (host, pid); None: there is none, or that is
-            unknown.
-        leader: the name of the process that leads it, as its grid has it.
-        standing: whether it has a master, or could get one.
-        beat: the newest heartbeat of its workers, 0.0 if there is none.
+        run, incarnation: name and incarnation; "" if only an id is known, whose Conf cannot be read.
+        grid: where the run's state is kept.
+        id, zookeeper: where the run was registered; ``conf`` None: it is no longer registered, or its Conf cannot be
+            read.
+        facts: the known facts from which the run's state follows.
+        unseen: why the grid says nothing of the run. "unreadable": the run has another secret; "unreachable": the grid
+            does not answer; "not asked": the grid is beyond loopback, and there is no secret; "": the grid was read.
+        version, round, rounds: from the run's head and plan; None: unknown.
+        began: in seconds since 1970, by the clock of the first master; None: unknown.
+        nbytes: size of the run in the grid, without backups.
+        master: the election record (host, pid) of the master or of the process elected last; None: there is none, or it
+            is unknown.
+        leader: the name of the leading process, as recorded in the grid.
+        standing: whether the run has a master, or could get one.
+        beat: the newest heartbeat of the run's workers, 0.0 if there is none.
     """
 
     run: str
@@ -90,20 +91,20 @@ class FoundRun:
     beat: float = 0.0
 
     def state(self) -> RunState | None:
-        """Return the state that it is in, as every view has it; None: that cannot be told."""
+        """Return the state of the run, as every view shows it; None: unknown."""
         if self.unseen in ("unreadable", "not asked"):
             return None
         state = run_state(self.facts)
         return None if self.standing == "unknown" and state.state not in ("ended", "stalled") else state
 
     def is_same_as(self, other: FoundRun) -> bool:
-        """Return whether this is the other one, and nobody has done anything for it in between."""
+        """Return whether both are the same run, without any activity in between."""
         return _what_changes(self) == _what_changes(other)
 
 
 @dataclass(frozen=True, slots=True)
 class _Registry:
-    """What one Zookeeper has: of each id the Conf, None if it cannot be read, its master's words, and its standbys."""
+    """The contents of one Zookeeper by id: the Conf (None: unreadable), the master's election record, the standbys."""
 
     confs: Mapping[str, Conf | None]
     masters: Mapping[str, Mapping[str, Any]]
@@ -118,11 +119,11 @@ class _Registry:
 
 
 class _Registries:
-    """The registries of all Zookeepers that are asked, each asked once.
+    """The registries of all Zookeepers in question; each Zookeeper is asked once.
 
     Args:
-        only: the address of the one that may be asked; "": any.
-        access: to it.
+        only: the address of the only Zookeeper that may be asked; "": any.
+        access: the rights to ask them.
     """
 
     def __init__(self, only: str, access: Access) -> None:
@@ -130,7 +131,7 @@ class _Registries:
         self._found: dict[str, _Registry | None] = {}
 
     def of(self, zookeeper: str) -> _Registry | None:
-        """Return the registry of a Zookeeper; None if it does not answer, or is not to be asked."""
+        """Return the registry of a Zookeeper; None if it does not answer or may not be asked."""
         if self._only not in ("", zookeeper) or not zookeeper:
             return None
         if zookeeper not in self._found:
@@ -142,12 +143,12 @@ class _Registries:
 
 
 def find_runs(zookeeper: str, grids: Sequence[Grid], access: Access) -> list[FoundRun]:
-    """Return what lies in Zookeeper, in the grids that the Confs there name, and in other grids.
+    """Return all runs in Zookeeper, in the grids that the registered Confs name, and in the given grids.
 
     Args:
-        zookeeper: its ``host:port[,host:port]``; "": the one that each run in a grid says.
-        grids: to search besides.
-        access: decides who is asked and what can be read.
+        zookeeper: ``host:port[,host:port]``; "": the Zookeeper that each run in a grid names.
+        grids: further grids to search.
+        access: decides which servers are asked and what can be read.
 
     Raises:
         TrackerError: ``zookeeper`` or one of ``grids`` cannot be reached.
@@ -180,9 +181,9 @@ def find_runs(zookeeper: str, grids: Sequence[Grid], access: Access) -> list[Fou
 
 
 def clean(runs: Sequence[FoundRun], access: Access, *, quiet_seconds: float = _QUIET_SECONDS) -> list[FoundRun]:
-    """Remove those of ``runs`` that are abandoned; return what was removed.
+    """Remove the abandoned runs among ``runs``; return the removed ones.
 
-    Each is looked at once more after ``quiet_seconds``, and stays if anybody has done anything for it since.
+    Each is checked once more after ``quiet_seconds``, and stays if there was any activity since.
 
     Raises:
         TrackerError: a grid or a Zookeeper cannot be reached.
@@ -224,7 +225,7 @@ def _registry(address: ClusterAddress) -> _Registry:
                 election = MasterElection(session, group=id)
                 holder, waiting = election.holder(), election.standbys()
             except (NotAuthorisedError, ConfError):
-                continue  # another secret's: what it leads is unreadable, too
+                continue  # the run under this id has another secret, and is unreadable, too
             if holder is not None:
                 masters[id], standbys[id] = holder, waiting
     return _Registry(confs, masters, standbys)
@@ -232,7 +233,7 @@ def _registry(address: ClusterAddress) -> _Registry:
 
 @contextmanager
 def _open(grid: Grid, access: Access) -> Iterator[HazelcastStore]:
-    """Connect to what all runs in a grid share."""
+    """Connect to the entries that all runs in a grid share."""
     access.check("the tracker", grid.members)
     names = HazelcastStore(grid.members, cluster_name=grid.cluster_name, run=protocol.NAMES, secret=access.secret)
     try:
@@ -247,7 +248,7 @@ def _in_grid(names: HazelcastStore, grid: Grid) -> Iterator[FoundRun]:
 
 
 def _looked_at(names: HazelcastStore, run: FoundRun) -> FoundRun:
-    """Return a run with all that the grid says of it."""
+    """Return a run with all facts from its grid."""
     store = names.sibling(run.run, run.incarnation)
     run = replace(run, nbytes=_nbytes(store))
     tracker = StateTracker(store)
@@ -267,12 +268,12 @@ def _looked_at(names: HazelcastStore, run: FoundRun) -> FoundRun:
 def _rounds(plan: Any) -> int | None:
     try:
         return msgspec.convert(plan, decodable(Plan)).total_rounds
-    except msgspec.ValidationError:  # there is none, or a stranger's
+    except msgspec.ValidationError:  # there is no plan, or a malformed one
         return None
 
 
 def _nbytes(store: HazelcastStore) -> int:
-    """Return how many bytes the values of a run take; all chunks of a frame but its last one have the same length."""
+    """Return how many bytes the values of a run take; all chunks of a frame but the last have the same length."""
     last: dict[str, int] = {}
     full, others = 0, []
     for key in store.keys(""):
@@ -286,7 +287,7 @@ def _nbytes(store: HazelcastStore) -> int:
 
 
 def _judged(run: FoundRun, registries: _Registries) -> FoundRun:
-    """Return a run with its master, if it has one, and what follows from that."""
+    """Return a run with its master, if any, and the standing that follows."""
     if run.unseen == "unreadable":
         return run
     registry = registries.of(run.zookeeper)
@@ -296,7 +297,7 @@ def _judged(run: FoundRun, registries: _Registries) -> FoundRun:
     conf = None if id is None else registry.confs[id]
     master = registry.masters.get(run.id if id is None else id)
     if id is None and master is not None and master.get("run") != run.run:
-        master = None  # it is that of another run, which has got the id meanwhile
+        master = None  # the master of another run, which has this id by now
     run = replace(run, id=run.id if id is None else id, conf=conf, master=master)
     leads, standbys = who_leads(run.leader, master, () if conf is None else registry.standbys.get(run.id, ()))
     facts = msgspec.structs.replace(
@@ -321,7 +322,7 @@ def _standing(run: FoundRun) -> Standing:
 
 
 def _removed(run: FoundRun, access: Access) -> bool:
-    """Remove a run unless it is not abandoned any more; return whether that was done."""
+    """Remove a run if it is still abandoned; return whether it was removed."""
     registries = _Registries(run.zookeeper, access)
     with _open(run.grid, access) as names:
         now = _judged(_looked_at(names, replace(run, facts=_NOTHING_KNOWN, unseen="", conf=None)), registries)
@@ -337,20 +338,20 @@ def _removed(run: FoundRun, access: Access) -> bool:
         try:
             forget(now.conf, address, tracker)
         except TrackerError:
-            return False  # it has got a master just now
+            return False  # the run has just got a master
     return True
 
 
 def _prune_group(run: FoundRun, access: Access) -> None:
     with (
-        contextlib.suppress(NotAuthorisedError),  # its id is that of another run by now, with a secret of its own
+        contextlib.suppress(NotAuthorisedError),  # by now the id belongs to another run, with another secret
         ZooKeeperSession(run.zookeeper, secret=access.secret) as session,
     ):
         prune_group(session, run.id)
 
 
 def _remove_from_grid(names: HazelcastStore, run: FoundRun) -> None:
-    """Remove what an incarnation of a run has in a grid; what has its name by now stays."""
+    """Remove the grid entries of one incarnation of a run; another incarnation of the same name stays."""
     drive(protocol.write_end(names, run.run, run.incarnation, "stopped"))
     drive(protocol.release_name(names, run.run, run.incarnation))
     names.sibling(run.run, run.incarnation).destroy()

@@ -1,8 +1,8 @@
-"""A search on a cluster: each trial is a run of its own, and the search's workers are shared out to them (layer 5).
+"""A search on a cluster: each trial is a run of its own, and the trials share the search's workers (layer 5).
 
-A search has an id as a run has one, under which its process is elected and no ``Conf`` is registered. There it lists
-the trials that are under way; the run of each is registered under an id of its own. Every worker of the search works
-out by itself which trial is its, from what Zookeeper says: nobody assigns anything, so nobody has to take it back.
+A search has an id like a run; its process is elected under that id, and no ``Conf`` is registered there. Under its id
+the search lists the active trials; the run of each trial is registered under an id of its own. Every worker of the
+search derives its trial from Zookeeper's lists: nobody assigns trials, so nobody has to withdraw them.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ __all__ = ["SearchRegistration", "TrialShare", "is_search", "shared_out"]
 logger = logging.getLogger(__name__)
 
 _SEARCH, _INCARNATION = "search", "incarnation"
-"""The fields by which a search's candidate differs from a run's: its name, and by what its end is known."""
+"""Fields that distinguish a search's election record from a run's: the study name, and the key of the recorded end."""
 _LOOK_SECONDS = 0.25
 _AGAIN_SECONDS = 2.0
-"""A trial whose run is over is no longer listed after so long."""
+"""Seconds after which a trial whose run is over is no longer listed."""
 
 
 class SearchRegistration:
-    """A search that this process leads: its id is taken, and its trials are listed while they are under way.
+    """A search led by this process: the id is taken, and the trials are listed while they are active.
 
-    A context manager; once it is entered, for any thread.
+    A context manager; once it is entered, it may be used by any thread.
 
     Args:
         address: where, and under which id.
-        study: the search's name, which others are told.
+        study: the search's name, shown to others.
 
     Raises:
         TrackerError: a run or another search has the id, or Zookeeper cannot be reached.
@@ -81,11 +81,11 @@ class SearchRegistration:
         self._stack.close()
 
     def _write_end(self, session: ZooKeeperSession) -> None:
-        with contextlib.suppress(TrackerError):  # its workers wait a while, then
+        with contextlib.suppress(TrackerError):  # its workers then wait a while
             write_end(session, self._incarnation, "done")
 
     def address_of(self, number: int) -> ClusterAddress:
-        """Return where the run of a trial is registered."""
+        """Return the address at which the run of a trial is registered."""
         return dataclasses.replace(self._address, id=f"{self._address.id}-{number}")
 
     def under_way(self, number: int) -> contextlib.AbstractContextManager[object]:
@@ -94,10 +94,10 @@ class SearchRegistration:
         return WorkerRegistration(self._session, f"{number:06d}", info, group=self._address.id, folder=TRIALS)
 
     def clear(self, number: int) -> None:
-        """Remove what an earlier process, or a run that failed, has left of a trial.
+        """Remove what an earlier process or a failed run has left of a trial.
 
         Raises:
-            TrackerError: its run has a master after all.
+            TrackerError: the trial's run has a master after all.
         """
         address = self.address_of(number)
         conf = find_registered(address)
@@ -108,7 +108,7 @@ class SearchRegistration:
 
 
 def is_search(address: ClusterAddress, wait_seconds: float) -> bool:
-    """Wait until there is a run or a search under an id; return whether it is a search.
+    """Wait for a run or a search under an id; return whether it is a search.
 
     Raises:
         TrackerError: there is neither in time.
@@ -124,18 +124,18 @@ def is_search(address: ClusterAddress, wait_seconds: float) -> bool:
                 if registered.find() is not None:
                     return False
             except (ConfError, NotAuthorisedError, VersionError):
-                return False  # whoever works for it says what is wrong with it
+                return False  # the worker's own attempt reports the error
             if deadline.passed():
                 raise TrackerError(registered.missing(wait_seconds))
             time.sleep(_LOOK_SECONDS)
 
 
 def shared_out(me: str, workers: Sequence[str], trials: Sequence[str]) -> str | None:
-    """Return which trial a worker works for: dealt out in turn, so that none has two workers more than another.
+    """Return the trial of a worker: trials are assigned in turn, so worker counts differ by at most one.
 
     Args:
-        me: its name; whoever is not among ``workers`` yet gets what the first one gets.
-        workers, trials: the names of all, in any order; every process that sees the same deals them out alike.
+        me: the worker's name; a worker that is not yet among ``workers`` gets the first worker's trial.
+        workers, trials: all names, in any order; every process that sees the same names computes the same assignment.
     """
     if not trials:
         return None
@@ -144,7 +144,7 @@ def shared_out(me: str, workers: Sequence[str], trials: Sequence[str]) -> str | 
 
 
 class TrialShare:
-    """A worker's share in the trials of a search; a context manager, used on one thread.
+    """A worker's share in the trials of a search; a context manager, used by one thread.
 
     Args:
         address: the search's.
@@ -166,20 +166,20 @@ class TrialShare:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        with contextlib.suppress(TrackerError):  # whom nobody answers has nothing to remove
+        with contextlib.suppress(TrackerError):  # without an answer there is nothing to remove
             self._stack.close()
 
     def _prune(self) -> None:
-        """Remove what a search has left whose process died, unless other workers wait for it."""
+        """Remove the remains of a search whose process died, unless other workers wait for it."""
         if is_deserted(self._session, self._address.id):
             prune_group(self._session, self._address.id)
 
     def next(self, wait_seconds: float) -> ClusterAddress | None:
-        """Wait for a trial; return where its run is registered, None once the search is over.
+        """Wait for a trial; return the address of its run, None once the search is over.
 
-        It is over when its process has written that down. One that did not end, but whose process is gone, may go on
-        for so long; so may a Zookeeper that is away, or has lost everything.
-        The trial of the last call, whose run is over as a rule, is returned again only if it is still listed a moment
+        A search is over when its process has recorded the end. A search whose process is gone without that may continue
+        within ``wait_seconds``; the same holds for a Zookeeper that is away or has lost everything.
+        The trial of the previous call, whose run is usually over, is returned again only if it is still listed a moment
         later.
 
         Raises:
@@ -206,7 +206,7 @@ class TrialShare:
             time.sleep(_LOOK_SECONDS)
 
     def _mine(self) -> str | None:
-        """Return the id of the trial that is this worker's now."""
+        """Return the id of this worker's present trial."""
         workers = registered_workers(self._session, self._address.id)
         trials = registered_members(self._session, self._address.id, TRIALS)
         chosen = shared_out(self._name, list(workers), list(trials))

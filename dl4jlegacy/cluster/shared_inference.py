@@ -1,4 +1,4 @@
-"""Evaluations and predictions by a cluster's workers: who started one leads it, and clears it up however it ends."""
+"""Evaluation and prediction by a cluster's workers: the starting process leads the run and always clears it up."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def evaluate_on_cluster(
     normalize: Callable[[DataSet], DataSet] = lambda batch: batch,
     in_units: Callable[[AnyEvaluation], AnyEvaluation] = lambda part: part,
 ) -> NetworkEvaluation:
-    """Return what ``evaluate_network`` does, from the workers of a cluster; the examples travel with the jobs.
+    """Return the result of ``evaluate_network``, computed by a cluster's workers; the examples travel with the jobs.
 
     Args:
         network, examples, label_names, evaluations, normalize: as for ``EvaluationRun``.
         conf: with the grid's members and name.
         address: where the run is registered for its workers.
-        options: of this process as a master.
-        workers: threads of this process that work, too.
+        options: of this process as the master.
+        workers: additional worker threads in this process.
         in_units: as for ``EvaluationRun.perform``.
 
     Raises:
@@ -68,10 +68,9 @@ def predict_on_cluster(
     options: MasterOptions | None = None,
     workers: int = 0,
 ) -> Generator[PredictedRows, None, None]:
-    """Yield the predictions for all rows, in their order, from the workers of a cluster.
+    """Yield the predictions for all rows, in row order, computed by a cluster's workers.
 
-    The blocks are read to their end first, into a file of the temporary folder: a run has a plan.
-
+    All blocks are first read into a file in the temporary folder, because a run needs a plan.
     Args:
         model: as ``load_model`` returns it.
         blocks: as ``rows_in`` returns them.
@@ -94,7 +93,7 @@ def score_on_cluster(
     options: MasterOptions | None = None,
     workers: int = 0,
 ) -> Generator[Array, None, None]:
-    """Yield the losses of examples, which come before any scaling, in their order; args and errors likewise."""
+    """Yield the loss of each (unscaled) example in order; args and errors as for ``predict_on_cluster``."""
     scoring = ScoringRun(model, examples)
     run = scoring.resolve(conf, workers=workers, on_cluster=True)
     yield from scoring.found(lambda: _lead(scoring, run, address, options))
@@ -107,12 +106,12 @@ def _lead(work: PredictionRun | ScoringRun, run: Run, address: ClusterAddress, o
 
 @contextlib.contextmanager
 def _leading(run: Run, address: ClusterAddress, options: MasterOptions | None) -> Iterator[MasterRun]:
-    """Lead a new run; clear it up when what is done inside is done, or fails."""
+    """Lead a new run; clear it up when the body ends or fails."""
     with elect_new(run, address, options or MasterOptions()) as led:
         try:
             yield led
         except BaseException:
-            with contextlib.suppress(TrackerError):  # nobody goes on with it; what cannot be reached stays
+            with contextlib.suppress(TrackerError):  # no process continues the run; if unreachable, it stays
                 head = led.tracker.finish("stopped")
                 if head is not None and head.status == "failed":
                     forget(led.run.conf, address, led.tracker)

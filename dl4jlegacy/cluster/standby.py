@@ -1,4 +1,4 @@
-"""How a standby waits behind the master of a run, and takes the run over when that is gone (layer 5).
+"""Standby masters: they wait behind the master of a run, and take the run over when the master dies (layer 5).
 
 Legacy: none; a dead master ended the run.
 """
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.5
 _YIELDED_SESSIONS = 3.0
-"""For so many lifetimes of a session a standby lets who led before go first, where the servers have lost everything."""
+"""If the servers have lost everything, a standby waits for the previous leader for this many session lifetimes."""
 
 
 @contextlib.contextmanager
@@ -51,25 +51,25 @@ def take_over(
     workers: int = 0,
     on_stand_by: Callable[[], None] = lambda: None,
 ) -> Iterator[MasterRun | None]:
-    """Wait behind the present master, and lead its run when that dies; None if the run was done without that.
+    """Wait behind the present master, and lead its run when it dies; yields None if the run ended without that.
 
     Args:
         conf: the run's, as it is registered.
-        data: its training data.
-        address: where.
+        data: the run's training data.
+        address: where the run is registered.
         options: of the new master.
-        workers: in this process, once it leads.
+        workers: worker threads in this process, once it leads.
         on_stand_by: called on this thread, once, when this process waits behind a master.
 
     Raises:
-        CheckpointError: the data here are not those that the run began with; and what ``elect_new`` raises.
-        TrainingError: somebody stopped the run; JobError and its like: it failed, as its master says it.
-        TrackerError: the servers have no model of the run any more, and nobody has put it back; or this process was
-            asked to stop while it waited for that, or somebody stopped the run meanwhile.
-        VersionError: this process is not of the master's versions.
+        CheckpointError: the data here differ from those that the run began with. Also what ``elect_new`` raises.
+        TrainingError: somebody stopped the run. JobError and similar errors: the run failed, with its master's reason.
+        TrackerError: the servers have lost the model of the run, and nobody has restored it; or, during that wait, this
+            process was asked to stop, or somebody stopped the run.
+        VersionError: this process has other versions than the master.
     """
     check_may_take_over(conf, address)
-    run = resolve_registered(conf, data, local_workers=workers)  # takes its seconds now, not when the master is gone
+    run = resolve_registered(conf, data, local_workers=workers)  # takes seconds, so now
     with (
         standing(address, conf, standby=True) as candidate,
         closing(open_tracker(conf, address, registered=True, takes_part=True)) as tracker,
@@ -91,7 +91,7 @@ def take_over(
 
 
 def end_without(run: str, found: protocol.TakeOver, seen: Head | None) -> Dl4jError | None:
-    """Return how a run has ended that a standby did not lead, as its master says it; None: it is done, or goes on."""
+    """Return the error of a run that ended without this standby leading it; None: it is done, or goes on."""
     if found.error:
         return TrackerError(found.error)
     if found.what == "failed" and seen is not None:
@@ -104,7 +104,7 @@ def end_without(run: str, found: protocol.TakeOver, seen: Head | None) -> Dl4jEr
 def _outlives_master(
     conf: Conf, candidate: Candidate, tracker: HazelcastStateTracker, on_stand_by: Callable[[], None]
 ) -> tuple[protocol.TakeOver, Head | None]:
-    """Wait until this candidate is the master, or the run has ended (``protocol.outlive_master``), and what it saw."""
+    """Wait for this candidate's turn or the run's end (``protocol.outlive_master``); return it with the last head."""
     register = ZookeeperRegister(conf, candidate.address, candidate.session, candidate.election)
     waiting = protocol.StandBy(
         place_of(conf, candidate.address, tracker, register),

@@ -1,4 +1,4 @@
-"""A process that works for a run on a cluster: it joins, works until the run ends, and leaves (layer 5).
+"""A worker process of a cluster run: it joins, works until the run ends, and leaves (layer 5).
 
 Legacy: ``ActorNetworkRunner`` of type ``worker``, which waited for ever for a master that was gone.
 """
@@ -73,15 +73,15 @@ logger = logging.getLogger(__name__)
 
 
 class _Drained(Exception):  # noqa: N818  # no error
-    """This process was asked to leave, and has."""
+    """Raised when this process was asked to leave and has left."""
 
 
 UNREADABLE = (ConfError, NotAuthorisedError, VersionError)
-"""What a Conf raises that is not of the run, or is not signed with its secret."""
+"""Errors raised when the registered Conf cannot be read, or is not signed with the run's secret."""
 OnEvent = Callable[[str, dict[str, Any]], None]
 _LOOK_SECONDS = 1.0
 _TRIAL_SECONDS = 1.0
-"""A run of a search that is over, or has failed, is left after so long: the search has other work."""
+"""Seconds after which a worker leaves a trial that is over or has failed: the search has other work."""
 
 
 def run_worker(
@@ -98,32 +98,36 @@ def run_worker(
     on_event: OnEvent = lambda name, fields: None,
     stay: bool = False,
 ) -> Head | None:
-    """Work for the run that is registered, with ``workers`` threads, until it ends.
+    """Work for the registered run with ``workers`` threads until the run ends.
 
-    Returns its last head; None if the run had ended before this process saw its end, and none followed; or if
-    somebody has asked this process to leave (``registration.drain_worker``), which it does when it has finished and
-    committed the jobs that it has begun.
+    Returns the last head of the run. Returns None if the run ended before this process saw the end and no other run
+    followed, or if this process was asked to leave (``registration.drain_worker``); it then first finishes and commits
+    the jobs that it has begun.
 
-    ``performer`` makes the workers' performers; None: what the Conf names, else one that trains its network and tells
-    ``listeners``, on its thread, of every batch. ``workers`` None: one, or one for each GPU.
-    ``device`` None: the run's kind, all GPUs if it is GPUs. ``data_dir`` is the folder of MNIST's files for a run whose
-    workers read their data themselves; "": ``DL4J_DATA_DIR``. ``observers`` follow each run from here.
+    ``performer`` makes the workers' performers; None: the performer that the Conf names, else one that trains the
+    Conf's network and calls ``listeners`` after every batch, on the worker's thread. ``workers`` None: one, or one for
+    each GPU.
+    ``device`` None: the run's kind of device; on GPUs all of them. ``data_dir`` is the folder with the MNIST files, for
+    a run whose workers read their data themselves; "": ``DL4J_DATA_DIR``. ``observers`` follow each run from this
+    process.
 
-    A worker whose run has given way to another under the same id goes over to that one; one that comes to a run that
-    has failed, or has nothing in the tracker, waits for somebody to resume it or to take its place. If the id is that
-    of a search, it works for one of its trials after the other, until the search ends; trials may fail.
+    If another run replaces the run under the same id, the worker moves to the new run. If the run has failed or has
+    nothing in the tracker, the worker waits until somebody resumes or replaces the run. If the id is that of a search,
+    the worker works for one trial after the other until the search ends; trials may fail.
 
-    With ``stay`` it waits for the next run under the id after each, whatever became of that, and for the first one,
-    until it is asked to leave (a signal, or ``drain_worker``); ``on_event`` hears of each wait (``"waiting"``).
+    With ``stay`` the worker waits for the first run under the id, and after each run for the next one, whatever the
+    outcome, until it is asked to leave (by a signal or ``drain_worker``). ``on_event`` is called for each wait
+    (``"waiting"``).
 
     Raises:
-        TrackerError: nothing to be reached, no run registered or resumed in time, or its master gone for too long.
-        NotDefinedError: the run that is registered has had nothing in the tracker for ``wait_seconds``.
-        DeviceError: the device cannot be had, or is not of the run's kind.
-        VersionError: this process does not match. NotAuthorisedError: the secret is another one.
+        TrackerError: a server cannot be reached, no run was registered or resumed in time, or the run has had no master
+            for too long.
+        NotDefinedError: the registered run has had nothing in the tracker for ``wait_seconds``.
+        DeviceError: the device is not available, or is not of the run's kind.
+        VersionError: the versions of this process do not match. NotAuthorisedError: the secret differs.
         MissingPartError: the run needs a performer or router that this process does not have.
-        DataError: this process was to read the run's data itself, and they are not here, or are others.
-        TrainingError: the run failed; or it has set all workers of this process aside, and goes on without them.
+        DataError: this process has to read the run's data itself, and they are missing here or differ.
+        TrainingError: the run failed; or it has excluded all workers of this process, and goes on without them.
     """
     work = functools.partial(
         _work_until_over,
@@ -150,7 +154,7 @@ def run_worker(
 
 
 def _stay(address: ClusterAddress, work: Callable[..., Head | None], wait_seconds: float, on_event: OnEvent) -> None:
-    """Work for one run after the other under an id; returns where nothing could be done for one, to be called again.
+    """Work for one run after the other under an id; return if that fails for a run, so that the caller tries again.
 
     Raises:
         TrackerError: Zookeeper cannot be reached any more.
@@ -170,11 +174,11 @@ def _stay(address: ClusterAddress, work: Callable[..., Head | None], wait_second
             return
         if head is not None and head.status == "failed":
             logger.warning("%s; this worker stays, and waits for it to be resumed, or for another", failure_of(head))
-            ended = ""  # it is the same run again that is resumed
+            ended = ""  # a resumed run has the same incarnation
 
 
 def _next_run(address: ClusterAddress, ended: str) -> str:
-    """Wait until a run is registered whose incarnation is not ``ended``, and return what it has; raises as ``find``."""
+    """Wait until a run other than incarnation ``ended`` is registered; return its incarnation. Raises as ``find``."""
     with address.session() as session:
         registered = ZookeeperConfigurationRetriever(*address.split(), address.id, session=session)
         while True:
@@ -182,19 +186,19 @@ def _next_run(address: ClusterAddress, ended: str) -> str:
             if conf is not None and conf.incarnation != ended:
                 return conf.incarnation
             if conf is None:
-                ended = ""  # what comes now is another run, or that one resumed
+                ended = ""  # the next one registered is another run, or the same one resumed
             time.sleep(_LOOK_SECONDS / 4)
 
 
 def _work_for_search(address: ClusterAddress, work: Callable[..., Head | None], wait_seconds: float) -> Head | None:
-    """Work for the trials of a search that are this process's share; return the last head that was seen."""
+    """Work for this process's share of a search's trials; return the last head that was seen."""
     last: Head | None = None
-    patience: Deadline | None = None  # with trials that cannot be worked for, since the first of them
+    patience: Deadline | None = None  # set at the first of consecutive trials that cannot be worked for
     with warned_once(), TrialShare(address, process_name()) as share:
         while (trial := share.next(wait_seconds)) is not None:
             try:
                 last = work(trial, _TRIAL_SECONDS, is_followed=False) or last
-            except TrackerError as exc:  # as a rule it has just ended
+            except TrackerError as exc:  # usually the trial has just ended
                 patience = patience or Deadline(wait_seconds)
                 if patience.passed():
                     raise
@@ -218,7 +222,7 @@ def _work_until_over(
     observers: Sequence[RunObserver],
     on_event: OnEvent,
 ) -> Head | None:
-    """Work for the run under an id, and for those that take its place; return the last head, of a failed one too."""
+    """Work for the run under an id and for runs that replace it; return the last head, also that of a failed run."""
     conf: Conf | None = None
     head, patience = None, Deadline(wait_seconds)
     while head is None:
@@ -231,7 +235,7 @@ def _work_until_over(
         ):
             if not _goes_on(conf, address, tracker, session, wait_seconds):
                 continue
-            router = find_router(conf)  # who lacks one of these has no say in the rest
+            router = find_router(conf)  # a process that lacks the router or performer must fail before it takes part
             make = performer_of(conf, listeners) if performer is None else checked(performer)
             compute = compute_for_worker(conf, device, device_memory_limit)
             try:
@@ -266,10 +270,10 @@ def _work_until_over(
 def _goes_on(
     conf: Conf, address: ClusterAddress, tracker: StateTracker, session: ZooKeeperSession, wait_seconds: float
 ) -> bool:
-    """Wait for somebody to resume the run if it has failed; return False if another one is registered instead.
+    """Wait until a failed run is resumed; return False if another run is registered instead.
 
     Raises:
-        TrackerError: nobody has in that time.
+        TrackerError: nobody has resumed the run within ``wait_seconds``.
     """
     host, port = address.split()
     registered = ZookeeperConfigurationRetriever(host, port, address.id, session=session)
@@ -304,12 +308,12 @@ def _work(
     observers: Sequence[RunObserver],
     on_event: OnEvent,
 ) -> Head | None:
-    """Work for one run; return its last head, or None when it is gone, or another has taken its place."""
+    """Work for one run; return its last head, or None if the run is gone or was replaced."""
     _check_joins(tracker, conf, performer)
     plan = msgspec.convert(defined(tracker, "plan", conf), decodable(Plan))
     reached = jobs_by_reference(conf, plan, data_dir)
     jobs = None if reached is None else prefetched(reached, conf.prefetch_buffer, reads_all=False)
-    differs = check_same_arithmetic(tracker, conf, compute)  # after all that, since the first worker decides for all
+    differs = check_same_arithmetic(tracker, conf, compute)  # last: the first worker decides for all
     outcome, name = Outcome(tracker.clock), process_name()
     journal, followers = Journal(tracker, name), RunObservers(observers, outcome.warn)
     registered = ZookeeperConfigurationRetriever(*address.split(), address.id, session=session)
@@ -337,7 +341,7 @@ def _work(
             head = _serve(outcome, master, _Drain(tracker, pool, name, conf.stuck_seconds))
             left = head.status if head is not None else master.left
         except TrackerError:
-            left = ""  # nobody can be told
+            left = ""  # the tracker is gone, so nothing can be reported
             raise
         except JobError:
             left = "set aside"
@@ -345,7 +349,7 @@ def _work(
         finally:
             tracker.leave()
             if left in ("stopped", "set aside", "drained") and head is None:
-                journal.write("worker_left", worker=name, status=left)  # before the register says so
+                journal.write("worker_left", worker=name, status=left)  # before Zookeeper removes the registration
             ticker.stop()
             pool.stop(30.0)
             stop_reading(jobs)
@@ -358,7 +362,7 @@ def _work(
 
 
 def _check_joins(tracker: StateTracker, conf: Conf, performer: PerformerFactory) -> None:
-    """Raise ``VersionError`` if this process is not of the versions, or not of the code, of the run's others."""
+    """Raise ``VersionError`` if this process has other versions or other code than the rest of the run."""
     check_fits(tracker, conf, versions(conf.kernels) | shared_code(conf))
     agree_on_performer(tracker, conf, performer)
 
@@ -375,7 +379,7 @@ def _pool(
     router: WorkRouter,
     performer: PerformerFactory,
 ) -> WorkerPool:
-    """Return the workers of this process, which has been admitted to the run."""
+    """Return the pool of this process's workers, once the process is admitted to the run."""
     return WorkerPool(
         conf,
         tracker,
@@ -394,9 +398,9 @@ def _pool(
 def _followed(
     conf: Conf, plan: Plan, name: str, tracker: StateTracker, pool: WorkerPool, followers: RunObservers
 ) -> Iterator[None]:
-    """Have a process's share of a run followed by the run's master, if that wants its statistics, and by ``followers``.
+    """Report this process's part of a run to ``followers``, and its statistics to the master if the Conf collects them.
 
-    Around everything else, so that the workers have stopped when these hear of the end.
+    This context is the outermost one: the workers have stopped when the followers are told of the end.
     """
     follow = followers.phases if followers.follow_phases() else None
     if conf.collect_training_stats or follow is not None:
@@ -409,13 +413,13 @@ def _followed(
 
 
 def _job_failed(journal: Journal, followers: RunObservers, event: Perform, failure: Failure) -> None:
-    """Tell all who want to know that a job failed here; called on the worker's thread."""
+    """Report a failed job to the journal and the followers; called on the worker's thread."""
     journal.job_failed(event, failure)
     followers.job_failed(event.plan[:2], failure)
 
 
 def _serve(outcome: Outcome, master: _MasterWatch, drain: _Drain) -> Head | None:
-    """Wait for the end of the run; None when there is nothing more to be done for it."""
+    """Wait for the end of the run and return its head; None if there is nothing more to do for the run."""
     while True:
         end = outcome.wait(0.2)
         if end is not None:
@@ -428,13 +432,13 @@ def _serve(outcome: Outcome, master: _MasterWatch, drain: _Drain) -> Head | None
 
 
 class _Drain:
-    """Looks whether somebody has asked this process to leave, and sees to it that it first finishes its jobs.
+    """Checks whether this process was asked to leave, and lets its workers finish their jobs first.
 
     Args:
         tracker: the run's.
         pool: the workers.
         process: the name of this process.
-        stuck_seconds: for so long a job may make no progress; then it is left to others.
+        stuck_seconds: longest time without progress of a job; then the job is left to others.
     """
 
     def __init__(self, tracker: StateTracker, pool: WorkerPool, process: str, stuck_seconds: float) -> None:
@@ -464,7 +468,7 @@ class _Drain:
 
 
 class _MasterWatch:
-    """Looks after the run on behalf of its workers: is it still there, and is anybody its master?"""
+    """Checks for the workers of a process whether the run still exists and has a master."""
 
     def __init__(
         self,
@@ -479,19 +483,19 @@ class _MasterWatch:
         self._election, self._link = election, link
         self._version = -1
         self.left = "replaced"
-        """As what the run is left whose head does not say that it has ended: "replaced", "over", or "drained"."""
+        """Why the worker left a run whose head is not final: "replaced", "over" or "drained"."""
         self._clock, self._waited = tracker.clock, tracker.waited_seconds()
         self._looked = self._head_seen = self._master_seen = self._clock.now()
 
     def look(self) -> bool:
-        """Return whether to go on, about once a second; raises ``TrackerError`` when waiting is of no use any more."""
+        """Return whether to go on; checks about once a second; raises ``TrackerError`` if waiting is useless now."""
         if self._clock.now() - self._looked < _LOOK_SECONDS:
             return True
         conf = self._conf
         head = self._tracker.head()
         self._looked = now = self._clock.now()
         away, self._waited = self._tracker.waited_seconds() - self._waited, self._tracker.waited_seconds()
-        self._head_seen, self._master_seen = self._head_seen + away, self._master_seen + away  # nobody could be seen
+        self._head_seen, self._master_seen = self._head_seen + away, self._master_seen + away  # no view
         if head is not None:
             self._head_seen = now
             self._note_version(head, now)
@@ -502,7 +506,7 @@ class _MasterWatch:
             registered = self._registered.find()
             if self._election.holder() is not None:
                 self._master_seen = now
-        except (TrackerError, *UNREADABLE) as exc:  # no answer, or a stranger's: the tracker says how it stands
+        except (TrackerError, *UNREADABLE) as exc:  # no answer, or a foreign record: rely on the tracker
             logger.debug("worker of run %s: %s", conf.run, exc)
             registered = conf
         if (head is None or registered is None) and drive(protocol.is_over(self._place, head)):
@@ -523,7 +527,7 @@ class _MasterWatch:
         return True
 
     def _note_version(self, head: Head, now: float) -> None:
-        """Take a newer head for a sign of the master, and warn of an older one, which no master need have written."""
+        """Count a newer head as a sign of life of the master, and warn of an older one, which a split grid may have."""
         if head.version > self._version:
             self._master_seen = now
         elif head.version < self._version:
@@ -534,5 +538,5 @@ class _MasterWatch:
         self._version = head.version
 
     def _is_replaced(self, registered: Conf) -> bool:
-        """Whether the run that is registered is another one, or goes on with another Conf."""
+        """Return whether another run is registered, or this run with another Conf."""
         return registered.incarnation != self._conf.incarnation or self._tracker.get("conf") != self._conf.to_json()

@@ -1,1 +1,1 @@
-"""Trained models behind HTTP: the same answers as ``dl4j predict``."""
+"""Serving of trained models over HTTP, with the same answers as ``dl4j predict``."""

@@ -1,7 +1,7 @@
-"""From the body of a request to a model's answer, by the way of ``dl4j predict``: as if the body were its file.
+"""Computes a model's answer from a request body, through the code of ``dl4j predict``, as if the body were its file.
 
-A body of numbers is read as it is. Any other is put into a file of its own, so that it is read, scaled and cut into
-blocks by the same code.
+A body of plain numbers is decoded directly. Any other body is written to a temporary file, so that the same code reads
+it, scales it and splits it into blocks.
 """
 
 from __future__ import annotations
@@ -72,22 +72,22 @@ _IMAGES = {
     "image/x-portable-pixmap": ".ppm",
 }
 LATE = "DL4J-DEADLINE"
-_SHOWN, _LONGEST = 20, 100  # columns that an answer names, and characters of each
+_SHOWN, _LONGEST = 20, 100  # column names that an answer lists, and characters of each
 _HEADERS = 256
-"""So many headers of ``.npy`` files are remembered, each of at most 64 kB."""
+"""Number of cached ``.npy`` headers, each of at most 64 kB."""
 _ENDINGS = {CSV: ".csv", JSON_LINES: ".jsonl", NPY: ".npy", TEXT: ".txt", **_IMAGES}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a request may ask for.
+    """Limits of a request.
 
     Attributes:
-        body_bytes: of its body.
-        rows: that it has, or time steps of a sequence.
-        seconds: until its answer, from the end of its body on.
-        body_seconds: for the client to send its body.
-        queue: requests to a model at a time, with the one that is computed.
+        body_bytes: size of the body.
+        rows: number of rows, or of time steps of a sequence.
+        seconds: time from the end of the body to the answer.
+        body_seconds: time in which the client must send the body.
+        queue: pending requests of a model, including the one being computed.
     """
 
     body_bytes: int = 16 << 20
@@ -98,7 +98,7 @@ class Limits:
 
 
 class RefusedError(Exception):
-    """A request is not answered as asked: ``status`` of HTTP, ``code`` as of errors, and the reason as its text."""
+    """A request is refused: ``status`` is the HTTP status, ``code`` the error code, and the text the reason."""
 
     def __init__(self, status: int, message: str, code: str = "DL4J-USAGE") -> None:
         super().__init__(message)
@@ -106,20 +106,20 @@ class RefusedError(Exception):
 
 
 def refusal_of(error: Dl4jError) -> RefusedError:
-    """Return what the client is told of an error while its rows were read or computed."""
+    """Return the refusal sent to the client for an error in reading or computing its rows."""
     if isinstance(error, NotFiniteError) or error.exit_status == 3:  # the request's data
         return RefusedError(422, str(error), error.code)
     return RefusedError(500, str(error), error.code)
 
 
 def accepted(model: TrainedModel) -> tuple[str, ...]:
-    """Return the media types of bodies that a model takes."""
+    """Return the media types of bodies that a model accepts."""
     if model.reading.text is not None:
         return TEXT, JSON
     if model.reading.sequences is not None:
         return (CSV,)
     if model.reading.images is not None:
-        others = () if model.reading.images.column else (CSV, JSON, NPY)  # a table would name files of the server
+        others = () if model.reading.images.column else (CSV, JSON, NPY)  # a table would name files on the server
         return (*_IMAGES, *others)
     return (CSV, JSON, JSON_LINES, NPY) if model.reading.feature_columns else (CSV, JSON, NPY)
 
@@ -132,21 +132,21 @@ def read_body(
     deadline: Deadline,
     unknown: list[str] | None = None,
 ) -> Iterator[Array]:
-    """Yield the features in a body, in the blocks in which ``dl4j predict`` computes a file of that content.
+    """Yield the features in a body, in the same blocks in which ``dl4j predict`` computes a file of that content.
 
     Used by one thread at a time for a model.
 
     Args:
-        model: that they must fit.
-        media_type: of the body, one of those ``accepted``.
+        model: the model; the features must fit it.
+        media_type: of the body, one of those in ``accepted``.
         body: the contents of a file of that type; JSON: ``{"rows": [...]}``, see ``_file_of``.
-        limits: of rows.
-        deadline: until when.
-        unknown: to which columns are added that the model does not know, and that are left out.
+        limits: the limit of rows.
+        deadline: of the request.
+        unknown: a list to which the ignored columns are added that the model does not know.
 
     Raises:
         RefusedError: the body is malformed (400), has too many rows (413), does not fit the model (422), or time is up
-            (503). Messages are those of ``dl4j predict`` about a file called ``the body``.
+            (503). Messages are those of ``dl4j predict`` for a file called ``the body``.
     """
     if deadline.passed():
         raise RefusedError(503, f"others took all of its {deadline.seconds:g} s; try again soon", LATE)
@@ -178,18 +178,18 @@ def read_body(
 def content_of(
     model: TrainedModel, outputs: Sequence[Array], n_in: int, *, as_npy: bool = False, unknown: Sequence[str] = ()
 ) -> bytes:
-    """Return what ``dl4j predict --format json`` prints of outputs, or the outputs as a ``.npy`` file.
+    """Return outputs as ``dl4j predict --format json`` prints them, or as a ``.npy`` file.
 
     Args:
-        model: whose ``name`` the answer has.
+        model: the model; its ``name`` is in the answer.
         outputs: of each block, ``(rows, n_out)``.
         n_in: the number of features of a row.
-        as_npy: not rounded.
-        unknown: columns that were left out, which an answer in JSON names. A log would be filled by whoever asks, and
-            who asks can mend them.
+        as_npy: return a ``.npy`` file, without rounding.
+        unknown: ignored columns, listed in a JSON answer. They are not logged, because clients could flood the log, and
+            only the client can correct them.
 
     Raises:
-        RefusedError: there are none (422), or the model has no names for them (500).
+        RefusedError: there are no outputs (422), or the model has no names for them (500).
     """
     if not outputs:
         raise RefusedError(422, "the body holds no rows", "DL4J-DATA")
@@ -207,7 +207,7 @@ def content_of(
 
 
 def _check_size(model: TrainedModel, media_type: str, body: bytes, rows: int) -> None:
-    """Raise ``TooMuchError`` for a body of text that has more rows, or values, than one may have for the model."""
+    """Raise ``TooMuchError`` for a text body with more rows or values than allowed for the model."""
     if model.reading.text is not None:
         values = 1 if media_type == JSON else len(body)  # a line may have commas
     else:
@@ -220,7 +220,7 @@ def _check_size(model: TrainedModel, media_type: str, body: bytes, rows: int) ->
 
 
 def _array_of(model: TrainedModel, media_type: str, body: bytes) -> Array | None:
-    """Return the rows of a body that needs no file to be read; None: it does, for its rows, or for what is wrong."""
+    """Return the rows of a body that is decoded without a file; None: it must be read, or diagnosed, through a file."""
     if media_type == NPY and model.reading.transform is None:
         rows = _decoded(body)
         model.check_width(rows.shape[1], "the body")
@@ -230,7 +230,7 @@ def _array_of(model: TrainedModel, media_type: str, body: bytes) -> Array | None
 
 
 def _plain_rows(model: TrainedModel, body: bytes) -> Array | None:
-    """Return the numbers in a body that is as it should be; of another one CSV's reader says what is wrong with it."""
+    """Return the numbers in a well-formed body; None for any other body, whose error the CSV reader reports."""
     try:
         rows = msgspec.json.decode(body, type=decodable(_Numbers)).rows
         array = np.array(rows, np.float64)
@@ -250,7 +250,7 @@ def _blocks(model: TrainedModel, place: str) -> Iterable[Array]:
 
 
 def _unknown_columns(model: TrainedModel, file: Path) -> list[str]:
-    """Return the columns in a body, kept in a file, that a model with names for its own does not know."""
+    """Return the columns in a body's file that are unknown to a model with named columns."""
     reading = model.reading
     named = reading.sequences.names if reading.sequences else ()
     known = {*reading.feature_columns, *reading.label_columns, *named}
@@ -261,7 +261,7 @@ def _unknown_columns(model: TrainedModel, file: Path) -> list[str]:
 
 
 def _within(blocks: Iterable[Array], answers: Callable[[Array], int], most: int, deadline: Deadline) -> Iterator[Array]:
-    """Yield blocks while there is time and they are not too many rows; raises ``RefusedError``."""
+    """Yield blocks until the deadline or the row limit is exceeded; raises ``RefusedError`` then."""
     rows = 0
     for block in blocks:
         rows += answers(block)
@@ -298,11 +298,11 @@ class _Numbers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _file_of(model: TrainedModel, media_type: str, body: bytes) -> tuple[str, bytes]:
-    """Return a body as the ending and the contents of a file.
+    """Return the file ending and the file contents for a body.
 
-    ``{"rows": [...]}`` has lists of numbers, which become lines of CSV; objects for a model that knows the names of its
-    columns, and always for one with a schema, which become lines of JSON as they are; texts for a model of texts, which
-    become lines.
+    ``{"rows": [...]}`` can have lists of numbers, which become lines of CSV. It can have objects if the model knows the
+    names of its columns, and must if the model has a schema; they become lines of JSON unchanged. For a text model it
+    has texts, which become lines.
     """
     if media_type != JSON:
         return _ENDINGS[media_type], body
@@ -334,7 +334,7 @@ def _text(row: msgspec.Raw, index: int) -> str:
 def _object(row: bytes, index: int) -> bytes:
     if not row.lstrip().startswith(b"{"):
         raise RefusedError(400, f"rows[{index}] must be an object of columns and values, by their names")
-    return row.replace(b"\n", b" ").replace(b"\r", b" ") + b"\n"  # which no text in JSON holds as they are
+    return row.replace(b"\n", b" ").replace(b"\r", b" ") + b"\n"  # JSON texts contain no raw line ends
 
 
 def _numbers(row: msgspec.Raw, index: int) -> bytes:
@@ -354,11 +354,11 @@ def _row(index: int, expected: str) -> Iterator[None]:
 
 
 def _decoded(content: bytes) -> Array:
-    """Return the array in a ``.npy`` file, ``(rows, n_in)``; nothing is made before its size is checked.
+    """Return the array in a ``.npy`` file, ``(rows, n_in)``; its size is checked before anything is allocated.
 
-    It is float32, or float64 if the file has that, or whole numbers that need it.
+    It is float32, or float64 if the file has float64 or integers that need it.
 
-    It cannot be written to if the file has it as it is.
+    The array is read-only if it shares the memory of the file's content.
     """
     shape, in_columns, dtype, start = _header_of(content[: _header_length(content)])
     if dtype.kind not in "fiub" or dtype.hasobject or len(shape) != 2:
@@ -368,20 +368,20 @@ def _decoded(content: bytes) -> Array:
     flat = np.frombuffer(content, dtype, offset=start)
     if dtype == np.float32 and dtype.isnative and not in_columns:
         return flat.reshape(shape)
-    with np.errstate(over="ignore"):  # what is beyond float32 becomes infinite, and is refused as such
+    with np.errstate(over="ignore"):  # values beyond float32 become infinite, and are refused as such
         array: Array = np.asarray(flat.reshape(shape, order="F" if in_columns else "C"), float_type_of(flat), order="C")
     return array
 
 
 def _header_length(content: bytes) -> int:
-    """Return how long the header of a ``.npy`` file is, which begins with eight bytes and its own length."""
+    """Return the length of a ``.npy`` file's header, which begins with eight bytes and its own length."""
     size = 2 if content[6:7] == b"\1" else 4
     return 8 + size + int.from_bytes(content[8 : 8 + size], "little")
 
 
 @functools.lru_cache(_HEADERS)
 def _header_of(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
-    """Return shape, order, type and length of the header of a ``.npy`` file; clients send the same again and again."""
+    """Return shape, order, type and length of a ``.npy`` header; cached, since clients repeat the same header."""
     file = io.BytesIO(header)
     try:
         with files.damage_as(DataError, "the body is no .npy file", ""):
@@ -394,5 +394,5 @@ def _header_of(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], int
 
 
 def error_body(error: RefusedError) -> bytes:
-    """Return the JSON object that tells a client what was wrong."""
+    """Return the JSON error object for the client."""
     return to_json({"error": {"code": error.code, "message": str(error), "status": error.status}}).encode()

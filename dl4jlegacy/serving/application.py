@@ -1,4 +1,4 @@
-"""The addresses of the served models, as an ASGI application; all but the computing is done on the server's thread."""
+"""The ASGI application with all routes of the model server; only the computing runs on other threads."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def application(service: Service) -> Application:
 
 
 def _rest(service: Service) -> Starlette:
-    """Return what answers everything but predictions."""
+    """Return the application for all routes except predictions."""
 
     async def health(_: Request) -> Response:
         return _json({"status": "ok"})
@@ -72,7 +72,7 @@ def _rest(service: Service) -> Starlette:
 
         return Route(path, endpoint, methods=["GET"])
 
-    predictions = Predictions(service)  # for what is said of other methods there
+    predictions = Predictions(service)  # for the answers to other methods there
     routes = [
         route("/health", health),
         route("/ready", ready),
@@ -85,7 +85,7 @@ def _rest(service: Service) -> Starlette:
     ]
     handlers: dict[Any, Any] = {RefusedError: _refused, HTTPException: _not_there}
     app = Starlette(routes=routes, exception_handlers=handlers)
-    app.router.redirect_slashes = False  # it would lead to wherever the header Host says
+    app.router.redirect_slashes = False  # it would redirect to whatever host the header Host names
     return app
 
 

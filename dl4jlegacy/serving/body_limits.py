@@ -1,4 +1,4 @@
-"""How much is in a body of text, counted before anything is made of it: small things cost far more than their bytes."""
+"""Limits of rows and values in a text body, checked before decoding: small values take far more memory than text."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ _HEADER = 1
 
 
 class TooMuchError(ValueError):
-    """A body has more than is allowed; its text says of what."""
+    """A body has more rows or values than allowed; the text says which."""
 
 
 def check_json(body: bytes, rows: int, values: int) -> None:
-    """Check an object of JSON with a list of rows; it need not be one.
+    """Check the size of a JSON object with a list of rows; the body need not be valid JSON.
 
     Args:
-        body: the JSON; lists and objects in it are the rows, but for two around them.
-        rows: so many at most.
-        values: so many at most of each row.
+        body: the JSON; lists and objects in it count as rows, except the two outer ones.
+        rows: the maximum number of rows.
+        values: the maximum number of values in a row.
 
     Raises:
-        TooMuchError: there are more rows, or more values than so many rows have.
+        TooMuchError: there are more rows, or more values than that number of rows can have.
     """
     _check(body, _TEXTS, [((b"[", b"{"), rows + 2, rows, "row"), ((b",",), rows * values, rows * values, "value")])
 
 
 def check_lines(body: bytes, rows: int, values: int, *, is_json: bool = False) -> None:
-    """Check lines of CSV, or of JSON, in the same way. A number may have a comma of its own, and a table a header."""
+    """Check lines of CSV or JSON in the same way. A number may contain a comma, and a table may have a header."""
     lines = 2 * (rows + _HEADER + 1)  # \r\n counts as two
     ends, commas = (b"\n", b"\r"), (b",", b";", b"\t")
     limits = [(ends, lines, rows, "row"), (commas, lines * values, rows * values, "value")]
@@ -42,7 +42,7 @@ def check_lines(body: bytes, rows: int, values: int, *, is_json: bool = False) -
 
 
 def _check(body: bytes, texts: re.Pattern[bytes], limits: Sequence[tuple[Sequence[bytes], int, int, str]]) -> None:
-    """Raise ``TooMuchError`` if more of some marks are outside of texts than there may be; told is the next number."""
+    """Raise ``TooMuchError`` if too many marks are outside of quoted texts; its message has the limit's next number."""
     if all(sum(body.count(mark) for mark in marks) <= most for marks, most, _, _ in limits):
         return
     found, at = [0] * len(limits), 0

@@ -1,7 +1,7 @@
-"""The models that are served: each with the threads that compute it, and replaced when its file changes.
+"""Served models: each has its own compute threads, and is replaced when its file changes.
 
-A new version is loaded and tried aside; only then it takes the old one's place, for the requests that come after. One
-that cannot be used leaves the old one where it is, and is reported.
+A new version is loaded and tested first; only then does it replace the old one, for subsequent requests. If a version
+cannot be used, the old one stays, and the problem is reported.
 """
 
 from __future__ import annotations
@@ -41,38 +41,38 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 Signature = tuple[tuple[str | int, ...], ...]
 _MOMENTARY = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EAGAIN, errno.EIO)
 _REMOTE = 10
-"""What lies in S3 is looked at once in so many times."""
+"""Models in S3 are checked only every n-th time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedModel:
-    """A model in memory, with its copies; ``version`` counts from 1, each time that its file has changed."""
+    """A model in memory with its copies; ``version`` starts at 1 and grows with each change of the file."""
 
     replicated: ReplicatedModel
     version: int
 
     @property
     def model(self) -> TrainedModel:
-        """The model itself."""
+        """The trained model itself."""
         return self.replicated.model
 
 
 class ServedModel:
-    """A model under a name, with the threads that use it.
+    """A model under a name, with the threads that compute it.
 
     Args:
-        name: in addresses and answers.
+        name: used in addresses and answers.
         path: as ``load_model`` takes it.
-        batching: how its requests are computed.
+        batching: how requests are computed together.
 
     Attributes:
-        current: what answers. Replaced as a whole, by ``reload``, on the watcher's thread.
-        pending: requests that have come and are not answered yet. The server's thread counts them.
-        reloads: how often another version was taken, and how often one could not be.
-        queue: computes what is asked.
+        current: the version that answers. ``reload`` replaces it as a whole, on the watcher's thread.
+        pending: number of requests without an answer so far, counted by the server's thread.
+        reloads: number of versions that were loaded, and of those that could not be used.
+        queue: computes the requests.
 
     Raises:
-        ModelError: the model cannot be used; and what ``load_model`` raises.
+        ModelError: the model cannot be used. Also what ``load_model`` raises.
     """
 
     def __init__(self, name: str, path: str, batching: Batching | None = None) -> None:
@@ -87,16 +87,16 @@ class ServedModel:
 
     @property
     def problem(self) -> str:
-        """Why the newest file is not used; "": it is."""
+        """Why the newest file is not used; "": it is used."""
         return self._unreached or self._refused
 
     @property
     def is_remote(self) -> bool:
-        """Whether it lies in S3, where to look costs a request."""
+        """Whether the model is in S3, where every check costs a request."""
         return self._remote is not None
 
     def _found(self) -> Signature:
-        """Return what changes when the model does."""
+        """Return a signature that changes whenever the model does."""
         if self._remote is None:
             return _signature(self.path)
         found = self._remote.found()
@@ -107,20 +107,20 @@ class ServedModel:
         return ReplicatedModel.of(_tried(self.name, self.path), self._batching.workers)
 
     def reload(self) -> bool:
-        """Take the file's newest version if it has changed; return whether it is used now. Never raises for a file."""
+        """Load the file's newest version if it has changed; return whether it is now served. Bad files do not raise."""
         try:
             found = self._found()
             self._unreached = ""
             if found == self._signature:
                 return False
-            self._signature = found  # of a broken file, too: it is tried again when it changes once more
+            self._signature = found  # also for a broken file: it is tried again after its next change
             model = self._loaded()
-        except (CloudError, DownloadError, NotAuthorisedError) as exc:  # it may be reached another time
+        except (CloudError, DownloadError, NotAuthorisedError) as exc:  # it may be reachable later
             self._signature, self._unreached = None, self._reported(exc)
             return False
         except (Dl4jError, OSError, MemoryError) as exc:
             said = self._reported(exc)
-            if _is_of_this_process(exc):  # too many open files, for instance, which says nothing of the model
+            if _is_of_this_process(exc):  # too many open files, for instance: no fault of the model
                 self._signature = None
             if self._signature is not None or said != self._refused:
                 self.reloads["failed"] += 1
@@ -132,23 +132,23 @@ class ServedModel:
         return True
 
     def _reported(self, error: Exception) -> str:
-        said = str(error)  # not the error, whose traceback holds connections
+        said = str(error)  # not the error itself, whose traceback keeps connections alive
         if said not in (self._unreached, self._refused):
             logger.warning("%s is not used, version %d goes on: %s", self.path, self.current.version, said)
         return said
 
     def close(self, seconds: float = _CLOSE_SECONDS) -> bool:
-        """Answer no more; return whether what is computed has ended within so many seconds."""
+        """Answer no more requests; return whether running computations have ended within ``seconds``."""
         if self._remote is not None:
             self._remote.close()
         return self.queue.close(seconds)
 
 
 def named_paths(models: Sequence[str]) -> dict[str, str]:
-    """Return the paths of models by their names, of ``NAME=PATH`` or ``PATH``, whose name is that of the file.
+    """Return the paths of models by name, from ``NAME=PATH`` or ``PATH``; the default name is that of the file.
 
     Raises:
-        UsageError: two have one name, or a name has characters that an address cannot have.
+        UsageError: two models have the same name, or a name has characters that are not allowed in an address.
     """
     found: dict[str, str] = {}
     for text in models:
@@ -164,7 +164,7 @@ def named_paths(models: Sequence[str]) -> dict[str, str]:
 
 
 def _is_of_this_process(error: BaseException | None) -> bool:
-    """Return whether an error comes of what this process cannot have at the moment."""
+    """Return whether an error is due to resources that this process lacks at the moment."""
     while error is not None:
         if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _MOMENTARY):
             return True
@@ -173,7 +173,7 @@ def _is_of_this_process(error: BaseException | None) -> bool:
 
 
 def _signature(path: str) -> Signature:
-    """Return what changes when a model on this machine does; () if it cannot be seen, or is elsewhere."""
+    """Return a signature that changes with a local model; () if the model cannot be read, or is remote."""
     if storage.is_remote(path):
         return ()
     try:
@@ -186,7 +186,7 @@ def _signature(path: str) -> Signature:
 
 
 def _tried(name: str, path: str) -> TrainedModel:
-    """Return a model that has answered once, so that it can, and its kernels are compiled; raises ``ModelError``."""
+    """Return a model after a test answer, which also compiles its kernels; raises ``ModelError``."""
     model = dataclasses.replace(load_model(path), name=name)
     try:
         model.output_names(model.network.n_in)
@@ -200,7 +200,7 @@ def _tried(name: str, path: str) -> TrainedModel:
 
 
 def _trial(model: TrainedModel) -> Array:
-    """Return features of one example that mean nothing."""
+    """Return features of one example with all zeros."""
     kind = input_type_of(model.network)
     if isinstance(kind, InputTypeRecurrent):
         return np.zeros((1, kind.size, kind.timesteps or 1), np.float32)
@@ -208,9 +208,9 @@ def _trial(model: TrainedModel) -> Array:
 
 
 class ModelWatcher:
-    """Looks every so often whether models have changed; on a thread of its own while it is entered.
+    """Checks periodically whether models have changed, on a thread of its own while it is entered.
 
-    At those in S3 it looks ten times as seldom.
+    Models in S3 are checked ten times less often.
     """
 
     def __init__(self, models: Mapping[str, ServedModel], seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""The OpenAPI document of the served models: what can be asked, and what comes back."""
+"""The OpenAPI document of the model server: its requests and answers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _REFUSED = {
 
 
 def document(models: Mapping[str, TrainedModel], limits: Limits, *, has_token: bool) -> dict[str, Any]:
-    """Return the document, OpenAPI 3.1, of models by their names."""
+    """Return the OpenAPI 3.1 document of the models by name."""
     paths: dict[str, Any] = {
         "/health": {"get": _get("Whether the server runs.")},
         "/ready": {"get": _get("Whether it answers requests; 503 while it ends.", "503")},

@@ -1,8 +1,8 @@
-"""Requests for predictions, from their headers to their answers, as an ASGI application of its own.
+"""Prediction requests from header to answer, as an ASGI application of its own.
 
-It runs on the server's thread, as everything here but reading, computing and writing rows, which workers do. Nothing
-stands between it and the connection, because what the server's thread does for a request the workers wait for, too: of
-Python's threads one runs at a time.
+It runs on the server's thread; workers do only the reading, computing and writing of rows. There is no layer between it
+and the connection, because workers must wait for everything that the server's thread does for a request: only one of
+Python's threads runs at a time.
 """
 
 from __future__ import annotations
@@ -42,27 +42,27 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 _FIRST, _LAST = "/v1/models/", "/predict"
 _BODIES = 8
-"""The bodies that have come in part are together no longer than so many of the longest."""
+"""Limit of all partially received bodies together, in multiples of the longest allowed body."""
 
 
 def refused_headers(status: int) -> dict[str, str]:
-    """Return the headers of a refusal beside its type and its length."""
+    """Return the headers of a refusal, except its type and its length."""
     headers = {429: {"retry-after": "1"}, 503: {"retry-after": "5"}, 401: {"www-authenticate": "Bearer"}}
     closing = {"connection": "close"} if status in (408, 413) else {}  # the rest of the body is not read
     return headers.get(status, {}) | closing
 
 
 def internal(error: Exception) -> RefusedError:
-    """Log a bug, and return what a client is told of it."""
+    """Log a bug, and return the refusal for the client."""
     logger.error("a request failed, which is a bug in dl4jlegacy", exc_info=error)
     return RefusedError(500, "this is a bug in dl4jlegacy; its log says more", "DL4J-INTERNAL")
 
 
 class Predictions:
-    """Answers ``POST`` to the addresses of predictions; an ASGI application.
+    """Answers ``POST`` requests to the prediction addresses; an ASGI application.
 
     Args:
-        service: what is served.
+        service: the served models.
     """
 
     def __init__(self, service: Service) -> None:
@@ -72,7 +72,7 @@ class Predictions:
 
     @staticmethod
     def answers(scope: Message) -> bool:
-        """Return whether a request is one for predictions."""
+        """Return whether a request is a prediction request."""
         path: str = scope["path"]
         if scope["method"] != "POST" or not path.endswith(_LAST):
             return False
@@ -82,7 +82,7 @@ class Predictions:
         """Answer a request."""
         began, name, path = RUNNING.now(), "", scope["path"]
         try:
-            headers = dict(reversed(scope["headers"]))  # the first counts of those that are there twice
+            headers = dict(reversed(scope["headers"]))  # of duplicate headers the first one counts
             self._service.check(path, _text(headers, b"host"), _text(headers, b"authorization"))
             served = (
                 self._service.only_model() if path == _LAST else self._service.model(path[len(_FIRST) : -len(_LAST)])
@@ -103,8 +103,8 @@ class Predictions:
     async def _predicted(
         self, served: ServedModel, headers: dict[bytes, bytes], receive: Receive
     ) -> tuple[int, str, bytes, dict[str, str]]:
-        """Return status, type, content and headers of the answer of a model; raises ``RefusedError``."""
-        loaded = served.current  # a version that comes meanwhile answers the requests after this one
+        """Return status, type, content and headers of a model's answer; raises ``RefusedError``."""
+        loaded = served.current  # a version loaded meanwhile answers only later requests
         media = _text(headers, b"content-type").partition(";")[0].strip().lower()
         known = accepted(loaded.model)
         if media not in known:
@@ -125,7 +125,7 @@ class Predictions:
     async def _computed(
         self, served: ServedModel, loaded: LoadedModel, media: str, body: bytes, *, as_npy: bool
     ) -> bytes:
-        """Have the workers of a model compute the answer to a body; raises ``RefusedError``."""
+        """Let a model's workers compute the answer to a body; raises ``RefusedError``."""
         model, limits = loaded.model, self._service.limits
         if self._handover is None:
             self._handover = _Handover(asyncio.get_running_loop())
@@ -141,9 +141,9 @@ class Predictions:
         try:
             served.queue.put(InferenceRequest(loaded.replicated, blocks(), succeed, answer.refuse))
             return await answer.within(deadline)
-        except Dl4jError as exc:  # of the network
+        except Dl4jError as exc:  # an error of the network
             raise refusal_of(exc) from exc
-        except QueueFullError as exc:  # others were not answered in time, and stand there still
+        except QueueFullError as exc:  # requests that were not answered in time are still in the queue
             raise RefusedError(429, f"{exc}; try again soon") from exc
         except ClosedError as exc:
             raise RefusedError(503, ENDING) from exc
@@ -175,7 +175,7 @@ def _text(headers: dict[bytes, bytes], name: bytes) -> str:
 
 
 class _Coming:
-    """The bytes of bodies that have come in part. If they are too many, the body that began first is given up."""
+    """Counts the bytes of partially received bodies. If they exceed the limit, the oldest body is given up."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -183,7 +183,7 @@ class _Coming:
 
     @contextlib.asynccontextmanager
     async def counted(self, until: asyncio.Timeout) -> AsyncIterator[Callable[[int], None]]:
-        """Yield what is told how many bytes of a body are there; ``until`` is when it is given up."""
+        """Yield a function that records how many bytes of a body have arrived; ``until`` is the body's timeout."""
 
         def tell(size: int) -> None:
             self._sizes[until] = size
@@ -199,7 +199,7 @@ class _Coming:
 
 
 class _Handover:
-    """What workers have for the server's thread, which they wake once for all that is there."""
+    """Passes calls from workers to the server's thread, which is woken once for all waiting calls."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -207,7 +207,7 @@ class _Handover:
         self._is_called = False
 
     def put(self, tell: Callable[[], None]) -> None:
-        """Have the server's thread call ``tell``; on any thread."""
+        """Let the server's thread call ``tell``; may be called on any thread."""
         self._done.append(tell)
         if not self._is_called:
             self._is_called = True
@@ -215,13 +215,13 @@ class _Handover:
                 self.loop.call_soon_threadsafe(self._tell)
 
     def _tell(self) -> None:
-        self._is_called = False  # first: what comes from now on may be too late for the loop
+        self._is_called = False  # first: later calls may come too late for the loop below
         while self._done:
             self._done.popleft()()
 
 
 class _Answer:
-    """Where somebody on the server's thread waits for what a worker finds."""
+    """The answer of a worker, awaited on the server's thread."""
 
     def __init__(self, handover: _Handover) -> None:
         self._handover = handover
@@ -229,15 +229,15 @@ class _Answer:
         self.is_begun = False
 
     def give(self, content: bytes) -> None:
-        """Be answered; on any thread."""
+        """Set the content of the answer; on any thread."""
         self._handover.put(functools.partial(self._tell, content))
 
     def refuse(self, error: Exception) -> None:
-        """Be refused; on any thread."""
+        """Set an error as the answer; on any thread."""
         self._handover.put(functools.partial(self._tell, error))
 
     def _tell(self, found: bytes | Exception) -> None:
-        if self._future.done():  # nobody waits any more
+        if self._future.done():  # no longer awaited
             return
         if isinstance(found, Exception):
             self._future.set_exception(found)
@@ -245,13 +245,13 @@ class _Answer:
             self._future.set_result(found)
 
     async def within(self, deadline: Deadline) -> bytes:
-        """Return the content; raises what it was refused with, and ``RefusedError`` if it does not come in time."""
+        """Return the content; raises the error that was set, or ``RefusedError`` after the deadline."""
         timer = [self._handover.loop.call_later(deadline.left(), lambda: look())]
 
         def look() -> None:
             if self._future.done():
                 return
-            if not deadline.passed():  # this process was stopped meanwhile, which counts for nobody's time
+            if not deadline.passed():  # this process was suspended meanwhile, which does not count
                 timer[0] = self._handover.loop.call_later(deadline.left(), look)
                 return
             limit = f"{deadline.seconds:g} s"

@@ -1,4 +1,4 @@
-"""The server of the models: uvicorn on a socket that is bound first, on a thread of its own."""
+"""The model server: uvicorn on a socket that is bound beforehand, on a thread of its own."""
 
 from __future__ import annotations
 
@@ -31,22 +31,25 @@ logger = logging.getLogger(__name__)
 
 TOKEN, TOKEN_FILE = "DL4J_SERVE_TOKEN", "DL4J_SERVE_TOKEN_FILE"
 CONNECTIONS = 10_000
-_OTHER_FILES = 200  # that are open beside connections; where there may be fewer than twice as many, half of them
+_OTHER_FILES = 200  # open files beside connections; if fewer than twice as many are allowed, half of them
 _MOST_UNREAD = 256 << 20
 _KEEP_ALIVE_SECONDS = 75
-_LEAVE_SECONDS = 30.0  # beyond what draining may take
+_LEAVE_SECONDS = 30.0  # in addition to the draining time
 _SWITCH_SECONDS = 5e-5
-"""A thread that wants to run Python waits so long for another that does: a worker does so after every kernel, and would
-else, by Python's 5 ms, stand still until the server's thread has nothing more to do."""
+"""Seconds that a thread waits for another thread to release Python's interpreter lock.
+
+Workers wait so after every kernel; with Python's default of 5 ms they would stand still until the server's thread is
+idle.
+"""
 
 
 def token_for(host: str, environ: Mapping[str, str], file: Path | None = None) -> str | None:
-    """Return the token that requests must bring, that of a file or of the environment; see ``read_token``."""
+    """Return the token that requests must have, from a file or the environment; see ``read_token``."""
     return read_token(host, environ, (TOKEN, TOKEN_FILE), risk="use the models", file=file)
 
 
 def _possible(connections: int) -> int:
-    """Return how many connections there may be, of so many that are wanted."""
+    """Return how many of the wanted connections are possible."""
     files = allow_open_files(connections + _OTHER_FILES)
     if files < connections + _OTHER_FILES:
         connections = max(1, min(connections, max(files - _OTHER_FILES, files // 2)))
@@ -61,12 +64,13 @@ def _possible(connections: int) -> int:
 
 @contextlib.contextmanager
 def _short_turns() -> Iterator[None]:
-    """Let the threads of this process take turns quickly while a server is there, and look for garbage briefly.
+    """Let the threads of this process switch quickly while a server runs, and keep garbage collection short.
 
-    Of what is loaded by now, no garbage is expected; to look through all of it takes many milliseconds each time.
+    Objects loaded by now are excluded from garbage collection: no garbage is expected among them, and scanning them
+    takes many milliseconds each time.
     """
     before = sys.getswitchinterval()
-    is_long = before > _SWITCH_SECONDS  # else as it is: what is set is cut to whole microseconds, each time
+    is_long = before > _SWITCH_SECONDS  # else unchanged: each setting rounds down to whole microseconds
     if is_long:
         sys.setswitchinterval(_SWITCH_SECONDS)
     gc.freeze()
@@ -79,7 +83,7 @@ def _short_turns() -> Iterator[None]:
 
 
 class ModelServer:
-    """Serves models while it is entered; leaving it answers what has come, and then ends.
+    """Serves models while it is entered; on exit it answers the received requests, and then ends.
 
     ::
 
@@ -89,17 +93,17 @@ class ModelServer:
             server.wait()
 
     Args:
-        service: what is served.
+        service: the served models.
         listening: the socket, which is closed at the end.
-        reload_seconds: how often it looks whether models have changed.
-        drain_seconds: how long requests that have come may take at the end; what is still computed then is left to end
-            with the process.
-        connections: that are open at a time, at most; one beyond takes the place of one on which no request is under
-            way, or is answered with status 503. The process's limit of open files is raised for them as far as it may
-            be, and bounds them.
+        reload_seconds: interval at which models are checked for changes.
+        drain_seconds: how long received requests may take at the end; computations that still run then end with the
+            process.
+        connections: maximum number of open connections; one more replaces a connection without an active request, or is
+            answered with status 503. The process's limit of open files is raised as far as possible, and bounds this
+            number.
 
     Attributes:
-        url: where it is.
+        url: the address of the server.
     """
 
     def __init__(
@@ -140,17 +144,17 @@ class ModelServer:
             self._failure = exc
 
     def wait(self) -> None:
-        """Block until the server has ended, which it does not by itself; raises what ended it."""
+        """Block until the server has ended, which it does not do by itself; raises the error that ended it."""
         while self._thread.is_alive():
             self._thread.join(SLICE_SECONDS)
         if self._failure is not None:
             raise self._failure
 
     def __enter__(self) -> Self:
-        # For as long as it serves: two predictions side by side would else give each other back more threads.
+        # Entered once, while it serves: two concurrent predictions would restore each other's number of threads.
         self._ends.enter_context(one_thread())
         self._ends.enter_context(_short_turns())
-        self._ends.enter_context(read_often(RUNNING))  # or the deadlines of requests would not count what is computed
+        self._ends.enter_context(read_often(RUNNING))  # else the deadlines of requests would not count computing time
         for served in self._service.models.values():
             self._ends.callback(served.close, self._drain_seconds)
         self._ends.enter_context(ModelWatcher(self._service.models, self._reload_seconds))

@@ -1,4 +1,4 @@
-"""What is served, to whom, and within which limits."""
+"""The service: its models, its access rules and its limits."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from dl4jlegacy.serving.models import ServedModel
 
 __all__ = ["ENDING", "Service"]
 
-_OPEN = ("/health", "/ready")  # without a token: what looks whether a server lives has none
+_OPEN = ("/health", "/ready")  # without a token: liveness probes have none
 _LOCAL = ("localhost", "127.0.0.1", "[::1]")
 ENDING = "the server ends; ask another one, or later"
 
 
 @dataclass(slots=True)
 class Service:
-    """What is served, and how.
+    """The served models and the rules for requests.
 
     Attributes:
-        models: by their names.
+        models: by name.
         limits: of requests.
-        token: that a request must bring, ``Authorization: Bearer TOKEN``; None: none, and then only requests to a name
-            of this machine's loopback are answered, so that no page of somebody else's reads the answers in a browser.
-        is_ending: whether the server takes no new requests.
-        metrics: what Prometheus is told; None: its library is not installed.
+        token: the token that a request must have, ``Authorization: Bearer TOKEN``. None: no token; then only requests
+            to a loopback name of this machine are answered, so that no foreign web page can read the answers in a
+            browser.
+        is_ending: whether the server refuses new requests.
+        metrics: the Prometheus metrics; None: the library is not installed.
     """
 
     models: Mapping[str, ServedModel]
@@ -54,7 +55,7 @@ class Service:
             )
 
     def check(self, path: str, host: str, authorization: str) -> None:
-        """Raise ``RefusedError`` unless a request to a path, with these headers, may be answered."""
+        """Raise ``RefusedError`` unless a request to this path with these headers may be answered."""
         if self.token is None:
             host = host.lower()
             if (host if host.endswith("]") else host.rpartition(":")[0] or host) not in _LOCAL:
@@ -65,20 +66,20 @@ class Service:
             raise RefusedError(503, ENDING)
 
     def model(self, name: str) -> ServedModel:
-        """Return a model; raises ``RefusedError``."""
+        """Return the model with a name; raises ``RefusedError`` if there is none."""
         if name not in self.models:
             raise RefusedError(404, f"there is no model {name[:100]!r}; there are {', '.join(sorted(self.models))}")
         return self.models[name]
 
     def only_model(self) -> ServedModel:
-        """Return the model that is meant without a name; raises ``RefusedError`` if there are several."""
+        """Return the only model, for requests without a name; raises ``RefusedError`` if there are several."""
         if len(self.models) > 1:
             names = ", ".join(sorted(self.models))
             raise RefusedError(404, f"there are several models, {names}; ask /v1/models/NAME/predict")
         return next(iter(self.models.values()))
 
     def metadata(self, served: ServedModel) -> dict[str, Any]:
-        """Return what people and programs want to know of a model."""
+        """Return the metadata of a model."""
         model = served.current.model
         kind = "values" if model.predicts_numbers else "labels" if model.reading.is_multi_label else "classes"
         found = {"name": served.name, "version": served.current.version, "n_in": model.network.n_in}

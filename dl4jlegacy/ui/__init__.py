@@ -1,1 +1,1 @@
-"""The dashboard: a page and a REST interface from which a run is watched, and stopped (extra ``ui``)."""
+"""The dashboard: a web page and a REST interface to watch and stop a run (extra ``ui``)."""

@@ -1,4 +1,4 @@
-"""``/api/v1``: what is known of a run, as JSON and as a stream of events, and what can be done to it."""
+"""``/api/v1``: the state of a run, as JSON and as an event stream, and the actions on it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def _run(panel: Panel, values: Values) -> Response:
 
 
 def _around(view: View) -> dict[str, Any]:
-    """Return what else belongs to an answer: how old it is, and why."""
+    """Return the common fields of an answer: source, age, errors and available actions."""
     return {
         "source": view.source,
         "read_at": view.read_at,
@@ -70,7 +70,7 @@ async def _log(panel: Panel, values: Values) -> Response:
 
 def log_text(entries: Sequence[JournalEntry], lines: int) -> str:
     """Return the last lines of the journal, as ``dl4j logs`` prints them."""
-    newest = entries[-lines:] if lines else []  # each has a line at least
+    newest = entries[-lines:] if lines else []  # each entry has at least one line
     text = "\n".join(entry.text() for entry in newest).splitlines()
     return "".join(f"{line}\n" for line in text[-lines:]) if lines else ""
 
@@ -83,7 +83,7 @@ async def _stream(panel: Panel, values: Values) -> Response:
 
 
 async def _events_of(panel: Panel) -> AsyncIterator[bytes]:
-    """Yield every view as a server-sent event ``view``; of several that a slow reader missed, the last one only."""
+    """Yield every view as a server-sent event ``view``; a slow reader gets only the last of the views it missed."""
     loop, news = asyncio.get_running_loop(), asyncio.Event()
     panel.streams += 1
     try:
@@ -106,7 +106,7 @@ async def _events_of(panel: Panel) -> AsyncIterator[bytes]:
 
 
 def _wake(loop: asyncio.AbstractEventLoop, news: asyncio.Event) -> None:
-    with contextlib.suppress(RuntimeError):  # the server has ended meanwhile
+    with contextlib.suppress(RuntimeError):  # the server has ended
         loop.call_soon_threadsafe(news.set)
 
 
@@ -123,7 +123,7 @@ async def _save(panel: Panel, values: Values) -> Response:
 
 
 async def save_model(panel: Panel) -> str:
-    """Save the newest model that the run keeps, under a name that says which; return where, in words."""
+    """Save the newest stored model in a file named after run and round; return where, in words."""
     run = panel.watcher.view.run
     if run is None:
         raise Refused(409, "nothing is known of the run yet")

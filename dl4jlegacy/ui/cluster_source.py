@@ -1,6 +1,6 @@
-"""A run on a cluster, as the dashboard reads it: Zookeeper says which run that is, its tracker where it is.
+"""Reads a cluster run for the dashboard: Zookeeper names the run, and the run's Conf names its tracker.
 
-Servers that are away, a master that is replaced and a run that takes the place of another are part of a run's life.
+Servers that do not answer, a replaced master and another run under the same id are normal events here.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from dl4jlegacy.ui.view import Reading, run_view
 __all__ = ["ClusterSource"]
 
 _PATIENCE_SECONDS, _CONNECT_SECONDS, _ZOOKEEPER_SECONDS = 2.0, 5.0, 2.0
-"""So long a server is waited for before it is said to be away."""
+"""Seconds to wait for a server before it counts as away: tracker calls, connecting to it, Zookeeper."""
 
 
 class ClusterSource:
-    """Reads whichever run is registered under an id.
+    """Reads the run that is currently registered under an id.
 
     Args:
-        address: where it is registered.
-        members: of its grid as they are called from here, and the cluster's name; None: as in its Conf.
+        address: where the run is registered.
+        members: the grid's members as reached from this machine, and the cluster's name; None: as in the run's Conf.
     """
 
     def __init__(self, address: ClusterAddress, members: tuple[str, str] | None = None) -> None:
@@ -72,7 +72,7 @@ class ClusterSource:
         try:
             reading = self._opened().read(files, id=self._address.id, **known)
         except TrackerError:
-            self._close_tracker()  # the next look says what somebody who comes now is told, as in a terminal
+            self._close_tracker()  # the next attempt reconnects, with the errors that a new client gets
             raise
         if is_registered is False and reading.run.status == "not begun":
             reading = self._left_over(files)
@@ -82,7 +82,7 @@ class ClusterSource:
         return dataclasses.replace(reading, notices=(*reading.notices, *notices))
 
     def stop(self) -> str:
-        """See ``Source``. The master and the workers leave; what a dead master has left behind is cleared up."""
+        """See ``Source``. The master and the workers leave; what a dead master has left behind is removed."""
         conf = self._reached(find_conf(self._address))
         with closing(open_tracker(conf, self._address, registered=True)) as tracker:
             return stop_run(conf, self._address, tracker)
@@ -98,7 +98,7 @@ class ClusterSource:
         return exported(self._checkpoints(), out)
 
     def models(self, after: int) -> Sequence[Model]:
-        """See ``Source``. Where the checkpoints cannot be read, from the grid, over a connection of its own."""
+        """See ``Source``. If the checkpoints cannot be read, the model comes from the grid, over its own connection."""
         conf = self._conf
         if conf is None:
             return []
@@ -114,7 +114,7 @@ class ClusterSource:
         return [] if conf is None or "save" not in self.can else self._kept_models(conf).ratios()
 
     def _kept_models(self, conf: Conf) -> FolderModels:
-        """Return the models in the folder of the run's checkpoints; used by whoever calls ``models`` and ``ratios``."""
+        """Return the models in the run's checkpoint folder; used by the thread that calls ``models`` and ``ratios``."""
         if self._models is None or self._models[0] != conf.incarnation:
             self._models = conf.incarnation, FolderModels(conf.checkpoint_dir, conf.incarnation)
         return self._models[1]
@@ -124,7 +124,7 @@ class ClusterSource:
         return evaluate_newest(self._checkpoints())
 
     def _checkpoints(self) -> str:
-        """Return the folder of the run's checkpoints; raises ``UsageError`` if they cannot be read from here."""
+        """Return the run's checkpoint folder; raises ``UsageError`` if it cannot be read from here."""
         conf = self._conf
         folder = "" if conf is None else conf.checkpoint_dir
         if "save" not in self.can:
@@ -142,13 +142,13 @@ class ClusterSource:
     # -- which run ----------------------------------------------------------------------------------------------------
 
     def _reached(self, conf: Conf) -> Conf:
-        """Return the Conf with the grid as it is called from here."""
+        """Return the Conf with the grid's address as reached from this machine."""
         if self._members is None:
             return conf
         return conf.replace(state_tracker_connection_string=self._members[0], cluster_name=self._members[1])
 
     def _follow(self, conf: Conf) -> None:
-        """Look at the run with this Conf from now on."""
+        """Read the run with this Conf from now on."""
         self._close_tracker()
         self._conf, self._last, self._silence = conf, None, Silence()
         self._json = msgspec.json.decode(conf.to_json(), type=dict[str, Any])
@@ -158,7 +158,7 @@ class ClusterSource:
                 self._files = RunFiles(storage.open_folder(conf.checkpoint_dir), conf.incarnation)
 
     def _look_into_zookeeper(self, notices: list[str]) -> tuple[bool | None, dict[str, Any]]:
-        """Return whether the run is registered, its master and standbys; None and nothing if Zookeeper is away."""
+        """Return whether the run is registered, and its master and standbys; None and {} if Zookeeper is away."""
         try:
             session, host_and_port = self._opened_session(), self._address.split()
             found = ZookeeperConfigurationRetriever(*host_and_port, self._address.id, session=session).find()
@@ -176,7 +176,7 @@ class ClusterSource:
         return found is not None, {"master": master, "standbys": tuple(standbys)}
 
     def _left_over(self, files: RunFiles | None) -> Reading:
-        """Return a run that is over and cleared up, as its files have it, or as it was seen last."""
+        """Return the reading of a run that has ended and was cleared up, from its files or from the last reading."""
         if files is not None:
             return files.read()
         last = self._last or Reading(run=run_view(self._json, None, None, id=self._address.id))
@@ -186,7 +186,7 @@ class ClusterSource:
     # -- connections --------------------------------------------------------------------------------------------------
 
     def _opened(self) -> TrackerState:
-        """Return what reads the run's tracker, over a connection that is kept as long as it is good for anything."""
+        """Return the reader of the run's tracker; its connection is kept until it fails."""
         if self._tracker is None or self._state is None:
             assert self._conf is not None
             was_reached = self._last is not None

@@ -1,6 +1,6 @@
-"""The table in which every endpoint stands once: its path, its parameters, what it answers, and who answers.
+"""The definition of an endpoint: its path, its parameters, its answers, and its handler.
 
-The server's routes, the reading of parameters and the OpenAPI document are made from it.
+The server's routes, the parsing of parameters and the OpenAPI document are made from these definitions.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _MOST_DIGITS = 18
 
 
 class Refused(Exception):  # noqa: N818  # an answer, not a failure of this program
-    """A request that is answered with a status, a code and a reason."""
+    """A request that is refused with a status, a code and a reason."""
 
     def __init__(self, status: int, message: str, code: str = UsageError.code) -> None:
         super().__init__(message)
         self.status, self.code = status, code
 
     def response(self) -> Response:
-        """Return the answer."""
+        """Return the HTTP response of the refusal."""
         return json_response({"error": {"code": self.code, "message": str(self)}}, self.status)
 
 
@@ -68,7 +68,7 @@ class Parameter:
     most: int = 10**_MOST_DIGITS - 1
 
     def read(self, given: str) -> int | str:
-        """Return the value of a text; raises ``Refused``."""
+        """Return the value of a parameter's text; raises ``Refused``."""
         if self.kind == "string":
             return given
         digits = given.removeprefix("-")
@@ -82,18 +82,18 @@ class Parameter:
 
 @dataclass(slots=True, kw_only=True)
 class Panel:
-    """What the endpoints answer from; one for every server.
+    """The state behind the endpoints; one for every server.
 
     Attributes:
-        watcher: looks at the run.
-        policy: what is demanded of requests; it has the dashboard's token.
+        watcher: reads the run.
+        policy: the access rules, with the dashboard's token.
         folder: where a model is saved.
-        is_closing: tells whether the server is about to end.
-        steering: held while a run is steered or a model is saved: one at a time.
-        evaluating: held while a model is evaluated, which may take long and must not keep anybody from stopping.
-        streams: how many listen to the stream of events.
-        models: looks at the models of that run.
-        evaluation: what was found when its newest checkpoint was evaluated last; None: it was not.
+        is_closing: returns whether the server is about to end.
+        steering: held while the run is controlled or a model is saved, so that this happens one at a time.
+        evaluating: held while a model is evaluated; a separate lock, since that may be slow and must not delay a stop.
+        streams: number of open event streams.
+        models: reads the models of the run.
+        evaluation: result of the last evaluation of the newest checkpoint; None: none yet.
     """
 
     watcher: Watcher
@@ -116,15 +116,16 @@ Handler = Callable[[Panel, Values], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """An endpoint.
+    """An endpoint of the interface.
 
     Attributes:
         method, path: as OpenAPI writes them, ``/statetracker/minibatch/{num}``.
-        handler: answers, from the panel and the values of the parameters, by name.
+        handler: computes the answer from the panel and the values of the parameters by name.
         summary: one sentence.
-        answers: statuses and what they mean, besides those that any endpoint may give.
-        media: of a good answer.
-        shape: the fields of a good answer in JSON, and their types; a type alone: all of it. None: no JSON.
+        answers: statuses with their meaning, besides those of every endpoint.
+        media: media type of a successful answer.
+        shape: the fields of a successful JSON answer with their types; a single type: of the whole answer. None: no
+            JSON.
     """
 
     method: Literal["GET", "POST", "PUT"]
@@ -138,7 +139,7 @@ class Endpoint:
 
 
 def json_response(value: Any, status: int = 200) -> Response:
-    """Return a value as JSON; numbers that are none are null there."""
+    """Return a value as a JSON response; NaN and infinite numbers become null."""
     return Response(msgspec.json.encode(value), status, media_type="application/json")
 
 
@@ -150,7 +151,7 @@ def route_of(endpoint: Endpoint, panel: Panel) -> Route:
             return await endpoint.handler(panel, _values(endpoint, request))
         except Refused as refused:
             return refused.response()
-        except Exception:  # Starlette would raise it again, and uvicorn say nothing of it
+        except Exception:  # Starlette would raise it again, and uvicorn would not report it
             logger.exception("a request failed, which is a bug in dl4jlegacy")
             return Refused(500, "this is a bug in dl4jlegacy; its log says more", Dl4jError.code).response()
 
@@ -158,7 +159,7 @@ def route_of(endpoint: Endpoint, panel: Panel) -> Route:
 
 
 def _values(endpoint: Endpoint, request: Request) -> dict[str, Any]:
-    """Return the values of an endpoint's parameters; raises ``Refused`` for one that it does not have, or has twice."""
+    """Return the values of an endpoint's parameters; raises ``Refused`` for unknown or repeated parameters."""
     known = {parameter.name: parameter for parameter in endpoint.parameters}
     values = {name: parameter.default for name, parameter in known.items()}
     given = [*request.query_params.multi_items(), *request.path_params.items()]
@@ -173,19 +174,19 @@ def _values(endpoint: Endpoint, request: Request) -> dict[str, Any]:
 
 
 async def steered(panel: Panel, act: Callable[[], str]) -> str:
-    """Call what steers the run or saves its model, on a thread of its own; return what it says.
+    """Call an action that controls the run or saves its model, on a thread of its own; return its message.
 
     Raises:
-        Refused: that is not possible, or somebody else does it at this moment.
+        Refused: the action is not possible, or another one is in progress.
     """
     return await alone(panel.steering, act, "the run is being steered, or its model saved")
 
 
 async def alone(lock: threading.Lock, act: Callable[[], T], what: str) -> T:
-    """Call ``act`` on a thread of its own, while the lock is held; return what it returns.
+    """Call ``act`` on a thread of its own while the lock is held; return its result.
 
     Raises:
-        Refused: it raised a ``Dl4jError``; or somebody else has the lock: ``what`` says what he does.
+        Refused: ``act`` raised a ``Dl4jError``; or the lock is taken: ``what`` says by which action.
     """
     if not lock.acquire(blocking=False):
         raise Refused(409, f"{what} at this moment; look again in a while")

@@ -1,4 +1,4 @@
-"""How well the newest checkpoint of a run does on what was held out, worked out when somebody asks for it."""
+"""Evaluation of a run's newest checkpoint on held-out data, computed on request."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ class EvaluationView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def evaluate_newest(folder: str) -> EvaluationView:
-    """Return how well the newest checkpoint in a folder does on the held-out part of the run's own data.
+    """Return the evaluation of the newest checkpoint in a folder on the held-out part of the run's own data.
 
     Raises:
-        CheckpointError: there is none that can be used.
+        CheckpointError: there is no usable checkpoint.
         DataError: the run's data are not on this machine.
         NotFiniteError: a loss or an output is not finite.
     """
@@ -87,11 +87,11 @@ def _confusion_of(
 
 
 def _images_of(model: TrainedModel, test: DataSet) -> tuple[ImageView, ...]:
-    """Return what a model gives back of held-out images, and what it draws; () if it does neither."""
+    """Return a model's reconstructions of held-out images and its samples; () if it produces neither."""
     try:
         shape = image_shape(model)
         return tuple(_reconstructions(model, test, shape)) + tuple(_samples(model, shape))
-    except (ConfError, ShapeError):  # it gives nothing back, or no images
+    except (ConfError, ShapeError):  # it reconstructs nothing, or nothing that is an image
         return ()
 
 
@@ -107,7 +107,7 @@ def _reconstructions(model: TrainedModel, test: DataSet, shape: tuple[int, int, 
 
 
 def _samples(model: TrainedModel, shape: tuple[int, int, int]) -> list[ImageView]:
-    """Return what a variational autoencoder draws, or an RBM that backpropagation has not changed."""
+    """Return samples of a variational autoencoder, or of an RBM that backpropagation has not changed."""
     stack = pretrain_stack(model.network)
     top = stack[-1] if stack else None
     if not isinstance(top, VariationalAutoencoder | RBM) or (isinstance(top, RBM) and model.network.conf.backprop):
@@ -117,6 +117,6 @@ def _samples(model: TrainedModel, shape: tuple[int, int, int]) -> list[ImageView
 
 
 def _in_units(model: TrainedModel, rows: Array) -> Array:
-    """Return features as they were before any scaling, ``(examples, n_in)``."""
+    """Return features before scaling, ``(examples, n_in)``."""
     flat = np.asarray(rows).reshape(len(rows), math.prod(rows.shape[1:]))
     return flat if model.reading.normalizer is None else model.reading.normalizer.revert(DataSet(flat)).features

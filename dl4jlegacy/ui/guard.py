@@ -1,8 +1,8 @@
-"""Who may ask the dashboard: a middleware before everything else, and the decision as a pure function.
+"""Access control of the dashboard: an ASGI middleware, with the decision as a pure function.
 
-Whoever changes something brings the dashboard's token, and so does whoever looks at a run with a secret, or from beyond
-this machine. No browser sends it by itself, so a page of somebody else's in the same browser can do nothing; nor can it
-look, since a name of theirs that leads to this machine ("DNS rebinding") is refused.
+Requests that change something need the dashboard's token; so does reading a run with a secret, or from another machine.
+No browser sends the token by itself, so a foreign web page in the same browser can change nothing. It cannot read
+either, because a foreign host name that resolves to this machine ("DNS rebinding") is refused.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _SECURITY_HEADERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What is demanded.
+    """The access rules.
 
     Attributes:
-        token: of those who change something.
-        is_open: whether those without it may look.
-        names: by which this server may be called, besides ``localhost`` and addresses: no stranger can make an address
-            his own.
-        files: the paths of the page itself, which everybody may have: it tells nothing of a run.
+        token: required for requests that change something.
+        is_open: whether requests without the token may read.
+        names: host names of this server, besides ``localhost`` and IP addresses: a stranger cannot redirect an IP
+            address.
+        files: paths of the page itself, which are public: they contain nothing about a run.
     """
 
     token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
@@ -62,12 +62,12 @@ class Refusal:
 
 
 def refusal(method: str, path: str, headers: Mapping[str, str], policy: Policy) -> Refusal | None:
-    """Return why a request is refused; None: it is not.
+    """Return the reason to refuse a request; None: it is accepted.
 
     Args:
         method, path: of the request.
-        headers: its headers, by their names in small letters.
-        policy: what is demanded.
+        headers: the request's headers, by lower-case names.
+        policy: the access rules.
     """
     host = headers.get("host", "")
     if not _is_ours(host, policy.names):
@@ -87,7 +87,7 @@ def refusal(method: str, path: str, headers: Mapping[str, str], policy: Policy) 
 
 
 def _is_ours(host: str, names: tuple[str, ...]) -> bool:
-    """Return whether a ``Host`` is this machine by an address, which nobody can lead here, or one of its names."""
+    """Return whether a ``Host`` header is an IP address, which no stranger can redirect here, or one of our names."""
     before, _, port = host.rpartition(":")
     name = before if port.isdecimal() else host
     try:
@@ -97,7 +97,7 @@ def _is_ours(host: str, names: tuple[str, ...]) -> bool:
 
 
 class Guard:
-    """ASGI middleware: refuses what ``refusal`` says, and sets the headers that keep browsers from harm."""
+    """ASGI middleware: refuses requests by ``refusal``, and sets the security headers for browsers."""
 
     def __init__(self, app: ASGIApp, policy: Policy) -> None:
         self._app, self._policy = app, policy

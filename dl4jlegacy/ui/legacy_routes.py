@@ -1,7 +1,8 @@
-"""``/statetracker``: the eleven routes of the original's REST resource, answered from a run of today.
+"""``/statetracker``: the eleven routes of the original's REST resource, answered for a present-day run.
 
-Legacy: ``StateTrackerDropWizardResource``: on port 8080 of the master, without any authentication; ``model.ser`` was
-Java's serialization, which runs code of whoever wrote it, and ``PUT /save`` answered 200 with an exception's message.
+Legacy: ``StateTrackerDropWizardResource`` on port 8080 of the master, without any authentication. ``model.ser`` was
+Java's serialization, which executes code of the file's author, and ``PUT /save`` answered 200 with an exception's
+message.
 """
 
 from __future__ import annotations
@@ -165,4 +166,4 @@ ENDPOINTS = tuple(
     )
     for each in _ROUTES
 )
-"""In the order of the original's documentation."""
+"""The routes, in the order of the original's documentation."""

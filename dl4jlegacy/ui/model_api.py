@@ -1,4 +1,4 @@
-"""``/api/v1``: the network, its parameters, and how well it does, each worked out when somebody asks for it."""
+"""``/api/v1``: the network, its parameters and its evaluation, each computed on request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 async def _looked(look: Callable[[], T]) -> T:
-    """Call what reads something, on a thread of its own; raises ``Refused`` for what cannot be read."""
+    """Call a reading function on a thread of its own; raises ``Refused`` if it fails."""
     try:
         return await run_in_threadpool(look)
     except Dl4jError as exc:
@@ -40,7 +40,7 @@ async def _model(panel: Panel, values: Values) -> Response:
 
 
 def thinned(points: Sequence[T], most: int) -> tuple[T, ...]:
-    """Return every k-th of some points, the last one among them, so that they are at most so many."""
+    """Return every k-th point, including the last one, with the smallest k that gives at most ``most`` points."""
     step = max(1, -(-len(points) // most))
     return tuple(points[::-1][::step][::-1])
 

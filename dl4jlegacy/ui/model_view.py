@@ -1,4 +1,4 @@
-"""What the dashboard shows of a network: its drawing, its parameters with their updates, its first layer as images."""
+"""The dashboard's views of a network: its drawing, its parameters with their updates, its first layer as images."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class ImageView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def network_view(conf: NetworkConfiguration, batch_size: int) -> NetworkView:
-    """Return a network as it is shown; raises like ``conf.resolved``."""
+    """Return the view of a network; raises like ``conf.resolved``."""
     found = summarize(conf)
     drawing = arrange(found)
     boxes = []
@@ -178,7 +178,7 @@ def network_view(conf: NetworkConfiguration, batch_size: int) -> NetworkView:
 
 
 def parameter_views(conf: NetworkConfiguration, model: Model, before: Model | None) -> tuple[ParameterView, ...]:
-    """Return the parameters of a model, and what changed in them since an older one."""
+    """Return the parameters of a model with their changes since an older model."""
     return tuple(_parameter_view(each, model, before) for each in named_spans(conf))
 
 
@@ -215,11 +215,11 @@ def _statistics_view(found: Statistics | None) -> StatisticsView | None:
 
 
 def shape_of_images(conf: Mapping[str, Any], network: NetworkConfiguration) -> tuple[int, int, int] | None:
-    """Return channels, height and width of the images that a run learns from; None: from none, as far as is known.
+    """Return channels, height and width of the images that a run learns from; None: it learns from none, or unknown.
 
     Args:
         conf: the run's, as JSON.
-        network: its network.
+        network: the run's network.
     """
     kind = getattr(network, "input_type", None) or next(iter(getattr(network, "input_types", ())), None)
     if isinstance(kind, InputTypeConvolutional | InputTypeConvolutionalFlat):
@@ -234,12 +234,12 @@ def filters_of(conf: Mapping[str, Any], network: NetworkConfiguration, model: Mo
     """Return the weights of the first layer as images, one for each of its units or filters.
 
     A weight of 0 is gray; white is the largest magnitude of that filter, black its negative. None: the layer does not
-    look at images.
+    process images.
 
     Args:
         conf: the run's, as JSON.
-        network: its network.
-        model: its parameters.
+        network: the run's network.
+        model: the parameters.
     """
     first = next((each for each in named_spans(network) if not each.span.is_bias and len(each.span.shape) > 1), None)
     if first is None:
@@ -266,7 +266,7 @@ def filters_of(conf: Mapping[str, Any], network: NetworkConfiguration, model: Mo
 
 
 def image_view(pixels: Array, text: str) -> ImageView:
-    """Return an image, bytes ``(channels, height, width)``, as it is shown; ``text`` says what it is."""
+    """Return the view of an image with pixels ``(channels, height, width)`` in bytes; ``text`` describes it."""
     channels, height, width = pixels.shape
     by_pixel = np.ascontiguousarray(pixels.transpose(1, 2, 0))
     return ImageView(

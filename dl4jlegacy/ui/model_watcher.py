@@ -1,4 +1,4 @@
-"""Looks at the models of a run when somebody asks for them, and seldom enough to cost next to nothing."""
+"""Reads the models of a run on request, and rarely enough to cost next to nothing."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from dl4jlegacy.ui.watcher import Watcher
 __all__ = ["ModelWatcher"]
 
 _REST, _LEAST_SECONDS = 50, 0.5
-"""A look is followed by a rest of so many times as long as it took, and of so many seconds at least."""
+"""Pause after a reading: this multiple of the reading's time, and at least the given number of seconds."""
 _MOST_POINTS = 5000
 
 
 class ModelWatcher:
-    """The models of the run that a ``Watcher`` looks at. Thread-safe; its methods block while they look.
+    """The models of the run of a ``Watcher``. Thread-safe; its methods block while they read.
 
-    Nothing is read unless a method is called. Of a run that keeps no ratios those are shown that were seen from here.
+    Nothing is read unless a method is called. If the run stores no ratios, those observed by this dashboard are shown.
 
     Args:
-        watcher: knows the run.
+        watcher: reads the run.
         clock: of running time.
     """
 
@@ -53,27 +53,27 @@ class ModelWatcher:
         self._next = float("-inf")
 
     def network(self) -> NetworkView | None:
-        """Return the network that is trained; None: nothing is known of the run yet, or its jobs train none.
+        """Return the trained network; None: nothing is known of the run yet, or its jobs train no network.
 
         Raises:
-            ConfError: its configuration cannot be read.
+            ConfError: the network's configuration cannot be read.
         """
         with self._lock:
             self._follow()
             return self._drawn
 
     def model(self) -> ModelView | None:
-        """Return the newest model that can be read, as it is or was a moment ago; None: there is none yet.
+        """Return the newest readable model, as of now or a moment ago; None: there is none yet.
 
         Raises:
-            Dl4jError: it cannot be read.
+            Dl4jError: the model cannot be read.
         """
         with self._lock:
             self._look()
             return self._view
 
     def filters(self) -> ImageView | None:
-        """Return the first layer of that model as images; None: it does not look at images. Raises as ``model``."""
+        """Return the first layer of the newest model as images; None: it processes no images. Raises as ``model``."""
         with self._lock:
             self._look()
             if self._filters is None and self._last is not None and self._network is not None:
@@ -81,7 +81,7 @@ class ModelWatcher:
             return self._filters
 
     def _follow(self) -> None:
-        """Look at the network of the run that the watcher looks at now."""
+        """Switch to the network of the watcher's present run."""
         reading = self._watcher.reading
         conf = {} if reading is None else reading.conf
         if conf is self._conf or conf == self._conf:
@@ -115,7 +115,7 @@ class ModelWatcher:
 
     def _add(self, model: Model, network: NetworkConfiguration) -> None:
         if self._last is not None and model.version <= self._last.version:
-            self._forget()  # the run went back, or is another one
+            self._forget()  # the run went back, or was replaced
         before = self._last
         parameters = parameter_views(network, model, before)
         ratios = {each.name: each.ratio for each in parameters if each.ratio is not None}

@@ -1,7 +1,7 @@
-"""A network drawn as SVG: a box for every layer and vertex, arrows from input to output, top to bottom.
+"""Draws a network as SVG: a box for every layer and vertex, arrows from input to output, top to bottom.
 
-The layered drawing of Sugiyama, Tagawa and Toda 1981: every box stands below all of its inputs, arrows that pass boxes
-get a lane of their own, and lanes are ordered by the mean place of their neighbours.
+Layered drawing by Sugiyama, Tagawa and Toda 1981: every box is below all of its inputs, arrows that pass boxes get
+their own lane, and lanes are ordered by the mean position of their neighbours.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ __all__ = ["BOX", "Arrow", "Box", "Drawing", "arrange", "lines_of", "network_svg
 
 BOX = _WIDTH, _HEIGHT = 190, 58
 _LANE = 24  # width of an arrow's lane
-_GAP, _STEP, _MARGIN = 26, 96, 20  # between boxes side by side; from one level to the next; around all
+_GAP, _STEP, _MARGIN = 26, 96, 20  # between neighbouring boxes; between levels; around the drawing
 _SWEEPS = 6
-_EM, _BOLD = 0.6, 1.1  # width of a letter, on the average of a text, by the size of the font; how much wider if bold
-_COLOURS = {  # fill and border by what a box is
+_EM, _BOLD = 0.6, 1.1  # mean letter width relative to the font size; factor for bold
+_COLOURS = {  # fill and border colour by kind of box
     "input": ("#eef2f7", "#5b6b7f"),
     "vertex": ("#f3eefb", "#7a5ba8"),
     "output": ("#fdeeee", "#b04a4a"),
@@ -31,7 +31,7 @@ _COLOURS = {  # fill and border by what a box is
 
 @dataclass(slots=True)
 class _Place:
-    """A box, or where an arrow passes a level; ``x`` is its middle."""
+    """A box, or the point where an arrow passes a level; ``x`` is its centre."""
 
     row: SummaryRow | None
     level: int
@@ -58,7 +58,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """A line from a box to one that reads it: a path of SVG; ``ends`` says whether it arrives, or goes on."""
+    """A line from a box to one of its readers: an SVG path; ``ends`` is False if it only passes a level."""
 
     path: str
     ends: bool
@@ -66,7 +66,7 @@ class Arrow:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """Where everything is in the drawing of a network; all boxes are ``BOX`` (width, height) large."""
+    """The layout of a network's drawing; all boxes have the size ``BOX`` (width, height)."""
 
     width: float
     height: float
@@ -75,12 +75,12 @@ class Drawing:
 
 
 def arrange(summary: NetworkSummary, *, least_width: float = 0.0, top: float = _MARGIN // 2) -> Drawing:
-    """Return where the boxes and arrows of a network go.
+    """Return the layout of a network's boxes and arrows.
 
     Args:
         summary: of the network.
-        least_width: of all, without the margins.
-        top: where the first box begins.
+        least_width: minimum width of the drawing, without the margins.
+        top: y coordinate of the first box.
     """
     levels = _levels(summary.rows)
     width = _arrange(levels, least_width) + 2 * _MARGIN
@@ -123,7 +123,7 @@ def _y(place: _Place, top: float) -> float:
 
 
 def _levels(rows: Sequence[SummaryRow]) -> list[list[_Place]]:
-    """Return boxes and passing arrows, level by level; a box stands one level below its lowest input."""
+    """Return boxes and passing arrows by level; a box is one level below its lowest input."""
     boxes: dict[str, _Place] = {}
     levels: list[list[_Place]] = []
     for row in rows:
@@ -143,9 +143,9 @@ def _levels(rows: Sequence[SummaryRow]) -> list[list[_Place]]:
 
 
 def _arrange(levels: list[list[_Place]], least: float) -> float:
-    """Order every level by the mean place of what it is joined to, and centre the levels above each other.
+    """Order every level by the mean position of the connected places, and centre the levels.
 
-    Return the width of them all, which is at least ``least``.
+    Return the total width, which is at least ``least``.
     """
     readers: dict[int, list[_Place]] = {}
     for level in levels:
@@ -205,7 +205,7 @@ def _kind(row: SummaryRow, outputs: Sequence[str]) -> str:
 
 
 def lines_of(row: SummaryRow) -> tuple[str, str, str]:
-    """Return what stands in a box, a line each: name, kind and shape, parameters ("": it has none)."""
+    """Return the three lines of text in a box: name, kind with shape, and parameters ("": none)."""
     detail = f"{row.parameters:,} parameters" if row.parameters else ""
     first, second, third = (
         text if len(text) <= 30 else f"{text[:29]}…" for text in (row.name, f"{row.kind}: {row.shape()}", detail)

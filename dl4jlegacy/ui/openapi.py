@@ -1,4 +1,4 @@
-"""The OpenAPI document of the dashboard's interface, made from the table of its endpoints."""
+"""The OpenAPI document of the dashboard's interface, generated from its endpoints."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DESCRIPTION = (
 
 
 def endpoint_of(endpoints: Sequence[Endpoint]) -> Endpoint:
-    """Return the endpoint that answers with the document of these and itself."""
+    """Return the endpoint that serves the document of these endpoints and itself."""
 
     async def answer(panel: Panel, values: Values) -> Any:
         return json_response(document([*endpoints, own]))
@@ -42,7 +42,7 @@ def endpoint_of(endpoints: Sequence[Endpoint]) -> Endpoint:
 
 
 def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
-    """Return the document: OpenAPI 3.1, as JSON."""
+    """Return the OpenAPI 3.1 document, as JSON."""
     shapes = [shape for endpoint in endpoints for shape in _types(endpoint.shape)]
     schemas, components = msgspec.json.schema_components(shapes, ref_template="#/components/schemas/{name}")
     found = iter(schemas)

@@ -1,6 +1,6 @@
-"""Where the dashboard finds the models of a run: its checkpoints, or the model that its tracker has now.
+"""Access to the models of a run for the dashboard: its checkpoints, or the model in its tracker.
 
-Nothing is written for the dashboard, and nothing is read before somebody asks for it.
+Nothing is written for the dashboard, and models are read only on request.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _MOST = 3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """The parameters, flat on the host, of one version of a run's model."""
+    """The parameters of one model version, flat on the host."""
 
     version: int
     params: Array
 
 
 class FolderModels:
-    """The models in the folder of a run's checkpoints. For one thread.
+    """The models in a run's checkpoint folder. For one thread.
 
     Args:
-        folder: its path, here or in S3.
-        incarnation: of the run that is looked at; None: whichever is there.
+        folder: path of the folder, here or in S3.
+        incarnation: of the run to read; None: any.
     """
 
     def __init__(self, folder: str, incarnation: str | None = None) -> None:
@@ -48,12 +48,12 @@ class FolderModels:
         self._ratios = FollowedRatios(storage.open_folder(folder))
 
     def after(self, version: int) -> Sequence[Model]:
-        """Return the models after a version, oldest first, the newest few; all that there are if the run went back.
+        """Return the newest few models after a version, oldest first; if the run went back, the newest few of all.
 
-        Those that are damaged or were deleted meanwhile are left out.
+        Damaged models, and those deleted meanwhile, are omitted.
 
         Raises:
-            CheckpointError: the folder cannot be read. CloudError and its like: what AWS says.
+            CheckpointError: the folder cannot be read. CloudError and similar errors: what AWS reports.
         """
         checkpoints = saved_run.open_checkpoints(self._folder)
         if self._incarnation not in (None, checkpoints.kept("incarnation")):
@@ -69,14 +69,14 @@ class FolderModels:
         return models
 
     def ratios(self) -> Sequence[RatiosEntry]:
-        """Return the ratios of update to parameter that the run has kept, if it was told to; raises as ``after``."""
+        """Return the ratios of update to parameter that the run has stored, if configured; raises as ``after``."""
         return self._ratios.read()
 
 
 def newest_of(tracker: StateTracker, version: int) -> Sequence[Model]:
-    """Return the newest model that a tracker has as a whole, if it is another version than this one.
+    """Return the newest complete model in a tracker, if its version differs from ``version``.
 
-    Nothing is returned if there is none, or if another takes its place at this moment. Raises ``TrackerError``.
+    Returns an empty list if there is none, or if it is being replaced at this moment. Raises ``TrackerError``.
     """
     head = tracker.head()
     if head is None or head.version - head.logged == version:
@@ -91,7 +91,7 @@ def newest_of(tracker: StateTracker, version: int) -> Sequence[Model]:
 
 
 def network_of(conf: Mapping[str, Any]) -> NetworkConfiguration | None:
-    """Return the network of a Conf that is JSON; None: its jobs train none. Raises ``ConfError``."""
+    """Return the network in a JSON Conf; None: its jobs train no network. Raises ``ConfError``."""
     stack, graph = conf.get("multi_layer_conf"), conf.get("computation_graph_conf")
     if stack is not None:
         return MultiLayerConfiguration.from_json(to_json(stack))

@@ -1,7 +1,7 @@
-"""Where the dashboard reads a run: the folder of its checkpoints, its tracker in this process, or its cluster.
+"""Sources from which the dashboard reads a run: its checkpoint folder, its tracker in this process, or its cluster.
 
-They keep nothing but what makes the next look cheaper. Each is used by one thread; only what steers a run may be called
-by others, since it has connections of its own.
+Sources keep only caches that make the next reading cheaper. Each is used by one thread; only the methods that control a
+run may be called by other threads, since they use their own connections.
 """
 
 from __future__ import annotations
@@ -48,73 +48,73 @@ __all__ = ["OF_CHECKPOINTS", "FolderSource", "LocalSource", "RunFiles", "Source"
 T = TypeVar("T")
 
 _REST, _MOST_REST_SECONDS = 100, 10.0
-"""A file is left alone for so many times as long as its reading took, and for so many seconds at most."""
+"""A file is not read again for this multiple of its last reading time, up to the given number of seconds."""
 _MOST_EVENTS = 2000
 _TURNS = ("run_ended", "run_began", "master_leads", "master_took_over")
-"""Entries of the journal of which the last one says whether a run has ended, or goes on."""
+"""Journal events; the last one of them says whether a run has ended or goes on."""
 OF_CHECKPOINTS = ("save", "evaluate")
-"""What can be done where a run's checkpoints can be read."""
+"""Actions that need readable checkpoints."""
 
 
 class Source(Protocol):
-    """What a run can be read from. ``read`` and ``close`` are called on one thread, the rest on any."""
+    """A place from which a run can be read. ``read`` and ``close`` are called on one thread, the rest on any thread."""
 
     place: str
-    """Where that is, in words."""
+    """Description of the place, in words."""
     can: tuple[str, ...]
-    """Which of "stop", "drain", "save" and "evaluate" it offers."""
+    """The available actions among "stop", "drain", "save" and "evaluate"."""
     rest: int
-    """For so many times as long as a look took the next one should wait: more where the run itself is held up by it."""
+    """Pause before the next reading, as a multiple of the last reading's time; larger if reading slows the run down."""
 
     def read(self) -> Reading:
-        """Return what is known of the run now. Blocks.
+        """Return the present state of the run. Blocks.
 
         Raises:
-            Dl4jError: it cannot be read now.
+            Dl4jError: the run cannot be read now.
         """
         ...
 
     def stop(self) -> str:
-        """Stop the run; return what has happened, in words. Blocks; raises ``Dl4jError``."""
+        """Stop the run; return the outcome in words. Blocks; raises ``Dl4jError``."""
         ...
 
     def drain(self, worker: str) -> str:
-        """Ask the process of a worker to leave when it has finished its jobs; return what was asked. As ``stop``."""
+        """Ask a worker's process to leave after it has finished its jobs; return the request in words. As ``stop``."""
         ...
 
     def save(self, out: str) -> str:
-        """Write the newest model that is kept to the file ``out``; return what, in words. Blocks; as ``stop``."""
+        """Write the newest stored model to the file ``out``; return a description. Blocks; as ``stop``."""
         ...
 
     def models(self, after: int) -> Sequence[Model]:
-        """Return the models after a version that can be read, oldest first; all of them if there are only older ones.
+        """Return the readable models after a version, oldest first; all of them if all are older.
 
-        Called by one thread at a time, whichever that is. Blocks; raises ``Dl4jError``.
+        Called by one thread at a time, which may change. Blocks; raises ``Dl4jError``.
         """
         ...
 
     def ratios(self) -> Sequence[RatiosEntry]:
-        """Return the ratios of update to parameter that the run keeps, if it does; as ``models``."""
+        """Return the ratios of update to parameter, if the run stores them; as ``models``."""
         ...
 
     def evaluate(self) -> EvaluationView:
-        """Return how well the newest checkpoint does on what was held out. Blocks; as ``stop``."""
+        """Return the evaluation of the newest checkpoint on held-out data. Blocks; as ``stop``."""
         ...
 
     def close(self) -> None:
-        """Give up what is open."""
+        """Close all connections."""
         ...
 
 
 class _Rested(Generic[T]):
-    """What a slow reading returned last; it is repeated only after it was left alone for long enough."""
+    """Caches the result of a slow reading; the reading is repeated only after a sufficient pause."""
 
     def __init__(self, read: Callable[[], T], clock: Clock = RUNNING) -> None:
         self._read, self._clock, self._next = read, clock, -1.0
         self._last: T | None = None
 
     def get(self) -> T:
-        """Return what there is, read now or lately; raises what ``read`` raises."""
+        """Return the present or a recent result; raises what ``read`` raises."""
         now = self._clock.now()
         if self._last is None or now >= self._next:
             self._last = self._read()
@@ -124,7 +124,7 @@ class _Rested(Generic[T]):
 
 
 def _if_there(read: Callable[[], list[T]]) -> list[T]:
-    """Return what a file has; nothing if there is no such file yet."""
+    """Return the contents of a file; an empty list if the file does not exist yet."""
     try:
         return read()
     except CheckpointError as exc:
@@ -143,7 +143,7 @@ class _Images(msgspec.Struct, frozen=True):
 
 
 class _Looked(msgspec.Struct, frozen=True):
-    """What is looked at of a run's Conf; the rest may be of another version than this one."""
+    """The fields of a run's Conf that are checked; the others may be of another version."""
 
     run: str = ""
     incarnation: str = ""
@@ -157,11 +157,11 @@ class _Looked(msgspec.Struct, frozen=True):
 
 
 class RunFiles:
-    """What a run keeps in the folder of its checkpoints, as far as it is there.
+    """The files in a run's checkpoint folder, as far as they exist.
 
     Args:
         folder: the run's.
-        incarnation: of the run that is looked at; None: whichever is there. Another one's files count as none.
+        incarnation: of the run to read; None: any. The files of another incarnation are ignored.
     """
 
     def __init__(self, folder: Folder, incarnation: str | None = None) -> None:
@@ -176,31 +176,31 @@ class RunFiles:
         """Return the run's Conf, as JSON.
 
         Raises:
-            CheckpointError: there is none, or it cannot be read. CloudError and its like: what AWS says.
+            CheckpointError: there is none, or it cannot be read. CloudError and similar errors: what AWS reports.
         """
         return self._conf.get()
 
     def is_of_run(self) -> bool:
-        """Return whether the folder can be read here, and has the files of the run that is looked at."""
+        """Return whether the folder can be read here and belongs to the run in question."""
         try:
             return self._incarnation in (None, self.conf().get("incarnation"))
         except CheckpointError:
             return False
 
     def history(self) -> list[HistoryEntry]:
-        """Return the versions of its model; raises ``CheckpointError`` as ``HistoryFile.read``."""
+        """Return the versions of the run's model; raises ``CheckpointError`` as ``HistoryFile.read``."""
         return self._history.get()
 
     def events(self) -> list[JournalEntry]:
-        """Return the entries of its journal; raises ``CheckpointError`` as ``JournalFile.read``."""
+        """Return the entries of the run's journal; raises ``CheckpointError`` as ``JournalFile.read``."""
         return self._events.get()
 
     def head(self) -> Head | None:
-        """Return the head of its newest checkpoint; None if it has none."""
+        """Return the head of the run's newest checkpoint; None if it has none."""
         return self._head.get()[0]
 
     def read(self) -> Reading:
-        """Return what the files alone say of the run; raises as the other methods."""
+        """Return the reading of the run from the files alone; raises as the other methods."""
         conf, history, head, events = self.conf(), self.history(), self.head(), self.events()
         run = run_view(conf, head, None, history)
         last = next((entry for entry in reversed(events) if entry.event in (*_TURNS, "state_changed")), None)
@@ -232,7 +232,7 @@ class RunFiles:
 
 
 def _state_of(run: RunView, conf: Mapping[str, Any], head: Head | None, last: JournalEntry | None) -> RunState:
-    """Return the state of a run of which only its files are known: ``last`` is what its master wrote last of that."""
+    """Return the state of a run from its files alone; ``last`` is the last journal entry about it."""
     news = max(run.last_news or 0.0, 0.0 if last is None else last.time)
     patience, quiet = conf.get("stuck_seconds"), time.time() - news
     is_silent = news > 0 and isinstance(patience, int | float) and quiet > patience
@@ -246,10 +246,10 @@ def _state_of(run: RunView, conf: Mapping[str, Any], head: Head | None, last: Jo
 
 
 class FolderSource:
-    """A run of which only the folder of its checkpoints is looked at: finished, or under way on this machine.
+    """A run read only from its checkpoint folder: finished, or active on this machine.
 
     Args:
-        folder: its path, here or in S3.
+        folder: path of the folder, here or in S3.
     """
 
     def __init__(self, folder: str) -> None:
@@ -263,13 +263,13 @@ class FolderSource:
         return self._files.read()
 
     def stop(self) -> str:
-        """See ``Source``: nobody is reached by a folder."""
+        """See ``Source``: no process can be reached through a folder."""
         raise UsageError(
             "a run that is looked at in its folder cannot be stopped from here: press Ctrl-C where it trains"
         )
 
     def drain(self, worker: str) -> str:
-        """See ``Source``: nobody is reached by a folder."""
+        """See ``Source``: no process can be reached through a folder."""
         raise UsageError("a run that is looked at in its folder has no workers that could be asked to leave from here")
 
     def save(self, out: str) -> str:
@@ -296,7 +296,7 @@ class LocalSource:
     """A run that is trained in this process.
 
     Args:
-        tracker: the run's, which somebody else closes.
+        tracker: the run's; its owner closes it.
         conf, plan: the run's, with all defaults resolved.
     """
 
@@ -304,7 +304,7 @@ class LocalSource:
         self.place = f"this process, pid {os.getpid()}"
         self._tracker, self._folder, self._run = tracker, conf.checkpoint_dir, conf.run
         self.can: tuple[str, ...] = ("stop", *(OF_CHECKPOINTS if self._folder else ()))
-        self.rest = 100  # the threads that train wait for it
+        self.rest = 100  # reading holds up the training threads
         self._files = RunFiles(storage.open_folder(self._folder), conf.incarnation) if self._folder else None
         self._models = FolderModels(self._folder, conf.incarnation) if self._folder else None
         self._state = TrackerState(tracker, msgspec.json.decode(conf.to_json(), type=dict[str, Any]), plan)
@@ -322,7 +322,7 @@ class LocalSource:
         return f"run {self._run}: {head.status} in round {head.round}"
 
     def drain(self, worker: str) -> str:
-        """See ``Source``: they are threads of this process."""
+        """See ``Source``: the workers are threads of this process."""
         raise UsageError("the workers of a run in one process stay until it ends; --workers says how many there are")
 
     def save(self, out: str) -> str:
@@ -351,7 +351,7 @@ class LocalSource:
 
 
 def exported(folder: str, out: str) -> str:
-    """Write the newest checkpoint in a folder to a model file; return what it is, in words; raises ``Dl4jError``."""
+    """Write the newest checkpoint in a folder to a model file; return a description; raises ``Dl4jError``."""
     from dl4jlegacy.training.checkpoints import export_model
 
     fields = export_model(folder, out)
@@ -365,10 +365,10 @@ class TrackerState:
     """Reads a run from its tracker: the head, the workers, the present round's jobs and the journal. For one thread.
 
     Args:
-        tracker, conf: the run's; the latter as JSON.
-        plan: the run's; None: the tracker has it.
-        silence: of its workers, of one that read the run before; None: nothing is known of it yet.
-        needed: with fewer workers than this nothing is computed.
+        tracker, conf: the run's; ``conf`` as JSON.
+        plan: the run's; None: taken from the tracker.
+        silence: the workers' silence as observed by an earlier reader of the run; None: not yet observed.
+        needed: number of workers below which nothing is computed.
     """
 
     def __init__(
@@ -386,14 +386,14 @@ class TrackerState:
         self._events: dict[str, JournalEntry] = {}
 
     def read(self, files: RunFiles | None = None, **known: Any) -> Reading:
-        """Return what the tracker and the run's files have of the run; "not begun": the tracker has no head of it.
+        """Return the reading from the tracker and the run's files; "not begun": the tracker has no head of the run.
 
         Args:
             files: the run's, if they can be read here.
             known: other fields of ``RunView``.
 
         Raises:
-            TrackerError: it cannot be reached. CheckpointError and its like: the files cannot be read.
+            TrackerError: the tracker cannot be reached. CheckpointError and similar errors: the files cannot be read.
         """
         head, plan = self._tracker.head(), self._find_plan()
         jobs = job_views({} if plan is None else self._tracker.current_jobs(plan), head)
@@ -434,7 +434,7 @@ class TrackerState:
         return self._plan
 
     def _all_events(self, files: RunFiles | None) -> Sequence[JournalEntry]:
-        """Return the entries of the tracker and those that only the copy of the journal still has."""
+        """Return the journal entries in the tracker, and those that only the journal's file still has."""
         kept = [] if files is None else files.events()
         entries = {entry.key: entry for entry in kept} | self._events
         return [entries[key] for key in sorted(entries)]

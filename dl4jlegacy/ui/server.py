@@ -1,4 +1,4 @@
-"""The dashboard's server: uvicorn on a socket that is bound first, in this thread or in one of its own."""
+"""The dashboard's server: uvicorn on a socket that is bound beforehand, in the calling thread or its own."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from dl4jlegacy.ui.guard import Guard, Policy
 __all__ = ["ENDPOINTS", "PORT", "TOKEN", "TOKEN_FILE", "Dashboard", "application", "policy_for", "told"]
 
 PORT = 9000
-"""As of Deeplearning4j's own training UI."""
+"""The port of Deeplearning4j's own training UI."""
 TOKEN, TOKEN_FILE = "DL4J_UI_TOKEN", "DL4J_UI_TOKEN_FILE"
 _PAGE = Path(__file__).parent / "page"
 _FILES = {
@@ -45,7 +45,7 @@ _FILES = {
 }
 _TOLD = (*api.ENDPOINTS, *model_api.ENDPOINTS, *legacy.ENDPOINTS)
 ENDPOINTS = (*_TOLD, openapi.endpoint_of(_TOLD))
-"""All of them but the page's own files."""
+"""All endpoints except the files of the page."""
 _LEAVE_SECONDS, _JOIN_SECONDS = 3, 30.0
 _MOST_UNREAD = 32 << 20
 
@@ -58,7 +58,7 @@ def application(panel: Panel) -> Starlette:
         middleware=[Middleware(Guard, policy=panel.policy)],
         exception_handlers={HTTPException: _refused},
     )
-    app.router.redirect_slashes = False  # it would lead to wherever the header Host says
+    app.router.redirect_slashes = False  # it would redirect to whatever host the header Host names
     return app
 
 
@@ -77,12 +77,12 @@ async def _refused(request: Request, exc: Exception) -> Response:
 
 
 def policy_for(host: str, environ: Mapping[str, str], *, is_signed: bool) -> Policy:
-    """Return what is demanded of those who come to a host; raises as ``read_token`` does.
+    """Return the access rules for a dashboard on a host; raises as ``read_token`` does.
 
     Args:
         host: where the dashboard listens.
-        environ: may hold its token, or the name of the token's file; else one is made.
-        is_signed: whether the run has a secret: what those who do not know it may not see.
+        environ: may hold the token, or the name of the token's file; else a token is generated.
+        is_signed: whether the run has a secret; it must not be shown to those who do not know the secret.
     """
     given = read_token(host, environ, (TOKEN, TOKEN_FILE), risk="read and stop the run")
     names = dict.fromkeys((socket.gethostname(), socket.getfqdn(), host))
@@ -96,10 +96,11 @@ def policy_for(host: str, environ: Mapping[str, str], *, is_signed: bool) -> Pol
 
 @contextlib.contextmanager
 def told(url: str, policy: Policy, environ: Mapping[str, str], stream: TextIO) -> Iterator[tuple[str, str | None]]:
-    """Yield the address of a dashboard as it is told on a stream, and the path of a file that holds its token.
+    """Yield a dashboard's address as it is printed to a stream, and the path of a file that holds its token.
 
-    On a terminal the address has the token, behind a #, which no browser sends on. Elsewhere, as in a log, it has not,
-    and a file that this user alone can read holds it until the body ends. A token of the environment is told nowhere.
+    On a terminal the address contains the token behind a #, which no browser transmits. Elsewhere, as in a log, it does
+    not, and a file that only this user can read holds the token until the body ends. A token from the environment is
+    never shown.
     """
     if TOKEN in environ or TOKEN_FILE in environ:
         yield url, None
@@ -114,13 +115,13 @@ def told(url: str, policy: Policy, environ: Mapping[str, str], stream: TextIO) -
 
 
 class Dashboard:
-    """A server that shows a run.
+    """The HTTP server of the dashboard.
 
-    ``serve`` blocks in the calling thread, until a signal ends it if that is the main one. As a context manager it
+    ``serve`` blocks in the calling thread, until a signal ends it if that is the main thread. As a context manager it
     serves on a thread of its own until it is left.
 
     Args:
-        panel: what it shows; its watcher has begun.
+        panel: the state to show; its watcher has begun.
         listening: the socket, which is closed at the end.
     """
 
@@ -144,7 +145,7 @@ class Dashboard:
         self._thread = ServiceThread(target=self._run, name="dl4j-dashboard")
 
     def serve(self) -> None:
-        """Serve until a signal comes, which then goes the way that it would have gone without this."""
+        """Serve until a signal arrives; the signal then takes its usual effect."""
         try:
             self._server.run(sockets=[self._listening])
         finally:

@@ -1,4 +1,4 @@
-"""What the dashboard shows of a run: frozen structs, made by pure functions from the records that the run keeps."""
+"""The dashboard's views of a run: frozen structs, made by pure functions from the run's records."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _CONF_FIELDS = (
     *("checkpoint_dir", "checkpoint_every", "collect_training_stats"),
 )
 _RECENT = 20
-"""A worker's rate is that of its last job among so many versions."""
+"""Number of recent versions in which a worker's last job gives the worker's rate."""
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,7 +172,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What was read of a run at once; ``history`` None: the run keeps none that can be read from here."""
+    """One reading of a run; ``history`` None: the run stores none that can be read from here."""
 
     run: RunView
     workers: tuple[WorkerView, ...] = ()
@@ -194,13 +194,13 @@ def run_view(
     history: Sequence[HistoryEntry] = (),
     **known: Any,
 ) -> RunView:
-    """Return a run as it is shown.
+    """Return the view of a run.
 
     Args:
-        conf: its Conf, as JSON.
-        head: its last one; None: it has not begun, or left no checkpoint yet.
-        plan: its plan, if that can be known here.
-        history: as far as it goes beyond the head, it counts: a checkpoint is made every few versions only.
+        conf: the run's Conf, as JSON.
+        head: the run's last head; None: it has not begun, or has no checkpoint yet.
+        plan: the run's plan, if known here.
+        history: entries newer than the head take precedence, since checkpoints are made only every few versions.
         known: other fields.
     """
     scored, validation = conf.get("validation") or conf.get("early_stopping"), conf.get("validation") or {}
@@ -239,7 +239,7 @@ def _of_head(head: Head) -> dict[str, Any]:
 
 
 def _further(view: RunView, history: Sequence[HistoryEntry]) -> RunView:
-    """Return the view with what the history knows beyond it."""
+    """Return the view updated with newer facts from the history."""
     last = history[-1]
     news: dict[str, Any] = {"last_news": last.time}
     if last.version > view.version:
@@ -252,7 +252,7 @@ def _further(view: RunView, history: Sequence[HistoryEntry]) -> RunView:
 
 
 def job_views(jobs: Mapping[tuple[int, int], JobRecord], head: Head | None) -> tuple[JobView, ...]:
-    """Return the jobs of a round as they are shown, by slot; of their failures all, those of the last attempt too."""
+    """Return the views of a round's jobs by slot, with all failures, including that of the last attempt."""
     return tuple(
         JobView(
             round=round_,
@@ -270,7 +270,7 @@ def job_views(jobs: Mapping[tuple[int, int], JobRecord], head: Head | None) -> t
 
 
 def _staleness(job: JobRecord, head: Head | None) -> int | None:
-    """Return by how many versions the model of a job is older than the head; a model's key has its version."""
+    """Return how many versions the model of a job is behind the head; a model's key contains its version."""
     version = job.model.split("/")[1:2]
     if head is None or job.state != "leased" or not version or not version[0].isdecimal():
         return None
@@ -284,14 +284,14 @@ def worker_views(
     history: Sequence[HistoryEntry] = (),
     silent: Mapping[str, float] | None = None,
 ) -> tuple[WorkerView, ...]:
-    """Return the registered workers as they are shown, by id.
+    """Return the views of the registered workers by id.
 
     Args:
-        records: theirs.
-        gone: the processes that are gone, and why.
+        records: of the workers.
+        gone: the processes that are gone, with the reasons.
         jobs: of the present round.
-        history: for their rates.
-        silent: for how long their heartbeats have not changed.
+        history: for the workers' rates.
+        silent: seconds since the last change of each heartbeat.
     """
     rates, stale = _rates(history), {(job.worker, f"{job.round}/{job.slot}"): job.staleness for job in jobs}
     return tuple(
@@ -315,7 +315,7 @@ def worker_views(
 
 
 def workers_of_history(history: Sequence[HistoryEntry]) -> tuple[WorkerView, ...]:
-    """Return the workers of the last versions, of a run of which only its history is known."""
+    """Return the workers of the last versions, for a run of which only the history is known."""
     return tuple(WorkerView(id=id, examples_per_second=rate) for id, rate in sorted(_rates(history).items()))
 
 
@@ -350,7 +350,7 @@ class HistoryPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def history_points(history: Sequence[HistoryEntry], most: int, after: int = -1) -> list[HistoryPoint]:
-    """Return the versions after one as at most ``most`` points, the same number of versions in each but the last."""
+    """Return the versions after ``after`` as at most ``most`` points, each of equally many versions except the last."""
     first = next((i for i, entry in enumerate(history) if entry.version > after), len(history))
     each = max(1, -(-(len(history) - first) // most))
     return [

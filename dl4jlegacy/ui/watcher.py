@@ -1,6 +1,6 @@
-"""The thread that looks at a run again and again, and the view that it made last: all that the dashboard remembers.
+"""The thread that reads a run periodically, and the last view made from it: the only state of the dashboard.
 
-Whatever asks the dashboard is answered from that view, so that no number of visitors costs the run anything.
+Every request is answered from that view, so the number of visitors does not affect the run.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ _CLOSE_SECONDS = 30.0
 
 
 def rest_after(seconds: float, rest: int) -> float:
-    """Return the seconds until the next look, after one that took ``seconds``; ``rest`` as ``Source.rest``."""
+    """Return the seconds until the next reading, after one that took ``seconds``; ``rest`` as ``Source.rest``."""
     return min(_MOST_SECONDS, max(_LEAST_SECONDS, rest * seconds))
 
 
 class Watcher:
-    """Looks at a run on a thread of its own; a context manager. Its views may be read from any thread.
+    """Reads a run periodically on a thread of its own; a context manager. Its views may be read from any thread.
 
     Args:
-        source: used on that thread only, but for what steers the run; closed at the end.
+        source: used on that thread only, except for control actions; closed at the end.
         clock: of running time.
-        looks_at_once: whether there is a view as soon as this is entered, however long that takes.
+        looks_at_once: whether entering waits for the first view, however long that takes.
     """
 
     def __init__(self, source: Source, clock: Clock = RUNNING, *, looks_at_once: bool = True) -> None:
         self.source, self._clock, self._looks_at_once = source, clock, looks_at_once
         self.reading: Reading | None = None
-        """What was read last; None: nothing yet."""
+        """The last successful reading; None: none yet."""
         self.view = View(source=source.place)
         self._observed: deque[HistoryEntry] = deque(maxlen=_MOST_OBSERVED)
         self._observer = _Observer(clock)
@@ -71,7 +71,7 @@ class Watcher:
 
     @property
     def history(self) -> Sequence[HistoryEntry]:
-        """The versions of the model: those that the run keeps, or those that were seen from here."""
+        """The versions of the model: those that the run stores, or else those observed by this dashboard."""
         kept = None if self.reading is None else self.reading.history
         return tuple(self._observed) if kept is None else kept
 
@@ -82,7 +82,7 @@ class Watcher:
 
     @contextlib.contextmanager
     def told(self, listener: Callable[[], None]) -> Iterator[None]:
-        """Call ``listener`` after every new view, on the watcher's thread: it must only enqueue."""
+        """Call ``listener`` after every new view, on the watcher's thread; it must only enqueue."""
         with self._lock:
             self._listeners = (*self._listeners, listener)
         try:
@@ -92,7 +92,7 @@ class Watcher:
                 self._listeners = tuple(each for each in self._listeners if each is not listener)
 
     def look(self) -> None:
-        """Read the run once, and make the view of it; what goes wrong is in the view."""
+        """Read the run once and make its view; errors are shown in the view."""
         now = time.time()
         try:
             with exits_as_errors():
@@ -101,7 +101,7 @@ class Watcher:
             run = _unanswered(self.view.run, exc)
             self._show(msgspec.structs.replace(self.view, run=run, away=self._away(now, exc.code, str(exc))))
             return
-        except Exception as exc:  # the page says so, and the next look may go well
+        except Exception as exc:  # shown on the page; the next reading may succeed
             logger.exception("the run cannot be looked at")
             message = f"this is a bug in dl4jlegacy ({error_name(exc)}); its traceback is where the dashboard runs"
             self._show(msgspec.structs.replace(self.view, away=self._away(now, Dl4jError.code, message)))
@@ -152,28 +152,28 @@ class Watcher:
 
 
 def _unanswered(run: RunView | None, error: Dl4jError) -> RunView | None:
-    """Return a run as it is shown while its servers do not answer."""
+    """Return the view of a run while its servers do not answer."""
     if run is None or run.state == "ended" or not isinstance(error, TrackerError):
         return run
     return msgspec.structs.replace(run, **run_state(RunFacts(unanswered=str(error))).fields())
 
 
 class _Observer:
-    """Makes the history of a run that keeps none, from what is seen of it; its entries stand for several versions."""
+    """Builds the history of a run that stores none, from observations; an entry may stand for several versions."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._began, self._last = clock, time.time(), (-1, 0.0)
 
     def entry(self, run: RunView, now: float) -> HistoryEntry | None:
-        """Return the entry of a version that is new; None: it is not."""
+        """Return the entry of a new version; None: the version is not new."""
         version, before = self._last
         if run.version == version or run.status == "not begun":
             return None
         if run.version < version:
-            self._began = now  # another run, or one that went back
+            self._began = now  # another run, or a run that went back
         self._last = (run.version, self._clock.now())
         if version < 0 or run.version < version:
-            return None  # since when it was the newest is not known
+            return None  # it is unknown how long it had been the newest
         return HistoryEntry(
             began=self._began,
             time=now,
