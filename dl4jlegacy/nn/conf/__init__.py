@@ -1,1 +1,1 @@
-"""Configurations of networks: their structs, builders, text forms, and the stages that they resolve to."""
+"""Configurations of networks: their structs, builders, text forms, and their resolution into stages."""

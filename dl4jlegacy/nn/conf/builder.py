@@ -53,13 +53,13 @@ Override = Callable[[Layer], Layer]
 
 
 class _UnknownMethodError(ConfError, AttributeError):
-    """So that ``hasattr`` works and the command line still reports a configuration error."""
+    """An ``AttributeError``, for ``hasattr``, that the command line reports as a configuration error."""
 
 
 class Fluent:
-    """A builder that names the nearest method when it has none of that name."""
+    """A builder whose error for an unknown method names the nearest method."""
 
-    if not TYPE_CHECKING:  # for the type checker there are only the methods that exist
+    if not TYPE_CHECKING:  # type checkers see only the methods that exist
 
         def __getattr__(self, name: str) -> Any:
             if name.startswith("_"):
@@ -69,22 +69,22 @@ class Fluent:
 
 
 class Truncating:
-    """Settings of truncated backpropagation through time, which builders of networks have."""
+    """Settings of truncated backpropagation through time, shared by the builders of networks."""
 
     _fields: dict[str, Any]
 
     def backprop_type(self, name: str) -> Self:
-        """``"standard"`` or ``"truncated_bptt"``."""
+        """Set ``"standard"`` or ``"truncated_bptt"``."""
         self._fields["backprop_type"] = name
         return self
 
     def t_bptt_forward_length(self, steps: int) -> Self:
-        """Time steps that truncated BPTT learns at a time."""
+        """Set the time steps of a segment of truncated BPTT."""
         self._fields["tbptt_fwd_length"] = steps
         return self
 
     def t_bptt_backward_length(self, steps: int) -> Self:
-        """Time steps that truncated BPTT looks back."""
+        """Set the time steps that truncated BPTT looks back."""
         self._fields["tbptt_back_length"] = steps
         return self
 
@@ -115,11 +115,11 @@ class NeuralNetConfigurationBuilder(Fluent):
         return self._set(seed=seed)
 
     def activation(self, name: str) -> Self:
-        """Activation of layers that name none."""
+        """Activation of layers without their own."""
         return self._set(activation=name)
 
     def activation_function(self, name: str) -> Self:
-        """2014's name of ``activation``."""
+        """The name of ``activation`` in 2014."""
         return self.activation(name)
 
     def weight_init(self, name: str) -> Self:
@@ -127,7 +127,7 @@ class NeuralNetConfigurationBuilder(Fluent):
         return self._set(weight_init=name)
 
     def dist(self, distribution: Distribution) -> Self:
-        """Distribution for ``weight_init("distribution")``; sets that too unless another one is named."""
+        """Distribution for ``weight_init("distribution")``; also sets that unless another weight init is named."""
         self._fields.setdefault("weight_init", "distribution")
         return self._set(dist=distribution)
 
@@ -157,7 +157,7 @@ class NeuralNetConfigurationBuilder(Fluent):
         return self
 
     def drop_out(self, retain: float) -> Self:
-        """Probability with which an input is retained; 0 is off."""
+        """Probability that an input is retained; 0 is off."""
         return self._set(drop_out=float(retain))
 
     def gradient_normalization(self, name: str) -> Self:
@@ -169,7 +169,7 @@ class NeuralNetConfigurationBuilder(Fluent):
         return self._set(gradient_normalization_threshold=float(threshold))
 
     def constrain_gradient_to_unit_norm(self, is_constrained: bool) -> Self:
-        """2014's name of ``gradient_normalization("renormalize_l2_per_layer")``."""
+        """The name of ``gradient_normalization("renormalize_l2_per_layer")`` in 2014."""
         return self.gradient_normalization("renormalize_l2_per_layer" if is_constrained else "none")
 
     def mini_batch(self, is_mini_batch: bool) -> Self:
@@ -177,7 +177,7 @@ class NeuralNetConfigurationBuilder(Fluent):
         return self._set(mini_batch=is_mini_batch)
 
     def minimize(self, is_minimized: bool = True) -> Self:
-        """Whether the score is to fall."""
+        """Whether training minimizes the score."""
         return self._set(minimize=is_minimized)
 
     def dtype(self, name: str) -> Self:
@@ -185,33 +185,33 @@ class NeuralNetConfigurationBuilder(Fluent):
         return self._set(dtype=name)
 
     def optimization_algo(self, name: str) -> Self:
-        """Accept "stochastic_gradient_descent", the only one there is; 2014's line searches are not."""
+        """Accept only "stochastic_gradient_descent"; the line searches of 2014 are not supported."""
         if name.lower() != "stochastic_gradient_descent":
             raise ConfError(f"optimization_algo {name!r} does not exist here; use 'stochastic_gradient_descent'")
         return self
 
     def iterations(self, count: int) -> Self:
-        """Accept 1: as in 1.0.0, a batch is used once for every time it is read."""
+        """Accept only 1: as in 1.0.0, a batch is used once each time that it is read."""
         if count != 1:
             raise ConfError(f"iterations({count}): a batch gives one step; train for more epochs instead")
         return self
 
     # -- the updater ---------------------------------------------------------------------------------------------------
     def updater(self, updater: str | Updater) -> Self:
-        """Name of ``UPDATERS``, or an updater."""
+        """Set the updater: a name of ``UPDATERS``, or an updater."""
         self._updater = updater
         return self
 
     def learning_rate(self, value: float) -> Self:
-        """Base learning rate, of whichever updater is chosen."""
+        """Base learning rate of the chosen updater."""
         return self._set_updater(learning_rate=float(value))
 
     def schedule(self, schedule: Schedule) -> Self:
-        """How the learning rate changes with the iteration."""
+        """Schedule of the learning rate over iterations."""
         return self._set_updater(schedule=schedule)
 
     def momentum(self, value: float) -> Self:
-        """Momentum; chooses Nesterovs unless an updater is named."""
+        """Momentum; selects Nesterovs unless an updater is named."""
         return self._set_updater(momentum=float(value))
 
     def momentum_after(self, values: Mapping[int, float]) -> Self:
@@ -219,7 +219,7 @@ class NeuralNetConfigurationBuilder(Fluent):
         return self._set_updater(momentum_after=dict(values))
 
     def use_ada_grad(self, is_used: bool) -> Self:
-        """2014's way to choose AdaGrad (or plain SGD)."""
+        """The way to choose AdaGrad (or plain SGD) in 2014."""
         return self.updater("adagrad" if is_used else "sgd")
 
     def rho(self, value: float) -> Self:
@@ -231,7 +231,7 @@ class NeuralNetConfigurationBuilder(Fluent):
         return self._set_updater(decay=float(value))
 
     def epsilon(self, value: float) -> Self:
-        """What keeps the adaptive updaters from dividing by zero."""
+        """Constant that keeps the adaptive updaters from dividing by zero."""
         return self._set_updater(epsilon=float(value))
 
     def adam_mean_decay(self, value: float) -> Self:
@@ -244,38 +244,38 @@ class NeuralNetConfigurationBuilder(Fluent):
 
     # -- 2014: sizes, layer kinds and their settings, before list(n), list() or graph_builder() ------------------------
     def layer(self, layer: Layer) -> Self:
-        """Hidden layers of ``list(n)`` are made like this one; default an RBM with ``pretrain``, else dense."""
+        """Template for the hidden layers of ``list(n)``; default an RBM with ``pretrain``, else dense."""
         self._layer = layer
         return self
 
     def n_in(self, size: int) -> Self:
-        """Features of an example."""
+        """Number of features of an example."""
         self._sizes = (size, self._sizes[1])
         return self
 
     def n_out(self, size: int) -> Self:
-        """Outputs of the network."""
+        """Number of outputs of the network."""
         self._sizes = (self._sizes[0], size)
         return self
 
     def k(self, steps: int) -> Self:
-        """Steps of contrastive divergence of RBM layers that leave ``k`` at its default."""
+        """Steps of contrastive divergence, for RBM layers with the default ``k``."""
         return self._set_layer(k=steps)
 
     def visible_unit(self, unit: str) -> Self:
-        """Visible units of RBM layers that leave ``visible_unit`` at its default."""
+        """Kind of visible units, for RBM layers with the default ``visible_unit``."""
         return self._set_layer(visible_unit=unit)
 
     def hidden_unit(self, unit: str) -> Self:
-        """Hidden units of RBM layers that leave ``hidden_unit`` at its default."""
+        """Kind of hidden units, for RBM layers with the default ``hidden_unit``."""
         return self._set_layer(hidden_unit=unit)
 
     def corruption_level(self, level: float) -> Self:
-        """Share of inputs that autoencoder layers blank out which leave ``corruption_level`` at its default."""
+        """Share of inputs set to 0, for autoencoder layers with the default ``corruption_level``."""
         return self._set_layer(corruption_level=float(level))
 
     def sparsity(self, value: float) -> Self:
-        """Sparsity of the pretrained layers that leave ``sparsity`` at its default."""
+        """Sparsity, for pretrained layers with the default ``sparsity``."""
         return self._set_layer(sparsity=float(value))
 
     # -- results -------------------------------------------------------------------------------------------------------
@@ -283,8 +283,8 @@ class NeuralNetConfigurationBuilder(Fluent):
         """Return the configuration of a network whose layers are given elsewhere.
 
         Raises:
-            ConfError: a value out of range, an unknown name, a setting that the updater does not have, or one of
-                layers: ``list`` and ``graph_builder`` have these.
+            ConfError: a value out of range, an unknown name, a setting that the updater does not have, or a setting of
+                layers, which only ``list`` and ``graph_builder`` accept.
         """
         if of_layers := self._of_layers():
             raise ConfError(
@@ -300,14 +300,15 @@ class NeuralNetConfigurationBuilder(Fluent):
         return self._conf_class(**fields, updater=self._build_updater())
 
     def list(self, *layers: Layer | Sequence[Layer] | int) -> ListBuilder:
-        """Go on with the layers: ``list()``, ``list(layer, layer, ...)``, or 2014's ``list(n)`` for n layers."""
+        """Return the builder of layers: ``list()``, ``list(layer, layer, ...)``, or ``list(n)`` (2014) for n layers."""
         return ListBuilder(self, layers)
 
     def graph_builder(self) -> GraphBuilder:
-        """Go on with a graph of layers and vertices.
+        """Return the builder of a graph of layers and vertices.
 
         Raises:
-            ConfError: as ``build``; or ``n_in``, ``n_out`` or ``layer``, which a graph has for each of its layers.
+            ConfError: as ``build``; or ``n_in``, ``n_out`` or ``layer`` is set, which a graph has for each of its
+                layers.
         """
         if of_stacks := [call for call in self._of_layers() if call.partition("(")[0] in ("n_in", "n_out", "layer")]:
             raise ConfError(
@@ -317,10 +318,10 @@ class NeuralNetConfigurationBuilder(Fluent):
         return self._graph_builder_class(self._conf(), self)
 
     def settled(self, layers: Sequence[Layer]) -> Sequence[Layer]:
-        """Return a network's layers with the settings of layers that were given here, where they leave them open.
+        """Return a network's layers with the layer settings of this builder filled in where the layers leave them open.
 
         Raises:
-            ConfError: a setting reaches none of them.
+            ConfError: a setting applies to none of the layers.
         """
         for name, value in self._layer_fields.items():
             if not any(name in layer.__struct_fields__ for layer in layers):
@@ -344,7 +345,7 @@ class NeuralNetConfigurationBuilder(Fluent):
         return [_inheriting(layer, self._layer_fields) for layer in layers]
 
     def _of_layers(self) -> tuple[str, ...]:
-        """Return what was said of layers, as it was called."""
+        """Return the layer settings that were made, by the names of the methods."""
         said = {"n_in": self._sizes[0], "n_out": self._sizes[1], "layer": self._layer, **self._layer_fields}
         return tuple(f"{name}({value!r})" for name, value in said.items() if value or name in self._layer_fields)
 
@@ -392,10 +393,10 @@ class ListBuilder(Truncating, Fluent):
         self._fields: dict[str, Any] = {}
 
     def layer(self, index: int | Layer, layer: Layer | None = None) -> Self:
-        """Put ``layer`` at ``index``, counted from 0 at the input; a layer alone goes behind those that are there.
+        """Put ``layer`` at ``index`` (from 0, at the input); without an index it is appended.
 
         Raises:
-            ConfError: there is no index, or no layer.
+            ConfError: the index or the layer is invalid or missing.
         """
         place, given = (index, layer) if layer is not None else (max(self._layers, default=-1) + 1, index)
         if not isinstance(place, int) or isinstance(given, int) or not isinstance(given, FeedForwardLayer):
@@ -404,7 +405,7 @@ class ListBuilder(Truncating, Fluent):
         return self
 
     def pretrain(self, is_pretrained: bool) -> Self:
-        """Whether ``fit`` pretrains the layers that can be."""
+        """Whether ``fit`` pretrains the layers that support it."""
         self._fields["pretrain"] = is_pretrained
         return self
 
@@ -414,7 +415,7 @@ class ListBuilder(Truncating, Fluent):
         return self
 
     def set_input_type(self, input_type: AnyInputType) -> Self:
-        """Say what the data is: sizes and preprocessors follow. Legacy: also ``ConvolutionLayerSetup``."""
+        """Set the type of the data: sizes and preprocessors are inferred. Legacy: also ``ConvolutionLayerSetup``."""
         self._fields["input_type"] = input_type
         return self
 
@@ -424,7 +425,7 @@ class ListBuilder(Truncating, Fluent):
         return self
 
     def hidden_layer_sizes(self, *sizes: int) -> Self:
-        """2014: units of the hidden layers, from the input up; an output layer follows them."""
+        """Units of the hidden layers, from the input up, as in 2014; an output layer follows them."""
         self._hidden = sizes
         return self
 
@@ -462,7 +463,7 @@ class ListBuilder(Truncating, Fluent):
         return self._with_ends([self._layers[index] for index in sorted(self._layers)])
 
     def _with_ends(self, layers: list[Layer]) -> list[Layer]:
-        """Return the layers with ``n_in`` of the first and ``n_out`` of the last, which may say the same themselves."""
+        """Return the layers with the builder's ``n_in`` and ``n_out`` set; raises ``ShapeError`` on a conflict."""
         for place, field, size in ((0, "n_in", self._base._sizes[0]), (-1, "n_out", self._base._sizes[1])):
             if not size or not layers:
                 continue
@@ -476,7 +477,7 @@ class ListBuilder(Truncating, Fluent):
         return layers
 
     def _sized(self) -> list[Layer]:
-        """Return 2014's stack: hidden layers of the given sizes, then an output layer; explicit layers win."""
+        """Return the stack of 2014: hidden layers of the given sizes, then an output layer; given layers win."""
         n_in, n_out = self._base._sizes
         sizes = (n_in, *self._hidden, n_out)
         if self._count and self._count != len(sizes) - 1:
@@ -499,7 +500,7 @@ class ListBuilder(Truncating, Fluent):
 
 
 def check_truncation(conf: MultiLayerConfiguration | ComputationGraphConfiguration, given: Mapping[str, Any]) -> None:
-    """Raise ``ConfError`` if a builder was given lengths of truncated BPTT for a network that does not truncate."""
+    """Raise ``ConfError`` if a builder has lengths of truncated BPTT but the network does not truncate."""
     lengths = [name for name in ("tbptt_fwd_length", "tbptt_back_length") if name in given]
     if lengths and conf.backprop_type != "truncated_bptt":
         said = ", ".join(f"{name} {given[name]}" for name in lengths)
@@ -514,7 +515,7 @@ def _kinds(layers: Sequence[Layer]) -> str:
 
 
 def _inheriting(layer: Layer, fields: Mapping[str, Any]) -> Layer:
-    """Return a layer with those of the fields that it has, and leaves at their defaults."""
+    """Return a layer with those of ``fields`` set that it has and leaves at their defaults."""
     known = {field.name: field.default for field in msgspec.structs.fields(layer)}
     open_ = {name: value for name, value in fields.items() if name in known and getattr(layer, name) == known[name]}
     return msgspec.structs.replace(layer, **open_)

@@ -1,7 +1,7 @@
-"""The topological order of a graph's vertices, which is also that of their parameters in the flat vector.
+"""The topological order of a graph's vertices, which is also the order of their parameters in the flat vector.
 
-Kahn's algorithm as Deeplearning4j runs it (``ComputationGraph.topologicalSortOrder``), with the order in which Java
-goes through a ``HashSet<Integer>``: model files interchange only if every vertex comes at the same place.
+Kahn's algorithm as in Deeplearning4j (``ComputationGraph.topologicalSortOrder``), with the iteration order of a Java
+``HashSet<Integer>``: model files interchange only if every vertex has the same place.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ __all__ = ["topological_order"]
 
 
 def topological_order(network_inputs: Sequence[str], vertices: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Return network inputs and vertices, each behind all of its inputs.
+    """Return network inputs and vertices, each after all of its inputs.
 
     Args:
         network_inputs: their names.
         vertices: the inputs of every vertex, in the order in which the vertices were added.
 
     Raises:
-        ConfError: vertices that need each other; the message shows the circle.
+        ConfError: the vertices contain a cycle; the message shows it.
     """
     names = [*network_inputs, *vertices]
     place = {name: index for index, name in enumerate(names)}
@@ -46,12 +46,12 @@ def topological_order(network_inputs: Sequence[str], vertices: Mapping[str, Sequ
 
 
 def _as_java_map(size: int) -> Sequence[int]:
-    """Return 0 to ``size - 1`` as Java goes through a HashMap with these keys: ascending, since all fit its table."""
+    """Return 0 to ``size - 1`` in the order of a Java HashMap with these keys: ascending, as all fit its table."""
     return range(size)
 
 
 def _as_java_set(values: Sequence[int]) -> list[int]:
-    """Return small whole numbers, added in this order, as Java goes through a HashSet of them: by bucket."""
+    """Return small integers, added in this order, in the iteration order of a Java HashSet: by bucket."""
     buckets = 16
     while len(values) > buckets * 3 // 4:
         buckets *= 2
@@ -59,7 +59,7 @@ def _as_java_set(values: Sequence[int]) -> list[int]:
 
 
 def _circle(vertices: Mapping[str, Sequence[str]], done: set[str]) -> str:
-    """Return one circle among the vertices that are not ``done``, as ``a -> b -> a``."""
+    """Return one cycle among the vertices that are not ``done``, as ``a -> b -> a``."""
     left = {name: [source for source in sources if source not in done] for name, sources in vertices.items()}
     name = next(name for name, sources in left.items() if name not in done and sources)
     path: list[str] = []

@@ -1,4 +1,4 @@
-"""Resolves a graph into nodes: in order, with all sizes, types and preprocessors filled in."""
+"""Resolves a graph into nodes: in topological order, with all sizes, types and preprocessors filled in."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["GraphNode", "Node", "nodes", "vertex_title"]
 class GraphNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A vertex of a graph's configuration: a layer or a vertex without parameters, and the names of its inputs.
 
-    ``pre_processor`` stands before a layer; the one that follows from the types need not be named.
+    ``pre_processor`` is applied before a layer; a preprocessor that the types imply need not be named.
     """
 
     name: str
@@ -36,7 +36,7 @@ class GraphNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class Node:
     """A resolved vertex: ``inputs`` are the indices of its input nodes, ``kind`` is the type of its output.
 
-    It is a layer (``stage``, number ``layer`` among the layers), a vertex, or a network input (neither).
+    It is a layer (with ``stage``, and its number ``layer`` among the layers), a vertex, or a network input (neither).
     """
 
     name: str
@@ -70,11 +70,11 @@ def nodes(
     Args:
         order: names of network inputs and vertices, topologically.
         given: the vertices by name.
-        input_types: of the network inputs, as far as they are given.
+        input_types: types of the network inputs that have one.
         conf: the ``NeuralNetConfiguration`` that layers inherit from.
 
     Raises:
-        ShapeError: a size is open, or does not fit what comes before; both are named.
+        ShapeError: a size is open, or does not fit the node before; both are named.
         ConfError: as ``resolve_layer``.
     """
     place = {name: index for index, name in enumerate(order)}
@@ -97,7 +97,7 @@ def nodes(
 
 
 def _input_type(name: str, given: Mapping[str, GraphNode], known: Mapping[str, AnyInputType]) -> AnyInputType:
-    """Return the type of a network input: the given one, or the one that its layers need."""
+    """Return the type of a network input: the given one, or the one inferred from the layers that read it."""
     if name in known:
         return known[name]
     for node in given.values():

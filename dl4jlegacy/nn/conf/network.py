@@ -1,8 +1,8 @@
 """Configurations of networks as frozen values: ``MultiLayerConfiguration`` and ``ComputationGraphConfiguration``.
 
-``NeuralNetConfiguration`` holds for all layers; a layer's own field wins over it. ``resolved()`` fills in what a layer
-leaves open and checks that the sizes fit. All of them travel as canonical JSON or YAML. Field names and defaults are
-DL4J's in Python case (``org.deeplearning4j.nn.conf``); the updater carries its learning rate, as in 1.0.0.
+``NeuralNetConfiguration`` applies to all layers; a layer's own field takes precedence. ``resolved()`` fills in open
+fields of layers and checks that the sizes fit. All of them have canonical JSON and YAML forms. Field names and defaults
+are DL4J's in Python case (``org.deeplearning4j.nn.conf``); the updater has the learning rate, as in 1.0.0.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _BACKPROP_TYPES = ("standard", "truncated_bptt")
 
 
 def check_fields(title: str, conf: NeuralNetConfiguration | Layer) -> None:
-    """Check the fields that networks and layers share; None (inherit) passes."""
+    """Check the fields that networks and layers share; None (inherit) is valid."""
     for field, table in _TABLES.items():
         name = getattr(conf, field)
         if name is not None and name not in table:
@@ -93,7 +93,7 @@ class ConfText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Return the configuration in ``text``.
 
         Raises:
-            ConfError: no JSON, an unknown field (the message names the nearest), a wrong type, a value out of range.
+            ConfError: not JSON, an unknown field (the message names the nearest), a wrong type, a value out of range.
         """
         return decode_json(text, cls)
 
@@ -108,18 +108,18 @@ class ConfText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class NeuralNetConfiguration(ConfText):
-    """Settings of the whole network, and defaults for the fields that its layers leave open.
+    """Settings of the whole network, and defaults for the open fields of its layers.
 
     Attributes:
         seed: of weights, drop-out, sampling; a signed 64-bit number.
-        activation, weight_init, dist, bias_init: names of ``ACTIVATIONS`` and ``WEIGHT_INITS``; ``dist`` is drawn from
-            where the weight init is "distribution".
+        activation, weight_init, dist, bias_init: names of ``ACTIVATIONS`` and ``WEIGHT_INITS``; ``dist`` is the
+            distribution for the weight init "distribution".
         updater: with its learning rate and schedule.
         l1, l2: penalties on weights, ``l1 |w| + l2 / 2 w^2`` in the score; ``l1_bias``, ``l2_bias`` those on biases.
-        drop_out: probability with which an input of a layer is *retained* while training; 0 switches drop-out off.
+        drop_out: probability that an input of a layer is *retained* in training; 0 switches drop-out off.
         gradient_normalization, gradient_normalization_threshold: see ``GRADIENT_NORMALIZATIONS``.
         mini_batch: divide the gradient by the number of examples.
-        minimize: go down the score; up if False.
+        minimize: minimize the score; maximize it if False.
         dtype: "float32", or "float64" for gradient checks.
     """
 
@@ -164,14 +164,15 @@ def _check_truncation(conf: MultiLayerConfiguration | ComputationGraphConfigurat
 
 
 class MultiLayerConfiguration(ConfText):
-    """A stack of layers: ``conf`` for all, ``layers`` from input to output.
+    """A stack of layers: ``conf`` applies to all, ``layers`` go from input to output.
 
     ``pretrain``: ``fit`` first trains each pretrainable layer by itself; ``backprop``: ``fit`` then trains all of them.
-    Construction refuses what can never work; sizes that are still open (0) may be filled by ``with_sizes``.
+    The constructor raises for configurations that can never work; sizes that are still open (0) may be filled in by
+    ``with_sizes``.
 
-    ``input_type`` says what the data is and lets sizes and preprocessors follow; without it the first layer's ``n_in``
-    must. ``input_pre_processors`` names, by index of the layer behind it, a preprocessor that cannot follow. With
-    "truncated_bptt" sequences are learned ``tbptt_fwd_length`` time steps at a time.
+    ``input_type`` describes the data, from which sizes and preprocessors are inferred; without it the first layer needs
+    ``n_in``. ``input_pre_processors`` maps a layer's index to the preprocessor before it, where it cannot be inferred.
+    With "truncated_bptt" each update uses ``tbptt_fwd_length`` time steps of a sequence.
     """
 
     positional = ("layers", "conf")
@@ -210,11 +211,11 @@ class MultiLayerConfiguration(ConfText):
 
     @staticmethod
     def builder() -> NeuralNetConfigurationBuilder:
-        """Return the builder of ``NeuralNetConfiguration``; its ``list()`` leads to this class."""
+        """Return the builder of ``NeuralNetConfiguration``; its ``list()`` returns the builder of this class."""
         return NeuralNetConfiguration.builder()
 
     def with_sizes(self, n_in: int, n_out: int) -> Self:
-        """Return a copy for data with ``n_in`` features and ``n_out`` labels, filling in sizes that are open.
+        """Return a copy for data with ``n_in`` features and ``n_out`` labels, with open sizes filled in.
 
         Raises:
             ShapeError: the configuration has other sizes; the message names both.
@@ -222,7 +223,7 @@ class MultiLayerConfiguration(ConfText):
         changed = list(self.layers)
         ends = [(len(changed) - 1, "n_out", changed[-1].outputs_of(n_out), "label columns")]
         if changed[-1].n_out and not self.backprop:
-            ends = []  # what only pretrains looks at no label
+            ends = []  # a network that only pretrains uses no labels
         known = self.input_type or infer_input_type(changed[0], self.input_pre_processors.get(0))
         if known is None and changed[0].consumes[0] == "feed_forward":
             changed[0] = msgspec.structs.replace(changed[0], n_in=n_in)
@@ -248,13 +249,13 @@ class MultiLayerConfiguration(ConfText):
         """Return the layers with everything filled in, each with the preprocessor before it and its input type.
 
         Raises:
-            ShapeError: a size is open or does not fit what comes in.
+            ShapeError: a size is open or does not fit the input.
             ConfError: weight init "distribution" without a distribution.
         """
         return stages(self.layers, self.conf, self.input_type, self.input_pre_processors)
 
     def resolved(self) -> tuple[Layer, ...]:
-        """Return the layers with everything filled in: what they inherit, and sizes; raises like ``stages``."""
+        """Return the layers with inherited fields and sizes filled in; raises like ``stages``."""
         return tuple(stage.layer for stage in self.stages())
 
     def validate(self) -> None:
@@ -279,11 +280,12 @@ class MultiLayerConfiguration(ConfText):
 class ComputationGraphConfiguration(ConfText):
     """A graph of layers and vertices between ``network_inputs`` and ``network_outputs``.
 
-    ``input_types`` says what every network input holds, in their order; empty: the layers that read them say so with
-    their ``n_in``. ``conf`` holds for all layers. Construction refuses what can never work.
+    ``input_types`` are the types of the network inputs, in their order; if empty, they are inferred from the ``n_in``
+    of the layers that read the inputs. ``conf`` applies to all layers. The constructor raises for configurations that
+    can never work.
 
-    ``GraphBuilder`` writes it as DL4J does. The vertices stand in a list, not in a map: their order decides which of
-    several that could come next does, and with it where parameters lie in the flat vector.
+    ``GraphBuilder`` is DL4J's way to write it. The vertices are a list, not a map: their order breaks ties in the
+    topological order, and so decides the place of parameters in the flat vector.
     Legacy: ``org.deeplearning4j.nn.conf.ComputationGraphConfiguration``.
     """
 
@@ -330,7 +332,7 @@ class ComputationGraphConfiguration(ConfText):
                     raise ConfError(f"vertex {title} has unknown input {source!r}{nearest(source, names)}")
 
     def _check_ends(self) -> None:
-        """Nothing may lead nowhere, and nothing may follow a loss."""
+        """Raise ``ConfError`` if a node is unused, or if something follows an output layer."""
         read = {source for node in self.vertices for source in (*node.inputs, _referenced_input(node))}
         by_name = {node.name: node for node in self.vertices}
         for name in (*self.network_inputs, *by_name):
@@ -347,14 +349,14 @@ class ComputationGraphConfiguration(ConfText):
                     )
 
     def order(self) -> tuple[str, ...]:
-        """Return network inputs and vertices in the order in which they compute; raises ``ConfError`` for a circle."""
+        """Return network inputs and vertices in topological order; raises ``ConfError`` for a cycle."""
         return topological_order(self.network_inputs, {node.name: node.inputs for node in self.vertices})
 
     def nodes(self) -> tuple[Node, ...]:
-        """Return everything in order, with sizes, types and preprocessors filled in.
+        """Return all nodes in order, with sizes, types and preprocessors filled in.
 
         Raises:
-            ShapeError: a size is open or does not fit what comes before; both are named.
+            ShapeError: a size is open or does not fit the node before; both are named.
             ConfError: weight init "distribution" without a distribution.
         """
         types = dict(zip(self.network_inputs, self.input_types, strict=False))
@@ -379,16 +381,16 @@ class ComputationGraphConfiguration(ConfText):
 
     @property
     def pretrain(self) -> bool:
-        """Graphs do not pretrain."""
+        """False: graphs do not pretrain."""
         return False
 
     @property
     def backprop(self) -> bool:
-        """Graphs train by backpropagation."""
+        """True: graphs train by backpropagation."""
         return True
 
     def with_sizes(self, n_in: int, n_out: int) -> ComputationGraphConfiguration:
-        """Return a copy for data with ``n_in`` features and ``n_out`` labels, for graphs with one of each.
+        """Return a copy for data with ``n_in`` features and ``n_out`` labels, for graphs with one input and one output.
 
         Raises:
             ShapeError: the configuration has other sizes; the message names both.
@@ -481,7 +483,7 @@ class GraphBuilder(Truncating, Fluent):
         return self
 
     def set_input_types(self, *types: AnyInputType) -> Self:
-        """Say what every network input holds: sizes and preprocessors follow."""
+        """Set the type of every network input: sizes and preprocessors are inferred."""
         self._fields["input_types"] = types
         return self
 
@@ -503,7 +505,7 @@ class GraphBuilder(Truncating, Fluent):
         return self
 
     def remove_vertex(self, name: str) -> Self:
-        """Take a vertex out again."""
+        """Remove a vertex."""
         kept = [node for node in self._nodes if node.name != name]
         if len(kept) == len(self._nodes):
             raise ConfError(f"there is no vertex {name!r} to remove{nearest(name, [n.name for n in self._nodes])}")

@@ -1,7 +1,7 @@
 """Resolves a stack of layers into stages: each layer with all sizes filled in, and the preprocessor before it.
 
-A layer's open fields are inherited from the network-wide configuration, its sizes follow from the input type. Legacy:
-``MultiLayerConfiguration.Builder.setInputType``, and before 0.5 ``ConvolutionLayerSetup``.
+A layer's open fields are inherited from the network-wide configuration; its sizes are inferred from the input type.
+Legacy: ``MultiLayerConfiguration.Builder.setInputType``, and before 0.5 ``ConvolutionLayerSetup``.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ INHERITED = (
     "gradient_normalization",
     "gradient_normalization_threshold",
 )
-"""Fields that a layer takes from ``NeuralNetConfiguration`` where its own is None."""
+"""Fields that a layer inherits from ``NeuralNetConfiguration`` if its own is None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A resolved layer with the preprocessor before it, and the types of what enters and leaves the two."""
+    """A resolved layer with the preprocessor before it, and the input and output types of the pair."""
 
     layer: Layer
     pre_processor: InputPreProcessor | None
@@ -55,7 +55,7 @@ class Stage:
     output_type: AnyInputType
 
     def preprocess(self, x: Array, step: Step) -> tuple[Array, Step, Any]:
-        """Return ``x`` and ``step`` behind the preprocessor, and its backward pass (None without a preprocessor)."""
+        """Return the output of the preprocessor, its ``Step``, and its backward pass (None without a preprocessor)."""
         pre = self.pre_processor
         if pre is None:
             return x, step, None
@@ -63,7 +63,7 @@ class Stage:
         return y, step.at(step.layer, rows=pre.rows(x, step), mask=pre.forward_mask(step.mask, step)), back
 
     def is_pooled_by(self, behind: Stage, kernels: Kernels) -> bool:
-        """Return whether this stage and the one behind it can run as one; see ``ConvolutionLayer.forward_pooled``."""
+        """Return whether this stage and the next one can run as one; see ``ConvolutionLayer.forward_pooled``."""
         return (
             behind.pre_processor is None and host_kernels(kernels) is not None and is_pooled(self.layer, behind.layer)
         )
@@ -73,7 +73,7 @@ class Stage:
     ) -> tuple[Array, Step, Backward]:  # fmt: skip
         """Return the output, the ``Step`` behind the layer (rows, mask), and the backward pass.
 
-        They are those of this stage and ``behind``, if that is given, which ``is_pooled_by`` must allow.
+        If the next stage ``behind`` is given, the results are those of both stages; ``is_pooled_by`` must allow this.
         """
         x, step, back = self.preprocess(x, step)
         layer = self.layer
@@ -83,7 +83,7 @@ class Stage:
             else:
                 assert isinstance(layer, ConvolutionLayer) and isinstance(behind.layer, SubsamplingLayer)
                 y, backward = layer.forward_pooled(behind.layer, params, x, step)
-        except ShapeError as exc:  # a length that only the batch tells
+        except ShapeError as exc:  # the length is known only from the batch
             raise ShapeError(f"layer {step.layer} ({layer.title()}): {exc}") from exc
         if step.mask is not None:
             step = step.at(step.layer, mask=layer.forward_mask(step.mask, step))
@@ -99,7 +99,7 @@ class Stage:
 
 
 def infer_input_type(layer: Layer, pre_processor: InputPreProcessor | None) -> AnyInputType | None:
-    """Return the type of a network's input if it follows from its first layer, else None."""
+    """Return the type of a network's input if it can be inferred from its first layer, else None."""
     if pre_processor is not None and not pre_processor.keeps_type:
         return pre_processor.natural_input()
     size = layer.input_size()
@@ -109,7 +109,7 @@ def infer_input_type(layer: Layer, pre_processor: InputPreProcessor | None) -> A
 
 
 def resolve_layer(layer: Layer, given: AnyInputType, conf: Any, title: str) -> Layer:
-    """Return a layer with its sizes, and with what it inherits from ``conf``, a ``NeuralNetConfiguration``.
+    """Return a layer with its sizes and its inherited fields from ``conf``, a ``NeuralNetConfiguration``.
 
     Raises:
         ShapeError: a size is open or does not fit; ``title`` begins the message.
@@ -165,6 +165,6 @@ def _inherited(layer: Layer, conf: Any) -> dict[str, Any]:
     names = [name for name in INHERITED if name not in layer.unused and getattr(layer, name) is None]
     open_fields = {name: getattr(conf, name) for name in names}
     if isinstance(layer, BaseOutputLayer) and "activation" in open_fields:
-        # Legacy: 0.9.1's output layers inherit, say, "relu", which no cross-entropy can take; 1.0.0 uses softmax.
+        # Legacy: 0.9.1's output layers inherit e.g. "relu", which no cross-entropy accepts; 1.0.0 uses softmax.
         open_fields["activation"] = LOSSES[layer.loss].natural or open_fields["activation"]
     return open_fields

@@ -1,7 +1,7 @@
 """Configurations as JSON or YAML text; errors name the place, the problem and the nearest known name.
 
-msgspec checks the types; this module turns its complaints into ``ConfError`` and looks up, in the types themselves, the
-fields and kinds that would have been allowed at that place.
+msgspec checks the types; this module turns its errors into ``ConfError``, and looks up the allowed fields and kinds of
+the place in the types.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def encode_json(conf: msgspec.Struct) -> str:
 
 
 def encode_yaml(conf: msgspec.Struct) -> str:
-    """Return YAML with sorted keys, in which YAML 1.1 and 1.2 read the same."""
+    """Return YAML with sorted keys, which YAML 1.1 and 1.2 parsers read alike."""
     return write_yaml(_plain(conf))
 
 
 def _plain(conf: msgspec.Struct) -> Any:
-    """Return dicts and lists; integer keys (schedules) as strings, which msgspec cannot sort otherwise."""
+    """Return dicts and lists; integer keys (of schedules) become strings, since msgspec cannot sort them otherwise."""
     return msgspec.to_builtins(conf, str_keys=True)
 
 
@@ -48,7 +48,7 @@ def decode_json(text: str | bytes, kind: type[T]) -> T:
     """Return the ``kind`` that the JSON ``text`` describes.
 
     Raises:
-        ConfError: no JSON, an unknown field, a wrong type, a value out of range.
+        ConfError: not JSON, an unknown field, a wrong type, a value out of range.
     """
     return _decode(text, kind, "JSON", _json, strict=True)
 
@@ -59,7 +59,7 @@ def decode_yaml(text: str | bytes, kind: type[T]) -> T:
 
 
 def top_level_keys(text: str) -> frozenset[str]:
-    """Return the keys at the top of a text of JSON or YAML, none if it is neither or no map."""
+    """Return the top-level keys of a JSON or YAML text; empty if it is neither, or not a map."""
     try:
         raw = load_yaml(text)  # JSON is YAML
     except YAMLError:
@@ -80,7 +80,7 @@ def _decode(text: str | bytes, kind: type[T], language: str, parse: Callable[[An
         raise ConfError(f"{kind.__name__}: this is no {language}: {_first_line(exc)}") from exc
     try:
         conf = msgspec.convert(raw, decodable(kind), strict=strict, str_keys=True)
-        msgspec.json.encode(conf)  # text that came as "\\ud800" could be written nowhere
+        msgspec.json.encode(conf)  # a text that came as "\\ud800" could not be written anywhere
     except msgspec.ValidationError as exc:
         raise ConfError(f"{kind.__name__}: {_explain(str(exc), raw, kind)}") from exc
     except UnicodeEncodeError as exc:
@@ -117,7 +117,7 @@ def _fields(structs: list[inspect.StructType]) -> list[str]:
 
 
 def _paths(kind: Any) -> dict[str, str]:
-    """Return the fields of a type and of all below it, by name, each with its shortest path."""
+    """Return all fields of a type and of its nested types by name, each with its shortest path."""
     paths = dict[str, str]()
     waiting, seen = deque([(inspect.type_info(kind), "$")]), set[type]()
     while waiting:
@@ -138,7 +138,7 @@ def _paths(kind: Any) -> dict[str, str]:
 
 
 def _walk(raw: Any, kind: Any, path: str) -> list[inspect.StructType]:
-    """Return the struct types allowed at ``path``; where the data's tag decides, only that one."""
+    """Return the struct types allowed at ``path``; if the data has a tag, only the tagged type."""
     allowed = _structs(inspect.type_info(kind), raw)
     here: Any = inspect.type_info(kind)
     for segment in _SEGMENT.finditer(path):

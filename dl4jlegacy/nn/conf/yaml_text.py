@@ -1,7 +1,7 @@
-"""YAML as people write it: version 1.2, read within bounds, and written so that 1.1 reads the same.
+"""Reads YAML 1.2 within bounds, and writes YAML that 1.1 parsers read alike.
 
-PyYAML reads 1.1, where ``1e-3`` is a text, ``012`` is ten and ``no`` is false. Here plain scalars are what the core
-schema of 1.2 says, keys are the texts that stand there, and what only 1.1 took for a boolean is refused.
+PyYAML implements 1.1, in which ``1e-3`` is a string, ``012`` is ten and ``no`` is false. Here plain scalars follow the
+core schema of 1.2, keys are strings as written, and words that only 1.1 reads as booleans are an error.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _CORE = (
     ),
     ("merge", re.compile("<<"), ("<",)),
 )
-"""The core schema of YAML 1.2.2 (10.3.2), and merges: tag, plain scalars, first characters."""
+"""The core schema of YAML 1.2.2 (10.3.2), and merges: tag, pattern of plain scalars, first characters."""
 _OLD_BOOLEAN = re.compile("(?:yes|no|on|off)", re.IGNORECASE)
 
 
 def load_yaml(text: str | bytes) -> Any:
-    """Parse YAML; raises ``YAMLError``, also for brackets that are nested so deep that parsing them takes minutes.
+    """Parse YAML; raises ``YAMLError``, also for brackets nested so deep that parsing would take minutes.
 
-    What holds itself (``a: &a [*a]``), what aliases and merges make many times larger than the text, and a date that
-    there is not are such errors, too.
+    A value that contains itself (``a: &a [*a]``), aliases and merges that expand to many times the size of the text,
+    and an invalid date are errors, too.
     """
     depth = 0
     for bracket in _BRACKET.findall(text if isinstance(text, str) else text.decode(errors="replace")):
@@ -61,7 +61,7 @@ def load_yaml(text: str | bytes) -> Any:
 
 
 class _BoundedLoader(yaml.SafeLoader):
-    """PyYAML's safe loader with the core schema of 1.2; ``<<`` copies no more entries than the text has characters."""
+    """PyYAML's safe loader with the core schema of 1.2; ``<<`` copies at most one entry per character of the text."""
 
     yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}  # type: ignore[misc]  # filled below
 
@@ -71,7 +71,7 @@ class _BoundedLoader(yaml.SafeLoader):
         self._merging = set[int]()
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """See ``SafeConstructor``; counts before it copies, since each map of a chain copies all those before it."""
+        """See ``SafeConstructor``; counts before it copies, since each map in a chain copies all maps before it."""
         if id(node) in self._merging:
             raise ValueError("a map merges itself (<<)")
         self._merging.add(id(node))
@@ -85,17 +85,17 @@ class _BoundedLoader(yaml.SafeLoader):
             raise ValueError("its merges (<<) make it larger than its text; write out what they stand for")
         super().flatten_mapping(node)
         for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode):  # a key is the text that stands there
+            if isinstance(key, yaml.ScalarNode):  # a key is a string as written
                 key.tag, key.style = f"{_TAG}str", "'"
 
     def construct_int(self, node: yaml.ScalarNode) -> int:
-        """Return the integer of a scalar, with the bases of 1.2."""
+        """Return the integer value of a scalar, in the number bases of 1.2."""
         text = self.construct_scalar(node)
         base = {"0o": 8, "0x": 16}.get(text[:2])
         return int(text) if base is None else int(text[2:], base)
 
     def construct_str(self, node: yaml.ScalarNode) -> str:
-        """Return a text; raises ``ConstructorError`` for a plain one that 1.1 takes for a boolean."""
+        """Return the string of a scalar; raises ``ConstructorError`` for a plain one that 1.1 reads as a boolean."""
         text: str = self.construct_scalar(node)
         if node.style is None and _OLD_BOOLEAN.fullmatch(text):
             boolean = "true" if text.lower() in ("yes", "on") else "false"
@@ -107,7 +107,7 @@ class _BoundedLoader(yaml.SafeLoader):
 
 
 class _CarefulDumper(yaml.SafeDumper):
-    """PyYAML's safe dumper, for which texts are ambiguous if either version takes them for something else."""
+    """PyYAML's safe dumper, which quotes strings that either version would read as another type."""
 
 
 for _name, _pattern, _first in _CORE:
@@ -121,13 +121,13 @@ _BoundedLoader.add_constructor(f"{_TAG}str", _BoundedLoader.construct_str)
 
 
 def write_yaml(value: Any) -> str:
-    """Return YAML with sorted keys; texts that 1.1 or 1.2 would take for something else are in quotes."""
+    """Return YAML with sorted keys; strings that 1.1 or 1.2 would read as another type are quoted."""
     text: str = yaml.dump(value, Dumper=_CarefulDumper, sort_keys=True, allow_unicode=True)
     return text
 
 
 def check_bounds(tree: Any, text_length: int) -> None:
-    """Raise ``ValueError`` for a tree that is nested too deep, as what holds itself is, or has more than its text."""
+    """Raise ``ValueError`` for a tree that is nested too deep (as a cyclic one is), or larger than its text allows."""
     most, waiting, count = text_length + _MOST_NESTED, [(tree, 0)], 0
     while waiting:
         value, depth = waiting.pop()

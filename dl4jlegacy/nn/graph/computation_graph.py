@@ -1,6 +1,6 @@
-"""ComputationGraph: layers and vertices in any acyclic order, with several inputs and outputs.
+"""ComputationGraph: an acyclic graph of layers and vertices, with several inputs and outputs.
 
-Works like ``MultiLayerNetwork``: one flat parameter vector, ``fit_batch`` at a position of a run, nothing known of
+It works like ``MultiLayerNetwork``: one flat parameter vector, ``fit_batch`` at a position of a run, and independent of
 clusters. Legacy: ``org.deeplearning4j.nn.graph.ComputationGraph``.
 """
 
@@ -31,7 +31,7 @@ from dl4jlegacy.nn.network.flat_network import FlatNetwork, row_slices
 __all__ = ["ComputationGraph", "Several"]
 
 Several = Array | Sequence[Array]
-"""One array for each input or output; a single array where there is one."""
+"""One array for each input or output; with only one input or output, an array alone."""
 
 
 class ComputationGraph(FlatNetwork):
@@ -39,15 +39,14 @@ class ComputationGraph(FlatNetwork):
 
     Args:
         conf: inputs, layers, vertices, outputs.
-        kernels: they decide where the network lives: on the CPU (default: ``kernels.load()``), or with
-            ``load("cupy")`` on a GPU.
+        kernels: the device of the network: the CPU (default: ``kernels.load()``), or with ``load("cupy")`` a GPU.
 
     Attributes:
-        iteration: updates done by ``fit`` (a worker counts for itself and passes the number).
+        iteration: the number of updates by ``fit`` (a worker has its own count and passes the number).
         listeners: called after every update of ``fit``.
 
-    ``params`` and ``updater_state`` are live: writing into them changes the network. What is different on a GPU stands
-    in ``FlatNetwork``.
+    ``params`` and ``updater_state`` are not copies: writing into them changes the network. For differences on a GPU see
+    ``FlatNetwork``.
     """
 
     conf: ComputationGraphConfiguration
@@ -70,7 +69,7 @@ class ComputationGraph(FlatNetwork):
             self.reset_updater()
 
     def init(self) -> Self:
-        """Draw the initial parameters from ``conf``'s seed and reset the updater; the constructor has done so once."""
+        """Draw the initial parameters from ``conf``'s seed and reset the updater, as the constructor does."""
         self._gradient.fill(0)
         self._init_params()
         return self
@@ -87,7 +86,7 @@ class ComputationGraph(FlatNetwork):
 
     @property
     def n_in(self) -> int:
-        """Values of one example of the first input; for sequences, of one time step."""
+        """Number of values of one example of the first input; for sequences, of one time step."""
         return self.nodes[self._stack.inputs[0]].kind.columns
 
     @property
@@ -97,12 +96,12 @@ class ComputationGraph(FlatNetwork):
 
     @property
     def n_out(self) -> int:
-        """Values of the first output for one example; for sequences, for one time step."""
+        """Number of values of the first output for one example; for sequences, for one time step."""
         return self.nodes[self._stack.outputs[0]].kind.n_in
 
     @property
     def param_table(self) -> dict[str, Array]:
-        """Parameters by DL4J's names (``<vertex>_W``, ...), live."""
+        """Parameters by DL4J's names (``<vertex>_W``, ...), as views."""
         names = [node.name for node in self.nodes if node.stage is not None]
         pairs = zip(names, self._stack.params, strict=True)
         return {f"{vertex}_{name}": view for vertex, views in pairs for name, view in views.items()}
@@ -121,14 +120,14 @@ class ComputationGraph(FlatNetwork):
     ) -> Scalar:
         """Do one update from a batch, in place; return the score before it.
 
-        With truncated backpropagation it is one update a segment, and the sum of their scores.
+        With truncated backpropagation there is one update per segment, and the returned score is the sum over segments.
 
         Args:
             x: features for every input as in ``input_type``; may be read-only.
             labels: for every output, ``(examples, n_out)`` or ``(examples, n_out, time steps)``.
-            iteration: updates done before this one; schedules and bias corrections depend on it.
+            iteration: the number of updates before this one; schedules and bias corrections depend on it.
             stream: the random numbers of this position in the run (drop-out).
-            features_mask: ``(examples, time steps)``, or one such or None for every input.
+            features_mask: ``(examples, time steps)``, or one such mask or None for every input.
             labels_mask: likewise for every output.
 
         Raises:
@@ -163,10 +162,10 @@ class ComputationGraph(FlatNetwork):
     def gradient_and_score(
         self, x: Several, labels: Several, stream: Stream, features_mask: Any = None, labels_mask: Any = None
     ) -> tuple[Array, Scalar]:
-        """Return the loss gradient of a batch (live flat vector, without regularization) and the score (with it).
+        """Return the loss gradient of a batch, without regularization, and the score, with regularization.
 
-        The gradient is that of the mean over the examples, or of their sum without ``mini_batch``; several outputs'
-        losses are added. Raises like ``fit_batch``.
+        The gradient is the network's flat vector itself: the gradient of the mean over the examples, or of their sum
+        without ``mini_batch``; the losses of several outputs are added. Raises like ``fit_batch``.
         """
         batch = self._stack.prepare(self._dtype, _list(x), _list(labels), _masks(features_mask), _masks(labels_mask))
         return self._gradient, self._backpropagate(batch, stream, None)
@@ -175,7 +174,7 @@ class ComputationGraph(FlatNetwork):
         """Write the loss gradient of a batch; return the score."""
         back = 0 if memory is None else self.conf.tbptt_back_length
         step = self._step(stream, train=True, memory=memory).at(0, back_length=back)
-        with np.errstate(all="ignore"):  # what a warning could say, _check_score says with the layer
+        with np.errstate(all="ignore"):  # _check_score reports what a warning would, with the layer
             loss = self._stack.backpropagate(batch, step, scale=self._scale(batch.examples))
             score = self._add_penalty(loss / batch.examples)
         return self._check_score(score, self._activations(batch))
@@ -187,20 +186,20 @@ class ComputationGraph(FlatNetwork):
     # -- training ----------------------------------------------------------------------------------------------------
 
     def fit(self, data: Any, labels: Any = None, epochs: int | None = None, *, batch_size: int = 32) -> None:
-        """Train for so many epochs (1).
+        """Train for ``epochs`` epochs (default 1).
 
         ``fit(iterator, 5)``, ``fit(data_set, epochs=5)`` or ``fit(features, labels, epochs=5)``.
 
         Args:
-            data: batches, of an iterator, a list or a generator; a ``MultiDataSet``, or a ``DataSet`` where there is
-                one input and one output, which is one batch; or features: an array, or a list of one for each input.
+            data: batches from an iterator, a list or a generator; a ``MultiDataSet``, which is one batch (a ``DataSet``
+                if there is one input and one output); or features: an array, or a list with one array for each input.
             labels: of features, for every output as in ``MultiLayerNetwork.fit``.
-            epochs: passes over the data; the second argument where there are no labels.
+            epochs: passes over the data; without labels it is the second argument.
             batch_size: examples in a batch of features and labels, which are shuffled anew in every epoch.
 
         Raises:
-            DataError: features or labels that are no numbers, do not belong together, or are missing; or what is no
-                batch, or used up before the last epoch.
+            DataError: features or labels are not numbers, do not belong together, or are missing; an item is not a
+                batch; or the data ends before the last epoch.
             ShapeError: sizes that do not fit the graph.
         """
         labels, epochs = resolve_epochs(labels, epochs)
@@ -226,7 +225,7 @@ class ComputationGraph(FlatNetwork):
         """Return every output, in the order of ``network_outputs``, for the features of every input.
 
         Raises:
-            NotFiniteError: one is NaN or infinite; names row and vertex.
+            NotFiniteError: an output is NaN or infinite; names row and vertex.
         """
         x = tuple(self._features(x))
         with np.errstate(all="ignore"):
@@ -255,22 +254,22 @@ class ComputationGraph(FlatNetwork):
     def rnn_time_step(self, *x: Array) -> list[Array]:
         """Return every output for the next time steps of the same sequences; calls continue where the last one ended.
 
-        Inputs that are sequences are ``(examples, n)`` for one time step, and then so are the outputs, or
+        Inputs that are sequences have shape ``(examples, n)`` for one time step, and then the outputs have it too, or
         ``(examples, n, time steps)``. Raises ``ShapeError`` if the number of sequences changes.
         """
         steps, is_one = all_as_sequences(x, self.input_types)
         batch = self._stack.prepare(self._dtype, steps, None)
-        with np.errstate(all="ignore"):  # what a warning could say, _check_output says with the row
+        with np.errstate(all="ignore"):  # _check_output reports what a warning would, with the row
             found = self._stack.output(batch, self._step(memory=self._memory))
         self._check_output([y for y, _ in found])
         return [y[:, :, -1] if is_one and y.ndim == 3 else y for y, _ in found]
 
     def output(self, x: Several, features_mask: Any = None) -> Array:
-        """Return the first output, as a ``MultiLayerNetwork`` does its only one; ``outputs`` returns all."""
+        """Return the first output, for the interface of ``MultiLayerNetwork``; ``outputs`` returns all."""
         return self.outputs(*self._several(x), features_masks=_masks(features_mask))[0]
 
     def masked_output(self, x: Several, features_mask: Any = None) -> tuple[Array, Array | None]:
-        """Return what ``output`` does, and which of its time steps count, ``(examples, time steps)``; None: all."""
+        """Return the result of ``output``, and its mask ``(examples, time steps)``; None: all time steps count."""
         features = self._features(self._several(x))
         with np.errstate(all="ignore"):
             y, mask = self._outputs(features, _masks(features_mask))[0]
@@ -278,15 +277,15 @@ class ComputationGraph(FlatNetwork):
         return y, mask
 
     def feed_forward(self, *x: Array, features_masks: Sequence[Array | None] | None = None) -> dict[str, Array]:
-        """Return the activation of every network input, layer and vertex by name, as outside."""
+        """Return the activation of every network input, layer and vertex by name, in the layout outside."""
         return self._stack.activations(self._stack.prepare(self._dtype, x, None, features_masks), self._step())
 
     def batches(self, data: Data, epochs: int = 1) -> Iterator[MultiDataSet]:
-        """Yield the batches of so many epochs as ``MultiDataSet``s."""
+        """Yield the batches of ``epochs`` epochs as ``MultiDataSet``s."""
         return (MultiDataSet.of(batch) for batch in epochs_of(data, epochs))
 
     def compared(self, batch: DataSets) -> list[Compared]:
-        """Return what evaluations compare of a batch, for every output; raises ``ShapeError`` if one has no labels."""
+        """Return the arrays that evaluations compare, for every output; raises ``ShapeError`` if labels are missing."""
         names, batch = self.conf.network_outputs, MultiDataSet.of(batch)
         if len(batch.labels) != len(names):
             raise ShapeError(
@@ -301,7 +300,7 @@ class ComputationGraph(FlatNetwork):
         return [compared(self._stack.layer(place), labels, y, mask, own) for place, (y, own), labels, mask in pairs]
 
     def scored_output(self, data: Any) -> tuple[Array, Compared]:
-        """Return what ``score_examples`` and (of the first output) ``compared`` do, from one pass through the graph."""
+        """Return the results of ``score_examples`` and (for the first output) ``compared``, from one forward pass."""
         multi = MultiDataSet.of(data)
         batch = self._stack.prepare(self._dtype, multi.features, multi.labels, multi.features_masks, multi.labels_masks)
         total: Array = self.kernels.xp.zeros(batch.examples, self._dtype)
@@ -315,7 +314,7 @@ class ComputationGraph(FlatNetwork):
         return to_host(total), compared(first, batch.labels[0], y, multi.labels_masks[0], own)
 
     def do_evaluation(self, data: Data, evaluations: Mapping[str, Sequence[IEvaluation]]) -> None:
-        """Add the outputs over one epoch of ``data`` to the evaluations given for them by name."""
+        """Add the outputs over one epoch of ``data`` to the evaluations, given by the name of their output."""
         for name in evaluations:
             if name not in self.conf.network_outputs:
                 raise ConfError(f"{name!r} is no network output; those are {list(self.conf.network_outputs)}")
@@ -327,12 +326,12 @@ class ComputationGraph(FlatNetwork):
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _several(self, given: Any) -> list[Any]:
-        """Return what is given for the inputs, one for each: an array or nested lists are what a single one gets."""
+        """Return the features as a list with one entry per input; an array or nested lists belong to a single input."""
         are_several = is_several(given) or (isinstance(given, list | tuple) and len(self.input_types) > 1)
         return list(given) if are_several else [given]
 
     def _features(self, x: Sequence[Any]) -> list[Array]:
-        kinds = [*self.input_types, *self.input_types[-1:] * len(x)]  # too many are told apart later
+        kinds = [*self.input_types, *self.input_types[-1:] * len(x)]  # a wrong number of inputs is reported later
         return [as_features(each, kind) for each, kind in zip(x, kinds, strict=False)]
 
     def _whole(self, features: Any, labels: Any) -> MultiDataSet:

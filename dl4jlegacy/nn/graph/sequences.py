@@ -1,6 +1,6 @@
 """Cutting a graph's batch along time: segments for truncated backpropagation, and single time steps.
 
-What ``sequences`` is to stacks of layers. Legacy: ``ComputationGraph.doTruncatedBPTT`` and ``rnnTimeStep``.
+It is the counterpart of ``sequences`` for graphs. Legacy: ``ComputationGraph.doTruncatedBPTT`` and ``rnnTimeStep``.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ __all__ = ["all_as_sequences", "segments"]
 
 
 def segments(conf: Any, batch: Batch) -> list[Batch]:
-    """Return the segments of a batch that are learned one by one: the batch itself unless ``conf`` truncates BPTT.
+    """Return the segments of a batch for truncated BPTT; without truncation in ``conf``, the batch itself.
 
-    Sequences are cut every ``tbptt_fwd_length`` time steps; features that are no sequences go with every segment.
+    Each segment is one update. Sequences are cut every ``tbptt_fwd_length`` time steps; features that are not sequences
+    are in every segment.
 
     Raises:
-        ShapeError: labels that are no sequences, or sequences of different lengths.
+        ShapeError: labels are not sequences, or sequences differ in length.
     """
     if conf.backprop_type != "truncated_bptt":
         return [batch]
@@ -56,7 +57,7 @@ def _cut(batch: Batch, steps: slice) -> Batch:
 
 
 def all_as_sequences(x: Sequence[Array], kinds: Sequence[AnyInputType]) -> tuple[list[Array], bool]:
-    """Return recurrent inputs as sequences, the others as they are, and whether all sequences had one time step."""
+    """Return the inputs with recurrent ones as sequences, and whether all sequences had a single time step."""
     found = [as_sequences(array, kind) for array, kind in zip(x, kinds, strict=True)]
     given = [is_one for (_, is_one), kind in zip(found, kinds, strict=True) if kind.kind == "recurrent"]
     return [array for array, _ in found], bool(given) and all(given)

@@ -1,6 +1,6 @@
 """GraphStack: the forward and backward pass through the nodes of a graph, over its flat vectors.
 
-What ``stack`` is to a ``MultiLayerNetwork``: stateless but for the views it holds.
+It is the counterpart of ``stack`` for graphs, and has no state but its views.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["Batch", "GraphStack"]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A checked batch as outside the network: arrays C-contiguous and of the network's dtype, a mask or None each."""
+    """A checked batch in the layout outside: C-contiguous arrays of the network's dtype, each with a mask or None."""
 
     features: tuple[Array, ...]
     labels: tuple[Array, ...]
@@ -39,14 +39,14 @@ class Batch:
 
     @property
     def examples(self) -> int:
-        """Rows of the features."""
+        """Number of rows of the features."""
         return len(self.features[0])
 
 
 class GraphStack:
     """A graph's nodes with the parameters and gradients of its layers, by name as views of the two flat vectors.
 
-    ``xp`` is the array module whose memory they are in; batches are brought there.
+    ``xp`` is the array module of the vectors' memory; batches are copied there.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class GraphStack:
         for node in self.nodes:
             for source in node.inputs:
                 self._readers[source] += 1
-        self._needs: list[bool] = []  # whether anything at or below a node is trained
+        self._needs: list[bool] = []  # whether a node, or a node below it, is trained
         for node in self.nodes:
             layer = None if node.stage is None else node.stage.layer
             own = layer is not None and not layer.frozen and bool(layer.param_shapes())
@@ -88,7 +88,7 @@ class GraphStack:
 
         Raises:
             ShapeError: sizes that do not fit the network; the message names input or output.
-            DataError: not as many labels as examples.
+            DataError: the number of labels differs from the number of examples.
         """
         inputs, ends = self._names(self.inputs), self._names(self.outputs)
         x = [self._checked_input(*pair) for pair in zip(self.inputs, _many(features, inputs, "features"), strict=True)]
@@ -112,7 +112,7 @@ class GraphStack:
         return Batch(tuple(flat), tuple(labels), tuple(x_masks), tuple(y_masks))
 
     def as_labels(self, labels: Sequence[Any]) -> list[Array]:
-        """Return the labels of every output as its layer takes them; raises ``DataError``."""
+        """Return the labels of every output in the form for its layer; raises ``DataError``."""
         many = _many(labels, self._names(self.outputs), "labels")
         return [as_labels(each, self.output_layer(place)) for place, each in zip(self.outputs, many, strict=True)]
 
@@ -134,12 +134,12 @@ class GraphStack:
         return x.reshape(len(x), -1) if is_flat and x.ndim != 2 else x
 
     def layer(self, place: int) -> Layer | None:
-        """Return the layer there; None: it is none."""
+        """Return the layer at ``place``; None if the node is not a layer."""
         stage = self.nodes[place].stage
         return None if stage is None else stage.layer
 
     def output_layer(self, place: int) -> BaseOutputLayer:
-        """Return the output layer there; raise ``ConfError`` if it has no loss."""
+        """Return the output layer at ``place``; raise ``ConfError`` if it has no loss."""
         layer = self.layer(place)
         if not isinstance(layer, BaseOutputLayer):
             title = self.nodes[place].title()
@@ -188,7 +188,7 @@ class GraphStack:
         return Value(y, behind, node.kind), back
 
     def activations(self, batch: Batch, step: Step) -> dict[str, Array]:
-        """Return every node's activation by name, as outside, copied."""
+        """Return copies of every node's activation by name, in the layout outside."""
         values, _ = self.forward(batch, step)
         return {
             node.name: to_external(value.y, node.kind, value.step.rows)
@@ -197,7 +197,7 @@ class GraphStack:
         }
 
     def output(self, batch: Batch, step: Step) -> list[tuple[Array, Array | None]]:
-        """Return the network's outputs as outside, each with its mask ``(examples, time steps)`` or None."""
+        """Return the network's outputs in the layout outside, each with its mask ``(examples, time steps)`` or None."""
         values, _ = self.forward(batch, step)
         found = []
         for place in self.outputs:
@@ -279,7 +279,7 @@ class GraphStack:
             self._accumulate(pending, source, dx, step)
 
     def _accumulate(self, pending: list[Array | None], source: int, dx: Array, step: Step) -> None:
-        """Add ``dx`` to the gradient of node ``source``; one that several read is summed in memory of its own."""
+        """Add ``dx`` to the gradient of node ``source``; a node with several readers has its own memory for the sum."""
         if not self._needs[source]:
             return
         present = pending[source]

@@ -1,1 +1,1 @@
-"""What a training step consists of: activations, losses, weights, schedules, updaters."""
+"""The parts of a training step: activations, losses, weights, schedules, updaters."""

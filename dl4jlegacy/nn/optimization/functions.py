@@ -1,9 +1,9 @@
 """Activation functions and their derivatives: the table of ``activation`` names.
 
-Pure functions on arrays, written once for numpy and cupy; the dtype of the input is kept. (Truth values and a Python
-number become float16 in CuPy: one of the two needs a dtype of its own.) The five of
-``kernels.FUSED_ACTIVATIONS`` also exist as fused kernels, and then these formulas are the oracle. Names, constants and
-formulas are DL4J's (``org.nd4j.linalg.activations.Activation``).
+Pure functions on arrays, written once for numpy and cupy; the dtype of the input is kept. (CuPy makes float16 of a
+boolean array and a Python number, so one of the two needs an explicit dtype.) The five functions of
+``kernels.FUSED_ACTIVATIONS`` also exist as fused kernels; these formulas are the reference for their tests. Names,
+constants and formulas are DL4J's (``org.nd4j.linalg.activations.Activation``).
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ Slope = Callable[[ModuleType, Array, Array], Array]
 class Activation:
     """An activation: ``y = forward(z)`` and ``dz = backward(dy, z, y)``; all arrays ``(m, n)``, none is changed.
 
-    ``smooth`` says whether the derivative is continuous, so that a numerical gradient check means something. ``sample``
-    is what a randomised activation (``rrelu``) does in training in place of ``forward``, given a uniform in [0, 1) for
-    every value; ``backward`` fits both, since it finds the drawn slope in ``y / z``.
+    ``smooth``: whether the derivative is continuous, so that a numerical gradient check is meaningful. ``sample``
+    replaces ``forward`` in training for a randomised activation (``rrelu``); its argument has a uniform number in
+    [0, 1) for every value. ``backward`` works for both, since the drawn slope is ``y / z``.
 
-    Activations whose values come near 0 (and 1) without reaching them know ``dz`` from ``dL/d log y`` (and from
-    ``dL/d logit y``) as well: ``from_log(dlog, z, y)``, ``from_logit(dlogit, z, y)``, which divide by nothing small.
+    Activations whose values come close to 0 (and 1) without reaching it also compute ``dz`` from ``dL/d log y`` (and
+    from ``dL/d logit y``): ``from_log(dlog, z, y)``, ``from_logit(dlogit, z, y)``, without a division by small numbers.
     """
 
     name: str
@@ -76,12 +76,13 @@ def _softmax(z: Array) -> Array:
 
 
 def _softmax_from_logit(dlogit: Array, z: Array, y: Array) -> Array:
-    """``logit y_k = z_k - log sum_{j != k} exp(z_j)``, whose derivative is a softmax over the values besides ``k``.
+    """Return ``dz`` from ``dL/d logit y``, where ``logit y_k = z_k - log sum_{j != k} exp(z_j)``.
 
-    For all but the largest value that is ``y / (1 - y_k)``, where ``1 - y_k`` is no small difference.
+    The derivative is a softmax over the values other than ``k``. For all but the largest value it is
+    ``y / (1 - y_k)``, where ``1 - y_k`` is not a difference of nearly equal numbers.
     """
     xp = get_array_module(z)
-    if z.shape[1] == 1:  # a probability of 1 whatever z is
+    if z.shape[1] == 1:  # the probability is 1 for any z
         nothing: Array = xp.zeros_like(z)
         return nothing
     top = xp.arange(z.shape[1]) == z.argmax(axis=1)[:, None]
@@ -121,7 +122,7 @@ def _expm1_negative(xp: ModuleType, z: Array) -> Array:
 
 
 def _gated(gate: Forward, gate_slope: Slope) -> tuple[Forward, Slope]:
-    """Return ``z g(z)`` and its derivative ``g + z g'``, ``g'`` given ``(xp, z, g)``."""
+    """Return ``z g(z)`` and its derivative ``g + z g'``, where ``gate_slope(xp, z, g)`` is ``g'``."""
 
     def forward(xp: ModuleType, z: Array) -> Array:
         return z * gate(xp, z)
@@ -155,7 +156,7 @@ def _pointwise(
     smooth: bool = True,
     **more: Any,
 ) -> Activation:
-    """Return the activation that applies ``forward`` value by value; ``more`` are further fields of ``Activation``."""
+    """Return the elementwise activation ``forward``; ``more`` are further fields of ``Activation``."""
 
     def apply(z: Array) -> Array:
         y: Array = forward(get_array_module(z), z).astype(z.dtype, copy=False)

@@ -1,4 +1,4 @@
-"""Gradient normalization: the table of its names, and what each does to a flat gradient, in place.
+"""Gradient normalization: the table of methods, which change a flat gradient in place.
 
 Legacy: ``org.deeplearning4j.nn.conf.GradientNormalization``.
 """
@@ -24,7 +24,7 @@ def _renormalize(part: Array, threshold: float) -> None:
 
 def _clip_l2(part: Array, threshold: float) -> None:
     norm = _norm(part)
-    if is_on_device(part) or norm > threshold:  # a GPU is not asked: it multiplies by 1
+    if is_on_device(part) or norm > threshold:  # no comparison on a GPU: it multiplies by 1 instead
         xp = get_array_module(part)
         part *= xp.where(norm > threshold, threshold / norm, 1).astype(part.dtype)
 
@@ -41,4 +41,4 @@ GRADIENT_NORMALIZATIONS: dict[str, tuple[Callable[[Array, float], None], bool] |
     "clip_l2_per_layer": (_clip_l2, False),
     "clip_l2_per_param_type": (_clip_l2, True),
 }
-"""Name to (function on a flat gradient and the threshold, whether it sees one parameter at a time)."""
+"""Name to (function of a flat gradient and the threshold, whether it is applied to each parameter separately)."""

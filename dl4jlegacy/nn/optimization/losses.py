@@ -2,8 +2,8 @@
 
 A loss is a pair of pure functions of ``labels`` and output ``y``, both ``(m, n)``: the score of every example,
 ``(m,)``, and ``dL/dy``, ``(m, n)``, neither divided by the number of examples. Formulas, names and clipping are DL4J's
-(``org.nd4j.linalg.lossfunctions.LossFunctions``). The clipping is the score's alone: behind an activation that comes
-near 0 or 1 ``Loss.gradient_before`` returns ``dL/dz`` without a division by ``y``, however wrong the output is.
+(``org.nd4j.linalg.lossfunctions.LossFunctions``). Only the score is clipped: for an activation with values near 0 or 1,
+``Loss.gradient_before`` returns ``dL/dz`` without a division by ``y``, for any error of the output.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ EPS = 1e-5
 Weights = Sequence[float] | Array
 """One factor for each output, ``(n,)``, for each example, ``(m, 1)``, or for both, ``(m, n)``.
 
-An array lives where the outputs do."""
+An array must be on the device of the outputs.
+"""
 
 Terms = Callable[[Array, Array], Array]
 Weighted = Callable[[Array, Array, "Array | None"], Array]
@@ -38,12 +39,12 @@ Weighted = Callable[[Array, Array, "Array | None"], Array]
 class Loss:
     """A loss: ``score(labels, y)`` per example and ``gradient(labels, y)`` = dL/dy, on arrays ``(m, n)``.
 
-    ``terms`` holds what each output adds to the score; ``slope(labels, y, weights)`` its derivative. With ``indices``
-    the labels are class indices, ``(m, 1)``, or one-hot as for others. ``natural`` is the activation of an output layer
-    that names none.
+    ``terms`` are the contributions of each output to the score; ``slope(labels, y, weights)`` is their derivative. With
+    ``indices`` the labels are class indices, ``(m, 1)``, or one-hot as for other losses. ``natural`` is the default
+    activation of an output layer with this loss.
 
-    Losses that go to infinity at the ends of probabilities have besides, free of divisions, ``dL/d log y``
-    (``log_slope``) or ``dL/d logit y`` (``logit_slope``, ``logit y = log(y / (1 - y))``), given labels and ``y``.
+    Losses that are infinite at probabilities of 0 or 1 also have a derivative without divisions, given labels and
+    ``y``: ``dL/d log y`` (``log_slope``) or ``dL/d logit y`` (``logit_slope``, ``logit y = log(y / (1 - y))``).
     """
 
     name: str
@@ -55,7 +56,7 @@ class Loss:
     logit_slope: Terms | None = None
 
     def score(self, labels: Array, y: Array, weights: Weights | None = None) -> Array:
-        """Return the loss of every example, ``(m,)``; ``weights`` are factors of what each output adds.
+        """Return the loss of every example, ``(m,)``; ``weights`` are factors of each output's contribution.
 
         Raises:
             ShapeError: labels, outputs and weights do not fit.
@@ -77,10 +78,10 @@ class Loss:
     def gradient_before(
         self, labels: Array, z: Array, y: Array, activation: Activation, weights: Weights | None = None
     ) -> Array | None:
-        """Return ``dL/dz`` ``(m, n)`` for ``y = activation(z)`` where it does not need ``dL/dy``; else None.
+        """Return ``dL/dz`` ``(m, n)`` for ``y = activation(z)`` if it can be had without ``dL/dy``; else None.
 
-        It is exact for every ``z``, where ``gradient`` and the activation's derivative would meet as infinity times
-        zero, and so would vanish behind the score's clipping. Raises like ``score``.
+        It is exact for every ``z``. For extreme ``z``, the product of ``gradient`` and the activation's derivative
+        would be infinity times zero, and 0 with the clipping of the score. Raises like ``score``.
         """
         if self.log_slope is not None and activation.from_log is not None:
             slope, back = self.log_slope, activation.from_log
@@ -95,9 +96,9 @@ class Loss:
         return result
 
     def targets(self, labels: Array, y: Array) -> Array:
-        """Return the labels in the shape of the outputs ``y``, class indices as zeros and a one.
+        """Return the labels in the shape of the outputs ``y``; class indices become one-hot.
 
-        ``y`` may have time steps behind its columns, ``(m, n, time steps)``, and then the labels have them, too.
+        ``y`` may have a last axis of time steps, ``(m, n, time steps)``; the labels then have it, too.
         """
         if self.indices and (labels.shape != y.shape or y.shape[1] == 1):
             return _one_hot(labels, y)
@@ -110,7 +111,7 @@ class Loss:
 
 
 def loss(name: str) -> Loss:
-    """Return the loss called ``name`` (DL4J's name in lower case; ``mae`` and the like are aliases).
+    """Return the loss called ``name`` (DL4J's name in lower case; ``mae`` and similar names are aliases).
 
     Raises:
         ConfError: there is none of that name; the message gives the nearest.
@@ -136,7 +137,7 @@ def _one_hot(labels: Array, y: Array) -> Array:
         )
     index = labels[:, 0]
     valid = (index >= 0) & (index < n) & (index == xp.floor(index))
-    if is_on_device(valid):  # to look at it would wait for the device: a loss that is no number says it later
+    if is_on_device(valid):  # a check would wait for the device: a NaN loss shows the error later
         found = xp.eye(n, dtype=y.dtype)[xp.where(valid, index, 0).astype(xp.int64)]
         marked: Array = xp.where(valid[..., None], found, xp.nan)
         of_device: Array = xp.moveaxis(marked.astype(y.dtype, copy=False), -1, 1)
@@ -206,7 +207,7 @@ def _cosine_slope(labels: Array, y: Array, weights: Array | None) -> Array:
     label_norm, y_norm = _norms(labels, y)
     weighted = labels if weights is None else labels * weights
     along: Array = (weighted * y).sum(axis=1, keepdims=True)
-    along *= y_norm > EPS  # below, what the score divides by does not depend on y
+    along *= y_norm > EPS  # below this, the divisor of the score does not depend on y
     result: Array = (along * y / (y_norm * y_norm) - weighted) / (label_norm * y_norm)
     return result
 
@@ -223,7 +224,7 @@ def _log_ratio(labels: Array, y: Array) -> Array:
 def _separable(
     name: str, terms: Terms, slope: Terms, *, scale: float = 1.0, mean: bool = False, **more: Any,
 ) -> Loss:  # fmt: skip
-    """Return a loss whose terms each depend on one output: ``scale`` times their sum, or mean over the outputs.
+    """Return a loss whose terms each depend on one output: ``scale`` times their sum, or their mean over the outputs.
 
     ``more`` are further fields of ``Loss``.
     """

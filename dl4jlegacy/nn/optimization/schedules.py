@@ -29,7 +29,7 @@ __all__ = [
 
 
 Changes = dict[int, float]
-"""Iteration to the value from there on."""
+"""Maps an iteration to the value from that iteration on."""
 
 
 class _Schedule(Tagged, tag=True):
@@ -76,9 +76,9 @@ class StepSchedule(_Schedule):
 
 
 class TorchStepSchedule(_Schedule):
-    """Times ``decay_rate`` at every iteration above 1 that ``steps`` divides.
+    """Multiplies the rate by ``decay_rate`` at every iteration above 1 that is a multiple of ``steps``.
 
-    Legacy: DL4J tests ``steps % t == 0`` (whether the iteration divides ``steps``); this is what Torch does.
+    Legacy: DL4J tests ``steps % t == 0`` (whether the iteration divides ``steps``); this is Torch's behaviour.
     """
 
     decay_rate: float
@@ -109,12 +109,12 @@ class SigmoidSchedule(_Schedule):
 
     def value(self, base: float, iteration: int) -> float:
         """Return the rate at ``iteration``."""
-        x = min(-self.gamma * (iteration - self.steps), 700.0)  # exp overflows beyond
+        x = min(-self.gamma * (iteration - self.steps), 700.0)  # exp overflows beyond this
         return float(base / (1 + exp(x)))
 
 
 class MapSchedule(_Schedule):
-    """The value of the greatest key that the iteration has reached; the base rate before the first."""
+    """The value of the greatest key up to the iteration; before the first key, the base rate."""
 
     values: Changes
 
@@ -138,13 +138,13 @@ Schedule = (
 
 
 def value_at(changes: Changes, base: float, iteration: int) -> float:
-    """Return the value of the greatest key of ``changes`` that ``iteration`` has reached, else ``base``."""
+    """Return the value of the greatest key of ``changes`` up to ``iteration``, else ``base``."""
     reached = [start for start in changes if start <= iteration]
     return changes[max(reached)] if reached else base
 
 
 def check_changes(what: str, changes: Changes) -> None:
-    """Raise ``ConfError`` unless iterations count from 0 and values are finite and not negative."""
+    """Raise ``ConfError`` unless iterations start from 0 and values are finite and not negative."""
     for start, value in changes.items():
         if start < 0:
             raise ConfError(f"{what}: iteration {start} is negative; iterations count from 0")

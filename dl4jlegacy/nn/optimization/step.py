@@ -1,7 +1,7 @@
-"""The context in which a layer computes: kernels, random numbers, and work buffers reused from batch to batch.
+"""The context of a layer's computation: kernels, random numbers, and work buffers reused from batch to batch.
 
-Layers are frozen, so everything that lives longer than a call belongs to the network's ``Workspace``. One network is
-used by one thread at a time; several networks in several threads share nothing.
+Layers are frozen, so everything that outlives a call belongs to the network's ``Workspace``. A network is used by one
+thread at a time; networks in different threads share nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["Step", "Workspace", "flat_vector"]
 
 
 def flat_vector(size: int, dtype: npt.DTypeLike, xp: ModuleType) -> Array:
-    """Return a flat array in the memory that ``xp`` works on; its content is undefined."""
+    """Return a flat array in the memory of ``xp``; its content is undefined."""
     if xp is np:
         return host_vector(size, dtype)
     vector: Array = xp.empty(size, dtype)
@@ -36,7 +36,7 @@ def flat_vector(size: int, dtype: npt.DTypeLike, xp: ModuleType) -> Array:
 
 
 class Workspace:
-    """Named buffers that grow to the largest size asked for; the memory of one network's forward and backward pass.
+    """Named buffers that grow to the largest requested size: the memory of one network's forward and backward pass.
 
     Args:
         titles: names of the layers for messages, by their numbers.
@@ -61,7 +61,7 @@ class Workspace:
         Args:
             key: the layer's number, and the buffer's name.
             shape: of the array.
-            like: whose device it is to have, and whose ``dtype`` unless that is given.
+            like: an array on the same device; its dtype is the default.
             dtype: of the array.
 
         Raises:
@@ -70,7 +70,7 @@ class Workspace:
         size, kind = math.prod(shape), like.dtype if dtype is None else np.dtype(dtype)
         flat = self._flat.get(key)
         if flat is None or flat.size < size or flat.dtype != kind or type(flat) is not type(like):
-            self._flat.pop(key, None)  # a smaller one makes room first
+            self._flat.pop(key, None)  # the smaller buffer is freed first
             del flat
             try:
                 flat = self._flat[key] = flat_vector(size, kind, get_array_module(like))
@@ -79,25 +79,25 @@ class Workspace:
         return flat[:size].reshape(shape)
 
     def constant(self, key: tuple[int, str], values: Sequence[float], like: Array) -> Array:
-        """Return ``values`` with the dtype and device of ``like``; they are uploaded once, and must stay the same."""
+        """Return ``values`` with the dtype and device of ``like``; they are uploaded once, and must not change."""
         known = self._constants.get(key)
         if known is None or known.dtype != like.dtype or type(known) is not type(like):
             known = self._constants[key] = asarray(values, like=like)
         return known
 
     def arrays(self) -> list[Array]:
-        """Return the buffers as they are now."""
+        """Return the current buffers."""
         return [*self._flat.values(), *self._constants.values()]
 
     def bytes_by_layer(self) -> dict[int, int]:
-        """Return how much memory the buffers of each layer take, by the layer's number."""
+        """Return the bytes of each layer's buffers, by the layer's number."""
         total: dict[int, int] = {}
         for (layer, _), flat in self._flat.items():
             total[layer] = total.get(layer, 0) + int(flat.nbytes)
         return total
 
     def title(self, layer: int) -> str:
-        """Return the name of a layer for messages: ``layer 1 (dense)``, ``the network's input`` before the first."""
+        """Return a layer's name for messages: ``layer 1 (dense)``; before the first, ``the network's input``."""
         if layer < 0:
             return "the network's input"
         return f"layer {layer} ({self.titles[layer]})" if layer < len(self.titles) else f"layer {layer}"
@@ -123,14 +123,15 @@ class Workspace:
 class Step(msgspec.Struct, frozen=True):
     """One pass through one layer: whether it is training, its random numbers, kernels and buffers.
 
-    ``stream`` is that of the batch; ``layer`` tells the layers' buffers and random numbers apart. ``examples`` are in
-    the batch; ``rows`` are the images that a convolutional layer sees: the examples, or all their time steps.
+    ``stream`` is the stream of the batch; ``layer`` distinguishes the layers' buffers and random numbers. ``examples``
+    is the number in the batch; ``rows`` is the number of images in a convolutional layer: the examples, or all their
+    time steps.
 
-    ``mask (time steps, examples)`` is 1 where a sequence goes on and 0 behind its end, None where there is no mask;
-    ``labels_mask`` says the same of the labels, ``(examples,)`` where they are no sequences. ``memory`` holds what
-    recurrent layers carry from one call to the next, by ``(layer, name)``; None: every sequence starts anew.
-    ``back_length`` limits how many time steps truncated backpropagation looks back; 0: all of them. ``part`` tells the
-    parts of a layer apart, such as the two directions of a bidirectional one.
+    ``mask (time steps, examples)`` is 1 inside a sequence and 0 behind its end; None: there is no mask.
+    ``labels_mask`` is the same for the labels, ``(examples,)`` if they are not sequences. ``memory`` holds the states
+    that recurrent layers carry from one call to the next, by ``(layer, name)``; None: every sequence starts anew.
+    ``back_length`` limits how many time steps truncated backpropagation looks back; 0: all of them. ``part``
+    distinguishes the parts of a layer, such as the two directions of a bidirectional one.
     """
 
     kernels: Kernels
@@ -147,7 +148,7 @@ class Step(msgspec.Struct, frozen=True):
     part: str = ""
 
     def at(self, layer: int, **changes: Any) -> Step:
-        """Return the same pass at another layer, with other ``changes``."""
+        """Return the same pass for another layer, with ``changes`` applied."""
         return msgspec.structs.replace(self, layer=layer, **changes)
 
     def buffer(self, name: str, shape: tuple[int, ...], like: Array, dtype: npt.DTypeLike | None = None) -> Array:
@@ -159,7 +160,7 @@ class Step(msgspec.Struct, frozen=True):
         return self.workspace.constant((self.layer, self.part + name), values, like)
 
     def uniforms(self, purpose: str, like: Array) -> Array:
-        """Return uniforms in [0, 1) of the shape of ``like`` in a buffer, drawn for ``purpose`` where ``like`` is."""
+        """Return uniforms in [0, 1) in the shape of ``like``, in a buffer on its device, drawn for ``purpose``."""
         drawn = self.buffer(f"{purpose} uniforms", like.shape, like)
         self.kernels.uniform(drawn, self.key(purpose))
         return drawn

@@ -1,9 +1,9 @@
-"""Updaters: how a gradient becomes a step; frozen structs that call the fused kernels on a flat block.
+"""Updaters, which turn a gradient into a step: frozen structs that call the fused kernels on a flat block.
 
 ``apply`` works in place on one ``UpdaterBlock``: ``params``, ``gradient`` of n elements and ``state`` of
-``state_size(n)``, laid out as DL4J does it, one whole vector after the other (``[m | v]``); a new one has the number
-``begins_at`` everywhere. Formulas and defaults are those of ``org.nd4j.linalg.learning.config`` (1.0.0), the beginning
-of a state that of both versions; ``iteration`` counts from 0.
+``state_size(n)``, laid out as in DL4J, one whole vector after the other (``[m | v]``); all elements of a new state are
+``begins_at``. Formulas and defaults are those of ``org.nd4j.linalg.learning.config`` (1.0.0); initial states are those
+of both versions; ``iteration`` counts from 0.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
 
 class _Updater(Tagged, tag=True):
     positional: ClassVar[tuple[str, ...]] = ()
-    vectors: ClassVar[int] = 0  # state vectors as long as the parameters
+    vectors: ClassVar[int] = 0  # number of state vectors, each as long as the parameters
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -54,17 +54,18 @@ class _Updater(Tagged, tag=True):
 
     @property
     def begins_at(self) -> float:
-        """What every element of a new state is."""
+        """The value of every element of a new state."""
         return 0.0
 
     def state_size(self, n: int) -> int:
-        """Return how many elements of state ``n`` parameters need."""
+        """Return the number of state elements for ``n`` parameters."""
         return self.vectors * n
 
     def apply(self, params: Array, gradient: Array, state: Array, iteration: int, kernels: Kernels) -> bool:
         """Subtract the step for ``gradient`` from ``params`` and advance ``state``; all flat, in place.
 
-        Return whether all parameters are finite then; on a GPU True, since to look would wait for it.
+        Return whether all parameters are finite. On a GPU the result is always True, since a check would have to wait
+        for the device.
 
         Raises:
             ShapeError: the sizes do not fit.
@@ -81,7 +82,7 @@ class _Updater(Tagged, tag=True):
         return is_finite
 
     def _constants(self, iteration: int) -> tuple[float, ...]:
-        """Return what the kernel, which is called as the class, takes behind the vectors of state."""
+        """Return the kernel's arguments after the state vectors; the kernel has the name of the class."""
         return ()
 
 
@@ -106,9 +107,9 @@ class Sgd(_Rated):
 
 
 class Nesterovs(_Rated):
-    """Momentum that looks ahead (Nesterov 1983, as Sutskever et al. 2013); ``v' = mu v - lr g``.
+    """Momentum with look-ahead (Nesterov 1983, as in Sutskever et al. 2013); ``v' = mu v - lr g``.
 
-    ``momentum_after`` maps an iteration to the momentum from there on.
+    ``momentum_after`` maps an iteration to the momentum from that iteration on.
     """
 
     positional = ("learning_rate", "momentum")
@@ -126,7 +127,7 @@ class Nesterovs(_Rated):
 
 
 class AdaGrad(_Rated):
-    """Duchi et al. 2011: ``h += g^2; up = lr g / (sqrt(h) + epsilon)``; as ND4J, h begins at 1e-6, for any epsilon."""
+    """Duchi et al. 2011: ``h += g^2; up = lr g / (sqrt(h) + epsilon)``; h begins at 1e-6 for any epsilon (ND4J)."""
 
     vectors = 1
     learning_rate: float = 0.1
@@ -134,7 +135,7 @@ class AdaGrad(_Rated):
 
     @property
     def begins_at(self) -> float:
-        """See above."""
+        """Initial value of h, see the class."""
         return 1e-6
 
     def _constants(self, iteration: int) -> tuple[float, ...]:
@@ -142,7 +143,7 @@ class AdaGrad(_Rated):
 
 
 class RmsProp(_Rated):
-    """Tieleman and Hinton 2012: AdaGrad with a decaying mean of ``g^2``, which begins at epsilon, as ND4J's."""
+    """Tieleman and Hinton 2012: AdaGrad with a decaying mean of ``g^2``, which begins at epsilon, as in ND4J."""
 
     vectors = 1
     learning_rate: float = 0.1
@@ -151,7 +152,7 @@ class RmsProp(_Rated):
 
     @property
     def begins_at(self) -> float:
-        """See above."""
+        """Initial value of the mean, see the class."""
         return self.epsilon
 
     def _constants(self, iteration: int) -> tuple[float, ...]:
@@ -159,7 +160,7 @@ class RmsProp(_Rated):
 
 
 class _Moments(_Rated):
-    """What Adam and its relatives have in common: two decay rates and the kernel's argument order."""
+    """Base of Adam and its relatives: two decay rates and the kernel's argument order."""
 
     vectors = 2
     beta1: float = 0.9
@@ -177,16 +178,16 @@ class Adam(_Moments):
 class AdaMax(_Moments):
     """Kingma and Ba 2014, section 7.1: the infinity norm in place of v; state ``[m | u]``.
 
-    ``epsilon`` has no part in its steps, as in DL4J, whose files have it (``check_idle``).
+    ``epsilon`` does not affect the steps, as in DL4J, whose files contain it (``check_idle``).
     """
 
 
 class Nadam(_Moments):
-    """Dozat 2016: Adam with Nesterov's look-ahead; as DL4J, v is not corrected for its bias; state ``[m | v]``."""
+    """Dozat 2016: Adam with Nesterov's look-ahead; as in DL4J, v has no bias correction; state ``[m | v]``."""
 
 
 class AMSGrad(_Moments):
-    """Reddi et al. 2018: Adam whose v never falls; state ``[m | v | v_hat]``."""
+    """Reddi et al. 2018: Adam with a v that never decreases; state ``[m | v | v_hat]``."""
 
     vectors = 3
 
@@ -209,7 +210,7 @@ class AdaDelta(_Updater):
 
 
 class NoOp(_Updater):
-    """``up = g``: for gradient checks, and for gradients that are steps already."""
+    """``up = g``: for gradient checks, and for gradients that are already steps."""
 
 
 Updater = Sgd | Nesterovs | AdaGrad | RmsProp | Adam | AdaMax | AdaDelta | Nadam | AMSGrad | AdaBelief | NoOp
@@ -227,7 +228,7 @@ UPDATERS: dict[str, type[Updater]] = {
     "rmsprop": RmsProp,
     "sgd": Sgd,
 }
-"""What ``--updater`` and the builder's ``updater("...")`` may name (DL4J's enum ``Updater`` in lower case)."""
+"""The valid names for ``--updater`` and the builder's ``updater("...")`` (DL4J's enum ``Updater`` in lower case)."""
 
 
 def create_updater(name: str, learning_rate: float | None = None) -> Updater:
@@ -244,10 +245,10 @@ def create_updater(name: str, learning_rate: float | None = None) -> Updater:
 
 
 def resolve_updater(struct: Any, title: str) -> None:
-    """Replace the name of an updater, or its class, in the field ``updater`` of a frozen struct by one with defaults.
+    """Replace an updater's name or class in the field ``updater`` of a frozen struct by an updater with defaults.
 
     Raises:
-        ConfError: there is none of that name, or it is no updater.
+        ConfError: there is none of that name, or the value is not an updater.
     """
     given = struct.updater
     if given is None or isinstance(given, _Updater):
@@ -262,13 +263,13 @@ def resolve_updater(struct: Any, title: str) -> None:
 
 
 def check_idle(updater: Updater) -> None:
-    """Raise ``ConfError`` if an updater that somebody has chosen has a setting that changes none of its steps."""
+    """Raise ``ConfError`` if an updater has a changed setting that does not affect its steps."""
     if isinstance(updater, AdaMax) and updater.epsilon != AdaMax().epsilon:
         raise ConfError(f"AdaMax: epsilon is {updater.epsilon}, and has no part in its steps; leave it out")
 
 
 def with_learning_rate(updater: Updater, learning_rate: float | None) -> Updater:
-    """Return ``updater`` with another base rate; with None as it is. Raises ``ConfError`` if it has none."""
+    """Return ``updater`` with another base rate; None: unchanged. Raises ``ConfError`` if it has no learning rate."""
     if learning_rate is None:
         return updater
     if isinstance(updater, AdaDelta | NoOp):

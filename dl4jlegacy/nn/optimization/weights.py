@@ -1,4 +1,4 @@
-"""Initial weights: the table of ``weight_init`` names, and the distributions that a configuration may name.
+"""Initial weights: the table of ``weight_init`` names, and the distributions of configurations.
 
 Values are drawn in float64 from a positional ``Stream`` and then cast, so that float32 and float64 networks start at
 the same place and no worker depends on another. Formulas are DL4J's (``org.deeplearning4j.nn.weights.WeightInitUtil``),
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 Shape = tuple[int, ...]
-_BLOCK = 32  # rows that are made orthonormal at a time
+_BLOCK = 32  # rows orthonormalised at a time
 
 
 class _Distribution(Tagged):
@@ -74,7 +74,7 @@ class UniformDistribution(_Distribution, tag="uniform"):
 
 
 class BinomialDistribution(_Distribution, tag="binomial"):
-    """Number of successes in ``number_of_trials``."""
+    """Number of successes in ``number_of_trials`` trials."""
 
     number_of_trials: int = 1
     probability_of_success: float = 0.5
@@ -131,7 +131,7 @@ class TruncatedNormalDistribution(_Distribution, tag="truncated_normal"):
 
 
 class OrthogonalDistribution(_Distribution, tag="orthogonal"):
-    """Rows (or columns, the fewer) orthonormal, times ``gain`` (Saxe et al. 2013)."""
+    """Orthonormal rows (or columns, if these are fewer), times ``gain`` (Saxe et al. 2013)."""
 
     gain: float = 1.0
 
@@ -159,10 +159,10 @@ def _positive(kind: str, field: str, value: float) -> None:
 
 
 def _orthonormal(rows: Array) -> Array:
-    """Return rows of the same spans from the first on, orthonormal; ``rows`` is consumed.
+    """Return orthonormal rows, of which the first k span the same space as the first k of ``rows``, for every k.
 
-    By Gram and Schmidt, each row twice, block by block: LAPACK's bits depend on the processor and on its threads, those
-    of the kernels' products do not.
+    ``rows`` is overwritten. Gram-Schmidt, applied twice to each row, block by block: the bits of LAPACK depend on the
+    processor and the number of threads, those of the kernels' products do not.
     """
     matmul = load().matmul
     for start in range(0, len(rows), _BLOCK):
@@ -235,7 +235,7 @@ WEIGHT_INITS: dict[str, Draw | None] = {
     "var_scaling_uniform_fan_in": _uniform(lambda fi, fo: 3 / math.sqrt(fi)),
     "var_scaling_uniform_fan_out": _uniform(lambda fi, fo: 3 / math.sqrt(fo)),
     "var_scaling_uniform_fan_avg": _uniform(lambda fi, fo: 3 / math.sqrt((fi + fo) / 2)),
-    # The two that 2014's releases defaulted to: "variance normalized", and the bound of "sigmoid_uniform".
+    # The two defaults of the releases of 2014: "variance normalized", and the bound of "sigmoid_uniform".
     "vi": _uniform(lambda fi, fo: math.sqrt(6) / math.sqrt(fi + fo + 1)),
     "si": _uniform(lambda fi, fo: 4 * math.sqrt(6 / (fi + fo))),
 }
@@ -244,11 +244,11 @@ _IN_ROWS = frozenset(WEIGHT_INITS) - {
     "distribution",
     "identity",
     "xavier_legacy",  # depends on the shape
-    *(name for name in WEIGHT_INITS if name.startswith("var_scaling_normal")),  # draws some values again
+    *(name for name in WEIGHT_INITS if name.startswith("var_scaling_normal")),  # draws some values several times
 }
-"""Those that are the same if rows are drawn one after the other."""
+"""Weight inits with the same result if rows are drawn one after the other."""
 _VALUES = 1 << 20
-"""About so many values are drawn at a time then."""
+"""Approximate number of values that are then drawn at a time."""
 
 
 def init_weights(
@@ -261,14 +261,14 @@ def init_weights(
     dtype: npt.DTypeLike = np.float32,
     distribution: Distribution | None = None,
 ) -> Array:
-    """Return freshly drawn weights of ``shape``.
+    """Return new random weights of ``shape``.
 
     Args:
         kind: a name of ``WEIGHT_INITS``; "distribution" draws from ``distribution``.
         shape: ``(n_in, n_out)`` for dense layers.
-        fan_in: inputs that one output sees.
-        fan_out: outputs that one input reaches.
-        stream: where the numbers come from; the same stream gives the same weights.
+        fan_in: number of inputs of one output.
+        fan_out: number of outputs that depend on one input.
+        stream: the source of random numbers; the same stream gives the same weights.
         dtype: of the result.
         distribution: only for "distribution".
 
@@ -289,9 +289,9 @@ def fill_weights(
     *,
     distribution: Distribution | None = None,
 ) -> None:
-    """Draw weights into an array, some rows at a time where that gives the same; args and errors of ``init_weights``.
+    """Draw weights into an array, in parts of rows if the result is the same; args and errors as ``init_weights``.
 
-    A matrix of millions of rows then takes no memory beside its own.
+    A matrix of millions of rows then needs no memory besides its own.
     """
     if kind not in WEIGHT_INITS:
         raise ConfError(f"unknown weight init {kind!r}{nearest(kind, tuple(WEIGHT_INITS))}")
@@ -310,6 +310,6 @@ def fill_weights(
 
 
 def _rows_of_a_part(values: int) -> int:
-    """Return how many rows of so many values are drawn at a time: whole parts of ``draws.normal``."""
+    """Return the number of rows, each of ``values`` values, to draw at a time: whole parts of ``draws.normal``."""
     least = draws.PART // math.gcd(draws.PART, max(values, 1))
     return least * -(-_VALUES // (least * max(values, 1)))

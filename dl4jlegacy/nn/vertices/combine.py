@@ -1,8 +1,8 @@
 """Graph vertices: operations of a ``ComputationGraph`` between layers, without parameters.
 
-A vertex is a frozen struct like a layer: ``output_type`` says what it makes of its inputs' types, ``forward`` computes
-on activations as they lie inside a network (see ``input_type``) and returns the way back. Those that change which
-examples or time steps there are stand in ``vertices.shape``. Legacy: ``org.deeplearning4j.nn.conf.graph``.
+A vertex is a frozen struct like a layer: ``output_type`` infers the output's type from the inputs' types, ``forward``
+computes on activations in the layout inside a network (see ``input_type``) and returns the backward pass. Vertices that
+change the examples or time steps are in ``vertices.shape``. Legacy: ``org.deeplearning4j.nn.conf.graph``.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ __all__ = [
 ]
 
 VertexBackward = Callable[[Array], Sequence[Array]]
-"""``backward(dy)`` consumes ``dy`` and returns every input's gradient, each in memory of its own (one may be dy's)."""
+"""``backward(dy)`` overwrites ``dy`` and returns every input's gradient, each in its own memory (one may be dy's)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """An activation in a graph: ``y`` of type ``kind``; ``step`` has the examples, rows and mask that it has."""
+    """An activation in a graph: ``y`` of type ``kind``; ``step`` has its examples, rows and mask."""
 
     y: Array
     step: Step
@@ -64,12 +64,12 @@ VertexOutput = tuple[Array, Step, VertexBackward]
 
 
 def flat_as_vectors(kind: AnyInputType) -> AnyInputType:
-    """Return the type; images that come as rows count as vectors."""
+    """Return the type; images given as rows count as vectors."""
     return InputTypeFeedForward(size=kind.columns) if isinstance(kind, InputTypeConvolutionalFlat) else kind
 
 
 def feature_axis(kind: AnyInputType) -> int:
-    """Return the axis of an array inside along which the values (or channels) of type ``kind`` lie."""
+    """Return the axis of the values (or channels) in an array of type ``kind`` in the layout inside."""
     return 2 if isinstance(kind, InputTypeRecurrent) else 1
 
 
@@ -77,13 +77,13 @@ Op = Literal["add", "subtract", "product", "average", "max"]
 
 
 class GraphVertex(Tagged, omit_defaults=True):
-    """Base of all vertices; from ``min_inputs`` to ``max_inputs`` inputs (None: any number)."""
+    """Base of all vertices; a vertex has ``min_inputs`` to ``max_inputs`` inputs (None: any number)."""
 
     min_inputs: ClassVar[int] = 1
     max_inputs: ClassVar[int | None] = 1
 
     def referenced_input(self) -> str | None:
-        """Return the name of the network input that the vertex uses besides its inputs, None if there is none."""
+        """Return the name of the network input that the vertex uses besides its inputs; None if there is none."""
         return None
 
     def output_type(self, given: Sequence[AnyInputType]) -> AnyInputType:
@@ -91,9 +91,9 @@ class GraphVertex(Tagged, omit_defaults=True):
         return given[0]
 
     def forward(self, values: Sequence[Value], step: Step, inputs: Inputs) -> VertexOutput:
-        """Return what the vertex makes of ``values``, its inputs, which are only read.
+        """Return the vertex's output for its inputs ``values``, which are only read.
 
-        ``step`` lends buffers and kernels under this vertex's number.
+        ``step`` provides buffers and kernels under this vertex's number.
         """
         raise NotImplementedError
 
@@ -105,7 +105,7 @@ def _same_kind(title: str, given: Sequence[AnyInputType], what: str) -> None:
 
 
 def _behind(values: Sequence[Value], step: Step) -> Step:
-    """Return the pass behind a vertex that keeps examples and time steps: a step counts if it does in any input."""
+    """Return the ``Step`` behind a vertex that keeps examples and time steps, with the maximum of the inputs' masks."""
     first = values[0].step
     masks = [value.step.mask for value in values]
     mask = None
@@ -118,12 +118,12 @@ def _behind(values: Sequence[Value], step: Step) -> Step:
 
 
 class MergeVertex(GraphVertex, tag="merge_vertex"):
-    """Puts vectors, the vectors of sequences, or the channels of images one behind the other."""
+    """Concatenates vectors, the vectors of sequences, or the channels of images."""
 
     max_inputs = None
 
     def output_type(self, given: Sequence[AnyInputType]) -> AnyInputType:
-        """Return the type with all sizes added."""
+        """Return the type with the sum of all sizes."""
         _same_kind(self.title(), given, "puts values of one kind together")
         first = given[0]
         total = sum(kind.n_in for kind in given)
@@ -227,7 +227,7 @@ class SubsetVertex(GraphVertex, tag="subset_vertex"):
     to_index: int
 
     def output_type(self, given: Sequence[AnyInputType]) -> AnyInputType:
-        """Return the type with fewer values."""
+        """Return the type of the kept values."""
         kind, size = given[0], self.to_index - self.from_index + 1
         if not 0 <= self.from_index <= self.to_index < kind.n_in:
             raise ShapeError(
@@ -287,7 +287,7 @@ class ShiftVertex(GraphVertex, tag="shift_vertex"):
 
 
 def _of_example(value: Value, x: Array) -> tuple[tuple[int, ...], Array]:
-    """Return the axes over which one example's values lie, and ``x`` without what a mask leaves out."""
+    """Return the axes of one example's values, and ``x`` with masked values set to 0."""
     if isinstance(value.kind, InputTypeRecurrent):
         mask = value.step.mask
         return (0, 2), x if mask is None else x * mask[:, :, None]
@@ -320,7 +320,7 @@ class L2NormalizeVertex(GraphVertex, tag="l2_normalize_vertex"):
 
 
 class L2Vertex(GraphVertex, tag="l2_vertex"):
-    """The Euclidean distance of two inputs, one value an example; its slope at distance 0 is taken at ``eps``."""
+    """The Euclidean distance of two inputs, one value per example; the gradient divides by at least ``eps``."""
 
     min_inputs = 2
     max_inputs = 2

@@ -1,4 +1,4 @@
-"""Graph vertices that change which examples, time steps or places there are, and ``Vertex``: the union of all.
+"""Graph vertices that change the examples, time steps or places, and ``Vertex``: the union of all vertices.
 
 See ``vertices``. Legacy: ``org.deeplearning4j.nn.conf.graph`` and ``...conf.graph.rnn``.
 """
@@ -44,7 +44,7 @@ __all__ = [
 
 
 def _by_example(value: Value, step: Step, name: str) -> Array:
-    """Return an activation as ``(time steps or 1, examples, values)``, of images a copy."""
+    """Return an activation as ``(time steps or 1, examples, values)``; for images this is a copy."""
     y, examples = value.y, value.step.examples
     if isinstance(value.kind, InputTypeConvolutional):
         rows = step.buffer(name, (value.step.rows, value.kind.columns), y)
@@ -54,7 +54,7 @@ def _by_example(value: Value, step: Step, name: str) -> Array:
 
 
 def _as_inside(rows: Array, kind: AnyInputType, step: Step, name: str) -> Array:
-    """Undo ``_by_example``; ``rows`` contiguous."""
+    """Return ``rows``, which are contiguous, in the layout inside: the inverse of ``_by_example``."""
     if isinstance(kind, InputTypeRecurrent):
         return rows
     flat = rows.reshape(-1, rows.shape[2])
@@ -67,7 +67,7 @@ def _as_inside(rows: Array, kind: AnyInputType, step: Step, name: str) -> Array:
 
 
 class StackVertex(GraphVertex, tag="stack_vertex"):
-    """Puts the examples of its inputs below each other, so that one layer treats them all alike."""
+    """Concatenates its inputs along the examples, so that one layer can process all of them."""
 
     max_inputs = None
 
@@ -104,7 +104,7 @@ class StackVertex(GraphVertex, tag="stack_vertex"):
 
 
 def _stacked_mask(values: Sequence[Value]) -> Array | None:
-    """Return the masks side by side, ones where an input has none; None if none has one."""
+    """Return the inputs' masks concatenated, with ones for inputs without a mask; None if no input has one."""
     known = next((value.step.mask for value in values if value.step.mask is not None), None)
     if known is None:
         return None
@@ -117,7 +117,7 @@ def _stacked_mask(values: Sequence[Value]) -> Array | None:
 
 
 class UnstackVertex(GraphVertex, tag="unstack_vertex"):
-    """Takes part ``from_index`` (from 0) of what ``StackVertex`` made of ``stack_size`` inputs."""
+    """Takes part ``from_index`` (from 0) of the output of a ``StackVertex`` with ``stack_size`` inputs."""
 
     from_index: int
     stack_size: int
@@ -151,7 +151,7 @@ class UnstackVertex(GraphVertex, tag="unstack_vertex"):
 
 
 class ReshapeVertex(GraphVertex, tag="reshape_vertex"):
-    """Another shape for the values of every example, read row by row.
+    """Reshapes the values of every example, in row-major order.
 
     ``new_shape`` is ``(-1, size)``, ``(-1, size, time steps)`` or ``(-1, channels, height, width)``; -1 stands for the
     examples.
@@ -202,7 +202,7 @@ class ReshapeVertex(GraphVertex, tag="reshape_vertex"):
 
 
 class LastTimeStepVertex(GraphVertex, tag="last_time_step_vertex"):
-    """The last time step of every sequence: the last that counts by the mask of network input ``mask_array_input``."""
+    """The last time step of every sequence: the last one that the mask of network input ``mask_array_input`` keeps."""
 
     mask_array_input: str | None = None
 
@@ -272,7 +272,7 @@ class PreprocessorVertex(GraphVertex, tag="preprocessor_vertex"):
     pre_processor: InputPreProcessor
 
     def output_type(self, given: Sequence[AnyInputType]) -> AnyInputType:
-        """Return the type that leaves the preprocessor."""
+        """Return the output type of the preprocessor."""
         return self.pre_processor.output_type(given[0])
 
     def forward(self, values: Sequence[Value], step: Step, inputs: Inputs) -> VertexOutput:
@@ -285,10 +285,10 @@ class PreprocessorVertex(GraphVertex, tag="preprocessor_vertex"):
 
 
 class PoolHelperVertex(GraphVertex, tag="pool_helper_vertex"):
-    """Leaves out the first row and column of images, to compensate for the rounding of another library's pooling."""
+    """Drops the first row and column of images, to compensate for the rounding of another library's pooling."""
 
     def output_type(self, given: Sequence[AnyInputType]) -> AnyInputType:
-        """Return images smaller by one."""
+        """Return the type of images with one row and one column less."""
         kind = given[0]
         if not isinstance(kind, InputTypeConvolutional) or min(kind.height, kind.width) < 2:
             raise ShapeError(f"{self.title()} takes images of at least 2x2, what comes in is {kind}")
