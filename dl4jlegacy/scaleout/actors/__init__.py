@@ -1,7 +1,7 @@
 """The actors: ``MasterActor``, ``BatchActor``, ``WorkerActor``, ``ModelSavingActor``, ``HeartbeatActor``.
 
 Every actor owns its state and works on its own thread; actors communicate only by ``tell`` with frozen messages. The
-protocol's roles are generators (``protocol``): their actors run them from one ``Wait`` to the next, and are woken by
+protocol's roles are generators (``protocol``): their actors run them from one ``Wait`` to the next. They are woken by
 hints from the store or, at the latest, by the ``Poll`` of the ``ticker``. Actors never wait and have no timers of their
 own. A bug in an actor ends the run with its traceback; an error in a job is data.
 

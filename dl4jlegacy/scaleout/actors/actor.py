@@ -1,6 +1,6 @@
-"""What all actors share: a failure ends the run, and hints wake those that run a role of the protocol.
+"""Base classes of the actors: a failure ends the run, and hints wake the actors that run a role of the protocol.
 
-pykka takes what is no ``Exception`` for the wish to stop every actor of the process, and stops them in silence.
+If an actor raises an exception that is not an ``Exception``, pykka stops all actors of the process without a message.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class Actor(pykka.ThreadingActor):
-    """An actor that ends the run, with its traceback, if anything that it does raises: ``sys.exit`` too."""
+    """An actor that ends the run, with the traceback, if any of its methods raises, including ``sys.exit``."""
 
     use_daemon_thread = True  # a forgotten actor must not keep the process alive
 
@@ -32,31 +32,31 @@ class Actor(pykka.ThreadingActor):
         self._outcome = outcome
 
     def begin(self) -> None:
-        """Do what comes before the first message."""
+        """Run before the first message; overridden by subclasses."""
 
     def receive(self, message: Any) -> None:
-        """Do what a message asks for."""
+        """Handle a message."""
         raise NotImplementedError
 
     def end(self) -> None:
-        """Do what comes after the last message."""
+        """Run after the last message; overridden by subclasses."""
 
     def on_start(self) -> None:
-        """Begin; what that raises ends the run."""
+        """Call ``begin``; an exception in it ends the run."""
         try:
             with exits_as_errors():
                 self.begin()
-        except Exception as exc:  # of which pykka does not tell ``on_failure``
+        except Exception as exc:  # pykka does not report these to ``on_failure``
             self._outcome.fail(exc)
             raise
 
     def on_receive(self, message: Any) -> None:
-        """Do what a message asks for."""
+        """Handle a message; ``SystemExit`` becomes an error."""
         with exits_as_errors():
             self.receive(message)
 
     def on_stop(self) -> None:
-        """End."""
+        """Call ``end``."""
         with exits_as_errors():
             self.end()
 
@@ -86,7 +86,7 @@ class ProtocolActor(Actor):
         self._hint()
 
     def _hint(self) -> None:
-        """Runs on whichever thread changed something: only enqueues."""
+        """Wake the actor. Runs on the thread that changed something, and only enqueues."""
         if not self._is_hinted:
             self._is_hinted = True
             try:

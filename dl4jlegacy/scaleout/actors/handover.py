@@ -1,4 +1,4 @@
-"""What a master does for a standby that leads its run when it comes back: it leaves with nothing that only it has."""
+"""Hands a run over when a master returns and a standby leads it: state that only this master has is not lost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 def hand_over(master: protocol.Master | None) -> None:
-    """Give a standby that leads the run by now what a master that leaves knows, if that is more."""
+    """Write the newest version of a leaving master for the standby that now leads the run, if it is newer."""
     if master is None or master.known is None:
         return
     run, version = master.start.run, master.known[0].version

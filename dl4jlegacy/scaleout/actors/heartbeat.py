@@ -43,10 +43,10 @@ class HeartbeatActor(Actor):
         self._host, self._pid = socket.gethostname(), os.getpid()
         self._workers: dict[str, Callable[[], Working]] = {}
         self._seen: dict[str, tuple[Working, int, float]] = {}
-        """What each worker did when it was last looked at, its progress, and since when both are the same."""
+        """By worker: its activity and progress when last checked, and the time since which both are unchanged."""
 
     def receive(self, message: Any) -> None:
-        """Send a heartbeat of every worker at every ``Beat``, and immediately of a new one."""
+        """Send a heartbeat for every worker at each ``Beat``, and immediately for a new worker."""
         match message:
             case Joining():
                 self._workers[message.worker] = message.working

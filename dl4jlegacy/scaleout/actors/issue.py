@@ -1,7 +1,7 @@
-"""``JobIssuer``: makes job records, and the data of jobs that carry them, from the slots of a round.
+"""``JobIssuer``: writes the job records of a round's slots, and the jobs' data if jobs carry it.
 
 Jobs that refer to their data are a few small records: the master issues them itself, so that no other thread has to be
-woken before workers can go on. Data are read, encoded and written by the ``BatchActor``.
+woken before workers can continue. If jobs carry data, the ``BatchActor`` reads, encodes and writes it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class JobIssuer:
 
     Args:
         tracker: of the run.
-        jobs: where the data come from.
+        jobs: the source of the data.
         router: of the run.
-        by_reference: whether jobs refer to their data instead of carrying them.
-        phases: of the thread that uses it.
+        by_reference: whether jobs refer to their data instead of carrying it.
+        phases: of the thread that uses this object.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class JobIssuer:
         self._put_ahead: dict[int, Manifest] = {}
 
     def issue(self, work: protocol.MoreWork) -> None:
-        """Write the records of the jobs that the master asks for, and tell the workers."""
+        """Write the records of the jobs that the master asks for, and notify the workers."""
         steps = protocol.issue_jobs(
             self._tracker.store,
             self._jobs.plan,

@@ -20,21 +20,21 @@ __all__ = ["BatchActor", "MasterActor", "issuing"]
 
 
 class MasterActor(ProtocolActor):
-    """Runs the master's role: watches a round, folds it and closes it; has others issue jobs and save models.
+    """Runs the master's role: watches, folds and closes rounds. Other actors issue jobs and save models.
 
     Args:
         outcome: of the run.
         tracker: of the run.
         master: of the run.
         issue: issues jobs; called on the master's thread.
-        saver: gets the versions that are to be saved.
-        checkpoint_every: of them every so many, and the last one.
-        keeps: whether the saver does anything with others than the last.
-        keeps_states: whether it saves checkpoints.
-        monitor: of a cluster's master.
-        takes_more: whether whoever takes what the jobs have found keeps up; as long as not, no more are issued, and the
-            run waits without standing still.
-        on_version: called with every version, on the master's thread: when the next jobs are issued, or the run ends.
+        saver: receives the versions to be saved.
+        checkpoint_every: number of versions between checkpoints; the last version is always saved.
+        keeps: whether the saver uses versions other than the last one.
+        keeps_states: whether the saver writes checkpoints.
+        monitor: monitor of a cluster's master.
+        takes_more: returns whether the consumer of the jobs' results keeps up. While it does not, no more jobs are
+            issued, and the run waits without counting as stalled.
+        on_version: called with every version, on the master's thread, when the next jobs are issued or the run ends.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class MasterActor(ProtocolActor):
 
     def _drive(self) -> None:
         if self._monitor is not None and not self._monitor.check_in():
-            return  # until it is known whether the run is over, it must not be begun again
+            return  # do not start the run again before it is known whether it is over
         while not self._ended:
             try:
                 event = next(self._steps)
@@ -86,7 +86,7 @@ class MasterActor(ProtocolActor):
                     continue
 
     def _issue(self, work: protocol.MoreWork | None) -> None:
-        """Ask for jobs to be issued; hold them back while there are too few workers, or nobody takes what they find."""
+        """Issue jobs; hold them back while there are too few workers, or while the consumer of results is behind."""
         if self._monitor is not None and not self._monitor.quorum.is_met(self._attempts.finished):
             self._held = work
         elif work is not None and not self._takes_more():
@@ -97,7 +97,7 @@ class MasterActor(ProtocolActor):
             self._held = None
 
     def receive(self, message: Any) -> None:
-        """Run the role; or note that the saving actor is free."""
+        """Run the role; a ``Saved`` message only notes that the saving actor is free."""
         if isinstance(message, Saved):
             self._checkpoints.is_saving = False
             return
@@ -107,7 +107,7 @@ class MasterActor(ProtocolActor):
             self._tell_versions()
 
     def _new_model(self, event: protocol.NewModel) -> None:
-        """Send a version to the saving actor if it is due and can be saved."""
+        """Record a new version, and send it to the saving actor if it is due and can be saved."""
         self._outcome.progressed()
         self._untold.append(event)
         if event.last:
@@ -117,13 +117,13 @@ class MasterActor(ProtocolActor):
             self._checkpoints.is_saving = True
 
     def _tell_versions(self) -> None:
-        """Tell of new versions: when the next jobs are issued, so that no worker waits for those who are told."""
+        """Call ``on_version`` for new versions, after the next jobs are issued, so that no worker waits for it."""
         while self._untold:
             self._on_version(self._untold.pop(0))
 
 
 class BatchActor(Actor):
-    """Issues jobs that carry their data, which takes longer than the master may be away; see ``JobIssuer``."""
+    """Issues jobs that carry their data, on its own thread since that would block the master; see ``JobIssuer``."""
 
     def __init__(self, outcome: Outcome, issuer: JobIssuer) -> None:
         super().__init__(outcome)
@@ -139,7 +139,7 @@ class BatchActor(Actor):
 def issuing(
     outcome: Outcome, issuer: JobIssuer
 ) -> tuple[Callable[[protocol.MoreWork], None], list[pykka.ActorRef[Any]]]:
-    """Return what issues a master's jobs, and the actor that does so if they carry their data."""
+    """Return the function that issues a master's jobs, and its actors: none if jobs refer to their data."""
     if issuer.by_reference:
         return issuer.issue, []
     batch = BatchActor.start(outcome, issuer)

@@ -40,9 +40,9 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Working:
-    """What a worker does: a job, or nothing (``record`` is None).
+    """The current activity of a worker: a job, or none (``record`` is None).
 
-    ``progress`` returns the number of batches that are done of the job.
+    ``progress`` returns the number of finished batches of the job.
     """
 
     worker: protocol.Worker
@@ -54,7 +54,7 @@ class Working:
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """A worker is there. ``working`` returns what it does now; callable on any thread."""
+    """A worker has started. ``working`` returns its current activity; callable on any thread."""
 
     worker: str
     working: Callable[[], Working]
@@ -62,6 +62,6 @@ class Joining:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """A worker was set aside: it needs no heartbeat any more."""
+    """A worker was set aside: it no longer needs heartbeats."""
 
     worker: str

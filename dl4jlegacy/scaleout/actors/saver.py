@@ -17,13 +17,13 @@ __all__ = ["ModelSavingActor"]
 
 
 class ModelSavingActor(Actor):
-    """Saves model versions while training continues; a version that cannot be saved is only a warning.
+    """Saves model versions while training continues; failing to save one is only a warning.
 
     Args:
         outcome: of the run.
-        folder: the run's.
-        keep: gets the versions too: a saver of the program's own.
-        phases: where this thread says what it does.
+        folder: of the run.
+        keep: a saver of the user's program, which also receives the versions.
+        phases: records the activity of this thread.
     """
 
     def __init__(

@@ -19,9 +19,9 @@ class Ticker:
     """The one timer of a process: sends messages to actors at fixed intervals.
 
     Args:
-        entries: (interval in seconds, actor, message) of each.
+        entries: one (interval in seconds, actor, message) per timer.
 
-    Legacy: a scheduler for every actor; the workers' schedulers ran the training, so no heartbeat left meanwhile.
+    Legacy: a scheduler for every actor; the workers' schedulers ran the training, so no heartbeat was sent meanwhile.
     """
 
     def __init__(self, entries: Sequence[tuple[float, pykka.ActorRef[Any], Any]]) -> None:
@@ -43,11 +43,11 @@ class Ticker:
         left = [interval for interval, _, _ in self._entries]
         pause = min([*left, SLICE_SECONDS])
         while not self._stopped.wait(pause):
-            RUNNING.now()  # which must be read often: a longer gap is one in which this process was stopped
+            RUNNING.now()  # read often: a longer gap means that this process was stopped
             for index, (interval, actor, message) in enumerate(self._entries):
                 left[index] -= pause
                 if left[index] <= 0:
                     left[index] = interval
                     if actor.is_alive() and actor.actor_inbox.empty():  # ticks must not pile up before a stop
-                        with contextlib.suppress(pykka.ActorDeadError):  # it has stopped since then
+                        with contextlib.suppress(pykka.ActorDeadError):  # the actor may have stopped meanwhile
                             actor.tell(message)

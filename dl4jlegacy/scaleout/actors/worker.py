@@ -31,7 +31,7 @@ __all__ = ["LOOK_SECONDS", "WorkerActor"]
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 10.0
-"""So often a worker that performs a job looks whether it is still wanted, though no hint came."""
+"""Maximum seconds between checks, during a job, whether the job is still wanted if no hint arrives."""
 
 
 class WorkerActor(ProtocolActor):
@@ -61,13 +61,13 @@ class WorkerActor(ProtocolActor):
         self._ended = False
         self._done = 0
         self._working: Working | None = None
-        """What this worker does; replaced by its thread, read by the heartbeat's."""
+        """The worker's current activity; replaced by its own thread, read by the heartbeat's thread."""
         self._lease: tuple[SlotPlan | None, int | None] = (None, None)
         self._begun = 0
-        """The performer's progress when it took this lease."""
+        """The performer's progress when the current lease began."""
         self._head_changed = threading.Event()
         self._looked = 0.0
-        """When the head was last looked at during a job."""
+        """When the head was last checked during a job."""
 
     def begin(self) -> None:
         """Listen for hints, and separately for changes of the head, which may make a job useless."""
@@ -92,7 +92,7 @@ class WorkerActor(ProtocolActor):
                 return
 
     def _leave(self, head: Head) -> None:
-        """End: the run is over, or goes on without this worker, whose jobs failed here and not elsewhere."""
+        """End the role: the run is over, or continues without this worker, whose failed jobs succeeded elsewhere."""
         self._tell(None, None)
         if head.status != "running":
             if self._ends_run:
@@ -113,9 +113,10 @@ class WorkerActor(ProtocolActor):
         return answer
 
     def _tell(self, slot: SlotPlan | None, record: JobRecord | None) -> None:
-        """Show the heartbeat what is done now. Jobs that are done again count for the one that they are done for.
+        """Publish the current activity for the heartbeat; replayed jobs count for the job they are replayed for.
 
-        A message for each job would wake the heartbeat's thread in vain: it looks when it has to.
+        No message is sent per job, since that would wake the heartbeat's thread needlessly: it reads the activity when
+        due.
         """
         lease = (slot, None if record is None else record.token)
         if lease != self._lease:
@@ -130,9 +131,9 @@ class WorkerActor(ProtocolActor):
                 logger.debug("worker %s outlives the heartbeat", self._worker.name)
 
     def _perform(self, event: protocol.Perform) -> Any:
-        """Return the update's frame, or a ``Failure``: errors in a job are data and do not stop the actor."""
+        """Perform a job; return the update's frame, or a ``Failure``: an error in a job does not stop the actor."""
         if event.leased is not None and not self._is_wanted(event):
-            return protocol.ABANDONED  # one of many jobs that are done again: the one they are for is done elsewhere
+            return protocol.ABANDONED  # a replayed job, whose target job is already done elsewhere
         try:
             with exits_as_errors():
                 answer = self._answer_of(event)
@@ -141,7 +142,7 @@ class WorkerActor(ProtocolActor):
             text = f"{exc}" if isinstance(exc, Dl4jError) else error_text(exc)
             fatal = isinstance(exc, NotFiniteError)
             trace = "".join(traceback.format_exception(exc))
-            level = logging.DEBUG if fatal else logging.WARNING  # a fatal one ends the run with the same words
+            level = logging.DEBUG if fatal else logging.WARNING  # a fatal error ends the run with the same text
             logger.log(level, "worker %s failed in round %s, slot %s: %s", self._worker.name, *event.plan[:2], text)
             failure = Failure(code, text, self._worker.name, trace, fatal)
             self._failures = (*self._failures[-9:], failure)
@@ -151,7 +152,7 @@ class WorkerActor(ProtocolActor):
         return answer
 
     def _answer_of(self, event: protocol.Perform) -> Any:
-        """Return the update's frame; raises whatever the job does."""
+        """Return the update's frame; raises any error of the job."""
         plan = self._worker.plan
         job = Job(
             event.plan,
@@ -173,7 +174,10 @@ class WorkerActor(ProtocolActor):
         return frames[0] if router.memory is None else protocol.Performed(*frames)
 
     def _is_wanted(self, event: protocol.Perform) -> bool:
-        """Check the head after a hint that it has changed, and now and then, since a hint may be lost."""
+        """Return whether the job is still wanted.
+
+        The head is checked after a hint that it has changed, and periodically, since a hint may be lost.
+        """
         now = self._tracker.clock.now()
         if not self._head_changed.is_set() and now - self._looked < LOOK_SECONDS:
             return True
@@ -206,5 +210,5 @@ class WorkerActor(ProtocolActor):
             if isinstance(event, protocol.Wait):
                 break
         if self._working is not None:
-            self._tell(None, None)  # the heartbeat may go on, for others of this process
+            self._tell(None, None)  # the heartbeat may continue for other workers of this process
         self._tracker.remove_worker(self._worker.name)

@@ -1,6 +1,6 @@
 """The workers of one process: their actors, their heartbeat, their names.
 
-Legacy: the worker pool of ``ActorNetworkRunner``, all of whose actors shared one performer.
+Legacy: the worker pool of ``ActorNetworkRunner``, whose actors all shared one performer.
 """
 
 from __future__ import annotations
@@ -57,19 +57,19 @@ Beats = list[tuple[float, pykka.ActorRef[Any], Any]]
 
 
 def process_name() -> str:
-    """Return a name that no other process has ever had: ``<host>-<pid>-<random>``."""
+    """Return a name that is unique among all processes: ``<host>-<pid>-<random>``."""
     return f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
 
 
 def performer_of(conf: Conf, listeners: Sequence[TrainingListener] = ()) -> PerformerFactory:
-    """Return what makes the performers of a run's workers: what the Conf names, else what trains its network.
+    """Return the factory of a run's performers: the one that the Conf names, else one that trains its network.
 
     Args:
-        conf: the run's.
-        listeners: of batches that a network is trained on; a performer of somebody's own has none.
+        conf: of the run.
+        listeners: called for each training batch of a network; not used for a user's own performer.
 
     Raises:
-        MissingPartError: this process does not have what the Conf names.
+        MissingPartError: this process does not have the performer that the Conf names.
     """
     if conf.performer:
         return checked(find_performer(conf.performer, f"run {conf.run}" if conf.run else "the run"))
@@ -99,12 +99,12 @@ def network_performer(conf: Conf, kernels: Kernels, listeners: Sequence[Training
 
 
 class WorkerPool:
-    """``conf.workers`` workers of one run, each with its own performer, and the heartbeat of them all.
+    """``conf.workers`` workers of one run, each with its own performer, and one heartbeat for all of them.
 
     Args:
-        compute: the devices, and the kernels that each worker gets.
-        models: of this process, if a master shares them; None: the workers alone do.
-        jobs: where workers find the data of jobs that refer to it; None if jobs carry their data.
+        compute: the devices, and the kernels for each worker.
+        models: shared models of this process, if it has a master; None: shared by the workers only.
+        jobs: source of the data of jobs that refer to it; None if jobs carry their data.
         ends_run: whether the end of the workers sets ``outcome``, as in a process without a master.
         on_job_failed: called for each job that failed here, on the worker's thread.
     """
@@ -136,19 +136,20 @@ class WorkerPool:
         self.names: tuple[str, ...] = ()
         """The names of the workers that have not been set aside."""
         self.recorder: PhaseRecorder | None = None
-        """Of this process, if statistics are collected; set before ``start``."""
+        """Phase recorder of this process, if statistics are collected; set before ``start``."""
         self._sender: StatsSender | None = None
         self._copies: HostCopies | None = None
 
     def send_stats(self, process: str, send: Callable[[Sequence[EventStats]], None]) -> None:
-        """Collect statistics of this process from ``start`` on, for ``send``."""
+        """Collect statistics of this process from ``start`` on, and pass them to ``send``."""
         self.recorder = PhaseRecorder(process, self._tracker.clock)
         self._sender = StatsSender(self.recorder, send)
 
     def start(self, name: str, count: int, messages: Messages | None = None) -> Beats:
         """Start ``count`` workers called ``name-0 ...``; return the entries for the process's ticker.
 
-        ``messages``: those at hand if this process takes part in the mesh of the run; None: those of its own workers.
+        ``messages`` are the messages in memory if this process is part of the run's mesh; None: only those of its
+        workers.
         """
         conf, tracker = self._conf, self._tracker
         heartbeat = actors.HeartbeatActor.start(
@@ -209,7 +210,7 @@ class WorkerPool:
         )
 
     def _set_aside(self, name: str, error: JobError) -> None:
-        """Go on without a worker; without any, a process that has nothing else to do ends with its error."""
+        """Continue without a worker; if it was the last one and the process has no other task, fail with its error."""
         logger.warning("%s", error)
         with self._lock:
             self.names = tuple(other for other in self.names if other != name)
@@ -217,41 +218,41 @@ class WorkerPool:
             self._outcome.fail(error)
 
     def _make_copies(self, name: str) -> HostCopies | None:
-        """Return the copies of the states of slots, if other processes of this host can take part in the run."""
+        """Return the copies of slot states, if other processes of this host can join the run; else None."""
         shares = self._conf.incarnation and self._router.memory is not None
         return HostCopies(self._conf.keyspace, name) if shares else None
 
     def _make_performer(self, index: int) -> WorkerPerformer:
-        """Return a worker's performer, with kernels of its own if it computes on a GPU."""
+        """Return a worker's performer; on a GPU it has its own kernels."""
         compute = self._compute
         kernels = compute.kernels(index)
         make = functools.partial(self._performer, self._conf, kernels)
         return OnDevice(make, kernels, compute.device(index)) if compute.on_gpu else make()
 
     def finish(self) -> None:
-        """Have every worker finish and commit its job, and lease no other. Does not wait; the heartbeat goes on."""
+        """Let every worker finish and commit its job, and lease no other. Does not wait; the heartbeat continues."""
         self._finishes = True
         for ref in self._workers:
             if ref.is_alive():
                 ref.stop(block=False)
 
     def has_finished(self) -> bool:
-        """Return whether no worker is left."""
+        """Return whether all workers have stopped."""
         return not any(ref.is_alive() for ref in self._workers)
 
     def progress(self) -> int:
-        """Return the number of batches that the workers have done, which grows as long as they do anything."""
+        """Return the number of batches that the workers have done; it grows as long as any worker makes progress."""
         return sum(performer.progress for performer in self._performers)
 
     def stop(self, timeout: float) -> list[str]:
-        """Stop the workers, which first finish and commit their job; return the names of actors that did not stop."""
+        """Stop the workers after they finish and commit their job; return the names of actors that did not stop."""
         if self._sender is not None:
-            self._sender.close()  # while the master sees that these workers are still there
+            self._sender.close()  # before the master sees that these workers are gone
         late = stop_actors(self._workers, timeout)
         if self._copies is not None:
             self._copies.close()
         late += stop_actors([] if self._heartbeat is None else [self._heartbeat], timeout)
-        if self._finishes:  # it has registered workers again that had left
+        if self._finishes:  # the heartbeat has registered again workers that had left
             for name in self.names:
                 self._tracker.remove_worker(name)
         return late
@@ -280,6 +281,6 @@ def _has_stopped(future: pykka.Future[Any], seconds: float) -> bool:
 
 
 def tell(ref: pykka.ActorRef[Any], message: Any) -> None:
-    """Send a message to an actor, which may have stopped already; callable on any thread."""
+    """Send a message to an actor; ignored if the actor has stopped. Callable on any thread."""
     with contextlib.suppress(pykka.ActorDeadError):
         ref.tell(message)

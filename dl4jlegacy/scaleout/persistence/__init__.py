@@ -1,1 +1,1 @@
-"""What a run saves in its folder: checkpoints, history, journal and lines."""
+"""The contents of a run's folder: checkpoints, history, journal and JSON lines."""

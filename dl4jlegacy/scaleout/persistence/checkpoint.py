@@ -5,13 +5,16 @@ after it and holds its name and SHA-256, the head (version, round, folded slots,
 the plan these determine the state of every random generator. Each file exists completely or not at all
 (``dl4jlegacy.storage.folders``), so a checkpoint does, too. A damaged checkpoint is skipped in favour of the newest
 good one.
-The states of the slots, of strategies that keep them, are in ``states-<version>.safetensors``.
-The best model of a run that is scored is a file of its own, ``best-<version>-<digest>.safetensors``, named by the
-checkpoints that it belongs to: one is good only with it.
+
+For strategies with slot memory, the states of the slots are in ``states-<version>.safetensors``. If the run is scored,
+its best model is in a separate file, ``best-<version>-<digest>.safetensors``, which the checkpoints refer to; a
+checkpoint is good only together with it.
+
 ``conf.json`` in the same folder is the run's ``Conf``. A folder belongs to one run: its process locks it, and the
-manifests name the run's incarnation and a digest of its Conf, so that another run's checkpoints are never taken for its
-own. Before each checkpoint the run looks whether the folder is its own still: one that was deleted is made again,
-whole; in one that another run has got meanwhile it writes nothing. It deletes only what says that it has written it.
+manifests contain the run's incarnation and a digest of its Conf, so that a run never uses another run's checkpoints.
+Before each checkpoint the run checks whether the folder still belongs to it. If the folder was deleted, it is created
+again, complete; if another run owns it by now, nothing is written. The run deletes only files that are marked as its
+own.
 
 Legacy: ``ModelSaver``, ``DefaultModelSaver`` (kept every version forever, saved ``null`` after the first round) and
 ``S3ModelSaver`` (gave every model a random name and could not load).
@@ -53,11 +56,14 @@ _NAME = re.compile(r"checkpoint-(\d{8,})\.json")
 _TENSORS = re.compile(r"(?:model|states|best)-(\d{8,})(?:-[0-9a-f]{16})?\.safetensors")
 _RUN = "run"
 _FORMAT, _BEFORE = "dl4jlegacy-checkpoint-2", "dl4jlegacy-checkpoint-1"
-"""Since 2 AdaGrad and RmsProp are Deeplearning4j's, and a short round counts as the updates that it is."""
+"""Format 2: AdaGrad and RmsProp follow Deeplearning4j, and a short round counts as its actual number of updates."""
 
 
 class RunIdentity(msgspec.Struct, frozen=True):
-    """What tells the checkpoints of a run from those of all others; "" is unknown, as in older checkpoints."""
+    """The identity of a run in its checkpoints, which separates them from other runs'.
+
+    "" means unknown, as in older checkpoints.
+    """
 
     seed: int = 0
     incarnation: str = ""
@@ -69,25 +75,25 @@ class RunIdentity(msgspec.Struct, frozen=True):
         return cls(conf.seed, conf.incarnation, conf.digest())
 
     def mark(self) -> str:
-        """Return the identity as a file of arrays has it; "" of a run without an incarnation."""
+        """Return the identity as stored in a file of arrays; "" for a run without an incarnation."""
         return f"{self.incarnation} {self.seed} {self.conf_digest}" if self.incarnation else ""
 
 
 class _AnotherRunsError(StorageError):
-    """A checkpoint is another run's, to whose folder this run's may come back."""
+    """A checkpoint belongs to another run; the folder may become this run's again."""
 
 
 class CheckpointStore:
     """The checkpoints of one run in a folder; keeps the newest ``keep``. Used by one thread at a time.
 
     Args:
-        folder: where; a path is one of this machine (``saved_run.open_checkpoints`` takes ``s3://`` too).
-        keep: how many.
-        owner: whose checkpoints they are; None: whoever's there are, for looking only.
+        folder: the folder; a path is on this machine (``saved_run.open_checkpoints`` also takes ``s3://``).
+        keep: number of checkpoints to keep.
+        owner: the run that owns the checkpoints; None: any run, for reading only.
 
     Attributes:
-        arithmetic, made_of: return what the run is computed with, and what it is made of (``scaleout.identity``), to be
-            written down with each checkpoint.
+        arithmetic, made_of: return the arithmetic of the run, and its components (``scaleout.identity``), which are
+            stored with each checkpoint.
     """
 
     def __init__(self, folder: Folder | Path | str, *, keep: int = 3, owner: RunIdentity | None = None) -> None:
@@ -102,11 +108,11 @@ class CheckpointStore:
 
     @property
     def place(self) -> str:
-        """Where the checkpoints are, in the form that ``dl4j resume`` accepts."""
+        """The location of the checkpoints, in the form that ``dl4j resume`` accepts."""
         return self.folder.place
 
     def versions(self) -> list[int]:
-        """Return the versions that have a manifest, newest first; raises ``StorageError`` if that is unknown now."""
+        """Return the versions that have a manifest, newest first; raises ``StorageError`` if unknown at the moment."""
         with self._reading():
             return _versions(self.folder.names())
 
@@ -120,15 +126,14 @@ class CheckpointStore:
     def keep_conf(self, conf: Conf, *, takes_over: bool = False) -> None:
         """Take the folder for a run, and write its Conf beside the checkpoints.
 
-        It is not written again if it is there already: the disk may be full by now. If this fails, ``save`` tries it
-        again.
+        An equal Conf is not written again, since the disk may be full by now. If this fails, ``save`` tries again.
 
         Args:
-            conf: the run's.
-            takes_over: whether another process, which may be frozen and not dead, had the run before this one.
+            conf: of the run.
+            takes_over: whether another process led the run before; it may be frozen and not dead.
 
         Raises:
-            StorageError: it cannot be written. CheckpointError: the folder is another run's.
+            StorageError: the folder cannot be written. CheckpointError: it belongs to another run.
         """
         self._conf, self._takes_over, self._is_taken = conf, takes_over, False
         try:
@@ -153,7 +158,10 @@ class CheckpointStore:
         self._is_taken = True
 
     def _lock(self, conf: Conf, kept: Whose | None) -> None:
-        """Lock the folder, if this process has not; who takes over from a frozen one may go on without for a while."""
+        """Lock the folder, if this process does not hold the lock.
+
+        A process that takes over from a frozen one may continue without the lock for a while.
+        """
         is_ours = kept is not None and kept.incarnation == conf.incarnation
         is_locked = self.folder.lock(conf.incarnation, takes_over=self._takes_over)
         if not is_locked and not (self._takes_over and is_ours):
@@ -161,7 +169,7 @@ class CheckpointStore:
         self._takes_over = self._takes_over and not is_locked
 
     def _make_sure(self) -> None:
-        """Make sure that the folder is this run's still, and whole; raises ``OSError`` and ``CheckpointError``."""
+        """Ensure that the folder is complete and still this run's; raises ``OSError`` and ``CheckpointError``."""
         conf = self._conf
         if conf is None:
             return
@@ -178,7 +186,7 @@ class CheckpointStore:
             logger.warning("%s of run %s was gone from %s: it is there again", CONF, conf.run, self.place)
 
     def has_conf(self) -> bool:
-        """Return whether a run has taken the folder; raises ``StorageError`` if that is unknown now."""
+        """Return whether a run has taken the folder; raises ``StorageError`` if that is unknown at the moment."""
         with self._reading():
             return CONF in self.folder.names()
 
@@ -192,15 +200,15 @@ class CheckpointStore:
         self.release()
 
     def kept(self, field: str) -> str:
-        """Return a field of the Conf in this folder, as text; "" if it does not say, or there is no Conf."""
+        """Return a field of the folder's Conf as text; "" if the field or the Conf is missing."""
         try:
             kept = msgspec.json.decode(self.folder.read(CONF), type=dict[str, Any])
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return ""  # an unreadable Conf is reported by whoever reads all of it
+            return ""  # an unreadable Conf is reported where all of it is read
         return str(kept.get(field, ""))
 
     def release(self) -> None:
-        """Let others use the folder."""
+        """Release the lock on the folder."""
         self.folder.release()
 
     def save(
@@ -210,12 +218,12 @@ class CheckpointStore:
         best: Buffer | None = None,
         states: Mapping[int, SavedState] | None = None,
     ) -> None:
-        """Save a model version, the head's best model, and the states of its slots, which must be all of its snapshot.
+        """Save a model version, the head's best model, and the slot states, which must be all states of its snapshot.
 
         If this fails, older checkpoints are unchanged.
 
         Raises:
-            CheckpointError: it cannot be written.
+            CheckpointError: the checkpoint cannot be written.
         """
         owner, result = self._owner or RunIdentity(), Result.decode(frame)
         tensors = self._tensors(result.arrays)
@@ -245,7 +253,7 @@ class CheckpointStore:
             self._make_sure()
             there = self.folder.names() if kept else []
             for name, content in files.items():
-                if not (kept and name == kept["file"] in there):  # of the best model for some versions already
+                if not (kept and name == kept["file"] in there):  # the best model may be there already
                     self.folder.write(name, content)
             self.folder.write(model, tensors)
             self.folder.write(manifest, _signed(body))
@@ -257,26 +265,26 @@ class CheckpointStore:
             ) from exc
         self._ours[head.version] = frozenset({manifest, model, *files})
         failure = self._prune(head.version)
-        if failure is not None and not self._cannot_delete:  # old ones too many are no reason to end a run
+        if failure is not None and not self._cannot_delete:  # too many old checkpoints do not end a run
             logger.warning("old checkpoints in %s cannot be deleted: %s", self.place, failure)
         self._cannot_delete = failure is not None
 
     def _tensors(self, arrays: Mapping[str, Any]) -> bytes:
-        """Return the bytes of a file of arrays, which say whose it is."""
+        """Return the bytes of a file of arrays, with the run's identity in its metadata."""
         mark = (self._owner or RunIdentity()).mark()
         return safetensors.numpy.save(dict(arrays), {_RUN: mark} if mark else None)
 
     def _best_of(self, best: Best, model: Result) -> tuple[dict[str, Any], bytes]:
-        """Return what the manifest says of the best model, and the contents of its file."""
+        """Return the manifest's entry for the best model, and the contents of its file."""
         tensors = self._tensors(model.arrays)
         name = f"best-{best.version:08d}-{hashlib.sha256(tensors).hexdigest()[:16]}.safetensors"
         return {**_described(name, tensors), "values": dict(model.values), "arrays": list(model.arrays)}, tensors
 
     def best_model(self, best: Best) -> Buffer | None:
-        """Return the best model of a run as the checkpoints have it; None if they have not, or it is damaged.
+        """Return a best model from the checkpoints; None if they do not have it, or it is damaged.
 
         Raises:
-            StorageError: that is unknown now.
+            StorageError: the checkpoints cannot be read now.
         """
         unread: OSError | None = None
         for version in self.versions():
@@ -295,13 +303,16 @@ class CheckpointStore:
         return None
 
     def _manifest(self, version: int) -> dict[str, Any]:
-        """Return what a manifest says; raises ``OSError``, and ``CheckpointError``: it is damaged, or another run's."""
+        """Return the content of a manifest.
+
+        Raises ``OSError``, or ``CheckpointError`` if the manifest is damaged or belongs to another run.
+        """
         body = _verified(self.folder.read(self._files(version)[1]))
         self._check_owner(body)
         return body
 
     def states(self, head: Head) -> dict[int, SavedState] | None:
-        """Return the states of the slots that belong to a checkpoint's head, by slot; None if they are damaged.
+        """Return the slot states that belong to a checkpoint's head, by slot; None if they are damaged.
 
         Raises:
             StorageError: they cannot be read now.
@@ -313,11 +324,11 @@ class CheckpointStore:
         return None
 
     def newest(self) -> tuple[Head, Buffer] | None:
-        """Return the newest good checkpoint, or None if there is none at all.
+        """Return the newest good checkpoint, or None if there are no checkpoints.
 
         Raises:
-            CheckpointError: there are checkpoints, and every one is damaged. StorageError: that is unknown now, or the
-                folder is another run's.
+            CheckpointError: there are checkpoints, but all are damaged. StorageError: they cannot be read now, or the
+                folder belongs to another run.
         """
         versions = self.versions()
         reasons = list[CheckpointError]()
@@ -334,16 +345,16 @@ class CheckpointStore:
         raise kind(f"none of the {len(versions)} checkpoints in {self.place} is usable: {reasons[0]}")
 
     def newest_head(self) -> Head | None:
-        """Return the head of the newest good manifest as it was written, its model unread; None if there is none."""
+        """Return the head of the newest good manifest as written, without reading its model; None if there is none."""
         for version in self.versions():
             with contextlib.suppress(CheckpointError, OSError, KeyError, msgspec.ValidationError):
                 return msgspec.convert(_verified(self.folder.read(self._files(version)[1]))["head"], decodable(Head))
         return None
 
     def made_with(self, field: str = "arithmetic") -> dict[str, str]:
-        """Return what the newest good manifest says that its model was computed with; empty if there is none.
+        """Return the arithmetic of the model in the newest good manifest; empty if there is none.
 
-        With ``field`` "made_of" of what its run is made of; empty, too, if an older version wrote it.
+        With ``field`` "made_of", return the components of the run; empty also if an older version wrote the manifest.
         """
         for version in self.versions():
             with contextlib.suppress(CheckpointError, OSError):
@@ -352,7 +363,10 @@ class CheckpointStore:
         return {}
 
     def is_of_before(self, version: int) -> bool:
-        """Return whether a checkpoint is of a version of this package that trained otherwise; raises as ``load``."""
+        """Return whether a checkpoint was written by an older package version that trained differently.
+
+        Raises the errors of ``load``.
+        """
         manifest = self._files(version)[1]
         with _as_checkpoint_error(manifest):
             return bool(self._manifest(version)["format"] == _BEFORE)
@@ -369,7 +383,8 @@ class CheckpointStore:
         return f"model-{version:08d}.safetensors", f"checkpoint-{version:08d}.json"
 
     def load(self, version: int) -> tuple[Head, Buffer]:
-        """Return the checkpoint of one version; raises ``CheckpointError`` if it is damaged, another run's, or none."""
+        """Return the checkpoint of one version; raises ``CheckpointError`` if it is missing, damaged or another run's.
+        """
         manifest = self._files(version)[1]
         with _as_checkpoint_error(manifest):
             body = self._manifest(version)
@@ -382,7 +397,7 @@ class CheckpointStore:
         return msgspec.structs.replace(head, model=Manifest("", 0, 0), status="running", failure=None), frame
 
     def model(self, version: int) -> Result:
-        """Return the model of one version, whatever else belongs to it; raises as ``load``."""
+        """Return the model of one version, even if its other files are damaged; raises as ``load``."""
         manifest = self._files(version)[1]
         with _as_checkpoint_error(manifest):
             body = self._manifest(version)
@@ -391,7 +406,7 @@ class CheckpointStore:
 
     def _frame(self, file: dict[str, Any], contents: dict[str, Any]) -> Buffer:
         """Return the model in a file; raises ``CheckpointError``, ``OSError`` and others if it is damaged."""
-        arrays = self._arrays(file)  # their order is not kept
+        arrays = self._arrays(file)  # safetensors does not keep their order
         return Result(contents["values"], {key: arrays[key] for key in contents["arrays"]}).encode()
 
     def _arrays(self, file: dict[str, Any]) -> dict[str, Any]:
@@ -405,7 +420,7 @@ class CheckpointStore:
         return arrays
 
     def _check_owner(self, body: dict[str, Any]) -> None:
-        """Raise ``CheckpointError`` if a manifest is another run's."""
+        """Raise ``CheckpointError`` if a manifest belongs to another run."""
         for name, ours in msgspec.to_builtins(self._owner or RunIdentity()).items():
             theirs = body.get(name)
             if self._owner is not None and theirs and ours and theirs != ours:
@@ -415,7 +430,7 @@ class CheckpointStore:
                 )
 
     def _check_folder(self) -> None:
-        """Raise ``StorageError`` if the folder is another run's, or that is unknown now."""
+        """Raise ``StorageError`` if the folder belongs to another run, or that is unknown at the moment."""
         with self._reading():
             kept, ours = whose(self.folder), self._owner
         if (
@@ -427,10 +442,10 @@ class CheckpointStore:
             raise StorageError(f"{self.place} is the folder of another run by now, {kept.run} ({kept.incarnation})")
 
     def _prune(self, newest: int) -> Exception | None:
-        """Delete checkpoints older than the newest, and unfinished files of killed processes; return the first error.
+        """Delete old checkpoints and unfinished files of killed processes; return the first error.
 
-        Versions above ``newest``, which this process has just saved, are another's or damaged: they are none of its to
-        delete, and do not count as kept.
+        ``newest`` was just saved by this process. Higher versions belong to another process or are damaged: they are
+        not deleted, and do not count as kept.
         """
         failure: Exception | None = None
         try:
@@ -445,19 +460,19 @@ class CheckpointStore:
         return failure
 
     def _useless(self, newest: int) -> list[str]:
-        """Return the names of the files of this run that are no longer needed; those of manifests first."""
+        """Return the names of the files of this run that are no longer needed, those of old checkpoints first."""
         names = self.folder.names()
         versions = _versions(names)
         ours = [version for version in versions if version <= newest and self._files_of(version)]
         dropped, useless = ours[self._keep :], list[str]()
         needed = {name for version in versions if version not in dropped for name in self._files_of(version)}
         for version in dropped:
-            self._ours.pop(version, None)  # somebody may have written it again
+            self._ours.pop(version, None)  # another process may have written it again
             useless += sorted(self._files_of(version) - needed)
         named = needed.union(useless, self._foreign)
         for name in names:
             match = _TENSORS.fullmatch(name)
-            if match and int(match[1]) <= newest and name not in named:  # of a process that was killed
+            if match and int(match[1]) <= newest and name not in named:  # left by a killed process
                 useless += [name] if self._is_orphan(name) else []
         return [*useless, *self.folder.unfinished()]
 
@@ -472,7 +487,7 @@ class CheckpointStore:
         return self._ours.get(version, frozenset())
 
     def _is_orphan(self, name: str) -> bool:
-        """Return whether a file of arrays, which none of this run's manifests names, says that this run wrote it."""
+        """Return whether an unreferenced file of arrays is marked as written by this run."""
         try:
             said = _metadata(self.folder.read(name)).get(_RUN, "")
         except (FileNotFoundError, ValueError, msgspec.MsgspecError, RecursionError):
@@ -501,12 +516,12 @@ def _versions(names: Iterable[str]) -> list[int]:
 
 
 def _described(name: str, tensors: bytes) -> dict[str, Any]:
-    """Return what a manifest says of a file."""
+    """Return a manifest's description of a file."""
     return {"file": name, "nbytes": len(tensors), "sha256": hashlib.sha256(tensors).hexdigest()}
 
 
 def _metadata(tensors: bytes) -> dict[str, Any]:
-    """Return what a file of arrays says besides; raises ``ValueError`` if it is none."""
+    """Return the metadata of a file of arrays; raises ``ValueError`` if it is not such a file."""
     header = tensors[8 : 8 + int.from_bytes(tensors[:8], "little")]
     said = msgspec.json.decode(header, type=dict[str, Any]).get("__metadata__", {})
     return said if isinstance(said, dict) else {}
@@ -517,7 +532,7 @@ def _states_file(version: int) -> str:
 
 
 def _encode_states(states: Mapping[int, SavedState]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what the manifest says of the states of slots, and their arrays."""
+    """Return the manifest's description of slot states, and their arrays."""
     decoded = {slot: Result.decode(saved.frame) for slot, saved in states.items()}
     arrays = {f"{slot}.{name}": array for slot, result in decoded.items() for name, array in result.arrays.items()}
     slots = {
@@ -548,9 +563,10 @@ def with_fingerprint(
     """Return the Conf with the fingerprint of the run's data; unchanged if ``data`` is not a data set.
 
     Args:
-        conf: the run's; if it has a fingerprint, the data must have the same one.
+        conf: of the run; if it has a fingerprint, the data must have the same one.
         data: the training data, or an iterator over it.
-        checkpoints: with ``resume`` and a Conf without a fingerprint, the Conf in this store has it.
+        checkpoints: with ``resume`` and a Conf without a fingerprint, the fingerprint is read from the Conf in this
+            store.
         resume: whether the run continues; a run without any fingerprint continues with a warning.
 
     Raises:

@@ -1,9 +1,9 @@
-"""What the workers of a run in one process compute, noted in its folder: who resumes it knows what the process died of.
+"""A file in a run's folder that records which jobs the workers compute, so that a resumed run can blame a fatal job.
 
-With the embedded tracker nothing else outlives the process. What it writes into a file does, unless the machine goes
-down, and then its identity is another one; and whoever has the folder's lock knows that the process is dead. The rule
-is that of ``protocol.poison``. Once a job is suspected there is only one worker, so that others are not computed beside
-it, and do not die with it again.
+With the embedded tracker nothing else survives the process. The contents of a file do, unless the machine goes down,
+which its boot id reveals. The process that holds the folder's lock knows that the earlier process is dead. Jobs are
+judged by the rule of ``protocol.poison``. Once a job is suspected, only one worker is used, so that other jobs are not
+computed at the same time and do not die with it again.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class _Noted(msgspec.Struct, kw_only=True):
-    """The file: which run's it is, on which boot of the machine, what is computed, how often a job's process died.
+    """The content of the file: the run, the machine's boot, the jobs being computed, and each job's number of crashes.
 
-    And how many jobs were finished: a checkpoint may know of none of them.
+    Also the number of finished jobs, since a checkpoint may include none of them.
     """
 
     incarnation: str = ""
@@ -52,11 +52,11 @@ class _Noted(msgspec.Struct, kw_only=True):
 
 
 class Computing:
-    """The file of a run that this process leads and works for alone. Thread-safe.
+    """The file of a run that has one process, this one. Thread-safe.
 
     Args:
-        folder: the run's, whose lock this process has.
-        incarnation: the run's.
+        folder: of the run; this process holds its lock.
+        incarnation: of the run.
     """
 
     def __init__(self, folder: Path, incarnation: str) -> None:
@@ -69,22 +69,23 @@ class Computing:
             weakref.finalize(self, os.close, self._fd)
         if found.incarnation == incarnation:
             self._noted.crashes, self._noted.finished = found.crashes, found.finished
-        if found.incarnation == incarnation and found.boot == boot:  # else the machine went down, and all with it
+        if found.incarnation == incarnation and found.boot == boot:  # else the whole machine went down
             for place in set(found.computing.values()):
                 self._noted.crashes[place] = self._noted.crashes.get(place, 0) + 1
         self._write()
 
     def is_suspected(self) -> bool:
-        """Return whether some job has cost so many processes that it may not be computed beside others."""
+        """Return whether some job had so many crashes that no other job may be computed at the same time."""
         return any(count >= SUSPECTED for place, count in self._noted.crashes.items() if place not in self._aside)
 
     def check(
         self, run: str, plan: Plan, head: Head | None, *, sets_aside: bool = False
     ) -> tuple[tuple[int, int], ...]:
-        """Return the jobs that are known to kill the process and are to be set aside, as ``Head.jobs_set_aside``.
+        """Return the jobs that are known to kill the process and are set aside, as ``Head.jobs_set_aside``.
 
         Raises:
-            PoisonJobError: they are not, or cannot be; whoever resumes the run again may try them.
+            PoisonJobError: such a job may not or cannot be set aside; if the run is resumed again, the job is tried
+                again.
         """
         deaths, aside = sum(self._noted.crashes.values()), () if head is None else head.jobs_set_aside
         finished = 0 if head is None else sum(last - first for first, last in head.folded)
@@ -106,11 +107,11 @@ class Computing:
         return aside
 
     def noting(self, make: PerformerFactory) -> PerformerFactory:
-        """Return what makes performers that note what they compute."""
+        """Return a factory of performers that record the jobs they compute."""
         return lambda conf, kernels: _NotingPerformer(make(conf, kernels), self.change)
 
     def change(self, slot: tuple[int, int], *, begins: bool, is_done: bool = False) -> None:
-        """Note on a worker's thread that it begins a job, or ends it, and whether it is done then."""
+        """Record on a worker's thread that it begins or ends a job, and whether the job is then done."""
         place = f"{slot[0]}/{slot[1]}"
         with self._lock:
             if begins:
@@ -123,16 +124,16 @@ class Computing:
             self._write()
 
     def _write(self) -> None:
-        """Write the file at once, so that whoever kills the process in between leaves one or the other."""
+        """Write the file in one operation, so that a killed process leaves either the old or the new content."""
         if self._fd is not None:
             try:
                 os.pwrite(self._fd, msgspec.json.encode(self._noted).ljust(_NBYTES), 0)
-            except OSError as exc:  # a full disk: the run goes on without
+            except OSError as exc:  # a full disk: the run continues without the record
                 logger.debug("what is computed cannot be noted: %s", exc)
 
 
 class _NotingPerformer:
-    """A ``WorkerPerformer`` that notes what it computes."""
+    """A ``WorkerPerformer`` that records the jobs it computes."""
 
     def __init__(self, performer: WorkerPerformer, change: Callable[..., None]) -> None:
         self._performer, self._change = performer, change
@@ -158,7 +159,7 @@ class _NotingPerformer:
 
 
 def _open(path: Path) -> int | None:
-    """Open the file, which must be this user's and no link; None if that is not possible."""
+    """Open the file, which must belong to this user and not be a link; None if that is not possible."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as exc:
@@ -181,15 +182,15 @@ def _read(fd: int | None) -> _Noted:
 def noted(
     run: Any, performer: PerformerFactory, head: Head | None
 ) -> tuple[Any, PerformerFactory, tuple[tuple[int, int], ...]]:
-    """Return a run in one process, and what makes its performers, so that it is noted what they compute.
+    """Return a run in one process, a performer factory that records the jobs, and the jobs to set aside.
 
-    And the jobs that it is to go on without, as ``Head.jobs_set_aside``.
+    The jobs are as in ``Head.jobs_set_aside``.
 
     Raises:
-        PoisonJobError: a job is known to kill the process, and is not to be set aside.
+        PoisonJobError: a job is known to kill the process, and may not be set aside.
     """
     folder = run.conf.checkpoint_dir
-    if not folder or not Path(folder).is_dir():  # there is none, or it is in S3
+    if not folder or not Path(folder).is_dir():  # there is no folder, or it is in S3
         return run, performer, ()
     computing = Computing(Path(folder), run.conf.incarnation)
     aside = computing.check(run.conf.run, run.plan, head, sets_aside=run.conf.poison_jobs == "set-aside")

@@ -1,6 +1,6 @@
-"""The history of a run: what each version of its model was like, in the folder of its checkpoints, for later reading.
+"""The history of a run: one entry per model version, in the checkpoint folder, for later reading.
 
-Legacy: ``IterationListener``s printed scores, each process into a log of its own.
+Legacy: ``IterationListener``s printed scores, each process into its own log.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["FollowedHistory", "History", "HistoryEntry", "HistoryFile", "Share",
 
 
 class Share(msgspec.Struct, frozen=True, array_like=True):
-    """What a worker did: so many jobs, in which it trained on so many examples, and which took it so many seconds."""
+    """A worker's share of the work: number of jobs, number of training examples, and seconds."""
 
     jobs: int
     examples: int
@@ -37,20 +37,21 @@ class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One version of a run's model.
 
     Attributes:
-        began: when the process that led the run began to, in seconds since 1970 by its machine's clock.
-        time: when this version was made, likewise.
-        version, round, batches, examples: those of the run's head, which counts them from the run's beginning.
-        score: the mean training score of the jobs in it, weighted by examples; None: they have none.
-        seconds: since the version before, or since the process began, without the time for which that was stopped.
-        staleness: the mean number of versions that were made between that which a job in it began with, and this one's
+        began: start of the process that led the run, in seconds since 1970 by its machine's clock.
+        time: when this version was made, by the same clock.
+        version, round, batches, examples: those of the run's head, counted from the run's beginning.
+        score: the mean training score of the version's jobs, weighted by examples; None: they have no score.
+        seconds: since the previous version, or since the start of the process, without times in which the process was
+            stopped.
+        staleness: the mean number of versions made between the one that a job started from and this version's
             predecessor; 0.0 if the run is synchronous.
-        workers: of each worker with jobs in it, the examples per second of these jobs.
-        validation: what the validation found that this version is the end of; None: it is of training.
-        learning_rate: with which the last of its jobs began, as for ``learning_rate_at``; None: there is none, or the
-            version is of a validation, or older than this field.
-        shares: what each worker with jobs in it did of it; empty if the version is older than this field.
-        changed_code: what of the run's own code is other than before from this version on (``--changed-code``).
-        phase: of the last of its jobs: what kind, and which layer if one is pretrained; "": older than this field.
+        workers: for each worker with jobs in this version, the examples per second of these jobs.
+        validation: the metrics of the validation that this version ends; None: a version of training.
+        learning_rate: rate at the start of the version's last job, as for ``learning_rate_at``; None: there is none, or
+            the version is of a validation, or older than this field.
+        shares: the share of each worker with jobs in this version; empty if the version is older than this field.
+        changed_code: parts of the user's own code that changed before this version (``--changed-code``).
+        phase: of the version's last job: its kind, and the layer if one is pretrained; "": older than this field.
     """
 
     began: float
@@ -81,11 +82,11 @@ class HistoryFile(JsonlFile[HistoryEntry]):
     def read(self) -> list[HistoryEntry]:
         """Return the entries in the order of the versions, each once.
 
-        A run that went on from a checkpoint made the versions after it anew: the new ones count, and the others are
-        left out, also those that it has not come to again.
+        A run that continued from a checkpoint repeated the versions after it: the new ones count. The earlier ones are
+        left out, even those that have not been repeated yet.
 
         Raises:
-            CheckpointError: there is none, or it cannot be read. CloudError and its like: what AWS says.
+            CheckpointError: there is no history, or it cannot be read. CloudError and its like: errors reported by AWS.
         """
         with self._explained():
             return versions_that_count(self.lines())
@@ -102,7 +103,7 @@ class HistoryFile(JsonlFile[HistoryEntry]):
 
 
 class FollowedHistory(HistoryFile):
-    """A history that is read again and again, of which only what was appended is read. For one thread."""
+    """A history that is read repeatedly; each time only the appended part is read. For one thread."""
 
     def __init__(self, folder: LinesFolder) -> None:
         super().__init__(folder)
@@ -110,7 +111,7 @@ class FollowedHistory(HistoryFile):
         self._entries: list[HistoryEntry] = []
 
     def read(self) -> list[HistoryEntry]:
-        """Return the entries as ``HistoryFile.read`` does, in a list of their own; raises as that does."""
+        """Return the entries as ``HistoryFile.read`` does, in a list of their own; raises the same errors."""
         with self._explained():
             new, is_all = self.new_lines()
         if is_all:
@@ -125,7 +126,7 @@ class FollowedHistory(HistoryFile):
 
 
 class _OfVersion(Protocol):
-    """What is known of a version, from the process that made it."""
+    """The fields that identify a version and the process that made it."""
 
     @property
     def began(self) -> float: ...
@@ -138,13 +139,14 @@ E = TypeVar("E", bound=_OfVersion)
 
 
 def versions_that_count(lines: Iterable[E]) -> list[E]:
-    """Return the entries of versions in their order, without those that a run has made anew since, or gone back from.
+    """Return the entries of versions in order, without those that the run has repeated since, or gone back from.
 
-    What led to what is told by the versions, and by no clock, since processes on several machines have several: who
-    begins with version 11 came after whoever has made version 10. Where that says nothing, the file's order does.
+    The order of processes is determined from the versions and not from clocks, since several machines have several
+    clocks: a process that begins with version 11 came after the process that made version 10. Where that is not
+    conclusive, the order in the file counts.
 
     Args:
-        lines: in the order of the file; ``began`` says by which process of the run each was made.
+        lines: in the order of the file; ``began`` identifies the process of the run that made each one.
     """
     made: dict[float, dict[int, E]] = {}
     for line in lines:
@@ -160,26 +162,26 @@ def versions_that_count(lines: Iterable[E]) -> list[E]:
 
 
 def _comes_later(session: dict[int, E], come: set[int], waiting: list[dict[int, E]]) -> bool:
-    """Return whether a process went on from a version that another one has made, which has not had its turn yet."""
+    """Return whether a process continued from a version of another process that is still waiting."""
     before = min(session) - 1
     return before not in come and any(before in each for each in waiting if each is not session)
 
 
 class History:
-    """Keeps the history of a run as its versions are made. For the master's thread; a thread of its own writes.
+    """Records the history of a run as its versions are made. Used on the master's thread; a separate thread writes.
 
-    What a master that is killed had not written yet, little more than its last moments, is missing in the file.
+    If a master is killed, entries that were not written yet, at most of its last moments, are missing in the file.
 
     Attributes:
-        shares: what each worker did of the versions so far.
-        first_version: of the model that was added; None: none was.
+        shares: the share of each worker in the versions so far.
+        first_version: the first version that was added; None: none was.
 
     Args:
-        folder: of the run's checkpoints; None: it has none, and versions are only added up.
-        plan: the run's.
+        folder: of the run's checkpoints; None: there is none, and versions are only counted.
+        plan: of the run.
         clock: of running time.
-        network: that is trained; None: the jobs are no network's.
-        changed_code: of the run's own code, what is other than before; told with the first version.
+        network: the trained network; None: the jobs train no network.
+        changed_code: changed parts of the user's own code; stored with the first version.
     """
 
     def __init__(
@@ -198,7 +200,7 @@ class History:
         self.first_version: int | None = None
 
     def add(self, event: NewModel) -> HistoryEntry | None:
-        """Add a version and return its entry; None if it was added before: the last one comes twice."""
+        """Add a version and return its entry; None if it was added before, since the last version arrives twice."""
         if not event.jobs or event.head.version <= self._version:
             return None
         now, before = self._clock.now(), self._last
@@ -213,13 +215,13 @@ class History:
         return entry
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the remaining entries."""
         if self._keeper is not None:
             self._keeper.close()
 
 
 def add_shares(shares: dict[str, Share], more: Mapping[str, Share]) -> None:
-    """Add what workers did to what they did before."""
+    """Add the shares ``more`` to the workers' earlier shares."""
     for worker, share in more.items():
         old = shares.get(worker, Share(0, 0, 0.0))
         shares[worker] = Share(old.jobs + share.jobs, old.examples + share.examples, old.seconds + share.seconds)

@@ -1,11 +1,11 @@
 """The journal of a run: entries about events, written by all its processes, for ``dl4j logs`` and the master.
 
-Each entry is written once, under a key of its own, so writers never conflict. Keys begin with a number from a counter
-that all writers share: they sort in the order in which the entries were written, whatever the machines' clocks say. Who
-has read a number takes none below it any more, so the order holds too if a grid that lost everything counts anew.
-Writing is best effort, because nothing in a run depends on it. The master deletes the oldest entries.
+Each entry is written once, under its own key, so writers never conflict. Keys begin with a number from a counter that
+all writers share, so they sort in the order of writing, whatever the machines' clocks say. A process that has read a
+number never uses a lower one, so the order also holds if a grid that lost everything restarts the counter. Writing is
+best effort, because nothing in a run depends on it. The master deletes the oldest entries.
 
-Legacy: none; each process had a log file of its own.
+Legacy: none; each process had its own log file.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _MOST_CHARACTERS = 16_000
 _MOST_REFUSALS = 100
 _PREFIX = "log/"
 _COUNTER = "counter/dl4j.journal"
-"""The number of the newest entry."""
+"""Key of the counter with the newest entry's number."""
 
 Event = Literal[
     "run_began",
@@ -86,8 +86,8 @@ class RefusingStore(Protocol):
 class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
     """An event, written by the process named ``source``.
 
-    ``time`` is for people: seconds since 1970 by the clock of ``host``. ``ran`` tells how much later one entry of a
-    process was than another one: the seconds that it had run, of which nothing is known for other processes.
+    ``time`` is for display: seconds since 1970 by the clock of ``host``. ``ran`` is the running time of the process in
+    seconds. It gives the time between two entries of the same process, and cannot be compared between processes.
     """
 
     key: str
@@ -110,7 +110,8 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
         return f"{event}: {shown}" if shown else event
 
     def text(self) -> str:
-        """Return the entry as text: when in this machine's time zone, which process, what; its traceback below it."""
+        """Return the entry as text: time (in this machine's time zone), process and event, followed by any traceback.
+        """
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.time)) + f".{int(self.time * 1000) % 1000:03}"
         trace = str(self.fields.get("traceback") or "").rstrip()
         return "\n  ".join([f"{when} {self.host} {self.pid} {self.line()}", *trace.splitlines()])
@@ -125,7 +126,7 @@ class Journal:
     """Writes the journal entries of one process. Thread-safe.
 
     Args:
-        tracker: the run's.
+        tracker: of the run.
         source: the process's name.
     """
 
@@ -140,8 +141,8 @@ class Journal:
         """Write an entry. Never raises: an entry that cannot be written is only logged.
 
         Args:
-            event: what happened.
-            fields: JSON values; the middle of long texts is cut out.
+            event: the kind of event.
+            fields: JSON values; very long texts are cut in the middle.
         """
         entry = JournalEntry(
             key="",
@@ -155,11 +156,11 @@ class Journal:
         )
         try:
             logger.info("%s", entry.line())
-            encode_record(entry)  # before a number is taken for it
+            encode_record(entry)  # fails before a number is taken
             entry = msgspec.structs.replace(entry, key=self._key())
             self._tracker.store.put(entry.key, encode_record(entry))
             self._tracker.store.publish(JOURNAL_TOPIC)
-        except (Dl4jError, TypeError, ValueError, OverflowError, RecursionError) as exc:  # a field is no JSON value
+        except (Dl4jError, TypeError, ValueError, OverflowError, RecursionError) as exc:  # a field is not a JSON value
             logger.info("the journal's entry %s could not be written: %s", event, exc)
 
     def job_failed(self, event: protocol.Perform, failure: Failure) -> None:
@@ -178,7 +179,7 @@ class Journal:
         )
 
     def watch_refusals(self) -> None:
-        """From now on, write an entry when the store refuses a value, once per key: someone else writes there."""
+        """Write an entry whenever the store refuses a value, once per key: somebody else writes to the store."""
         if isinstance(self._tracker.store, RefusingStore):
             self._tracker.store.on_refused = self._refused
 
@@ -190,7 +191,7 @@ class Journal:
         self.write("frame_refused", key=key, reason=reason)
 
     def _key(self) -> str:
-        """Return a key greater than all that were written or read here before."""
+        """Return a key greater than all keys that this process has written or read."""
         number = drive(protocol.next_number(self._tracker.store, _COUNTER, self._last))
         self._note(number)
         return f"{_PREFIX}{number:020}/{self._source}"
@@ -200,23 +201,24 @@ class Journal:
             self._last = max(self._last, number)
 
     def came_after(self, entries: Iterable[JournalEntry]) -> None:
-        """Take note of entries that others have written: what is written here from now on comes after them."""
+        """Note entries that others have written, so that later entries of this process get higher numbers."""
         for entry in entries:
             self._note(_number(entry.key))
 
     def restore(self, keys: Iterable[str]) -> None:
-        """Write the counter again if it is not among the store's ``keys``, so that others count on from there."""
+        """Write the counter again if it is missing in the store's ``keys``, so that other processes continue from it.
+        """
         if self._last and _COUNTER not in keys:
             drive(protocol.next_number(self._tracker.store, _COUNTER, self._last))
 
     @staticmethod
     def read(tracker: StateTracker, after: str = "") -> list[JournalEntry]:
-        """Return the entries with keys greater than ``after``, oldest first; foreign ones are left out."""
+        """Return the entries with keys greater than ``after``, oldest first, without foreign ones."""
         return [entry for entry in JournalReader(tracker).read() if entry.key > after]
 
     @staticmethod
     def prune(tracker: StateTracker, most: int = MOST_ENTRIES) -> None:
-        """Delete what is no entry, and all but the newest ``most`` entries; for the master."""
+        """Delete foreign values, and all but the newest ``most`` entries; for the master."""
         reader = JournalReader(tracker)
         reader.read()
         reader.prune(most)
@@ -246,7 +248,7 @@ class JournalReader:
         return found
 
     def prune(self, most: int = MOST_ENTRIES) -> None:
-        """Delete what turned out to be no entry, and the oldest of more than ``most`` entries; for the master."""
+        """Delete foreign values, and the oldest of more than ``most`` entries; for the master."""
         old = sorted(self._entries)[:-most]
         drive(protocol.delete_many(self._tracker.store, [*self._foreign, *old]))
         self._foreign.clear()
@@ -266,7 +268,8 @@ class JournalFile(JsonlFile[JournalEntry]):
         """Return the entries, oldest first, each once: a replaced master may have written some again.
 
         Raises:
-            CheckpointError: there is no such file, or it cannot be read. CloudError and its like: what AWS says.
+            CheckpointError: there is no such file, or it cannot be read. CloudError and its like: errors reported by
+                AWS.
         """
         with self._explained():
             return _in_order(self.lines())
@@ -301,14 +304,14 @@ class JournalFile(JsonlFile[JournalEntry]):
 
 
 class FollowedJournal(JournalFile):
-    """A journal's copy that is read again and again, of which only what was appended is read. For one thread."""
+    """A journal's copy that is read repeatedly; each time only the appended part is read. For one thread."""
 
     def __init__(self, folder: LinesFolder) -> None:
         super().__init__(folder)
         self._entries: list[JournalEntry] = []
 
     def read(self) -> list[JournalEntry]:
-        """Return the entries as ``JournalFile.read`` does, in a list of their own; raises as that does."""
+        """Return the entries as ``JournalFile.read`` does, in a list of their own; raises the same errors."""
         with self._explained():
             new, is_all = self.new_lines()
         if new or is_all:
@@ -317,7 +320,7 @@ class FollowedJournal(JournalFile):
 
 
 def _number(key: str) -> int:
-    """Return the number of an entry, 0 if its key has none that a counter can have given."""
+    """Return the number of an entry; 0 if its key contains no valid counter value."""
     digits = key.removeprefix(_PREFIX).partition("/")[0]
     number = int(digits) if len(digits) == 20 and digits.isascii() and digits.isdigit() else 0
     return number if number in COUNTS else 0
@@ -329,7 +332,7 @@ def _in_order(entries: Iterable[JournalEntry]) -> list[JournalEntry]:
 
 
 def _entries(tracker: StateTracker, keys: Sequence[str]) -> list[JournalEntry]:
-    """Return the entries under ``keys``; what is none is noted as foreign and left out."""
+    """Return the entries under ``keys``; values that are not entries are noted as foreign and left out."""
     raws = drive(protocol.read_many(tracker.store, keys))
     found = [protocol.parse_record(tracker.store, key, raw, JournalEntry) for key, raw in zip(keys, raws, strict=True)]
     entries = []
@@ -342,7 +345,7 @@ def _entries(tracker: StateTracker, keys: Sequence[str]) -> list[JournalEntry]:
 
 
 def _bounded(value: Any) -> Any:
-    """Return ``value``, without the middle if it is a very long text."""
+    """Return ``value``; a very long text is cut in the middle."""
     if not isinstance(value, str) or len(value) <= _MOST_CHARACTERS:
         return value
     half = _MOST_CHARACTERS // 2

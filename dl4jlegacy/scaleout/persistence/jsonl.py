@@ -1,6 +1,6 @@
-"""Files of records in a run's folder, one line of JSON each, and the thread that writes them.
+"""Files of records in a run's folder, with one line of JSON per record, and the thread that writes them.
 
-Nothing in a run depends on them: what cannot be written is a warning, and is written later.
+Nothing in a run depends on them: a failed write causes a warning, and is repeated later.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["MOST_WAITING", "JsonlFile", "JsonlWriter"]
 logger = logging.getLogger(__name__)
 
 MOST_WAITING = 10_000
-"""So many records wait at most for a folder that hangs or is full; then the oldest of them are dropped."""
+"""Maximum number of records that wait for a folder that hangs or is full; then the oldest are dropped."""
 _LEAST_REST_SECONDS, _MOST_REST_SECONDS = 1.0, 5.0
 _CLOSE_SECONDS = 30.0
 R = TypeVar("R", bound=msgspec.Struct)
@@ -39,13 +39,13 @@ class JsonlFile(Generic[R]):
     warning and writes the missing records as soon as possible.
 
     Args:
-        folder: the run's.
+        folder: of the run.
         name: of the file.
         kind: of the records.
-        what: what is in it, for messages.
+        what: the content of the file, for messages.
 
     Attributes:
-        waits: whether records wait until there is such a folder.
+        waits: whether records wait until the folder exists.
     """
 
     def __init__(self, folder: LinesFolder, name: str, kind: type[R], what: str) -> None:
@@ -60,14 +60,15 @@ class JsonlFile(Generic[R]):
         """Return the records in the order of the file. A line that was truncated by a crash is left out.
 
         Raises:
-            OSError: there is no such file, or it cannot be read. CloudError and its like: what AWS says.
+            OSError: there is no such file, or it cannot be read. CloudError and its like: errors reported by AWS.
         """
         return self._decoded(self._folder.read_lines(self._name))
 
     def new_lines(self) -> tuple[list[R], bool]:
-        """Return the records since the last such call, and whether they are all: it is the first, or the file is new.
+        """Return the records since the last call, and whether they are all records of the file.
 
-        Only what was appended is read. A line that is being written comes when it is whole. Raises as ``lines``.
+        They are at the first call, or if the file is new; otherwise only the appended part is read. A line that is
+        still being written is returned once it is complete. Raises as ``lines``.
         """
         found = self._folder.read_new_lines(self._name, self._mark)
         self._mark = found.mark
@@ -83,7 +84,7 @@ class JsonlFile(Generic[R]):
         return records
 
     def append(self, records: Iterable[R]) -> bool:
-        """Append records, after those that could not be written before; return whether all are in the file now."""
+        """Append records, after those that could not be written before; return whether all are now in the file."""
         self._missing.extend(records)
         if not self._missing:
             return True
@@ -94,7 +95,7 @@ class JsonlFile(Generic[R]):
                 self.wrote(new)
             self._missing.clear()
             self._failed = self.waits = False
-        except NotYetThereError:  # they are written once the run has taken its folder, or made it again
+        except NotYetThereError:  # written once the run has taken its folder, or created it again
             self.waits = True
             return False
         except (OSError, Dl4jError) as exc:
@@ -104,18 +105,18 @@ class JsonlFile(Generic[R]):
         return not self._failed
 
     def unwritten(self, records: Sequence[R]) -> Sequence[R]:
-        """Return those of ``records`` that are to be written."""
+        """Return those of ``records`` that must be written; overridden by subclasses."""
         return records
 
     def wrote(self, records: Sequence[R]) -> None:
-        """Take note that these were written."""
+        """Note that these records were written; overridden by subclasses."""
 
 
 class JsonlWriter(Generic[R]):
-    """Writes a file of records on a thread of its own, so that a folder that hangs delays nobody.
+    """Writes a file of records on its own thread, so that a folder that hangs delays no other thread.
 
-    After each write it rests as long as that took, and a second at least: a run whose rounds take a few
-    milliseconds would else open its file, and hold up the threads that train, in every one of them.
+    After each write the thread rests as long as the write took, and at least one second. Otherwise a run whose rounds
+    take a few milliseconds would open its file in every round, and delay the training threads.
 
     Args:
         file: used by that thread only.
@@ -126,15 +127,15 @@ class JsonlWriter(Generic[R]):
         self._records: deque[R] = deque(maxlen=MOST_WAITING)
         self._lock = threading.Lock()
         self.added = self.written = 0
-        """So many records were added, and so many of these are in the file, or were dropped before they came there."""
+        """Numbers of records that were added, and of those that were written to the file or dropped."""
         self._news, self._closed = threading.Event(), threading.Event()
         self._thread = ServiceThread(target=self._run, name="dl4j-lines")
         self._thread.start()
 
     def add(self, records: Sequence[R]) -> int:
-        """Have the records written soon, and what could not be written before; does not wait.
+        """Queue records to be written soon, after earlier ones that could not be written; does not wait.
 
-        Returns what ``written`` must come to until these are in the file.
+        Returns the value that ``written`` reaches when these records are in the file.
         """
         with self._lock:
             self._records.extend(records)
@@ -144,7 +145,7 @@ class JsonlWriter(Generic[R]):
         return added
 
     def close(self, seconds: float = _CLOSE_SECONDS) -> None:
-        """Write what is left, and end; a folder that hangs for longer than so many seconds is a warning."""
+        """Write the remaining records, and end; logs a warning if the folder hangs for more than ``seconds``."""
         self._closed.set()
         self._news.set()
         self._thread.join(seconds)

@@ -1,7 +1,7 @@
-"""``OwnFolder``: a run's folder for history, journal and statistics, which are appended there as long as it is its own.
+"""``OwnFolder``: appends history, journal and statistics to a run's folder as long as the run owns the folder.
 
-Who keeps the checkpoints takes the folder, and makes it again if it is gone; nothing is appended in between, and
-nothing at all in a folder that another run has got.
+The checkpoint store takes the folder, and creates it again if it is gone. Nothing is appended while it is missing, or
+to a folder that another run owns.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from dl4jlegacy.system.decoding import decodable
 __all__ = ["CONF", "NotYetThereError", "OwnFolder", "Whose", "whose"]
 
 CONF = "conf.json"
-"""The name of the ``Conf`` in a run's folder, which says whose it is."""
+"""The name of the ``Conf`` in a run's folder, which identifies the owner."""
 
 
 class Whose(msgspec.Struct, frozen=True):
-    """What the Conf in a folder says of whose it is; "" is unknown, as in older ones."""
+    """The owner of a folder according to its Conf; "" is unknown, as in older ones."""
 
     run: str = ""
     incarnation: str = ""
 
 
 def whose(folder: Folder) -> Whose | None:
-    """Return whose a folder is; None if it has no Conf, or one that says nothing.
+    """Return the owner of a folder; None if it has no Conf, or the Conf cannot be decoded.
 
     Raises:
-        OSError: that is unknown now. CloudError and its like: what a service says.
+        OSError: the owner is unknown at the moment. CloudError and its like: errors reported by a service.
     """
     try:
         return msgspec.json.decode(folder.read(CONF), type=decodable(Whose))
@@ -38,15 +38,15 @@ def whose(folder: Folder) -> Whose | None:
 
 
 class NotYetThereError(StorageError):
-    """A run's folder is not there, or not there yet."""
+    """A run's folder does not exist, or not yet."""
 
 
 class OwnFolder:
-    """Lines in the folder of one run. Used by one thread at a time.
+    """Appends lines to files in the folder of one run. Used by one thread at a time.
 
     Args:
-        folder: where.
-        incarnation: the run's.
+        folder: the folder.
+        incarnation: of the run.
     """
 
     def __init__(self, folder: Folder, incarnation: str) -> None:
@@ -61,7 +61,7 @@ class OwnFolder:
         """See ``Folder``.
 
         Raises:
-            NotYetThereError: there is no such folder. StorageError: it is another run's.
+            NotYetThereError: there is no such folder. StorageError: it belongs to another run.
         """
         found = whose(self._folder)
         if found is None:

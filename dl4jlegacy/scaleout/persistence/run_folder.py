@@ -1,9 +1,10 @@
-"""``RunFolder``: the folder of a run's checkpoints as the process that leads the run uses it; what of it ends the run.
+"""``RunFolder``: the checkpoint folder of a run as its leading process uses it, and which errors end the run.
 
-A run depends on its folder only where nothing else has what it needs. So a new run is refused a folder that it cannot
-write, where somebody can choose another one; and a run that is under way, whoever leads it, and however that became its
-master, goes on without: it says so once, and tries again with each checkpoint. Only a run that its tracker has lost
-needs its checkpoints: it waits for them, and then ends with an error that names them. It never begins anew instead.
+A run depends on its folder only if no other place has the data it needs. A new run is refused a folder that cannot be
+written, since the user can still choose another one. A run that is under way, with any master, continues without the
+folder: it reports the problem once, and tries again with each checkpoint. Only a run that its tracker has lost needs
+its checkpoints: it waits for them, and then ends with an error that names them. It never restarts from the beginning
+instead.
 """
 
 from __future__ import annotations
@@ -29,26 +30,26 @@ logger = logging.getLogger(__name__)
 CHECKPOINTS = "checkpoints"
 _LOOK_SECONDS = 0.5
 _SAME_WAIT_SECONDS = 60.0
-"""Who waits asks more often than that."""
+"""Maximum seconds between two questions of the same wait; after a longer gap a new wait begins."""
 T = TypeVar("T")
 
 
 class RunFolder:
-    """What a run keeps in its folder. Saved to by one thread at a time; another one may read meanwhile.
+    """A run's use of its checkpoint folder. One thread at a time saves; another one may read meanwhile.
 
     Args:
-        store: of the checkpoints; None: the run keeps none, and nothing is done here.
-        conf: the run's.
-        resumes: whether the run goes on from before: it is under way.
-        clock: for how long is waited.
+        store: of the checkpoints; None: the run keeps none, and all methods do nothing.
+        conf: of the run.
+        resumes: whether the run is already under way.
+        clock: measures waiting times.
 
     Attributes:
         on_trouble: called with a message, once, when the folder cannot be used.
         on_change: called with ``CHECKPOINTS`` and a message, once, when a checkpoint cannot be written, and with ""
-            when one can again.
+            when one can be written again.
         on_wait: called while the run waits for its checkpoints.
-        failed: so many checkpoints in a row, up to the last, could not be written.
-        troubles: that checkpoints cannot be written, and why; empty: they can, as far as is known.
+        failed: number of consecutive checkpoints, up to the last, that could not be written.
+        troubles: the reason why checkpoints cannot be written; empty if there is no known problem.
     """
 
     def __init__(
@@ -70,11 +71,11 @@ class RunFolder:
 
     @property
     def place(self) -> str:
-        """Where, in the form that ``dl4j resume`` accepts; "": nowhere."""
+        """The folder, in the form that ``dl4j resume`` accepts; "": there is none."""
         return "" if self._store is None else self._store.place
 
     def check_unused(self) -> None:
-        """Refuse a new run the folder of another one; raises ``CheckpointError``."""
+        """Raise ``CheckpointError`` if a new run would use the folder of another run."""
         if self._store is not None and not self._resumes and self._store.versions():
             raise CheckpointError(
                 f"{self.place} already holds checkpoints of a run; `dl4j resume {self.place}` goes on with it, or "
@@ -88,17 +89,18 @@ class RunFolder:
         *,
         takes_over: bool,
     ) -> None:
-        """Take the folder for the run; one that is under way goes on without if that cannot be done now.
+        """Take the folder for the run; a run that is under way continues if that is not possible now.
 
         Args:
-            arithmetic, made_of: return what the run is computed with, and what it is made of, to be written down with
-                each checkpoint.
-            takes_over: whether this process leads the run of another one, which the grid may know better than the
-                folder does.
+            arithmetic, made_of: return the arithmetic of the run, and its components, which are stored with each
+                checkpoint.
+            takes_over: whether this process takes the run over from another one; the grid may then be more up to date
+                than the folder.
 
         Raises:
-            CheckpointError: the folder of a new run cannot be written, or is another's; that of one that is resumed
-                in this process alone is another's, or in use. CloudError and its like: what a service says.
+            CheckpointError: the folder of a new run cannot be written, or belongs to another run; or the folder of a
+                run that is resumed in this process alone belongs to another run, or is in use. CloudError and its like:
+                errors reported by a service.
         """
         if self._store is None:
             return
@@ -111,14 +113,14 @@ class RunFolder:
             self._say(f"{exc}. Run {self._conf.run} goes on, and tries it again with each checkpoint")
 
     def release(self) -> None:
-        """Let others use the folder."""
+        """Release the lock on the folder."""
         if self._store is not None:
             self._store.release()
 
     # -- saving --------------------------------------------------------------------------------------------------------
 
     def keep(self, head: Head, frame: Buffer, best: Buffer | None, states: Mapping[int, SavedState]) -> None:
-        """Save a version as ``save`` does; if that fails, say so once, not at every version until somebody looks."""
+        """Save a version with ``save``; report a failure once, and not at every version."""
         if head.snapshot is not None and not states:
             logger.warning("no checkpoint is made of version %s, of which a state was lost", head.version)
             return
@@ -141,21 +143,21 @@ class RunFolder:
     def save(
         self, head: Head, frame: Buffer, best: Buffer | None, states: Mapping[int, SavedState] | None = None
     ) -> None:
-        """Save a version of the model as ``CheckpointStore.save``; raises as that, and what a service says."""
+        """Save a version of the model as ``CheckpointStore.save``; raises the same errors, and those of a service."""
         if self._store is not None:
             self._store.save(head, frame, best, states)
             self._has_kept = True
 
     def kept(self) -> dict[str, Any]:
-        """Return what a ``protocol.RunStart`` is given of this, by the names of its fields."""
+        """Return the functions of this object for a ``protocol.RunStart``, by the names of its fields."""
         return {"restore": self.restore, "best_model": self.best_model, "states": self.states}
 
     def has(self, version: int) -> bool:
-        """Return whether there is a checkpoint of this version; raises ``StorageError``, and what a service says."""
+        """Return whether there is a checkpoint of this version; raises ``StorageError``, and errors of a service."""
         return self._store is not None and version in self._store.versions()
 
     def is_empty(self) -> bool:
-        """Return whether it is known that there are no checkpoints."""
+        """Return whether it is certain that there are no checkpoints."""
         with contextlib.suppress(Dl4jError):
             return self._store is None or not self._store.versions()
         return False
@@ -169,7 +171,7 @@ class RunFolder:
     # -- what the tracker may have lost --------------------------------------------------------------------------------
 
     def made_with(self, field: str = "arithmetic") -> dict[str, str]:
-        """Return what the newest checkpoint was computed with; empty if there is none, or that is unknown now.
+        """Return the arithmetic of the newest checkpoint; empty if there is none, or it is unknown at the moment.
 
         ``field`` as for ``CheckpointStore.made_with``.
         """
@@ -178,12 +180,12 @@ class RunFolder:
         return {}
 
     def newest(self) -> Head | None:
-        """Return the head of the newest good checkpoint; None if there is none. Raises as that of the store."""
+        """Return the head of the newest good checkpoint, or None. Raises as ``CheckpointStore.newest``."""
         newest = self._newest()
         return None if newest is None else newest[0]
 
     def begun(self) -> Head | None:
-        """Return what ``newest`` does, and None if that is unknown now."""
+        """Return the same as ``newest``, or None if that is unknown at the moment."""
         with contextlib.suppress(Dl4jError):
             return self.newest()
         return None
@@ -192,13 +194,13 @@ class RunFolder:
         """Return the newest good checkpoint; None if the run has kept none.
 
         Raises:
-            StorageError: that is unknown now; the run is to ask again.
-            CheckpointError: it was to for too long, or every checkpoint is damaged. Either ends the run.
+            StorageError: unknown at the moment; the run must ask again.
+            CheckpointError: the answer was unknown for too long, or every checkpoint is damaged. Either ends the run.
         """
         return self._ask(self._newest)
 
     def wait_for_newest(self) -> tuple[Head, Buffer] | None:
-        """Return what ``restore`` does, as soon as that can be told; raises ``CheckpointError`` as that does."""
+        """Wait until ``restore`` has an answer, and return it; raises ``CheckpointError`` like ``restore``."""
         while True:
             with contextlib.suppress(StorageError):
                 return self.restore()
@@ -210,7 +212,7 @@ class RunFolder:
         return None if store is None else self._ask(lambda: store.best_model(best))
 
     def states(self, head: Head) -> dict[int, SavedState] | None:
-        """Return the states of the slots that belong to a restored head; None if they are damaged. Raises likewise."""
+        """Return the slot states that belong to a restored head; None if they are damaged. Raises as ``restore``."""
         store = self._store
         return None if store is None else self._ask(lambda: store.states(head))
 
@@ -222,9 +224,9 @@ class RunFolder:
         return newest
 
     def _ask(self, question: Callable[[], T]) -> T:
-        """Return the answer of the folder, which may have to be waited for; raises as ``restore``."""
+        """Return the folder's answer to a question; raises as ``restore`` if the folder cannot be read."""
         if self._clock.now() - self._asked > _SAME_WAIT_SECONDS:
-            self._waits_since = None  # the run has gone on since then: another master had what it needed
+            self._waits_since = None  # the run continued meanwhile: another master had the data
         try:
             answer = question()
             self._waits_since = None
@@ -237,7 +239,7 @@ class RunFolder:
         return answer
 
     def _unanswered(self, error: Dl4jError) -> CheckpointError:
-        """Return what is raised if the folder cannot be read, and the tracker has lost the run."""
+        """Return the error to raise if the folder cannot be read and the tracker has lost the run."""
         run, now, most = self._conf.run, self._clock.now(), self._conf.worker_wait_seconds
         self.on_wait()
         if self._waits_since is None:
@@ -254,5 +256,5 @@ class RunFolder:
 
 
 def _is_verdict(error: Dl4jError) -> bool:
-    """Return whether an error is about what is in the folder, and not about reaching it: waiting helps nobody."""
+    """Return whether an error is about the folder's contents and not about access to it: waiting does not help."""
     return isinstance(error, CheckpointError) and not isinstance(error, StorageError)

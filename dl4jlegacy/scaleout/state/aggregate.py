@@ -1,7 +1,7 @@
 """Folds: how updates become the next model version. Arithmetic only, always in slot order.
 
-An aggregation takes updates one at a time or in groups, as they arrive, so that one of them in memory is enough. The
-bits do not depend on the grouping.
+An aggregation takes updates one at a time or in groups, as they arrive, so only one needs to be in memory. The bits do
+not depend on the grouping.
 
 Legacy: ``JobAggregator`` and ``INDArrayAggregator``, whose mean was unweighted, aliased the first worker's array and
 was never reset. Here every aggregation starts from the model it is given and returns a new frame.
@@ -52,7 +52,7 @@ PARAMS, STATE = "params", "updater_state"
 
 
 class Aggregation(Protocol):
-    """The next model version in the making. Used by one thread."""
+    """The computation of the next model version. Used by one thread."""
 
     def add(self, updates: Sequence[Buffer]) -> None:
         """Fold the next updates, in slot order; they may be released afterwards."""
@@ -61,31 +61,31 @@ class Aggregation(Protocol):
     def finish(self, *, ends_phase: bool) -> tuple[Buffer, float | None]:
         """Return the frame of the next model, and its score: the mean of the updates' scores, weighted by examples.
 
-        ``ends_phase``: the next job belongs to another phase and starts from a new updater state. (If an aggregator of
-        your own leaves the old state of a network's model, the run replaces it.) A frame that is the very model the
-        aggregation began with is not written again.
+        ``ends_phase``: the next job belongs to another phase and starts from a new updater state. (If a user's own
+        aggregator leaves the old state of a network's model, the run replaces it.) If the returned frame is the very
+        object that the aggregation started from, it is not written again.
         """
         ...
 
 
 class JobAggregator(Protocol):
-    """Makes the next model of the current one and some updates. A program may give its own to a run."""
+    """Makes the next model from the current one and some updates. A program may pass its own to a run."""
 
     def begin(self, model: Buffer, *, version: int, examples: Sequence[int]) -> Aggregation:
         """Start an aggregation onto ``model`` with number ``version``. Runs on the master's thread.
 
-        ``examples``: of each update that will be added, in the same order.
+        ``examples`` are the examples of each update that will be added, in the same order.
         """
         ...
 
 
 class Fold:
-    """The ``JobAggregator`` of a strategy; workers use it as well as masters. A subclass has ``begin`` at least."""
+    """The ``JobAggregator`` of a strategy; used by workers and masters. A subclass must define ``begin``."""
 
     is_elementwise: ClassVar[bool] = False
-    """Whether an element of the next model depends on the same element of the model and of the updates only.
+    """Whether an element of the next model depends only on the same element of the model and of the updates.
 
-    Then the slices of the model can be folded apart, each from the same slice of all updates (``slices.cut``), and are
+    Then the slices of the model can be folded separately, each from the same slice of all updates (``slices.cut``), and
     joined to the bits of the whole (``slices.joined``).
     """
     works_in_place: ClassVar[bool] = False
@@ -96,14 +96,14 @@ class Fold:
         check_update(update, model)
 
     def begin(self, model: Buffer, *, version: int, examples: Sequence[int], in_place: bool = False) -> Aggregation:
-        """See ``JobAggregator``. With ``in_place`` the model belongs to the callee, which may overwrite it."""
+        """See ``JobAggregator``. With ``in_place`` the callee owns the model and may overwrite it."""
         raise NotImplementedError
 
     def begin_group(self, *, examples: Sequence[int]) -> Aggregation:
-        """Start to fold some updates into one update that stands for all of them.
+        """Start to fold some updates into one update that represents all of them.
 
         Raises:
-            JobError: this fold cannot do so, which is the default.
+            JobError: this fold does not support that, which is the default.
         """
         raise JobError(f"{type(self).__name__} cannot fold a part of a round")
 
@@ -115,12 +115,12 @@ class Fold:
         version: int,
         in_place: bool = False,
     ) -> Buffer:
-        """Return the model after some rounds without an end of a phase.
+        """Return the model after some rounds that do not end a phase.
 
         Args:
-            model: with number ``version``.
-            rounds: of each the ``examples``, as for ``begin``, and the updates.
-            in_place: as for ``begin``. If this raises then, ``model`` is lost.
+            model: the model with number ``version``.
+            rounds: for each round the ``examples``, as for ``begin``, and the updates.
+            in_place: as for ``begin``. If this method then raises, ``model`` is lost.
         """
         for number, (examples, updates) in enumerate(rounds, version):
             begun = self.begin(model, version=number, examples=examples, in_place=in_place)
@@ -130,11 +130,11 @@ class Fold:
 
 
 def aggregation_tree(count: int, depth: int) -> list[list[range]]:
-    """Return the levels of a tree that folds ``count`` updates in ``depth`` steps at most.
+    """Return the levels of a tree that folds ``count`` updates in at most ``depth`` steps.
 
-    Each level lists ranges of results of the level before that are folded together; the first level has ranges of
-    updates, and the last one a single range. No range is longer than the smallest ``width`` with
-    ``width ** depth >= count``.
+    Each level lists ranges of results of the previous level that are folded together; the first level has ranges of
+    updates, and the last one a single range. No range is longer than the smallest ``width`` with ``width ** depth >=
+    count``.
 
     Source: Spark's ``treeAggregate``; legacy: ``ParameterAveragingTrainingMaster.aggregationDepth``.
     """
@@ -199,11 +199,11 @@ class MeanScore:
 
     @property
     def examples(self) -> int:
-        """Number of examples of the mean."""
+        """Number of examples in the mean."""
         return self._examples
 
     def mean(self) -> float | None:
-        """Return the mean score of an example; None if no update has one."""
+        """Return the mean score per example; None if no update has a score."""
         return self._sum / self._examples if self._examples else None
 
 
@@ -236,7 +236,10 @@ class ParameterAveragingAggregator(Fold):
 
 
 class _Mean:
-    """The weighted mean of updates; product and sum are rounded separately, so that it can be split between any two."""
+    """The weighted mean of updates.
+
+    Product and sum are rounded separately, so the computation can be split between any two updates.
+    """
 
     def __init__(self, kernels: Kernels, pool: Executor | None, weights: Sequence[float]) -> None:
         self._kernels, self._pool, self._weights = kernels, pool, weights
@@ -244,7 +247,7 @@ class _Mean:
         self._added, self._score = 0, MeanScore()
 
     def _begun(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the arrays for the means, by the names of the first update's arrays."""
+        """Return arrays for the means, with the names of the first update's arrays."""
         return {name: np.empty_like(array) for name, array in arrays.items()}
 
     def add(self, updates: Sequence[Buffer]) -> None:
@@ -269,7 +272,7 @@ class _Mean:
 
 
 class _Average(_Mean):
-    """The mean as the next model. An ``Aggregation``."""
+    """An ``Aggregation`` whose result, the mean, is the next model."""
 
     def __init__(self, kernels: Kernels, pool: Executor | None, model: Buffer, weights: Sequence[float]) -> None:
         super().__init__(kernels, pool, weights)
@@ -291,7 +294,7 @@ class _Average(_Mean):
 
 
 class _GroupMean(_Mean):
-    """The mean as an update of all their examples. An ``Aggregation``."""
+    """An ``Aggregation`` whose result, the mean, is an update for all examples of the group."""
 
     def finish(self, *, ends_phase: bool) -> tuple[Buffer, float | None]:
         """Return the update and its score; the phase makes no difference."""
@@ -301,7 +304,7 @@ class _GroupMean(_Mean):
 
 
 RATES = ("staleness", "constant")
-"""The factor of an update: 1 / its staleness, or 1."""
+"""Rules for the factor of an update: 1 / its staleness, or 1."""
 
 
 class DeltaAggregator(Fold):
@@ -309,12 +312,12 @@ class DeltaAggregator(Fold):
 
     Source: Zhang, Gupta, Lian, Liu 2015 (arXiv 1511.05950): alpha(tau) = alpha / tau for tau > 0. The staleness of an
     update is the number of versions between the one it started from and the current one. The updater state moves
-    towards the worker's by the same factor, so it always stays within the range of the workers' states.
+    towards the worker's state by the same factor, so it always stays within the range of the workers' states.
 
     Args:
         rate: one of ``RATES``.
-        together: whether the mean of the deltas is added. If not, they are added one after the other, each of them
-            staler by one than the one before.
+        together: whether the mean of the deltas is added. If not, they are added one after the other, and each one
+            increases the staleness of the following ones by one.
     """
 
     is_elementwise = True
@@ -367,7 +370,7 @@ class _Deltas:
 
 
 class _MeanDelta(_Deltas):
-    """The model with the part of the mean of the deltas that was added so far."""
+    """The model with the mean of the deltas, as far as it has been added."""
 
     def __init__(self, kernels: Kernels, model: Buffer, version: int, *, rate: str, count: int) -> None:
         super().__init__(kernels, model, version, rate=rate, count=count)
@@ -395,7 +398,7 @@ class UpdateSum:
     """A model with some updates added to its parameters, in slot order. An ``Aggregation``.
 
     Args:
-        model: the version that they are added to.
+        model: the version that the updates are added to.
         add: adds an update to the parameters, in place.
         in_place: whether ``model`` may be overwritten.
     """
@@ -417,7 +420,7 @@ class UpdateSum:
 
 
 class CollectingAggregator(Fold):
-    """Folds JSON values with a function of the caller's: ``fold(total, value) -> total``. For jobs without a network.
+    """Folds JSON values with a user's function: ``fold(total, value) -> total``. For jobs without a network.
 
     The total is the model of the run; it starts from the value of ``first_model``.
 
@@ -435,7 +438,7 @@ class CollectingAggregator(Fold):
 
 
 class _Collection:
-    """The total so far."""
+    """The total so far. An ``Aggregation``."""
 
     def __init__(self, fold: Callable[[Any, Any], Any], total: Any) -> None:
         self._fold, self._total, self._score = fold, total, MeanScore()
@@ -443,7 +446,7 @@ class _Collection:
         """The name of the fold in messages."""
 
     def add(self, updates: Sequence[Buffer]) -> None:
-        """See ``Aggregation``; raises ``ContractError`` if the fold does, or returns nothing."""
+        """See ``Aggregation``; raises ``ContractError`` if the fold function raises or returns None."""
         for frame in updates:
             values = Result.decode(frame).values
             if "value" not in values:
@@ -458,7 +461,7 @@ class _Collection:
             self._score.add(values)
 
     def finish(self, *, ends_phase: bool) -> tuple[Buffer, float | None]:
-        """See ``Aggregation``; raises ``ContractError`` if the total is no JSON value."""
+        """See ``Aggregation``; raises ``ContractError`` if the total is not a JSON value."""
         try:
             return Result({"value": self._total}).encode(), self._score.mean()
         except WireError as exc:
@@ -468,7 +471,7 @@ class _Collection:
 
 
 class CollectedEvaluations:
-    """The evaluations in updates so far. Part of an ``Aggregation``."""
+    """The evaluations found in updates so far. Part of an ``Aggregation``."""
 
     def __init__(self) -> None:
         self.parts: list[BatchEvaluation] = []
@@ -479,7 +482,7 @@ class CollectedEvaluations:
 
 
 class ValidationAggregation(CollectedEvaluations):
-    """Merges the evaluations of a validation round; the model stays as it is.
+    """Merges the evaluations of a validation round; the model is unchanged.
 
     Args:
         label_scales: as for ``Validation``.
@@ -490,11 +493,11 @@ class ValidationAggregation(CollectedEvaluations):
         self._label_scales = label_scales
 
     def finish(self, *, ends_phase: bool) -> tuple[Buffer, float | None]:
-        """Not to be called: there is no new model."""
+        """Raise ``JobError``: a validation makes no new model."""
         raise JobError("a validation round makes no model")
 
     def figures(self) -> Figures:
-        """Return the figures of all updates together."""
+        """Return the metrics over all updates."""
         merged = merge_evaluations(self.parts)
         if self._label_scales:
             merged = merged.in_units(self._label_scales, 0.0, ())
@@ -524,12 +527,12 @@ def result_of(parts: Sequence[BatchEvaluation]) -> Result:
 
 
 def frame_like(values: Mapping[str, Any], arrays: Mapping[str, Array]) -> tuple[Buffer, dict[str, Array]]:
-    """Return a new frame with ``values``, and its arrays: of these names, types and shapes, not filled."""
+    """Return a new frame with ``values``, and its unfilled arrays with these names, types and shapes."""
     return wire.allocate(values, {name: (np.dtype(array.dtype).str, array.shape) for name, array in arrays.items()})
 
 
 def copy_frame(model: Buffer) -> tuple[Buffer, dict[str, Array]]:
-    """Return a copy of a frame, and its arrays, to be written to."""
+    """Return a copy of a frame, and its writable arrays."""
     current = Result.decode(model)
     frame, arrays = frame_like(current.values, current.arrays)
     for name, out in arrays.items():

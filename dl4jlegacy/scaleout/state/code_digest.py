@@ -1,9 +1,10 @@
-"""Digests of the source of a user's own parts and modules, to notice that the code of a run has changed.
+"""Digests of the source of a user's own parts and modules, to detect that the code of a run has changed.
 
-The source of a part is its definition and all functions, classes and constants of its module that this uses, directly
-or not. The rest of the module does not count (comments, other functions, ``if __name__ == "__main__"``). So a program
-may be edited to resume its run, and a class is the same in ``python program.py`` and ``--use program``. Of modules in
-the same folder that are imported, as in ``from mine import rate``, the whole file counts; installed packages do not.
+The source of a part is its definition and all functions, classes and constants of its module that the part uses,
+directly or indirectly. The rest of the module does not count (comments, other functions, ``if __name__ ==
+"__main__"``). So a program may be edited to resume its run, and a class has the same digest in ``python program.py``
+and ``--use program``. Imported modules in the same folder, as in ``from mine import rate``, count as whole files;
+installed packages do not count.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ def module_digest(module: ModuleType) -> str:
 
 
 def code_digest(part: Any) -> str:
-    """Return the SHA-256 of the source of a part: a class, a function, or an object with what it is made of.
+    """Return the SHA-256 of the source of a part: a class, a function, or an object with its callable attributes.
 
-    The ``version`` of a part that has one, as text, takes the place of its source. "": it is this package's, or has no
-    source that could be read.
+    If a part has a ``version``, as text, it replaces the source. "": the part belongs to this package, or its source
+    could not be read.
     """
     version = getattr(part, "version", None)
     if isinstance(version, str) and version:
@@ -73,7 +74,7 @@ def _sources(part: Any, seen: set[int]) -> Iterator[str]:
             try:
                 yield from _sources(cell.cell_contents, seen)
             except ValueError:
-                continue  # it is not bound yet
+                continue  # the cell is not bound yet
     elif not is_definition and hasattr(part, "__dict__") and not isinstance(part, type):
         for name, value in vars(part).items():
             if callable(value):
@@ -83,7 +84,7 @@ def _sources(part: Any, seen: set[int]) -> Iterator[str]:
 
 
 def _is_of_a_program(kind: Any) -> bool:
-    """Return whether a class or function is the user's own, and not of an installed package."""
+    """Return whether a class or function is the user's own, and not from an installed package."""
     name = getattr(kind, "__module__", None) or ""
     module = sys.modules.get(name)
     if module is None or name.partition(".")[0] in ("dl4jlegacy", "builtins"):
@@ -93,7 +94,7 @@ def _is_of_a_program(kind: Any) -> bool:
 
 
 def _definition(kind: Any) -> Iterator[str]:
-    """Yield the definition of a class or function, and what it names, in turn, of its module."""
+    """Yield the definition of a class or function, and of the names of its module that it uses, recursively."""
     module, name = sys.modules[kind.__module__], kind.__qualname__
     try:
         bound = _bound_names(inspect.getsource(module))
@@ -115,9 +116,9 @@ def _definition(kind: Any) -> Iterator[str]:
 
 
 def _inner_definition(kind: Any) -> tuple[str, set[str]]:
-    """Return the definition of what is defined inside a function or a class, or typed in, and the names in it."""
+    """Return the definition of a nested or interactively typed class or function, and the names in it."""
     code = getattr(kind, "__code__", None)
-    if code is not None and kind.__name__ == "<lambda>":  # its source is the whole statement that it stands in
+    if code is not None and kind.__name__ == "<lambda>":  # its source would be the whole enclosing statement
         return "\n".join(_code(code)), {*code.co_names}
     try:
         node = ast.parse(textwrap.dedent(inspect.getsource(kind)))
@@ -127,7 +128,7 @@ def _inner_definition(kind: Any) -> tuple[str, set[str]]:
 
 
 def _code(code: CodeType) -> Iterator[str]:
-    """Yield what a compiled function does, without where it stands."""
+    """Yield the bytecode, constants and names of a compiled function, without its position."""
     yield code.co_code.hex()
     for const in code.co_consts:
         yield from _code(const) if isinstance(const, CodeType) else (repr(const),)
@@ -140,7 +141,7 @@ def _named_in(node: ast.AST) -> set[str]:
 
 @functools.lru_cache(maxsize=16)
 def _bound_names(source: str) -> dict[str, list[ast.stmt]]:
-    """Return the statements of a module by the names that they bind, but for what it does as a program."""
+    """Return the statements of a module by the names that they bind, except those under ``if __name__ == ...``."""
     bound: dict[str, list[ast.stmt]] = {}
     statements = list(ast.parse(source).body)
     while statements:
@@ -165,7 +166,7 @@ def _names_of(node: ast.stmt) -> Iterator[str]:
 
 
 def _beside(node: ast.stmt, module: ModuleType) -> Iterator[str]:
-    """Yield the digests of the modules that an import brings which lie beside this one, or below."""
+    """Yield the digests of modules that an import statement loads from this module's folder or below."""
     if not isinstance(node, ast.Import | ast.ImportFrom) or not getattr(module, "__file__", None):
         return
     folder = Path(str(module.__file__)).resolve().parent

@@ -1,19 +1,19 @@
-"""The messages of gradient sharing: which elements of a vector take a quantum, in as few bytes as possible.
+"""Compact encodings of gradient-sharing messages: the elements of a vector that receive a quantum.
 
 The elements come as codes of ``Kernels.threshold_encode``: ``+(i + 1)`` or ``-(i + 1)`` for one quantum ``+tau`` or
 ``-tau`` at element i, with ascending i. A payload is a flat array in one of three formats:
 
 - ``FLEXIBLE``, of int32: the number of codes, the vector's size, the bits of ``tau`` as a float32, 0; then the codes.
-- ``BITMAP``, of int32: twice the size, the bits of ``tau``, 1; then a word for every 16 elements, whose low half says
-  which of them take a quantum and whose high half which of these are negative. ``size // 16 + 5`` words in all.
-- ``RICE``, of uint8: the parameter k. Then, for every element, the gap to the one before it: first what is left of the
-  gaps when their low k bits are cut off, each as so many zeros and a one, in whole bytes; then k + 1 planes of one bit
-  per element, which are the low bits of the gaps, highest first, and the signs.
+- ``BITMAP``, of int32: the size twice, the bits of ``tau``, 1; then one word per 16 elements, whose low half marks the
+  elements with a quantum and whose high half marks the negative ones among these. ``size // 16 + 5`` words in all.
+- ``RICE``, of uint8: the parameter k; then the gap from each element to the previous one. First the gaps without their
+  low k bits, in unary as zeros followed by a one, padded to whole bytes; then k + 1 planes of one bit per element:
+  the low bits of the gaps, highest first, and the signs.
 
-The first two are DL4J's (``EncodingHandler``), which also puts half quanta into a bitmap: ``bitmap_encode`` does, while
-``pack`` and ``unpack`` know only whole ones. Source of the third: Golomb 1966; Rice and Plaunt 1971; for gradients
-Strom 2015. It is read and written by kernels for this CPU, all of which make the same bytes. All functions are pure but
-for the arrays that they are said to change, and may run on any thread.
+The first two are DL4J's (``EncodingHandler``), which also puts half quanta into a bitmap. ``bitmap_encode`` does so
+too, while ``pack`` and ``unpack`` support whole quanta only. Sources of the third: Golomb 1966; Rice and Plaunt 1971;
+for gradients Strom 2015. Kernels for this CPU read and write it; all of them produce the same bytes. All functions are
+pure, except for the arrays that they are documented to change, and may run on any thread.
 """
 
 from __future__ import annotations
@@ -52,11 +52,12 @@ _LARGEST_TAU = float(np.finfo(np.float32).max)
 
 
 def pack(codes: Array, size: int, tau: float) -> tuple[str, Array]:
-    """Return the smallest of the ``FORMATS`` for the codes, and the payload in it.
+    """Return the smallest of the ``FORMATS`` for the codes, and the payload in that format.
 
-    It is always ``RICE``, so that nothing has to be compared. With k = 0 it has at most ``size`` bits for the gaps and
-    as many for the signs, where ``BITMAP`` has both and 16 bytes more; with k = 30 it has 32 bits per element and at
-    most four bytes more, where ``FLEXIBLE`` has a header of 16; and the k that it takes is the best of all.
+    This is always ``RICE``, so the formats need not be compared. With k = 0 it needs at most ``size`` bits for the gaps
+    and as many for the signs, while ``BITMAP`` needs the same and 16 more bytes. With k = 30 it needs 32 bits per
+    element and at most four more bytes, while ``FLEXIBLE`` has a header of 16 bytes. The k that is used is the best of
+    all.
 
     Args:
         codes: of shape ``(count,)``, int32, as ``Kernels.threshold_encode`` writes them.
@@ -64,26 +65,26 @@ def pack(codes: Array, size: int, tau: float) -> tuple[str, Array]:
         tau: the quantum; positive as a float32.
 
     Raises:
-        ShapeError: the codes are none of such a vector.
+        ShapeError: the codes are not codes of such a vector.
         ConfError: ``tau`` is not positive, or not finite.
     """
     return RICE, _pack_as(RICE, codes, size, tau)
 
 
 def unpack(format: str, payload: Array, *, count: int, size: int, tau: float) -> Array:
-    """Return the codes, of shape ``(count,)``, int32, in an array of their own.
+    """Return the codes, of shape ``(count,)``, int32, in a new array.
 
-    Whatever the payload holds, it takes memory only in proportion to its bytes, or to ``size``.
+    Whatever the payload contains, memory use is proportional to its bytes or to ``size``.
 
     Args:
         format: of the payload; one of ``FORMATS``.
         payload: as ``pack`` returned it.
-        count: how many codes it has.
+        count: number of codes.
         size: of the vector.
         tau: the quantum.
 
     Raises:
-        WireError: the payload is none of this format with such codes; says which value differs.
+        WireError: the payload does not have this format or such codes; the message names the value that differs.
     """
     bits = _checked_claims(format, count, size, tau)
     _check_payload(format, payload)
@@ -96,9 +97,9 @@ def unpack(format: str, payload: Array, *, count: int, size: int, tau: float) ->
 
 
 def entropy_bits(count: int, size: int) -> float:
-    """Return how many bits a message of ``count`` out of ``size`` elements needs: their places, and one for each sign.
+    """Return the bits needed for a message of ``count`` out of ``size`` elements: their positions, and a bit per sign.
 
-    No code does with fewer on average if every element is as likely as any other.
+    This is a lower bound on the average of any code if all elements are equally likely.
     """
     if not 0 < count <= size:
         return 0.0
@@ -108,17 +109,18 @@ def entropy_bits(count: int, size: int) -> float:
 
 
 def flexible_encode(residual: Array, tau: float, boundary: int | None = None) -> Array | None:
-    """Return DL4J's ``FLEXIBLE`` message of a vector, and take what it has off the vector.
+    """Return DL4J's ``FLEXIBLE`` message of a vector, and subtract the encoded quanta from the vector.
 
-    Elements of at least ``tau`` give one quantum each. Of more than ``boundary`` the first are taken.
+    Each element of magnitude at least ``tau`` contributes one quantum. If there are more than ``boundary``, the first
+    are taken.
 
     Args:
         residual: flat, of floats; changed in place.
         tau: the quantum, rounded to float32 as in the header.
-        boundary: how many elements the message may have; None: all.
+        boundary: maximum number of elements in the message; None: no limit.
 
     Returns:
-        Header and codes; None, with nothing changed, if that would be fewer than two elements, as in DL4J.
+        Header and codes; None, with nothing changed, if there are fewer than two elements, as in DL4J.
     """
     bits, quantum = _quantum_of(residual, tau)
     count = min(int(np.count_nonzero(np.abs(residual) >= quantum)), residual.size if boundary is None else boundary)
@@ -131,10 +133,10 @@ def flexible_encode(residual: Array, tau: float, boundary: int | None = None) ->
 
 
 def flexible_decode(message: Array, target: Array) -> None:
-    """Add what a ``FLEXIBLE`` message has to ``target``, a flat vector of floats; with the message's own threshold.
+    """Add the quanta of a ``FLEXIBLE`` message to ``target``, a flat vector of floats; uses the message's threshold.
 
     Raises:
-        WireError: it is no such message for a vector of this size; nothing is added.
+        WireError: it is not such a message for a vector of this size; nothing is added.
     """
     _check_vector(target)
     _check_payload(FLEXIBLE, message)
@@ -143,10 +145,10 @@ def flexible_decode(message: Array, target: Array) -> None:
 
 
 def bitmap_encode(residual: Array, tau: float) -> tuple[Array, int]:
-    """Return DL4J's ``BITMAP`` message of a vector and how many elements it has, and take these off the vector.
+    """Return DL4J's ``BITMAP`` message of a vector and its number of elements, and subtract the encoded quanta.
 
-    Elements of at least ``tau`` give one quantum each, and negative ones of at least ``tau / 2`` half a quantum.
-    Positive ones of that size give nothing, as in DL4J.
+    Elements of magnitude at least ``tau`` contribute one quantum each, and negative ones of at least ``tau / 2`` half a
+    quantum. Positive ones of that size contribute nothing, as in DL4J.
 
     Args:
         residual: flat, of floats; changed in place.
@@ -163,10 +165,10 @@ def bitmap_encode(residual: Array, tau: float) -> tuple[Array, int]:
 
 
 def bitmap_decode(message: Array, target: Array) -> None:
-    """Add what a ``BITMAP`` message has to ``target``, a flat vector of floats; with the message's own threshold.
+    """Add the quanta of a ``BITMAP`` message to ``target``, a flat vector of floats; uses the message's threshold.
 
     Raises:
-        WireError: it is no such message for a vector of this size; nothing is added.
+        WireError: it is not such a message for a vector of this size; nothing is added.
     """
     _check_vector(target)
     _check_payload(BITMAP, message)
@@ -205,7 +207,7 @@ def _from_bits(bits: int) -> float:
 
 
 def _pack_as(format: str, codes: Array, size: int, tau: float) -> Array:
-    """Return the payload in this format; raises as ``pack``."""
+    """Return the payload in this format; raises the errors of ``pack``."""
     bits = _bits_of(tau)
     if codes.ndim != 1 or codes.dtype != np.int32 or not 0 <= size < 2**31:
         raise ShapeError(
@@ -223,7 +225,7 @@ def _pack_as(format: str, codes: Array, size: int, tau: float) -> Array:
 
 
 def _bitmap(size: int, bits: int, low: Array, high: Array) -> Array:
-    """Return the message whose words have these bits; both of shape ``(size,)``, bool."""
+    """Return the message with these low and high bits, both of shape ``(size,)``, bool."""
     message = np.zeros(size // 16 + 5, np.int32)
     message[:_HEADER] = size, size, bits, 1
     halves = np.zeros((2, message.size - _HEADER), "<u2")
@@ -250,7 +252,7 @@ def _planes(words: Array, size: int) -> tuple[Array, Array]:
 
 
 def _unflexible(words: Array, count: int, size: int) -> Array:
-    """Return the codes of a message with a header that is right."""
+    """Return the codes of a message with a valid header."""
     if words[0] != count or words.size != _HEADER + count:
         raise wrong_message(
             FLEXIBLE,
@@ -261,7 +263,7 @@ def _unflexible(words: Array, count: int, size: int) -> Array:
 
 
 def _unbitmap(words: Array, count: int, size: int) -> Array:
-    """Return the codes of a message with a header that is right."""
+    """Return the codes of a message with a valid header."""
     low, high = _planes(words, size)
     halves = int(np.count_nonzero(high & ~low))
     if halves:
@@ -275,7 +277,7 @@ def _unbitmap(words: Array, count: int, size: int) -> Array:
 
 
 def _checked_claims(format: str, count: object, size: object, tau: object) -> int:
-    """Check what is said about a payload, which may come from the wire itself; return the bits of the threshold."""
+    """Check the parameters of a payload, which may come from the wire; return the bits of the threshold."""
     if format not in FORMATS:
         raise WireError(f"a gradient message has the unknown format {format!r}{nearest(str(format), FORMATS)}")
     if not isinstance(count, numbers.Integral) or not isinstance(size, numbers.Integral) or not 0 <= int(size) < 2**31:
@@ -299,7 +301,7 @@ def _check_payload(format: str, payload: Array) -> None:
 
 
 def _checked_header(format: str, payload: Array, size: int) -> tuple[Array, int]:
-    """Return the words, one after another in memory, and the bits of the threshold, which is a positive number."""
+    """Return the words as a contiguous array, and the bits of the threshold, which is checked to be positive."""
     if payload.size < _HEADER:
         raise wrong_message(format, f"{counted(payload.size, 'word')}, fewer than its header")
     words = np.ascontiguousarray(payload)

@@ -36,7 +36,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The input of a performer: the job's place in the run, and its work."""
+    """The input of a performer: the job's position in the run, and its work."""
 
     slot: SlotPlan
     phase: Phase
@@ -44,7 +44,7 @@ class Job:
     worker_id: str = ""
     version: int = 0
     classifies: bool = True
-    """Of a validation: whether the network predicts classes."""
+    """For a validation job: whether the network predicts classes."""
     is_wanted: Callable[[], bool] = field(default=lambda: True, compare=False)
     """Returns whether the result is still needed; cheap, to be called between batches."""
 
@@ -59,7 +59,7 @@ class Result:
 
     @classmethod
     def allocate(cls, values: Mapping[str, Any], like: Mapping[str, Array]) -> Result:
-        """Return a result with unfilled arrays of these names, types and shapes, which are part of its frame.
+        """Return a result with unfilled arrays of these names, types and shapes, which are views into its frame.
 
         So large arrays can be encoded without a copy.
         """
@@ -67,7 +67,8 @@ class Result:
         return cls(values, arrays, frame)
 
     def with_values(self, values: Mapping[str, Any]) -> Result:
-        """Return this result with other values; an allocated result gives its frame away, so use only the new one."""
+        """Return this result with other values; use only the new one, since it takes the frame of an allocated result.
+        """
         if self._frame is None or not wire.replace_header(self._frame, values):
             return Result(values, self.arrays)
         return Result(values, self.arrays, self._frame)
@@ -144,7 +145,7 @@ class DataSetJobIterator:
         )
 
     def work(self, slot: SlotPlan) -> list[DataSet | MultiDataSet]:
-        """Return the slot's batches; raises ``DataError`` if one is not a batch, or has not the planned size."""
+        """Return the slot's batches; raises ``DataError`` if one is not a batch, or does not have the planned size."""
         if slot.validates and self.validation is not None:
             return [batch_of(self.validation, 0, index) for index in range(slot.first, slot.last)]
         return [batch_of(self.iterator, slot.epoch, index) for index in range(slot.first, slot.last)]
@@ -153,7 +154,7 @@ class DataSetJobIterator:
 def batch_of(data: BatchIterator, epoch: int, index: int) -> DataSet | MultiDataSet:
     """Return a batch of an iterator; raises ``DataError`` unless it is a batch of the planned size.
 
-    A run counts examples by its plan, so all batches but the last one of an epoch are full, in every epoch.
+    A run counts examples by its plan, so in every epoch all batches but the last one must be full.
     """
     what = f"{type(data).__name__}.batch({epoch}, {index})"
     with told(what, DataError, passes=(Dl4jError,)):
@@ -174,7 +175,7 @@ class CollectionJobIterator:
     """Creates a job for each JSON value in a list, ``epochs`` times.
 
     Raises:
-        DataError: it is not a list, or it is empty.
+        DataError: the argument is not a list, or is empty.
     """
 
     def __init__(self, items: Sequence[Any], *, jobs_per_round: int = 4, epochs: int = 1) -> None:
@@ -194,7 +195,7 @@ class CollectionJobIterator:
         )
 
     def work(self, slot: SlotPlan) -> Any:
-        """Return the slot's one item."""
+        """Return the slot's only item."""
         return self._items[slot.first]
 
 
@@ -211,7 +212,7 @@ def encode_work(work: Any) -> Buffer:
 
 
 def decode_work(frame: Buffer) -> Any:
-    """Return the work in a frame; raises ``WireError`` if the frame contains none."""
+    """Return the work in a frame; raises ``WireError`` if the frame contains no work."""
     header, arrays = wire.decode(frame)
     if "data_sets" not in header and "multi_data_sets" not in header:
         return header.get("value")

@@ -1,8 +1,8 @@
-"""Errors of parts of a user's own program, reported by class, method and line.
+"""Error reporting for parts of a user's own program, by class, method and line.
 
-A part is called from deep inside a run, on a thread of the run. Without care its error would look like one of the run,
-and the traceback would show one line of the program among many. So each call of a part is made inside ``told``, and
-``check_methods`` checks when a part is handed over, not in the first round, that it can be called.
+A part is called from deep inside a run, on a thread of the run. Its error could look like an error of the run, and the
+traceback would show one line of the program among many. So each call of a part is made inside ``told``.
+``check_methods`` checks that a part can be called when it is passed in, not only in the first round.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def name_of(function: Any) -> str:
 
 
 def in_words(answer: Any, error: WireError) -> str:
-    """Return the type of an answer that cannot be encoded, and why, without words of the wire format."""
+    """Return the type of an answer that cannot be encoded, and the reason, without terms of the wire format."""
     kind, why = (
         type(answer).__name__,
         str(error).partition(";")[0].replace("header.value", "it").replace("header", "it"),
@@ -52,7 +52,7 @@ def in_words(answer: Any, error: WireError) -> str:
 def told(
     what: str, error: Callable[[str], Dl4jError] = ContractError, passes: tuple[type[Dl4jError], ...] = ()
 ) -> Iterator[None]:
-    """Turn an exception of the body into an error that names ``what`` was called, and the line that raised it.
+    """Turn an exception of the body into an error that names the call ``what``, and the line that raised it.
 
     Args:
         what: class and method, as ``Mine.work(slot)``.
@@ -69,7 +69,7 @@ def told(
 
 
 def _place_in_source(error: BaseException) -> str:
-    """Return the line of the user's program that raised an error, as `` (file, line N)``; "": none."""
+    """Return the line of the user's program that raised an error, as `` (file, line N)``; "" if there is none."""
     cause = error.__cause__ if type(error).__name__ == "ExitError" and error.__cause__ is not None else error
     frames = [(code, line) for code, line in _frames(cause.__traceback__) if not code.startswith(_PACKAGE)]
     own = [frame for frame in frames if not frame[0].startswith(_libraries())]
@@ -121,19 +121,19 @@ def check_methods(part: Any, kind: str, contract: type, methods: Sequence[str]) 
 
 
 def check_callable(function: Any, what: str, call: str, *args: Any, **named: Any) -> None:
-    """Raise ``ContractError`` unless something can be called with such arguments.
+    """Raise ``ContractError`` unless ``function`` can be called with these arguments.
 
     Args:
         function: the callable.
         what: its name, for messages.
         call: the call, for messages.
-        args, named: as many as in the call, with any values.
+        args, named: as many arguments as in the call, with any values.
     """
     if not callable(function):
         raise ContractError(f"{what} is {function!r}; it must be a function, called as {call}")
     try:
         shape = inspect.signature(function)
-    except ValueError:  # a builtin, which does not say how it is called
+    except ValueError:  # a builtin without a signature
         return
     try:
         shape.bind(*args, **named)
@@ -143,7 +143,7 @@ def check_callable(function: Any, what: str, call: str, *args: Any, **named: Any
 
 
 def _called(shape: inspect.Signature) -> str:
-    """Return the arguments of a call, as ``(model, version=..., examples=...)``."""
+    """Return the arguments of a call as text: ``(model, version=..., examples=...)``."""
     given = [parameter for parameter in shape.parameters.values() if parameter.name != "self"]
     return f"({', '.join(f'{p.name}=...' if p.kind is p.KEYWORD_ONLY else p.name for p in given)})"
 

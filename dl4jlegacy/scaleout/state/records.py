@@ -89,9 +89,9 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Why a job failed: the error's code and message, the worker and its traceback. A ``fatal`` one is not retried.
+    """Why a job failed: the error's code and message, the worker and its traceback. If ``fatal``, it is not retried.
 
-    Characters that a record cannot have, as in the name of a file that is not UTF-8, are written as escapes.
+    Characters that a record cannot hold, such as those of a file name that is not UTF-8, are escaped.
     """
 
     code: str
@@ -108,9 +108,9 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Crash(msgspec.Struct, frozen=True):
-    """The death of a process while it computed a job: which process, on which host, and how it is known.
+    """The death of a process while it computed a job: the process, its host, and the evidence of its death.
 
-    ``seconds`` are since the master saw that the job was begun, by its clock; 0: it did not see that.
+    ``seconds`` is the time since the master saw the job begin, by the master's clock; 0: the master did not see that.
     """
 
     process: str
@@ -122,7 +122,8 @@ class Crash(msgspec.Struct, frozen=True):
 class Figures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The metrics of a validation on ``examples`` examples: see ``NetworkEvaluation.metrics``.
 
-    Metrics of classes are None for a network without classes, metrics of numbers for one that predicts no numbers.
+    Metrics of classes are None for a network without classes, regression metrics for a network that predicts no
+    numbers.
     """
 
     loss: float
@@ -139,7 +140,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pc: float | None = None
 
     def fields(self) -> dict[str, Any]:
-        """Return the metrics that are not None, for people and JSON; ``accuracy`` and ``f1`` always."""
+        """Return the metrics that are not None, for display and JSON; ``accuracy`` and ``f1`` are always included."""
         fields: dict[str, Any] = {"accuracy": None, "f1": None} | msgspec.to_builtins(self)
         return fields
 
@@ -173,7 +174,7 @@ class Scores(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlotState(msgspec.Struct, frozen=True):
-    """The state of a slot after a job: the number of the job, its round, and where the frame is."""
+    """The state of a slot after a job: the number of the job, its round, and the manifest of the state's frame."""
 
     number: int
     round: int
@@ -187,10 +188,10 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class Folded(msgspec.Struct, frozen=True, kw_only=True):
-    """A job of a ``LogEntry``: its number, its worker, the key and frame of its update, and its data if it had any.
+    """A job of a ``LogEntry``: its number, its worker, the key and frame of its update, and its data if any.
 
-    ``saved`` is the state of the slot after it, if that was saved. ``digest`` is that of the update if the entry does
-    not contain the update itself.
+    ``saved`` is the state of the slot after the job, if it was saved. ``digest`` is the update's digest if the entry
+    does not contain the update itself.
     """
 
     number: int
@@ -222,7 +223,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
 
     ``round`` is the first round with a slot that is not folded. ``folded`` has the numbers of the folded slots as
     sorted, merged, half-open ranges. ``batches`` and ``examples`` are counted slot by slot, independently of
-    ``folded``, so that both can be compared with the plan at the end. ``score`` is that of the training.
+    ``folded``, so that both can be compared with the plan at the end. ``score`` is the training score.
     """
 
     run: str
@@ -237,15 +238,15 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     status: Status = "running"
     failure: Failure | None = None
     set_aside: tuple[str, ...] = ()
-    """Workers that get no more jobs, because they failed at jobs that others did."""
+    """Workers that get no more jobs, because they failed at jobs that other workers completed."""
     jobs_set_aside: tuple[tuple[int, int], ...] = ()
-    """Slots that are folded without an update, because their jobs kill their workers; as ``folded``."""
+    """Slots that count as folded without an update, because their jobs kill their workers; ranges as in ``folded``."""
     best: Best | None = None
     scores: Scores | None = None
     seconds: float = 0.0
-    """Seconds that masters have led the run, each by its own clock."""
+    """Seconds for which masters have led the run, each measured by its own clock."""
     stopped_by: str = ""
-    """The condition that ended the run before the end of its plan, for people; "": none."""
+    """The condition that ended the run before the end of its plan, as text; "": none."""
     snapshot: Manifest | None = None
     """The ``Snapshot`` of the version of ``model``; None if no slot has a state."""
     replay_round: int = 0
@@ -271,14 +272,14 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     ``progress`` is the number of batches that the worker had done when it last extended its lease. ``failures`` are
     those of all attempts so far; only the last one has a traceback.
 
-    There is no time of day in it, since clocks of two machines are never compared. ``extended`` counts the extensions
+    The record has no time of day, since clocks of two machines are never compared. ``extended`` counts the extensions
     of the lease, so that the record changes as long as a worker does the job. If the job is done, ``seconds`` is its
-    duration by the clock of its worker, and ``version`` is that of the model it started from. ``saved`` is the state
-    of the slot after it, which counts only together with the update. ``begins`` is the key of the state that it started
-    from, if that was saved; "": none.
+    duration by the clock of its worker, and ``version`` is the version of the model it started from. ``saved`` is the
+    state of the slot after the job, which counts only together with the update. ``begins`` is the key of the state that
+    the job started from, if that state was saved; "": none.
 
     ``home`` is the worker that has the state of the slot in memory; others do not take the job for ``reserved``
-    seconds. ``behind`` is the number of earlier jobs of the slot that the holder of the lease must repeat first.
+    seconds. ``behind`` is the number of earlier jobs of the slot that the holder of the lease must replay first.
 
     ``begun`` are the workers that began to compute the job and did not report its end, whether or not they still hold
     the lease; it is not written for the first attempt at a quick job. ``crashes`` are deaths of their processes during
@@ -307,16 +308,16 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FoldRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a fold job: some updates of a round, or a slice of them, that are folded into one frame.
+    """The state of a fold job, which folds some updates of a round, or slices of them, into one frame.
 
-    The result is a pure function of ``model``, the ``Head.identity`` that the round started from, of ``updates``, in
+    The result is a pure function of ``model`` (the ``Head.identity`` that the round started from), of ``updates`` in
     slot order, and of their weights (``examples``). A record that differs in these belongs to another history.
     ``place`` is the index of the slice. The last job of a slice ``makes_model``; the others make the mean of a group,
     which is an update like any other.
 
     If the job is done, ``made`` is its result, ``score`` the mean score of the updates, and ``seconds`` its duration by
-    the clock of its worker. ``bad`` are the indices in ``updates`` of those that the worker of a failed job could not
-    read or fold. The rest is as in ``JobRecord``.
+    the clock of its worker. For a failed job, ``bad`` are the indices of those ``updates`` that its worker could not
+    read or fold. The other fields are as in ``JobRecord``.
     """
 
     state: Literal["ready", "leased", "done", "failed"] = "ready"
@@ -344,8 +345,8 @@ class FoldRecord(msgspec.Struct, frozen=True, kw_only=True):
 class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The report of a worker with every heartbeat; ``device`` is its GPU, if any, and the memory in use there.
 
-    ``beat`` is the time of day, in seconds since 1970 by the clock of its machine, for people. Other processes only see
-    whether it changes, and measure by their own clock how long it does not.
+    ``beat`` is the time of day, in seconds since 1970 by the clock of its machine, for display. Other processes only
+    check whether it changes, and measure the time without a change by their own clock.
     """
 
     id: str
@@ -410,7 +411,7 @@ class Keys:
 
     @staticmethod
     def is_of_run(key: str) -> bool:
-        """Return whether a run has keys of this form, of at most 1,000 characters; any other key is foreign."""
+        """Return whether a key has the form of a run's keys, and at most 1,000 characters; other keys are foreign."""
         return len(key) <= 1000 and key.isprintable() and _KEY.fullmatch(key) is not None
 
     @staticmethod
@@ -477,10 +478,10 @@ def covered(folded: tuple[tuple[int, int], ...], number: int) -> bool:
 
 
 def advance(head: Head, plan: Plan, numbers: Iterable[int], **changes: Any) -> Head:
-    """Return the head after ``numbers`` were folded, with their counts by the plan.
+    """Return the head after ``numbers`` were folded, with counts increased as in the plan.
 
-    Jobs that are set aside add nothing to the counts, and no round waits for them. They count as folded from their
-    round on and not earlier, so that a round of nothing else ends its phase like any other.
+    Jobs that are set aside do not change the counts, and no round waits for them. They count as folded from their round
+    on and not earlier, so that a round that consists only of such jobs ends its phase like any other.
     """
     folded, batches, examples, numbers = head.folded, head.batches, head.examples, list(numbers)
     latest = max([head.round, *(plan.at(number)[0] for number in numbers)])
@@ -500,8 +501,8 @@ def advance(head: Head, plan: Plan, numbers: Iterable[int], **changes: Any) -> H
 def account(head: Head, plan: Plan) -> tuple[int, int]:
     """Return (batches lost, batches duplicated) of a finished run by comparing the head with the plan.
 
-    If a run was stopped early, only the rounds before its last must be complete. Batches of jobs that were set aside
-    (``batches_set_aside``) are not lost.
+    If a run was stopped early, only the rounds before its last one must be complete. Batches of jobs that were set
+    aside (``batches_set_aside``) are not lost.
     """
     counted = head.batches + batches_set_aside(head, plan)
     distinct = sum(plan.batches_of(n) for first, last in head.folded for n in range(first, last))
@@ -513,5 +514,5 @@ def account(head: Head, plan: Plan) -> tuple[int, int]:
 
 
 def batches_set_aside(head: Head, plan: Plan) -> int:
-    """Return the number of batches that are not in the model because their jobs kill workers."""
+    """Return the number of batches that are missing from the model because their jobs kill workers."""
     return sum(plan.batches_of(n) for first, last in head.jobs_set_aside for n in range(first, last))

@@ -1,7 +1,7 @@
-"""Slices of a frame: each has the values of the header and, of every array, the elements between two bounds.
+"""Slices of a frame: each has the header's values and, of every array, the elements between two bounds.
 
-Models and updates are cut alike, so that workers fold different slices, which are joined to the same bytes. Values that
-depend on positions in an array (``updater_beginning``) name the slice.
+Models and updates are cut in the same way, so that workers can fold different slices, which are then joined to the same
+bytes. Values that depend on positions in an array (``updater_beginning``) include the slice.
 
 Legacy: the shards of ``VoidConfiguration.numberOfShards``.
 """
@@ -33,7 +33,7 @@ def cut(frame: Buffer, index: int, count: int) -> memoryview:
 
 
 def joined(frames: Sequence[Buffer]) -> memoryview:
-    """Return the frame of these slices, which are all of them in order; a copy.
+    """Return a new frame joined from these slices, which must be complete and in order.
 
     Raises:
         WireError: they are not slices of one frame.

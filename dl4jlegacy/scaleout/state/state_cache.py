@@ -1,9 +1,9 @@
-"""Copies of slot states in the memory of a host, for the processes that take over from one that was killed there.
+"""Copies of slot states in a host's memory, for processes that take over from a process killed on that host.
 
 With a log, the state of a slot is in the memory of one worker only, for many jobs. If its process is killed, another
-worker would have to repeat these jobs. So a worker copies the state after each job, before it commits the job, into a
+worker would have to replay these jobs. So a worker copies the state after each job, before it commits the job, into a
 file system in memory, where other processes of its host find it. A copy is trusted only if the key of its update
-matches; no key is written twice. It is a cache: without a copy the jobs are repeated.
+matches; no key is written twice. It is a cache: without a copy the jobs are replayed.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class HostCopies:
         view = memoryview(frame).cast("B")
         with self._lock:
             if self._is_closed:
-                return  # a worker that did not stop in time
+                return  # called by a worker that did not stop in time
             try:
                 _, file = self._files(self._own, slot)
                 if not self._has_room(file, len(view)):
@@ -140,7 +140,7 @@ class HostCopies:
             self._owner = None
             _remove_if_dead(self._run)
             with contextlib.suppress(OSError):
-                self._base.rmdir()  # if it is empty
+                self._base.rmdir()  # fails if the folder is not empty
 
     def _files(self, process: Path, slot: int) -> tuple[Path, Path]:
         """Return the two files of a slot of a process; of this process, the last written one first."""
@@ -150,7 +150,7 @@ class HostCopies:
     def _has_room(self, file: Path, nbytes: int) -> bool:
         with contextlib.suppress(FileNotFoundError):
             if file.stat().st_size >= _HEADER_NBYTES + nbytes:
-                return True  # it is written over
+                return True  # the file is overwritten
         there, free = os.statvfs(self._memory), free_memory()
         return SHARE * nbytes <= there.f_bavail * there.f_frsize and (free is None or SHARE * nbytes <= free)
 
@@ -208,7 +208,7 @@ def _lives(process: Path) -> bool:
 
 
 def _write(file: Path, update: str, frame: memoryview) -> None:
-    """Overwrite a copy, which takes no new memory. The header is written last, so half a copy is not valid."""
+    """Overwrite a copy in place, without new memory. The header is written last, so an incomplete copy is not valid."""
     header = b"\n".join((_MAGIC, update.encode(), b"%d" % len(frame), b""))
     assert len(header) <= _HEADER_NBYTES
     to = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -223,7 +223,7 @@ def _write(file: Path, update: str, frame: memoryview) -> None:
 
 
 def _read(file: Path, updates: Sequence[str]) -> tuple[str, Buffer] | None:
-    """Return the update and the state of a copy; None if it is of none of these updates, or is being written."""
+    """Return the update's key and the state of a copy; None if it has none of these updates, or is being written."""
     try:
         with file.open("rb", buffering=0) as source:
             header = source.read(_HEADER_NBYTES)
@@ -232,7 +232,7 @@ def _read(file: Path, updates: Sequence[str]) -> tuple[str, Buffer] | None:
                 return None
             frame = wire.empty_bytes(int(nbytes))
             read = 0
-            while more := source.readinto(frame[read:]):  # None cannot come of a file
+            while more := source.readinto(frame[read:]):  # readinto returns None only for non-blocking files
                 read += more
             source.seek(0)
             is_whole = read == len(frame) and source.read(_HEADER_NBYTES) == header

@@ -1,7 +1,7 @@
 """The store below the state tracker: keys and values with compare-and-set, and hints.
 
 ``MemoryStore`` is the store of one process; a cluster's store (Hazelcast) has the same operations. Each operation is
-atomic on its key, and the run protocol needs nothing more: no locks and no queues.
+atomic on its key. The run protocol needs nothing more: no locks and no queues.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ class MemoryStore:
         for key in keys:
             try:
                 yield self.get(key)
-            except NotAuthorisedError as exc:  # of a store built on this one
+            except NotAuthorisedError as exc:  # raised by a store built on this one
                 yield exc
 
     def delete_many(self, keys: Iterable[str]) -> None:

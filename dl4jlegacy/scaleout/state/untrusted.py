@@ -1,6 +1,6 @@
 """Foreign values in a run's part of a store: counted, reported once, remembered until the master removes them.
 
-Anybody who can reach a store can write to it. A value that does not have the run's signature, or cannot be parsed, is
+Anybody who can reach a store can write to it. A value without the run's signature, or one that cannot be parsed, is
 *foreign*: it is treated as missing, and never ends a process of the run.
 """
 
@@ -19,7 +19,7 @@ _MOST_REMEMBERED = 100_000
 
 
 class UntrustedKeys:
-    """The foreign keys and values that one process has met in one store. Thread-safe."""
+    """The foreign keys and values that one process has found in one store. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -30,7 +30,7 @@ class UntrustedKeys:
         """The number of foreign values found, repeated ones included."""
 
     def note(self, key: str, reason: str) -> None:
-        """Count a foreign value. Logged for the first keys, once each; after that only the totals 100, 1,000, ..."""
+        """Count a foreign value. Logs each of the first keys once; after that only the totals 100, 1,000, ..."""
         with self._lock:
             self.count += 1
             if len(self._found) < _MOST_REMEMBERED:
@@ -51,7 +51,7 @@ class UntrustedKeys:
             )
 
     def take(self, most: int) -> list[str]:
-        """Return up to ``most`` of the keys noted, each once unless it is noted again."""
+        """Return and forget up to ``most`` of the noted keys; a key that is noted again is returned again."""
         with self._lock:
             keys = list(islice(self._found, most))
             for key in keys:
@@ -60,5 +60,5 @@ class UntrustedKeys:
 
 
 def shortened(key: str) -> str:
-    """Return a key for messages: printable, and shortened if it is long."""
+    """Return a printable key for messages, shortened if it is long."""
     return repr(key if len(key) <= 100 else f"{key[:100]}...")

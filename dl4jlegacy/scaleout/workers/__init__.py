@@ -1,1 +1,1 @@
-"""What a worker does with a job: prefetch its batches, compute, measure."""
+"""The worker's part of a job: prefetch its batches, compute, measure."""

@@ -1,7 +1,7 @@
-"""The devices and kernels that a process computes with, from the ``Conf``, its own options and its machine.
+"""Chooses the devices and kernels of a process, from the ``Conf``, the process's options and its machine.
 
-A run computes on GPUs or on CPUs, as ``Conf.kernels`` says (``cupy``, or another): different kernels round
-differently, so every process follows. Only in a run with ``mixed_devices`` may a process do otherwise.
+A run computes on GPUs or on CPUs, as ``Conf.kernels`` says (``cupy``, or another). Different kernels round differently,
+so every process must use the same. Only in a run with ``mixed_devices`` may a process differ.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 GPU_KERNELS = "cupy"
 ARITHMETIC = "arithmetic"
-"""Global of the run: what the processes that train it compute with (``Compute.arithmetic``)."""
+"""Global of the run: the arithmetic of the processes that train it (``Compute.arithmetic``)."""
 _ALIKE = {
     GPU_KERNELS: "DL4J_CUDNN=0 leaves cuDNN out",
     "numpy": "on x86, OPENBLAS_CORETYPE and NPY_DISABLE_CPU_FEATURES make unlike ones alike, see docs/mixed-cpus.md",
@@ -59,12 +59,12 @@ MIXED = (
     "mixed_devices: devices of several kinds may have trained this model; they round differently, so that another run "
     "need not give the same bits"
 )
-"""The warning that the report of a run with ``mixed_devices`` carries."""
+"""The warning in the report of a run with ``mixed_devices``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """What the workers of one process compute with: worker i uses device i, modulo the number of devices.
+    """The devices and kernels of the workers of one process: worker i uses device i, modulo the number of devices.
 
     Attributes:
         devices: of this process, at least one; all GPUs, or the CPU.
@@ -97,7 +97,7 @@ class Compute:
         return load(self.name, device=self.device(worker).index, precision=self.precision)
 
     def arithmetic(self) -> dict[str, str]:
-        """Return what the last bits of the results depend on, by the name of the part: device, libraries, kernels."""
+        """Return what determines the last bits of results (device, libraries, kernels), by the name of each part."""
         if not self.on_gpu:
             return cpu_arithmetic(self.name)
         kernels: Any = self.kernels(0)
@@ -139,16 +139,16 @@ class Compute:
 
 
 def resolve_compute(conf: Conf, *, local: bool = True) -> tuple[Conf, Compute]:
-    """Return the Conf with ``device`` and ``kernels`` filled in, and what this process computes with.
+    """Return the Conf with ``device`` and ``kernels`` filled in, and the ``Compute`` of this process.
 
-    A Conf that was resolved before comes back unchanged.
+    A Conf that was resolved before is returned unchanged.
 
     Args:
         conf: the user's; if ``device`` is "", ``kernels`` decides.
         local: whether this process has workers. A master whose workers are elsewhere needs no GPU.
 
     Raises:
-        DeviceError: the devices cannot be had, or do not go together with kernels, precision or memory limit.
+        DeviceError: the devices are not available, or do not match kernels, precision or memory limit.
         ConfError, VersionError: there are no such kernels.
     """
     asked = conf.kernels or os.environ.get("DL4J_KERNELS", "")
@@ -170,10 +170,10 @@ def resolve_compute(conf: Conf, *, local: bool = True) -> tuple[Conf, Compute]:
 
 
 def compute_for_worker(conf: Conf, choice: str | None, limit: str = "") -> Compute:
-    """Return what a worker that joins the run with ``conf`` computes with; ``choice`` None: the kind that the run uses.
+    """Return the ``Compute`` of a worker that joins the run; ``choice`` None: the kind of device that the run uses.
 
     Raises:
-        DeviceError: it has no such device, or the run is of the other kind and not mixed.
+        DeviceError: the worker has no such device, or the run uses the other kind and is not mixed.
     """
     gpu_run = conf.kernels == GPU_KERNELS
     kind = "gpu" if gpu_run else "cpu"
@@ -196,10 +196,10 @@ def compute_for_worker(conf: Conf, choice: str | None, limit: str = "") -> Compu
 
 @contextmanager
 def use_device(choice: str | None) -> Iterator[tuple[Kernels, Device]]:
-    """Use a device in the calling thread, to run a model on it; yield kernels for it, and the device.
+    """Select a device for the calling thread, to run a model on it; yield kernels for it, and the device.
 
-    ``choice`` is one of ``devices.CHOICES`` (of several GPUs the first is used); None: what ``DL4J_KERNELS`` says, or
-    the CPU.
+    ``choice`` is one of ``devices.CHOICES`` (of several GPUs the first is used); None: as ``DL4J_KERNELS`` says, or the
+    CPU.
 
     Raises:
         DeviceError: the device is not available.
@@ -212,15 +212,15 @@ def use_device(choice: str | None) -> Iterator[tuple[Kernels, Device]]:
 
 @contextmanager
 def using_gpu(kernels: Any, device: Device) -> Iterator[None]:
-    """Use a GPU in the calling thread, through its kernels.
+    """Select a GPU for the calling thread, through its kernels.
 
     Raises:
-        DeviceMemoryError: something inside did not fit into its memory.
+        DeviceMemoryError: an allocation inside did not fit into the GPU's memory.
     """
     try:
         with kernels.use():
             yield
-    except MemoryError as exc:  # CuPy's own, of an array that is no buffer of a layer
+    except MemoryError as exc:  # CuPy's own error, for an array that is not a layer's buffer
         used, limit = used_memory(device)
         limited = f", limited to {memory_text(limit)}" if limit else ""
         words = str(exc).rstrip(".")
@@ -231,13 +231,13 @@ def using_gpu(kernels: Any, device: Device) -> Iterator[None]:
 
 
 class OnDevice:
-    """A ``WorkerPerformer`` all of whose calls run on a GPU.
+    """A ``WorkerPerformer`` whose calls all run on a GPU.
 
-    Performers know nothing of devices: the GPU that is in use, and the stream that work is put on, belong to a thread.
+    Performers do not handle devices: the current GPU and stream belong to a thread.
 
     Args:
         make: makes the performer; called at once, on the GPU.
-        kernels: the performer's; their ``use()`` makes the GPU the calling thread's.
+        kernels: of the performer; their ``use()`` selects the GPU for the calling thread.
         device: the GPU.
 
     Raises:
@@ -267,21 +267,21 @@ class OnDevice:
 
 
 def check_same_arithmetic(tracker: StateTracker, conf: Conf, compute: Compute) -> str:
-    """Check that this process rounds as the others that compute for the run; return what differs in a mixed run.
+    """Check that this process rounds like the other workers of the run; return the differences if the run is mixed.
 
-    The first worker of a run decides; in a run that goes on from a checkpoint, what that was made with. Devices of the
-    other kind differ in all, which is no news. On a CPU the run's network is trained a little, which uses every kernel
-    that its jobs will.
+    The first worker of a run sets the reference; in a run resumed from a checkpoint, the arithmetic that made the
+    checkpoint does. Devices of the other kind differ in every part, which is not reported. On a CPU, the run's network
+    is trained briefly, which uses every kernel that its jobs will use.
 
     Raises:
-        VersionError: it rounds differently, and the run is not mixed.
+        VersionError: this process rounds differently, and the run is not mixed.
     """
     if compute.on_gpu or conf.network_conf is None:
         ours = compute.arithmetic()
     else:
         kernels, network = compute.kernels(0), conf.network_conf
         if conf.router == ROW_AVERAGING and conf.multi_layer_conf is not None:
-            network = narrow_conf(conf.multi_layer_conf, 0)  # what is trained: the whole may not fit into memory twice
+            network = narrow_conf(conf.multi_layer_conf, 0)  # the trained part: the whole may not fit into memory twice
         with compiling_ahead(network, kernels):
             ours = {**compute.arithmetic(), "training": training_digest(network, kernels)}
     found = tracker.define_once(ARITHMETIC, ours)
@@ -308,10 +308,10 @@ def check_same_arithmetic(tracker: StateTracker, conf: Conf, compute: Compute) -
 
 
 class RunArithmetic:
-    """What the processes compute with that train a run, remembered once the tracker has it. For one thread at a time.
+    """The arithmetic of the processes that train a run, cached once the tracker has it. For one thread at a time.
 
     Args:
-        tracker: the run's.
+        tracker: of the run.
     """
 
     def __init__(self, tracker: StateTracker) -> None:
@@ -319,7 +319,7 @@ class RunArithmetic:
         self._known: Any = None
 
     def __call__(self) -> dict[str, str]:
-        """Return it by the name of the part; empty while no worker has joined, or the tracker does not answer."""
+        """Return the arithmetic by part; empty while no worker has joined or the tracker does not answer."""
         if self._known is None:
             with contextlib.suppress(TrackerError):
                 self._known = self._tracker.get(ARITHMETIC)
@@ -327,7 +327,7 @@ class RunArithmetic:
 
 
 def host_kernels(name: str) -> Kernels:
-    """Return the kernels for work in host memory in a run with kernels ``name``: these, or CPU kernels if it uses GPUs.
+    """Return the kernels for host memory in a run with kernels ``name``: the same, or CPU kernels in a GPU run.
 
     All CPU kernels average to the same bits.
     """
@@ -335,7 +335,7 @@ def host_kernels(name: str) -> Kernels:
 
 
 def _compute(conf: Conf, name: str, devices: tuple[Device, ...]) -> Compute:
-    """Return what ``devices`` compute with in a run whose kernels are ``name``, or are of the other kind if mixed."""
+    """Return the ``Compute`` of ``devices`` in a run with kernels ``name``; in a mixed run the kinds may differ."""
     if devices[0].is_gpu:
         if len({device.name for device in devices}) > 1 and not conf.mixed_devices:
             found = ", ".join(f"{device.label} is {device.name}" for device in devices)

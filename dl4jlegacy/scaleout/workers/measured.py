@@ -1,4 +1,4 @@
-"""A worker's performer and its data, measured: they say what takes time, and do what they did without."""
+"""Wrappers that measure a worker's performer and its data access, without changing their results."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["MeasuredJobs", "MeasuredPerformer"]
 
 
 class MeasuredPerformer:
-    """A ``WorkerPerformer`` that says for how long it loads a model (``WorkerInit``), and trains or evaluates it.
+    """A ``WorkerPerformer`` that measures the time to load a model (``WorkerInit``), and to train or evaluate it.
 
     Args:
-        performer: what does the work.
+        performer: does the work.
         phases: of the worker's thread.
     """
 
@@ -30,7 +30,7 @@ class MeasuredPerformer:
         return self._performer.progress
 
     def update(self, model: Result) -> None:
-        """See ``WorkerPerformer``; for which job it is, ``perform`` says."""
+        """See ``WorkerPerformer``; the time is assigned to a job by ``perform``."""
         loading = self._phases.begin()
         self._performer.update(model)
         loading.stop()
@@ -46,10 +46,10 @@ class MeasuredPerformer:
 
 
 class MeasuredJobs:
-    """A ``JobIterator`` that says for how long a worker reads a job's data.
+    """A ``JobIterator`` that measures how long a worker reads a job's data.
 
     Args:
-        jobs: where the data are.
+        jobs: the source of the data.
         phases: of the worker's thread.
     """
 

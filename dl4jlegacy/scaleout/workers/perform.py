@@ -1,4 +1,4 @@
-"""Worker performers: what a worker does with a job. Each worker has its own performer, used by its thread only.
+"""Worker performers, which compute jobs. Each worker has its own performer, used by its thread only.
 
 Legacy: ``WorkerPerformer``, ``BaseMultiLayerNetworkWorkPerformer`` (one shared by all workers of a process, and its
 ``update`` was never called, so no worker ever trained on the average).
@@ -63,13 +63,13 @@ class WorkerPerformer(Protocol):
 
 
 def trained_network(conf: Conf, model: Result, kernels: Kernels) -> Any:
-    """Return the network of a run with the parameters of one of its models; raises ``ConfError`` if it has none."""
+    """Return the run's network with the parameters of one of its models; raises ``ConfError`` if it has no network."""
     if conf.network_conf is None:
         raise ConfError("this run trained no network")
     network = build_network(conf.network_conf, kernels, init=False)
     network.set_params(model.arrays[PARAMS])
     network.set_updater_state(model.arrays[STATE])
-    if not tells_beginning(model.values):  # of a checkpoint that an older version wrote
+    if not tells_beginning(model.values):  # a checkpoint of an older version
         network.updater.begin_within(network.updater_state)
     return network
 
@@ -87,12 +87,12 @@ def perform_in_slot(
 
     Args:
         router: of the job's round.
-        state: None: it is the slot's first job of its phase, or slots remember nothing.
+        state: state of the slot; None if this is the slot's first job of its phase, or slots have no memory.
         kernels: for host memory.
-        phases: records what the worker's thread does.
+        phases: records the activity of the worker's thread.
 
     Returns:
-        The update, and if slots remember something the new state; None if the job is not wanted any more.
+        The update and, if slots have memory, the new state; None if the job is no longer wanted.
 
     Raises:
         JobError: the model, or the performer's result, lacks an array that the router needs.
@@ -121,10 +121,11 @@ def _check_arrays(router: WorkRouter, what: str, found: Result, wanted: set[str]
 
 
 class CheckedPerformer:
-    """A performer of somebody's own program, whose results are checked before anybody else gets them.
+    """A wrapper for a user's own performer, which checks its results before they are used.
 
     Raises:
-        JobError: a result is no ``Result``. NotFiniteError: it has NaN or infinity in it, which would spread to all.
+        JobError: a result is not a ``Result``. NotFiniteError: a result contains NaN or infinity, which would spread to
+            all.
     """
 
     def __init__(self, performer: WorkerPerformer) -> None:
@@ -133,7 +134,7 @@ class CheckedPerformer:
 
     @property
     def progress(self) -> int:
-        """See ``WorkerPerformer``; a performer that has none is never taken for one that hangs within a job."""
+        """See ``WorkerPerformer``; a performer without ``progress`` never counts as stuck within a job."""
         with exits_as_errors():
             progress: Any = getattr(self._performer, "progress", 0)
         if not isinstance(progress, int | float):
@@ -168,17 +169,18 @@ class CheckedPerformer:
 
 
 class MultiLayerNetworkPerformer:
-    """Trains a network of either kind on the batches of a job, from the model version the job starts from.
+    """Trains a network of either kind on the batches of a job, starting from the job's model version.
 
     A GPU is synchronised once per job, at its end, to read the score and to check that all numbers are finite.
 
     Args:
         network: this worker's own replica.
-        seed: the run's; together with the job's position it seeds drop-out and sampling.
-        update_kind: what results contain: ``"params"``, or their ``"delta"`` from the model of the job.
+        seed: of the run; together with the job's position it seeds drop-out and sampling.
+        update_kind: content of results: ``"params"``, or their ``"delta"`` from the job's model.
         sends_updater_state: whether results contain the updater state; if not, each job starts from a new one.
-        listeners: told of every batch with this replica as the network, on the worker's thread, which waits for them.
-            What one of them raises is logged once, and the job goes on. For them a GPU is synchronised with each batch.
+        listeners: called after every batch with this replica as the network, on the worker's thread, which waits for
+            them. An exception in a listener is logged once, and the job continues. With listeners a GPU is synchronised
+            after each batch.
     """
 
     def __init__(
@@ -248,7 +250,7 @@ class MultiLayerNetworkPerformer:
                 self._failed.add(number)
 
     def _validate(self, job: Job) -> Result | None:
-        """Evaluate the model on the job's batches, and train nothing."""
+        """Evaluate the model on the job's batches, without training."""
         batches, parts, network = _batches(job), [], cast(Network, self._network)  # both kinds are scored alike
         with _locating(job, f"batches {job.slot.first} to {job.slot.last - 1}"):
             for part in evaluate_batches(
@@ -281,7 +283,7 @@ class MultiLayerNetworkPerformer:
         if self._started is None:
             arrays[PARAMS] = to_host(self._network.params)
         else:
-            xp = get_array_module(self._started)  # the parameters before are not needed any more
+            xp = get_array_module(self._started)  # the previous parameters are no longer needed
             arrays["delta"] = to_host(xp.subtract(self._network.params, self._started, out=self._started))
         if self._sends_state:
             arrays[STATE] = to_host(self._network.updater_state)
@@ -290,7 +292,7 @@ class MultiLayerNetworkPerformer:
 
 @contextlib.contextmanager
 def _locating(job: Job, batches: str) -> Iterator[None]:
-    """Add the place in the run to the error about numbers that are not finite."""
+    """Add the position in the run to an error about numbers that are not finite."""
     slot = job.slot
     try:
         yield

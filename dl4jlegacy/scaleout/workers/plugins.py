@@ -1,11 +1,11 @@
-"""Parts of people's own programs, by name: how a ``Conf`` can say what its jobs need.
+"""Registries of user-defined parts (performers, routers) by name, so that a ``Conf`` can refer to them.
 
-A ``Conf`` comes from outside, so what it names is never imported. A part is registered under its name in the process
-that uses it: by ``register_performer`` or ``register_router`` in a module which that process imports anyway or was told
-to (``dl4j worker --use MODULE``), or as an entry point of a package that is installed there, in the group
+A ``Conf`` comes from outside, so a name in it is never imported. A part is registered under its name in the process
+that uses it. This is done by ``register_performer`` or ``register_router`` in a module that the process imports anyway
+or with ``dl4j worker --use MODULE``, or by an entry point of an installed package, in the group
 ``dl4jlegacy.performers`` or ``dl4jlegacy.routers``.
 
-Legacy: ``Configuration`` held the names of classes, which whoever read it instantiated.
+Legacy: ``Configuration`` held class names, which every reader instantiated.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ __all__ = [
 ]
 
 PerformerFactory = Callable[[Conf, Kernels], WorkerPerformer]
-"""Makes a worker's own performer, of the run's Conf (with the performer's arguments) and the kernels."""
+"""Makes a worker's own performer from the run's Conf (with the performer's arguments) and the kernels."""
 RouterFactory = Callable[[Conf], WorkRouter]
-"""Makes a router, of the run's Conf (with the router's arguments)."""
+"""Makes a router from the run's Conf (with the router's arguments)."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 _USED: dict[str, str] = {}
 _OWN = "dl4jlegacy."
-"""So begin the names of the package's own performers, which nobody has to look for."""
+"""Prefix of the names of the package's internal performers, which messages do not list."""
 
 
 class PartRegistry:
-    """The parts of one kind that this process has, by name.
+    """The parts of one kind that are registered in this process, by name.
 
     Args:
-        kind: what they are called in messages.
-        group: of the entry points by which installed packages offer them.
-        built_in: the names of the package's own.
+        kind: the kind's name in messages.
+        group: of the entry points by which installed packages offer such parts.
+        built_in: the names of the package's own parts.
     """
 
     def __init__(self, kind: str, group: str, built_in: Collection[str] = ()) -> None:
@@ -82,7 +82,7 @@ class PartRegistry:
                 raise ConfError(f"{self.kind} {name!r} is {type(factory).__name__}; register a class or function")
             known = self.parts.setdefault(name, factory)
             if known is not factory:
-                if _origin(known) != _origin(factory):  # the same one again is a module that was imported again
+                if _origin(known) != _origin(factory):  # an equal origin means that the module was imported again
                     raise ConfError(
                         f"two {self.kind}s are called {name!r}: {_origin(known)} and {_origin(factory)}; give one of "
                         "them another name"
@@ -93,14 +93,14 @@ class PartRegistry:
         return register
 
     def find(self, name: str, wanted_by: str) -> Callable[..., Any]:
-        """Return the part of a name that is registered in this process, or offered by an installed package.
+        """Return the part of this name that is registered in this process, or offered by an installed package.
 
         Args:
-            name: as the Conf gives it.
-            wanted_by: what needs it, to begin a message with.
+            name: as given in the Conf.
+            wanted_by: the requester, which begins the error message.
 
         Raises:
-            MissingPartError: there is none. ConfError: two packages offer it.
+            MissingPartError: there is no such part. ConfError: two packages offer it.
         """
         if name in self.parts:
             return self.parts[name]
@@ -141,7 +141,7 @@ ROUTERS = PartRegistry("router", "dl4jlegacy.routers", strategies.STRATEGIES)
 
 
 def register_performer(name: str) -> Callable[[F], F]:
-    """Return a decorator that registers a performer, a class or a function, under the name that a Conf gives it.
+    """Return a decorator that registers a performer class or function under its name in a Conf.
 
     ::
 
@@ -150,25 +150,25 @@ def register_performer(name: str) -> Callable[[F], F]:
             def __init__(self, conf, kernels): ...
 
     Raises:
-        ConfError: the name is empty, or that of another performer.
+        ConfError: the name is empty, or belongs to another performer.
     """
     return PERFORMERS.register(name)
 
 
 def register_router(name: str) -> Callable[[F], F]:
-    """Return a decorator that registers a router, a class or a function of the Conf, under its name in ``Conf.router``.
+    """Return a decorator that registers a router under its name in ``Conf.router``.
 
-    The master and all workers of a run need it: its methods are pure functions, from which each finds out for itself
-    which jobs are open. What it needs besides is in ``Conf.router_args``.
+    The router is a class or function that takes the Conf. The master and all workers of a run need it: its methods are
+    pure functions, from which each process determines which jobs are open. Its arguments are in ``Conf.router_args``.
 
     Raises:
-        ConfError: the name is empty, or that of another router.
+        ConfError: the name is empty, or belongs to another router.
     """
     return ROUTERS.register(name)
 
 
 def find_performer(name: str, wanted_by: str) -> PerformerFactory:
-    """Return the performer of a name; args and errors as for ``PartRegistry.find``."""
+    """Return the performer with this name; arguments and errors as for ``PartRegistry.find``."""
     return PERFORMERS.find(name, wanted_by)
 
 
@@ -176,8 +176,8 @@ def find_router(conf: Conf) -> WorkRouter:
     """Return the router of a run.
 
     Raises:
-        MissingPartError: this process does not have it.
-        ConfError: its options are not allowed, or it has no messages for the mesh of the Conf.
+        MissingPartError: this process does not have the router.
+        ConfError: its options are not allowed, or it sends no messages although the Conf configures a mesh.
     """
     router = _router(conf)
     has_messages = router.memory is not None and router.log_every > 0
@@ -197,7 +197,7 @@ def find_router(conf: Conf) -> WorkRouter:
 def _router(conf: Conf) -> WorkRouter:
     if conf.router in strategies.BUILT_IN:
         kind: Any = strategies.BUILT_IN[conf.router]
-        # Devices that round differently cannot do each other's jobs again.
+        # Devices that round differently cannot replay each other's jobs.
         has_choice = any(field.name == "state_every" for field in dataclasses.fields(kind))
         unlike = {"state_every": 1} if conf.mixed_devices and has_choice else {}
         return strategies.create_router(
@@ -222,7 +222,7 @@ def _router(conf: Conf) -> WorkRouter:
 
 
 def checked(factory: PerformerFactory) -> PerformerFactory:
-    """Return what makes the same performers, whose results are checked: they are somebody's own."""
+    """Return a factory of the same performers with checked results, for a user's own performers."""
 
     def make(conf: Conf, kernels: Kernels) -> WorkerPerformer:
         what = f"performer {name_of(factory)}"
@@ -234,12 +234,12 @@ def checked(factory: PerformerFactory) -> PerformerFactory:
 
 
 def import_parts(modules: Iterable[str]) -> None:
-    """Import the modules that the user of this process has named, so that they register their parts.
+    """Import the modules named by the user of this process, so that they register their parts.
 
-    As for ``python -m``, they are looked for in the current folder first.
+    As for ``python -m``, the current folder is searched first.
 
     Raises:
-        UsageError: one cannot be imported, or registers nothing.
+        UsageError: a module cannot be imported, or registers nothing.
     """
     for module in modules:
         folder, before = str(Path.cwd()), [dict(registry.parts) for registry in (PERFORMERS, ROUTERS)]
@@ -261,7 +261,7 @@ def import_parts(modules: Iterable[str]) -> None:
 
 
 def used_modules() -> dict[str, str]:
-    """Return the digests of the modules that ``import_parts`` has imported, by their names."""
+    """Return the digests of the modules that ``import_parts`` has imported, by module name."""
     return dict(_USED)
 
 

@@ -1,8 +1,8 @@
-"""The work of jobs, read before they are leased: a ``JobIterator`` in front of another one.
+"""Prefetching of job data before the jobs are leased: a ``JobIterator`` that wraps another one.
 
-What is read ahead depends on who asks. A process that does, or issues, all the jobs of a run has the following ones of
-the plan read; a worker beside others those of the next round in the slots that it had in this one, so that each process
-reads its own part of the data. A guess that is wrong costs the time of a thread, and never changes what a job is given.
+The jobs that are read ahead depend on the process. A process that performs or issues all jobs of a run reads the next
+jobs of the plan. A worker among others reads the next round's jobs of the slots that it had in this round, so that each
+process reads its own part of the data. A wrong guess costs some time of a thread, and never changes the data of a job.
 
 Legacy: ``prefetchBuffer`` of ``ParallelWrapper``.
 """
@@ -26,10 +26,10 @@ class PrefetchedJobs:
     """A ``JobIterator`` that reads the batches of jobs ahead; safe on any thread.
 
     Args:
-        jobs: has the work, which is a list of batches.
-        batches: that are read ahead, at most.
-        reads_all: whether this process asks for all jobs of the run, and not for those of its own slots only.
-        ahead: reads; None: one with the usual bounds.
+        jobs: the source of the work, which is a list of batches.
+        batches: maximum number of batches that are read ahead.
+        reads_all: whether this process asks for all jobs of the run, and not only for those of its own slots.
+        ahead: the reader; None: one with the default bounds.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class PrefetchedJobs:
         self._slots = -(-batches // self.plan.averaging_frequency)
         self._ahead = ahead or ReadAhead(self._read, _nbytes, most=self._slots)
         self._gaps = set[int]()
-        """Numbers from ``_first`` to ``_next`` that nobody has asked for."""
+        """Numbers from ``_first`` to ``_next`` that were not asked for."""
         self._first = self._next = 0
         self._own: dict[int, int] = {}
 
@@ -54,23 +54,23 @@ class PrefetchedJobs:
         return self._ahead.get((slot.round, slot.slot), lambda: following(slot))
 
     def close(self) -> None:
-        """Forget what was read; nobody asks for more."""
+        """Drop the data that was read ahead; called when no more work is needed."""
         self._ahead.forget()
 
     def _read(self, place: _Place) -> Any:
         return self._jobs.work(self.plan.slot(*place))
 
     def _of_all(self, slot: SlotPlan) -> Iterator[_Place]:
-        """Yield the jobs behind those that were asked for, and those among them that others will ask for."""
+        """Yield the jobs after those that were asked for, preceded by the gaps among them."""
         number = self.plan.number(slot.round, slot.slot)
         self._note(number, oldest=number - 2 * self.plan.jobs_per_round)
         following = range(self._next, min(self.plan.total_slots, self._next + self._slots))
         return map(self.plan.at, chain(sorted(self._gaps), following))
 
     def _note(self, number: int, *, oldest: int) -> None:
-        """Take note that a job was asked for; of those before ``oldest`` nobody will ask."""
+        """Note that a job was asked for; jobs before ``oldest`` will not be asked for any more."""
         begins = self._first == self._next
-        if begins or number + self._slots < self._next:  # or the run goes on from an earlier version
+        if begins or number + self._slots < self._next:  # or the run was restarted from an earlier version
             self._gaps.clear()
             self._first = self._next = number
         if self._first < oldest:
@@ -81,7 +81,7 @@ class PrefetchedJobs:
         self._first, self._next = min(self._first, number), max(self._next, number + 1)
 
     def _of_own(self, slot: SlotPlan) -> Iterator[_Place]:
-        """Yield the jobs of the next round in the slots that were asked for here."""
+        """Yield the jobs of the next round in the slots that this process asked for."""
         self._own[slot.slot] = slot.round + 1
         self._own = {own: round_ for own, round_ in self._own.items() if round_ >= slot.round}
         due = sorted((round_, own) for own, round_ in self._own.items())
@@ -90,14 +90,14 @@ class PrefetchedJobs:
 
 
 def prefetched(jobs: JobIterator, batches: int, *, reads_all: bool) -> JobIterator:
-    """Return ``PrefetchedJobs`` in front of jobs over data sets; the jobs themselves for all others, and 0 batches."""
+    """Return ``PrefetchedJobs`` around jobs over data sets; returns other jobs, or any with 0 batches, unchanged."""
     if not batches or not isinstance(jobs, DataSetJobIterator):
         return jobs
     return PrefetchedJobs(jobs, batches, reads_all=reads_all)
 
 
 def stop_reading(jobs: JobIterator | None) -> None:
-    """Let nothing more be read ahead of jobs that ``prefetched`` returned; what was is forgotten."""
+    """Stop reading ahead for jobs that ``prefetched`` returned, and drop the data that was read ahead."""
     if isinstance(jobs, PrefetchedJobs):
         jobs.close()
 

@@ -1,6 +1,6 @@
-"""SparseRowsPerformer: trains a network with sparse features on the rows that a job touches, and on nothing else.
+"""SparseRowsPerformer: trains a network with sparse features, only on the rows that a job uses.
 
-The model stays where it is, in the frame that the worker has; so a worker needs memory for one of it.
+The model stays in the worker's frame and is not copied, so a worker needs memory for one model.
 """
 
 from __future__ import annotations
@@ -62,19 +62,19 @@ class SparseRowsPerformer:
         return self._done + (0 if self._inner is None else self._inner.progress)
 
     def update(self, model: Result) -> None:
-        """See ``WorkerPerformer``; the model is read when the columns of the job are known."""
+        """See ``WorkerPerformer``; the model is only read in ``perform``, when the job's columns are known."""
         params, state = model.arrays[PARAMS], model.arrays[STATE]
         if not self._rows.fits(params.size, state.size):
             raise JobError(
                 f"the model has {params.size} parameters and {state.size} numbers of updater state, and this worker's "
                 f"network others, {self._rows}; was the Conf changed during the run?"
             )
-        if self._network is None:  # what reading the model took
+        if self._network is None:  # frees the memory used for reading the model
             give_back_memory()
         self._model = model
 
     def perform(self, job: Job) -> Result | None:
-        """See ``WorkerPerformer``; the update of ``row_averaging.row_update``, or what a validation comes to."""
+        """See ``WorkerPerformer``; returns the update of ``row_averaging.row_update``, or a validation's result."""
         batches = _batches(job)
         columns = np.unique(np.concatenate([batch.features.touched() for batch in batches]))
         network, inner = self._narrow(len(columns))
