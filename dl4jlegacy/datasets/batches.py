@@ -1,6 +1,6 @@
-"""What may be given for the batches of an epoch: data sets, lists, generators, iterators of either kind.
+"""All forms in which the batches of an epoch may be given: data sets, lists, generators, iterators of both kinds.
 
-Training, evaluation and export all go through them by ``batches_of`` or ``epochs_of``, and so accept the same.
+Training, evaluation and export all read them with ``batches_of`` or ``epochs_of``, and so accept the same forms.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ __all__ = ["Batch", "BatchIterator", "Data", "batches_of", "each_batch", "epochs
 
 Batch = DataSet | MultiDataSet
 BatchIterator = DataSetIterator | MultiDataSetIterator
-"""Data whose batches can be had by their number."""
+"""Data whose batches are addressed by number."""
 Data = Batch | BatchIterator | Iterable[Any]
-"""A data set, which is one batch, or anything that gives batches."""
+"""A data set, which is one batch, or anything that yields batches."""
 
 
 def batches_of(data: Any) -> Iterable[Any] | None:
     """Return the batches of an iterable or of DL4J's classic iterator (``has_next``, ``next``).
 
-    None for what has its batches, or its jobs, by number.
+    Returns None for data that address their batches, or jobs, by number.
 
     Raises:
-        DataError: it is nothing of that kind.
+        DataError: the data are none of these.
     """
     if isinstance(data, BatchIterator) or hasattr(data, "work") or hasattr(data, "plan"):
         return None
@@ -47,10 +47,10 @@ def batches_of(data: Any) -> Iterable[Any] | None:
 
 
 def epochs_of(data: Data, epochs: int = 1) -> Iterator[Batch]:
-    """Yield the batches of some epochs. Each epoch goes through all ``data``; a data set is one batch.
+    """Yield the batches of some epochs. Each epoch iterates over all ``data``; a data set is one batch.
 
     Raises:
-        DataError: one is no batch, or an epoch has none; what the iterator raises comes as it is.
+        DataError: an item is no batch, or an epoch is empty. Errors of the iterator are raised unchanged.
     """
     for epoch in range(epochs):
         index = 0
@@ -71,7 +71,7 @@ def _none_in(epoch: int, epochs: int, data: object) -> str:
 
 
 def is_classic(data: Any) -> bool:
-    """Return whether ``data`` can be gone through by ``has_next`` and ``next`` alone, as DL4J's iterators of old."""
+    """Return whether ``data`` has only ``has_next`` and ``next``, as DL4J's classic iterators."""
     walks = callable(getattr(data, "has_next", None)) and callable(getattr(data, "next", None))
     return walks and not isinstance(data, BatchIterator)
 
@@ -84,10 +84,10 @@ def _classic(data: Any) -> Iterator[Any]:
 
 
 def each_batch(batches: Iterable[Any]) -> Iterator[Batch]:
-    """Yield the batches of one epoch; what the iterable raises names the batch that it came instead of.
+    """Yield the batches of one epoch; an error of the iterable is raised with the number of the missing batch.
 
     Raises:
-        DataError: one is no batch, or there is none; or the iterable raised something.
+        DataError: an item is no batch, or there is none; or the iterable raised an error.
     """
     index, iterator = 0, None
     while True:

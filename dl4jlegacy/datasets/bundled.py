@@ -1,6 +1,6 @@
 """The data sets that ship with the package: digits and iris. Origin and licences: ``data/NOTICE``.
 
-Both iterators follow DL4J's: ``IrisDataSetIterator(batch, numExamples)`` and the MNIST one with its small images.
+The iterators follow DL4J's ``IrisDataSetIterator(batch, numExamples)`` and its MNIST iterator, here with small images.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class DigitsDataSetIterator(ListDataSetIterator):
 
 
 class IrisDataSetIterator(ListDataSetIterator):
-    """Batches of the first ``num_examples`` iris flowers (all 150 by default; fewer leave species out)."""
+    """Batches of the first ``num_examples`` iris flowers (all 150 by default; fewer lack some species)."""
 
     def __init__(self, batch: int, num_examples: int | None = None, *, seed: int = 123, shuffle: bool = True) -> None:
         super().__init__(read_iris(num_examples), batch, seed=seed, shuffle=shuffle, label_names=IRIS_NAMES)

@@ -1,7 +1,7 @@
-"""DataSet: examples with their labels, checked once on construction and read-only from then on.
+"""DataSet: examples with their labels, checked once on construction and read-only afterwards.
 
-Follows ``org.nd4j.linalg.dataset.DataSet``; unlike it, a DataSet never changes: shuffling and splitting return new
-ones, so that threads can share it and a row range is a view and not a copy.
+Follows ``org.nd4j.linalg.dataset.DataSet``. Unlike that, a DataSet never changes: shuffling and splitting return new
+objects. So threads can share a DataSet, and a row range is a view instead of a copy.
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ class SplitTestAndTrain(NamedTuple):
 class DataSet:
     """Examples and labels, row by row.
 
-    Arrays are taken as they are when they are C-contiguous float32 or float64 (the DataSet then holds a read-only
-    view, and the caller should not change the array). Everything else numeric becomes float32, or float64 where
-    float32 would change a number. Labels get the dtype of the features, which are float64 if these need it.
+    C-contiguous float32 or float64 arrays are not copied: the DataSet holds a read-only view, and the caller should not
+    change the array. Other numeric types become float32, or float64 where float32 would change a number. Labels get the
+    dtype of the features, which become float64 if the labels need that.
 
     Attributes:
         features: ``(examples, n_in)``; images ``(examples, channels, height, width)``; sequences
-            ``(examples, n_in, time steps)``. Or ``SparseFeatures``, which a matrix of scipy.sparse becomes.
-        labels: ``(examples, n_out)``, one-hot or real; ``(examples, n_out, time steps)`` for one label a time step;
-            None for none at all, kept as ``(examples, 0)``.
-        features_mask: ``(examples, time steps)``, 1 where a sequence goes on and 0 behind its end; None: all alike.
-        labels_mask: the same for labels; ``(examples,)`` or ``(examples, n_out)`` where they are no sequences.
-        columns: the names of the features' columns, if they came in a data frame; by these a loaded model finds them.
+            ``(examples, n_in, time steps)``. Or ``SparseFeatures``, to which a scipy.sparse matrix is converted.
+        labels: ``(examples, n_out)``, one-hot or real; ``(examples, n_out, time steps)`` for one label per time step;
+            None for no labels, stored as ``(examples, 0)``.
+        features_mask: ``(examples, time steps)``, 1 for time steps of the sequence and 0 after its end; None: no mask.
+        labels_mask: the same for labels; ``(examples,)`` or ``(examples, n_out)`` if they are no sequences.
+        columns: the names of the feature columns, if they came in a data frame; a loaded model finds columns by name.
 
     Raises:
         DataError: not numeric, different numbers of examples, a value that is NaN or infinite (named), or a mask that
             does not fit its array.
     """
 
-    features: Any  # an Array or SparseFeatures; those who need an array get an error that says so
+    features: Any  # an Array or SparseFeatures; code that needs an array gets an error that says so
     labels: Array
     features_mask: Array | None
     labels_mask: Array | None
@@ -94,7 +94,7 @@ class DataSet:
     def of_classes(
         cls, features: npt.ArrayLike | SparseFeatures, classes: npt.ArrayLike, n_classes: int | None = None
     ) -> DataSet:
-        """Return a DataSet whose labels are ``classes`` (integers, ``(examples,)``) made one-hot."""
+        """Return a DataSet with ``classes`` (integers, ``(examples,)``) as one-hot labels."""
         x = _features(features)
         found = cls(x, one_hot(classes, n_classes, x.dtype))
         object.__setattr__(found, "columns", frame_names(features))
@@ -102,7 +102,7 @@ class DataSet:
 
     @classmethod
     def from_arrays(cls, get: Callable[[str], Array | None]) -> DataSet:
-        """Return the data set whose ``arrays`` ``get`` gives by name.
+        """Return the data set whose arrays ``get`` returns by the names that ``arrays`` uses.
 
         Raises:
             DataError: as the constructor. KeyError: there are no features, or no labels.
@@ -127,7 +127,7 @@ class DataSet:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that its arrays take."""
+        """Bytes of all arrays."""
         return sum(array.nbytes for array in self.arrays().values())
 
     @property
@@ -137,12 +137,12 @@ class DataSet:
 
     @property
     def n_out(self) -> int:
-        """Number of outcomes of one example; 0 without labels."""
+        """Number of labels of one example; 0 without labels."""
         return int(self.labels.shape[1])
 
     @property
     def classes(self) -> npt.NDArray[np.intp]:
-        """The class of every example, ``(examples,)``: the column of its largest label."""
+        """The class of every example, ``(examples,)``: the index of its largest label."""
         if not self.n_out:
             raise DataError(
                 f"a data set of {counted(self.num_examples, 'example')} has no labels, so its classes are unknown"
@@ -181,10 +181,11 @@ class DataSet:
             fraction: the share of the *training* part, as in DL4J, between 0 and 1 and rounded to whole rows;
                 neither part is ever empty.
             seed: shuffles the rows first; None keeps their order.
-            stratify: both parts have the same shares of the classes; one with a single row is in the training part.
+            stratify: both parts get the same shares of the classes; a class with a single row goes to the training
+                part.
 
         Raises:
-            DataError: there are too few rows; or ``stratify``, and the labels are not one class for each row.
+            DataError: there are too few rows; or ``stratify`` is set and the labels are not one class for each row.
         """
         first, second = split_order(len(self), fraction, seed)
         if stratify:
@@ -196,7 +197,7 @@ class DataSet:
 
     @staticmethod
     def merge(parts: Iterable[DataSet]) -> DataSet:
-        """Return the rows of all ``parts`` in their order; shorter sequences end in masked time steps, as in DL4J."""
+        """Return the rows of all ``parts`` in order; shorter sequences are padded with masked steps, as in DL4J."""
         given = list(parts)
         for number, part in enumerate(given):
             if not isinstance(part, DataSet):
@@ -214,11 +215,14 @@ class DataSet:
         return _trusted(x, y, _merged("features", given), _merged("labels", given), columns=columns)
 
     def far(self) -> npt.NDArray[np.bool_]:
-        """Return the columns of features in which float32 would lose what differs, as a mask ``(columns,)``."""
+        """Return a mask ``(columns,)`` of the feature columns in which float32 would lose differences."""
         return np.zeros(self.n_in, bool) if self.is_sparse else far_in(self.features, self.features_mask)
 
     def rounded(self, far: npt.NDArray[np.bool_] | None = None) -> DataSet:
-        """Return it as float32; if columns are ``far`` (None: those of ``far()``), float64 with all others rounded."""
+        """Return the data set as float32, or as float64 with rounded values if some columns must keep their precision.
+
+        ``far`` marks these columns (None: those of ``far()``); all other columns are rounded to float32.
+        """
         if self.features.dtype == np.float32 or self.is_sparse:
             return self
         x = kept_where_far(self.features, self.far() if far is None else far)
@@ -226,7 +230,7 @@ class DataSet:
         return _trusted(x, _of_dtype(self.labels, x.dtype), *others, columns=self.columns)
 
     def arrays(self) -> dict[str, Array]:
-        """Return what there is by name: ``features``, ``labels``, and those masks that are not None.
+        """Return the existing arrays by name: ``features``, ``labels``, and those masks that are not None.
 
         Sparse features are ``features.offsets`` and so on.
         """
@@ -257,7 +261,7 @@ class DataSet:
 
 
 def frame_names(values: Any) -> tuple[str, ...]:
-    """Return the names of a data frame's columns; none for what is no data frame, or has no texts for names."""
+    """Return the column names of a data frame; () for anything else, or if the names are no strings."""
     names = getattr(values, "column_names", None)
     if names is None:
         names = getattr(values, "columns", None)
@@ -304,7 +308,7 @@ def _trusted(
     *,
     columns: tuple[str, ...] = (),
 ) -> DataSet:
-    """Return a DataSet of arrays that come from a checked one."""
+    """Return a DataSet of arrays that come from a checked DataSet, without checks."""
     dataset = object.__new__(DataSet)
     _set(dataset, features, labels, features_mask, labels_mask)
     object.__setattr__(dataset, "columns", columns)
@@ -312,28 +316,28 @@ def _trusted(
 
 
 def stored_data_set(features: Array, labels: Array) -> DataSet:
-    """Return a DataSet of float32 arrays in files, checked when they were written: they are not read here."""
+    """Return a DataSet of float32 arrays in files. They were checked when written, and are not read here."""
     return _trusted(features, labels)
 
 
 def _set(dataset: DataSet, *arrays: Any) -> None:
     for name, array in zip(_NAMES, arrays, strict=True):
         view = array
-        if isinstance(array, np.ndarray):  # others never change
+        if isinstance(array, np.ndarray):  # other arrays never change
             view = array.view()
             view.flags.writeable = False
         object.__setattr__(dataset, name, view)  # the class is frozen
 
 
 def _features(values: npt.ArrayLike | SparseFeatures) -> Any:
-    """Return checked features: sparse ones, or an array."""
+    """Return checked features: ``SparseFeatures``, or an array."""
     if isinstance(values, SparseFeatures):
         return values
     return SparseFeatures.of(values) if hasattr(values, "tocsr") else _numeric("features", values)
 
 
 def _mask(name: str, array: Array, values: npt.ArrayLike | None) -> Array | None:
-    """Return the checked mask of ``array`` as its dtype."""
+    """Return the checked mask of ``array`` in the dtype of that array."""
     if values is None:
         return None
     mask = np.ascontiguousarray(values, array.dtype)
@@ -348,9 +352,9 @@ def _mask(name: str, array: Array, values: npt.ArrayLike | None) -> Array | None
 
 
 def _equally_long(parts: list[DataSet]) -> list[DataSet]:
-    """Return parts with sequences of one length, if all have sequences: zeros, and masks, behind the end of others.
+    """Return parts with sequences padded to one length by zeros and masks; other parts are returned unchanged.
 
-    Labels have a length of their own where layers shorten the sequences before them.
+    Labels have their own length, because layers may shorten sequences.
     """
     if any(part.features.ndim != 3 for part in parts):
         return parts
@@ -360,7 +364,7 @@ def _equally_long(parts: list[DataSet]) -> list[DataSet]:
 
 
 def _lengthened(part: DataSet, steps: int, of_labels: int) -> DataSet:
-    """Return a part with features of so many time steps, and labels of ``of_labels`` if they are sequences."""
+    """Return a part padded to ``steps`` time steps, and its labels to ``of_labels`` if they are sequences."""
     x, y = part.features, part.labels
     if x.shape[2] == steps and (y.ndim == 2 or y.shape[2] == of_labels):
         return part
@@ -380,7 +384,7 @@ def _lengthened(part: DataSet, steps: int, of_labels: int) -> DataSet:
 
 
 def _merged(name: str, parts: list[DataSet]) -> Array | None:
-    """Return the masks of all parts below each other, ones where a part has none; None if none has one."""
+    """Return the masks of all parts concatenated, with ones for parts without a mask; None if no part has one."""
     masks = [getattr(part, f"{name}_mask") for part in parts]
     known = next((mask for mask in masks if mask is not None), None)
     if known is None:
@@ -412,7 +416,7 @@ def _check_finite(name: str, array: Array) -> None:
     if not array.size:
         return
     with np.errstate(all="ignore"):
-        if np.isfinite(array.sum()):  # a NaN or an infinity cannot hide in a sum; much cheaper than asking each
+        if np.isfinite(array.sum()):  # a sum shows any NaN or infinity; much cheaper than checking each value
             return
     wrong = ~np.isfinite(array)
     if wrong.any():

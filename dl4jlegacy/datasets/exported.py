@@ -1,9 +1,9 @@
-"""Batches of any iterable, read once and kept in files, so that each can be had by its number.
+"""Batches of any iterable, read once and stored in files, so that each can be read by its number.
 
-A run asks for batches by position, on any thread and again after a failure, which an iterator that only goes forward
-cannot answer. One pass over it writes each batch to a file of its own; after that memory holds the batches in use only.
-``batches.json``, written last, has the digest of each file: whoever opens the folder, on whichever machine, reads what
-was exported or nothing.
+A run reads batches by position, on any thread and again after a failure, which a forward-only iterator cannot do. One
+pass over the iterator writes each batch to its own file; after that only the batches in use are in memory.
+``batches.json``, written last, has the digest of each file: on every machine a reader of the folder gets exactly what
+was exported, or an error.
 
 Follows the "Export" approach of DL4J's ``ParameterAveragingTrainingMaster``, there with serialized ``DataSet``s.
 """
@@ -38,7 +38,7 @@ B = TypeVar("B", bound=Batch)
 
 
 class _Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is known of a batch in a file: its number of examples, and the SHA-256 of the file in hex."""
+    """The number of examples of a batch in a file, and the SHA-256 of the file in hex."""
 
     examples: int
     sha256: str
@@ -47,28 +47,28 @@ class _Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class _Manifest(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="format", tag="dl4jlegacy-batches-1"
 ):
-    """What is in a folder of exported ``DataSet``s."""
+    """The contents of a folder of exported ``DataSet``s."""
 
     columns: int
     outcomes: int
     batches: tuple[_Batch, ...]
 
     def decoded(self, arrays: dict[str, Any]) -> DataSet:
-        """Return the batch of these arrays; raises ``KeyError`` and ``DataError``."""
+        """Return the batch made from these arrays; raises ``KeyError`` and ``DataError``."""
         return DataSet.from_arrays(arrays.get)
 
 
 class _MultiManifest(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="format", tag="dl4jlegacy-multi-batches-1"
 ):
-    """What is in a folder of exported ``MultiDataSet``s, each of so many arrays of features and of labels."""
+    """The contents of a folder of exported ``MultiDataSet``s, and their numbers of feature and label arrays."""
 
     features: Annotated[int, msgspec.Meta(ge=1, le=_MOST_ARRAYS)]
     labels: Annotated[int, msgspec.Meta(ge=0, le=_MOST_ARRAYS)]
     batches: tuple[_Batch, ...]
 
     def decoded(self, arrays: dict[str, Any]) -> MultiDataSet:
-        """Return the batch of these arrays; raises ``KeyError`` and ``DataError``."""
+        """Return the batch made from these arrays; raises ``KeyError`` and ``DataError``."""
         return MultiDataSet.from_arrays(self.features, self.labels, arrays.get)
 
 
@@ -87,10 +87,10 @@ class _ExportedBatches(BatchCursor[B]):
 
     @classmethod
     def open(cls, folder: Folder | Path | str) -> Self:
-        """Return the batches of this kind that were exported to a folder. Reads none of them yet.
+        """Return the batches of this kind that were exported to a folder. Reads no batch yet.
 
         Raises:
-            DataError: the folder cannot be read, or no such batches were exported to it; names this host.
+            DataError: the folder cannot be read, or has no such batches; names this host.
         """
         found: Any = open_batches(folder)
         if not isinstance(found, cls):
@@ -106,7 +106,8 @@ class _ExportedBatches(BatchCursor[B]):
         """Return batch ``index`` of any epoch; safe on any thread.
 
         Raises:
-            DataError: its file is not there, or is not what was exported; names the file, both digests and this host.
+            DataError: its file is missing, or differs from what was exported; names the file, both digests and this
+                host.
         """
         self.check(epoch, index, self.total_batches - 1)
         file = f"{self.place.rstrip('/')}/{_name(index)}"
@@ -136,8 +137,8 @@ class ExportedDataSetIterator(_ExportedBatches[DataSet]):
     """``DataSet``s in files, in the same order every epoch; made by ``export``. A ``DataSetIterator``.
 
     Attributes:
-        place: the folder that they are in.
-        digest: of the contents of all batches, as 64 hex digits.
+        place: the folder of the files.
+        digest: digest of the contents of all batches, 64 hex digits.
     """
 
     _kind = "DataSet"
@@ -148,7 +149,7 @@ class ExportedDataSetIterator(_ExportedBatches[DataSet]):
 
 
 class ExportedMultiDataSetIterator(_ExportedBatches[MultiDataSet]):
-    """``MultiDataSet``s in files, as ``ExportedDataSetIterator`` has ``DataSet``s. A ``MultiDataSetIterator``."""
+    """``MultiDataSet``s in files, like ``ExportedDataSetIterator`` for ``DataSet``s. A ``MultiDataSetIterator``."""
 
     _kind = "MultiDataSet"
 
@@ -160,10 +161,10 @@ Exported = ExportedDataSetIterator | ExportedMultiDataSetIterator
 
 
 def open_batches(folder: Folder | Path | str) -> Exported:
-    """Return the batches of either kind that were exported to a folder. Reads none of them yet.
+    """Return the batches of either kind that were exported to a folder. Reads no batch yet.
 
     Raises:
-        DataError: the folder cannot be read, or nothing was exported to it; names this host.
+        DataError: the folder cannot be read, or has no exported batches; names this host.
     """
     folder = _as_folder(folder)
     where = f"{folder.place} on {socket.gethostname()}"
@@ -189,18 +190,19 @@ def export(
     on_batch: Callable[[int, int], None] = lambda count, nbytes: None,
     remedy: str = "",
 ) -> Exported:
-    """Go through ``batches`` once, and keep each in a file; one batch is in memory at a time.
+    """Read ``batches`` once and store each in a file, with one batch in memory at a time; return the exported batches.
 
     Args:
         batches: ``DataSet``s, pairs of features and labels, or ``MultiDataSet``s; all of one size, only the last may
             have fewer examples.
-        folder: for the files; to be opened by ``open`` of the class of what is returned.
-        on_batch: called after each with how many batches and bytes there are.
-        remedy: what to do where the folder takes no more, to end that message with.
+        folder: the folder for the files; the ``open`` method of the result's class reads it again.
+        on_batch: called after each batch with the numbers of batches and bytes so far.
+        remedy: advice that ends the error message if the folder cannot take more data.
 
     Raises:
-        DataError: there is none, one is no batch, or not of the shape of those before it; the iterable raised; the
-            disk refuses; or the folder has exported batches already. The message has the batch's number.
+        DataError: there is no batch, one is no batch, or differs in shape from the others; the iterable raised an
+            error;
+            the files cannot be written; or the folder has exported batches already. The message has the batch's number.
     """
     folder = _as_folder(folder)
     _check_unused(folder)
@@ -224,7 +226,7 @@ def export(
     if isinstance(first, MultiDataSet):
         manifest = _MultiManifest(len(first.features), len(first.labels), tuple(kept))
     else:
-        assert first is not None  # each_batch yields one at least
+        assert first is not None  # each_batch yields at least one
         manifest = _Manifest(first.n_in, first.n_out, tuple(kept))
     with files.errors_as(DataError, f"{_MANIFEST} cannot be kept in {folder.place}", remedy):
         folder.write(_MANIFEST, msgspec.json.encode(manifest))
@@ -232,10 +234,10 @@ def export(
 
 
 def one_epoch(data: BatchIterator) -> Iterator[Batch]:
-    """Yield the batches of the first epoch of an iterator, all of whose epochs are to be that one.
+    """Yield the batches of an iterator's first epoch, which will stand for every epoch.
 
     Raises:
-        DataError: the iterator deals out its data differently in every epoch, as the first batches of two show.
+        DataError: the iterator's epochs differ, as the first batches of two epochs show.
     """
     first, second = data.batch(0, 0).arrays(), data.batch(1, 0).arrays()
     if first.keys() != second.keys() or not all(np.array_equal(first[name], second[name]) for name in first):
@@ -248,7 +250,7 @@ def one_epoch(data: BatchIterator) -> Iterator[Batch]:
 
 
 def _check_full(kept: list[_Batch], index: int) -> None:
-    """Raise ``DataError`` if the batch before another one has fewer examples than the first."""
+    """Raise ``DataError`` if a batch that is not the last has fewer examples than the first."""
     if kept[-1].examples != kept[0].examples:
         raise _uneven(index - 1, kept[-1].examples, kept[0].examples)
 
@@ -261,7 +263,7 @@ def _uneven(index: int, examples: int, expected: int) -> DataError:
 
 
 def _check_like(first: Batch, batch: Batch, index: int) -> None:
-    """Raise ``DataError`` if a batch does not fit the first one; ``first`` is one example of that.
+    """Raise ``DataError`` if a batch does not fit the first one; ``first`` is one example of the first batch.
 
     Sequences may be of any length.
     """
@@ -286,7 +288,7 @@ def _check_like(first: Batch, batch: Batch, index: int) -> None:
 
 
 def _shapes(batch: Batch) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of all features, labels and masks by their names."""
+    """Return the shapes of all features, labels and masks by name."""
     if isinstance(batch, MultiDataSet):
         return {name: array.shape for name, array in batch.arrays().items()}
     masks = {name: getattr(batch, name) for name in ("features_mask", "labels_mask")}
@@ -310,7 +312,7 @@ def _decoded_manifest(content: bytes, where: str) -> _Manifest | _MultiManifest:
 
 
 def _check_unused(folder: Folder) -> None:
-    """Raise ``DataError`` if a folder has exported batches already: another run may use them."""
+    """Raise ``DataError`` if a folder has exported batches already, because another run may use them."""
     with files.errors_as(DataError, f"{folder.place} cannot be looked into"):
         used = _MANIFEST in folder.names()
     if used:

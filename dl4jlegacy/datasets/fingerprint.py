@@ -1,4 +1,4 @@
-"""A fingerprint of training data, by which a resumed run recognises the data that it started with."""
+"""A fingerprint of training data; a resumed run recognises its data by it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ _BATCHES = 64
 def fingerprint(data: Batch | BatchIterator, *, limit: int = _LIMIT) -> str:
     """Return the SHA-256 of names, dtypes, shapes and bytes of all features, labels and masks, as 64 hex digits.
 
-    Of an array of more than ``limit`` bytes, blocks of rows spread evenly over it, that many bytes in all. Of an
-    iterator the data set that it deals out, however it shuffles; of one that has none, up to 64 batches of its first
-    epoch, spread likewise; of batches that were exported, all.
+    A larger array than ``limit`` bytes counts with evenly spread blocks of rows, ``limit`` bytes in total. For an
+    iterator
+    the data set behind it counts, whatever its shuffling. If it has none, up to 64 evenly spread batches of its first
+    epoch
+    count. Exported batches count completely.
     """
     if isinstance(data, Exported):
         return data.digest
@@ -48,7 +50,7 @@ def _data_sets(data: Batch | BatchIterator) -> Iterator[Batch]:
 
 
 def _rows(rows: int, nbytes: int, limit: int) -> Iterator[slice]:
-    """Yield which rows count: all, or blocks from the first to the last."""
+    """Yield the slices of rows that count: all rows, or evenly spread blocks."""
     if nbytes <= limit:
         yield slice(0, rows)
         return
@@ -59,7 +61,7 @@ def _rows(rows: int, nbytes: int, limit: int) -> Iterator[slice]:
 
 
 def _spread(places: int, count: int) -> list[int]:
-    """Return up to ``count`` of ``range(places)``, evenly, the first and the last among them."""
+    """Return up to ``count`` evenly spread numbers of ``range(places)``, including the first and the last."""
     if places <= count:
         return list(range(places))
     return [index * (places - 1) // (count - 1) for index in range(count)]

@@ -1,4 +1,4 @@
-"""Reader of IDX files, the format of MNIST and its relatives, plain or gzipped.
+"""Reader of IDX files, the format of MNIST and similar data sets, plain or gzipped.
 
 Format: two zero bytes, a type code, the number of dimensions, one big-endian 32-bit size per dimension, then the
 values in C order (Y. LeCun, "The MNIST database of handwritten digits"). Follows
@@ -22,9 +22,9 @@ from dl4jlegacy.system import files
 __all__ = ["parse_idx", "read_bytes", "read_idx"]
 
 _DTYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
-_MOST_DIMENSIONS = 32  # that arrays have everywhere
+_MOST_DIMENSIONS = 32  # the limit of NumPy arrays on all versions
 _PIECE = 1 << 20
-_LARGEST = 1 << 32  # bytes after decompression; a small file must not be able to fill the memory
+_LARGEST = 1 << 32  # bytes after decompression; a small file must not fill the memory
 
 
 def read_idx(path: Path) -> Array:
@@ -37,7 +37,7 @@ def read_idx(path: Path) -> Array:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return the contents of ``path``, unpacked if they are gzipped (whatever the file is called)."""
+    """Return the contents of ``path``, decompressed if they are gzipped, whatever the file's name."""
     try:
         with files.open_to_read(path) as file:
             zipped = file.read(2) == b"\x1f\x8b"
@@ -53,7 +53,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def parse_idx(content: bytes, path: Path) -> Array:
-    """Return the array in ``content``, the unpacked bytes of ``path``."""
+    """Return the array in ``content``, the decompressed bytes of ``path``."""
     if (
         len(content) < 4
         or content[:2] != b"\0\0"

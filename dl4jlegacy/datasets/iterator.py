@@ -1,8 +1,7 @@
 """DataSetIterator: the batches of a data set, addressed by epoch and index.
 
-Follows ``org.nd4j.linalg.dataset.api.iterator.DataSetIterator``. What is new is ``batch(epoch, index)``: the batch at
-a position, whoever asks, whenever, on whichever thread. A run that resumes, or a worker that takes over a job, asks
-for the position and gets the same rows.
+Follows ``org.nd4j.linalg.dataset.api.iterator.DataSetIterator``. New is ``batch(epoch, index)``, which always returns
+the same batch for a position, on any thread. So a resumed run, or a worker that takes over a job, gets the same rows.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ R = TypeVar("R", bound=_Rows)
 
 
 class NumberedBatches(Protocol[G]):
-    """Batches by position, and DL4J's way of walking through them.
+    """Batches by position, and also DL4J's methods of iteration.
 
     ``batch`` is a pure function and safe on any thread; ``has_next``, ``next``, ``reset`` and ``seek`` move a cursor
     that belongs to one thread.
@@ -70,19 +69,19 @@ class NumberedBatches(Protocol[G]):
         """Return batch ``index`` of ``epoch``, both from 0; always the same one, on any thread."""
 
     def has_next(self) -> bool:
-        """Tell whether the current epoch has a batch left."""
+        """Return whether the current epoch has a batch left."""
 
     def next(self) -> G:
-        """Return the batch under the cursor and move on."""
+        """Return the batch under the cursor and advance the cursor."""
 
     def reset(self) -> None:
         """Go to the start of an epoch: the next one, unless the current one is still untouched."""
 
     def seek(self, epoch: int, index: int) -> None:
-        """Put the cursor before batch ``index`` of ``epoch``."""
+        """Move the cursor to batch ``index`` of ``epoch``."""
 
     def __iter__(self) -> Iterator[G]:
-        """Reset, then go through one epoch."""
+        """Reset, then iterate over one epoch."""
 
 
 @runtime_checkable
@@ -99,10 +98,11 @@ class DataSetIterator(NumberedBatches[DataSet], Protocol):
 
 
 class BatchCursor(ABC, Generic[B]):
-    """DL4J's way of walking through batches of kind ``B``, for iterators that can give each by its position.
+    """DL4J's methods of iteration over batches of kind ``B``, for iterators that return batches by position.
 
-    The cursor belongs to one thread. Going through an epoch (``for batch in iterator``) reads batches that take a while
-    before they are asked for, on threads (``read_ahead``); the batches, their order and the cursor are as without.
+    The cursor belongs to one thread. Iterating over an epoch (``for batch in iterator``) reads slow batches ahead on
+    other
+    threads (``read_ahead``); batches, order and cursor stay the same.
     """
 
     _epoch = _index = 0
@@ -118,15 +118,15 @@ class BatchCursor(ABC, Generic[B]):
 
     @property
     def position(self) -> tuple[int, int]:
-        """Epoch and index of the batch that ``next`` returns."""
+        """Epoch and index of the batch that ``next`` will return."""
         return self._epoch, self._index
 
     def has_next(self) -> bool:
-        """Tell whether the current epoch has a batch left."""
+        """Return whether the current epoch has a batch left."""
         return self._index < self.total_batches
 
     def next(self) -> B:
-        """Return the batch under the cursor and move on; ``DataError`` at the end of the epoch."""
+        """Return the batch under the cursor and advance; raises ``DataError`` at the end of the epoch."""
         if not self.has_next():
             raise DataError(f"epoch {self._epoch} has no batch after its {self.total_batches}; call reset() first")
         part = self.batch(self._epoch, self._index)
@@ -139,7 +139,7 @@ class BatchCursor(ABC, Generic[B]):
             self._epoch, self._index = self._epoch + 1, 0
 
     def seek(self, epoch: int, index: int) -> None:
-        """Put the cursor before batch ``index`` of ``epoch``; ``total_batches`` means its end."""
+        """Move the cursor to batch ``index`` of ``epoch``; ``total_batches`` means the end of the epoch."""
         self.check(epoch, index, self.total_batches)
         self._epoch, self._index = epoch, index
 
@@ -155,7 +155,7 @@ class BatchCursor(ABC, Generic[B]):
             ahead.forget()
 
     def _following(self) -> Iterator[tuple[int, int]]:
-        """Return the places behind the cursor, those of a few batches of its epoch."""
+        """Return the positions of the next few batches of the cursor's epoch."""
         last = min(self.total_batches, self._index + 1 + MOST_BATCHES)
         return ((self._epoch, index) for index in range(self._index + 1, last))
 
@@ -163,7 +163,7 @@ class BatchCursor(ABC, Generic[B]):
         return self.total_batches
 
     def check(self, epoch: int, index: int, last: int) -> None:
-        """Raise ``DataError`` unless there is such an epoch, and ``index`` is at most ``last``."""
+        """Raise ``DataError`` unless ``epoch`` and ``index`` are not negative, and ``index`` is at most ``last``."""
         if epoch < 0 or not 0 <= index <= last:
             raise DataError(f"no batch {index} of epoch {epoch}: epochs start at 0, batches run from 0 to {last}")
 
@@ -191,14 +191,14 @@ class ListIterator(BatchCursor[R]):
         self._lock = threading.Lock()
 
     def over(self, dataset: R) -> Self:
-        """Return an iterator over another data set that deals it out as this one does."""
+        """Return an iterator over another data set with the same batch size, shuffling and other settings."""
         other = copy.copy(self)
         other._deal_out(dataset)
         return other
 
     @property
     def total_examples(self) -> int:
-        """Examples per epoch, without those that ``drop_last`` leaves out."""
+        """Examples per epoch, without those that ``drop_last`` omits."""
         return self.total_batches * self.batch_size if self._drop_last else len(self.dataset)
 
     @property
@@ -217,7 +217,7 @@ class ListIterator(BatchCursor[R]):
         return self.dataset.take(self._order(epoch)[start:stop])
 
     def _order(self, epoch: int) -> npt.NDArray[np.intp]:
-        """Return the order of ``epoch``; two epochs are kept, because backup workers may lag one behind."""
+        """Return the order of the rows in ``epoch``; two epochs are cached, because backup workers may lag by one."""
         with self._lock:
             order = self._orders.get(epoch)
             if order is None:
@@ -238,8 +238,8 @@ class ListDataSetIterator(ListIterator[DataSet]):
         batch_size: examples per batch.
         seed: of the shuffling.
         shuffle: False keeps the order of the rows in every epoch (batches are then views, not copies).
-        drop_last: leave out the examples that do not fill a batch; different ones every epoch when shuffled.
-        label_names: names of the outcomes, for reports.
+        drop_last: omit the examples that do not fill a batch; with shuffling, different ones every epoch.
+        label_names: names of the labels, for reports.
         pre_processor: applied to every batch, for instance ``normalizer.transform``.
     """
 
@@ -263,11 +263,11 @@ class ListDataSetIterator(ListIterator[DataSet]):
         self.label_names, self._pre_processor = label_names, pre_processor
 
     def whole(self) -> DataSet | None:
-        """Return all examples as the batches have them; None if a pre-processor changes these."""
+        """Return all examples; None if a pre-processor changes them in the batches."""
         return self.dataset if self._pre_processor is None else None
 
     def pre_processed(self, dataset: DataSet) -> DataSet:
-        """Return a data set as the batches of this iterator are: after its pre-processor, if it has one."""
+        """Return a data set after the pre-processor of this iterator, if it has one."""
         return dataset if self._pre_processor is None else self._pre_processor(dataset)
 
     @property
@@ -286,7 +286,7 @@ class ListDataSetIterator(ListIterator[DataSet]):
 
 
 class NumberedDataSetIterator(BatchCursor[DataSet]):
-    """Batches of examples that are read by their numbers when needed, in the order of ``ListDataSetIterator``."""
+    """Batches of examples that are read by number when needed, in the order of ``ListDataSetIterator``."""
 
     def __init__(self, examples: int, batch_size: int, *, seed: int, shuffle: bool, drop_last: bool) -> None:
         numbers = DataSet(np.arange(examples, dtype=np.float64)[:, None])
@@ -295,7 +295,7 @@ class NumberedDataSetIterator(BatchCursor[DataSet]):
 
     @property
     def total_examples(self) -> int:
-        """Examples per epoch, without those that ``drop_last`` leaves out."""
+        """Examples per epoch, without those that ``drop_last`` omits."""
         return self._numbers.total_examples
 
     @property
@@ -307,10 +307,10 @@ class NumberedDataSetIterator(BatchCursor[DataSet]):
         """Return batch ``index`` of ``epoch``; safe on any thread.
 
         Raises:
-            DataError: an example cannot be read, or is not like the first; names it.
+            DataError: an example cannot be read, or its form differs from the first example's; names it.
         """
         return self._read([int(number) for number in self._numbers.batch(epoch, index).features[:, 0]])
 
     @abstractmethod
     def _read(self, numbers: list[int]) -> DataSet:
-        """Return the examples of these numbers as a batch."""
+        """Return the examples with these numbers as a batch."""

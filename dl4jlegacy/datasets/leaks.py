@@ -1,4 +1,7 @@
-"""Features that tell the label by themselves: often it is the label once more, or was known only after it."""
+"""Detection of label leakage: features that determine the label by themselves.
+
+Such a feature is often a copy of the label, or was known only after the label.
+"""
 
 from __future__ import annotations
 
@@ -15,24 +18,23 @@ __all__ = ["scaled_labels", "telling_columns", "warn_of_telling"]
 logger = logging.getLogger(__name__)
 
 _ROWS = 4000
-_CELLS = 1 << 22  # that are looked at, at most
-_FEWEST = 40  # rows, of which half are held out
-_TOLD = 0.99  # of the rows that are held out
-_SCALED = 1 - 1e-9  # correlation with a number to predict
+_CELLS = 1 << 22  # maximum number of values to look at
+_FEWEST = 40  # minimum rows, half of which are held out
+_TOLD = 0.99  # minimum share of held-out rows predicted correctly
+_SCALED = 1 - 1e-9  # minimum correlation with a number to predict
 _SHOWN = 9
 
 
 def telling_columns(features: Array, classes: npt.NDArray[np.intp], groups: Sequence[Sequence[int]] = ()) -> list[int]:
-    """Return the columns by which alone, by one split or by their values, the class of nearly every row is known.
+    """Return the columns that alone determine the class of nearly every row, by one split or by their values.
 
-    They are learned on one half of the rows, and judged by the other. At least 99 % of these must be right, and of
-    those that are not of the commonest class half at least.
+    The rule is learned on one half of the rows and judged on the other half. It must be right for at least 99 % of the
+    rows, and for at least half of the rows that are not of the commonest class.
 
     Args:
-        features: ``(rows, columns)``; of many rows a sample is looked at.
+        features: ``(rows, columns)``; from many rows a sample is used.
         classes: ``(rows,)``.
-        groups: columns that are one together, of 0 and 1 for each of its words. The first of a group is returned for
-            it, and the others are not.
+        groups: one-hot columns that belong together, one for each word. Only the first column of a group is returned.
     """
     rows = _sample(len(features), features.shape[1])
     if len(rows) < _FEWEST:
@@ -51,7 +53,7 @@ def telling_columns(features: Array, classes: npt.NDArray[np.intp], groups: Sequ
 
 
 def scaled_labels(features: Array, labels: Array) -> list[int]:
-    """Return the columns that are a number to predict, ``(rows, outputs)``, on another scale."""
+    """Return the columns that equal a number to predict, ``(rows, outputs)``, except for scale and offset."""
     rows = _sample(len(features), features.shape[1])
     if len(rows) < _FEWEST:
         return []
@@ -63,7 +65,7 @@ def scaled_labels(features: Array, labels: Array) -> list[int]:
 
 
 def warn_of_telling(columns: Sequence[int], names: Sequence[str], where: str) -> None:
-    """Name columns that tell the label in a warning; nothing if there are none."""
+    """Warn of columns that determine the label, by name; do nothing if there are none."""
     if columns:
         shown = ", ".join(repr(names[c]) if names else str(c + 1) for c in columns[:_SHOWN])
         more = " ..." if len(columns) > _SHOWN else ""
@@ -82,7 +84,7 @@ def _sample(rows: int, columns: int) -> npt.NDArray[np.intp]:
 
 
 def _told(x: Array, y: npt.NDArray[np.intp], half: int, outcomes: int) -> float:
-    """Return the share of the held-out rows whose class a column tells, by the better of two ways."""
+    """Return the share of held-out rows whose class the column predicts, by the better of the two rules."""
     values, codes = np.unique(x, return_inverse=True)
     counts = np.zeros((len(values), outcomes), np.int64)
     np.add.at(counts, (codes[:half], y[:half]), 1)

@@ -1,9 +1,9 @@
-"""MapDataSetIterator: batches of a data set that gives its examples by number, as PyTorch's and Hugging Face's do.
+"""MapDataSetIterator: batches of a map-style data set, which returns examples by number, as in PyTorch.
 
-Nothing of either library is imported: what counts is ``len(dataset)`` and ``dataset[number]``. An example is a pair of
-features and a label, as of a ``torch.utils.data.Dataset``, or a row of named columns, as of a ``datasets.Dataset``. Its
-values are whatever NumPy makes arrays of (tensors among them), or images of Pillow, which lie on white where they are
-transparent.
+Hugging Face's data sets are map-style, too. Neither library is imported: only ``len(dataset)`` and ``dataset[number]``
+are used. An example is a pair of features
+and label, as in a ``torch.utils.data.Dataset``, or a row of named columns, as in a ``datasets.Dataset``. Its values are
+anything that NumPy converts to arrays (also tensors), or Pillow images, whose transparent parts are drawn on white.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _LABEL_COLUMNS = ("label", "labels", "target")
 
 
 def gives_examples(data: Any) -> bool:
-    """Tell whether ``data`` are examples by their number, and not batches: as PyTorch's and Hugging Face's are.
+    """Return whether ``data`` is map-style, with examples by number as in PyTorch and Hugging Face, and not batches.
 
-    What can be gone through too is taken for batches, unless what it gives first is a row of named columns.
+    Data that are also iterable count as batches, unless their first item is a row of named columns.
     """
     if not _is_map_style(data):
         return False
@@ -43,28 +43,30 @@ def _is_map_style(data: Any) -> bool:
 
 
 class MapDataSetIterator(NumberedDataSetIterator):
-    """Batches of a map-style data set, in a new order every epoch: the same as ``ListDataSetIterator``'s with its seed.
+    """Batches of a map-style data set, in a new order every epoch; the same order as ``ListDataSetIterator`` by seed.
 
-    An example is read each time that a batch needs it, by one thread at a time; the data set must give the same one for
-    the same number, or runs that resume and jobs that are repeated see other data. Batches are float32, or float64
-    where float32 would change a number, which is perhaps still to be scaled.
+    An example is read each time a batch needs it, by one thread at a time. The data set must return the same example
+    for
+    the same number; otherwise resumed runs and repeated jobs see other data. Batches are float32, or float64 where
+    float32
+    would change a number, because a normalizer may still scale it.
 
     Args:
-        dataset: has ``len()`` and gives an example for a number from 0; one with ``__getitems__`` is asked for those of
-            a batch at once.
+        dataset: has ``len()`` and returns an example for a number from 0; if it has ``__getitems__``, the examples of a
+            batch are read together.
         batch_size: examples per batch.
-        features: the columns that are the features, side by side; None: all but the label. Not for pairs.
-        label: the column of the label; None: ``label``, ``labels`` or ``target``, whichever there is. Not for pairs.
-        n_classes: how many classes there are, where labels are their numbers; 0: labels are real numbers to predict;
-            None: what the data set says (``features[label].names`` or ``classes``), else whole numbers are refused.
+        features: the feature columns, which are concatenated; None: all but the label. Not for pairs.
+        label: the label column; None: ``label``, ``labels`` or ``target``, whichever exists. Not for pairs.
+        n_classes: the number of classes, if labels are class numbers; 0: labels are real numbers to predict;
+            None: taken from the data set (``features[label].names`` or ``classes``), else whole numbers are refused.
         seed, shuffle, drop_last: as for ``ListDataSetIterator``.
-        label_names: names of the outcomes, for reports; by default those that the data set has.
+        label_names: names of the labels, for reports; by default those of the data set.
 
     Attributes:
         source: the data set.
 
     Raises:
-        DataError: there is no example, the first one is none, or a column is not there; names the nearest.
+        DataError: there is no example, the first example is unusable, or a column is missing; names the nearest.
     """
 
     def __init__(
@@ -111,7 +113,7 @@ class MapDataSetIterator(NumberedDataSetIterator):
         return DataSet(features, self._labels(_stacked("label", labelled), numbers))
 
     def _labels(self, labels: Array, numbers: list[int]) -> Array:
-        """Return labels ``(examples, n_out)``: class numbers one-hot, all others as they are."""
+        """Return labels ``(examples, n_out)``: class numbers as one-hot, all others unchanged."""
         if labels.ndim > 1 and labels[0].size != 1:
             return labels
         column = labels.reshape(len(labels))
@@ -128,7 +130,7 @@ class MapDataSetIterator(NumberedDataSetIterator):
         return column[:, None]
 
     def _examples(self, numbers: list[int]) -> list[Any]:
-        """Return examples by their numbers; what the data set raises names them."""
+        """Return examples by number; an error of the data set is raised with the numbers."""
         several = getattr(self.source, "__getitems__", None)
         try:
             with exits_as_errors(), self._reading:
@@ -140,11 +142,11 @@ class MapDataSetIterator(NumberedDataSetIterator):
 
 
 _Columns = tuple[tuple[str, ...], str | None] | None
-"""The columns of the features and that of the label; None: examples are pairs."""
+"""The feature columns and the label column; None: examples are pairs."""
 
 
 def _columns_of(example: Any, features: str | Sequence[str] | None, label: str | None) -> _Columns:
-    """Return which columns of an example count; raises ``DataError`` if it has no columns, and some are named."""
+    """Return the columns of an example to use; raises ``DataError`` if columns are named and the example has none."""
     if not isinstance(example, Mapping):
         if features is not None or label is not None:
             raise DataError(f"examples are {type(example).__name__} and have no columns; leave features and label out")
@@ -162,7 +164,7 @@ def _columns_of(example: Any, features: str | Sequence[str] | None, label: str |
 
 
 def _class_names(dataset: Any, columns: _Columns) -> tuple[str, ...]:
-    """Return the names of the classes as the data set has them; none if it does not say."""
+    """Return the names of the classes from the data set; () if it has none."""
     described = getattr(dataset, "features", None)
     names = None
     if columns is not None and columns[1] is not None and isinstance(described, Mapping):
@@ -173,7 +175,7 @@ def _class_names(dataset: Any, columns: _Columns) -> tuple[str, ...]:
 
 
 def _pair(example: Any, columns: _Columns) -> tuple[list[Any], Any]:
-    """Return the parts of an example's features, and its label (None: it has none)."""
+    """Return the parts of an example's features, and its label (None: no label)."""
     if columns is None:
         if isinstance(example, tuple | list) and len(example) == 2:
             return [example[0]], example[1]
@@ -186,7 +188,7 @@ def _pair(example: Any, columns: _Columns) -> tuple[list[Any], Any]:
 
 
 def _arrays(number: int, pair: tuple[list[Any], Any], names: tuple[str, ...]) -> tuple[Array, Array | None]:
-    """Return an example's features and label as arrays; several columns side by side."""
+    """Return an example's features and label as arrays; several columns are concatenated."""
     parts, label = pair
     called = [f"column {name!r}" for name in names] or ["the features"]
     values = [_array(f"{what} of example {number}", part) for what, part in zip(called, parts, strict=True)]
@@ -195,13 +197,13 @@ def _arrays(number: int, pair: tuple[list[Any], Any], names: tuple[str, ...]) ->
 
 
 def _array(what: str, value: Any) -> Array:
-    """Return a value as an array of numbers; an image of Pillow as ``(channels, height, width)`` from 0 to 1."""
+    """Return a value as a numeric array; a Pillow image as ``(channels, height, width)`` with values from 0 to 1."""
     is_image = callable(getattr(value, "getbands", None))
     if is_image:
         value = shown(value)
     try:
         array = np.asarray(value)
-    except (ValueError, TypeError, RuntimeError) as exc:  # PyTorch's is the last, for a tensor with gradients
+    except (ValueError, TypeError, RuntimeError) as exc:  # PyTorch raises RuntimeError for a tensor with gradients
         raise DataError(f"{what} cannot become an array: {exc}") from exc
     if value is None:
         raise DataError(f"{what} is missing; fill such gaps in, or leave the example out")
@@ -215,14 +217,14 @@ def _array(what: str, value: Any) -> Array:
 
 
 def _as_needed(x: Array) -> Array:
-    """Return numbers as float32 if that changes none of them, else as they are."""
+    """Return numbers as float32 if that changes none of them, else unchanged."""
     with np.errstate(over="ignore", invalid="ignore"):
         rounded: Array = x.astype(np.float32)
     return rounded if bool((rounded == x).all()) else x
 
 
 def _stacked(what: str, arrays: list[tuple[int, Array]]) -> Array:
-    """Return the arrays of a batch as one; raises ``DataError`` naming an example whose shape is another."""
+    """Return the arrays of a batch stacked; raises ``DataError`` naming an example with another shape."""
     (first, expected), *others = arrays
     for number, array in others:
         if array.shape != expected.shape:

@@ -1,4 +1,4 @@
-"""MNIST and data sets in its four files: found, checked, downloaded when absent.
+"""MNIST and data sets with its four files: finds and checks the files, and downloads missing ones of MNIST.
 
 Follows ``org.deeplearning4j.base.MnistFetcher``, ``MnistDataFetcher`` and ``MnistDataSetIterator``. Unlike the
 original, which returned silently with half a file after a failed download, every file is checked by the published MD5
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 Part = Literal["train", "t10k"]
 
-_MD5 = {  # of the unpacked files
+_MD5 = {  # of the decompressed files
     "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
     "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
     "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
@@ -54,7 +54,7 @@ _MIRRORS = (
 )
 _TIMEOUT_SECONDS = 10.0
 _LARGEST_DOWNLOAD = _LARGEST_UNPACKED = 64 << 20
-_BINARY_THRESHOLD = 30  # DL4J's: pixels above it are 1
+_BINARY_THRESHOLD = 30  # as in DL4J: larger pixels become 1
 
 
 class MnistDataSetIterator(ListDataSetIterator):
@@ -62,9 +62,9 @@ class MnistDataSetIterator(ListDataSetIterator):
 
     Args:
         batch: examples per batch.
-        num_examples: take the first so many; all by default. True and False say ``train`` in its place.
+        num_examples: use the first ``num_examples``; all by default. True and False are taken as ``train``.
         train: the 60,000 training images, or the 10,000 test images.
-        data_dir: where the files are; default ``DL4J_DATA_DIR``, then ``~/.deeplearning4j``.
+        data_dir: the folder of the files; default ``DL4J_DATA_DIR``, then ``~/.deeplearning4j``.
         binarize: pixels above 30 of 255 become 1, the others 0.
         seed: of the shuffling.
         shuffle: a new order every epoch.
@@ -92,7 +92,7 @@ class MnistDataSetIterator(ListDataSetIterator):
 
 
 def data_directory(data_dir: str | Path | None = None) -> Path:
-    """Return the data directory: ``data_dir``, else the environment's ``DL4J_DATA_DIR``, else ``~/.deeplearning4j``."""
+    """Return the data directory: ``data_dir``, else the variable ``DL4J_DATA_DIR``, else ``~/.deeplearning4j``."""
     given = data_dir or os.environ.get("DL4J_DATA_DIR")
     with files.errors_as(DataError, f"data directory {given}"):
         return files.expand(given) if given else Path.home() / ".deeplearning4j"
@@ -101,11 +101,11 @@ def data_directory(data_dir: str | Path | None = None) -> Path:
 def read_mnist(
     part: Part, *, data_dir: str | Path | None = None, num_examples: int | None = None, binarize: bool = False
 ) -> DataSet:
-    """Return a part of MNIST, pixels divided by 255, labels one-hot; download it when it is absent.
+    """Return a part of MNIST with pixels divided by 255 and one-hot labels; download it if it is missing.
 
     Raises:
         DownloadError: files are missing and cannot be downloaded.
-        DataError: they are corrupt, or hold fewer examples than asked for.
+        DataError: they are corrupt, or hold fewer examples than requested.
     """
     directory = data_directory(data_dir)
     names = [name for name in _MD5 if name.startswith(part)]
@@ -118,10 +118,10 @@ def read_mnist(
 
 
 def missing_mnist_files(data_dir: str | Path | None = None) -> list[str]:
-    """Return the names of MNIST's files that are not in the data directory, having checked those that are.
+    """Return the names of MNIST's files that are missing in the data directory, after checking the existing ones.
 
     Raises:
-        DataError: one is damaged, or is not MNIST's.
+        DataError: a file is damaged, or is not MNIST's.
     """
     found = find_idx_files(data_directory(data_dir))
     for name, path in found.items():
@@ -140,7 +140,7 @@ def read_idx_dataset(directory: Path, part: Part, n_classes: int | None = None) 
 
 
 def find_idx_files(directory: Path) -> dict[str, Path]:
-    """Return the files of MNIST's names in ``directory`` and its folder ``mnist``: ``{name: path}``.
+    """Return the files with MNIST's names in ``directory`` and its subfolder ``mnist``: ``{name: path}``.
 
     Both spellings, ``train-images-idx3-ubyte`` and ``train-images.idx3-ubyte``, are known, each with or without .gz.
     """
@@ -161,7 +161,7 @@ def _idx_files(directory: Path) -> dict[str, Path]:
 def _checked(path: Path, name: str) -> Array:
     """Return the array in ``path`` after comparing its MD5 with the published one."""
     content = read_bytes(path)
-    array = parse_idx(content, path)  # first: a wrong length says more than a wrong checksum
+    array = parse_idx(content, path)  # parsed first: a wrong length says more than a wrong checksum
     md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
     if md5 != _MD5[name]:
         raise DataError(
@@ -204,7 +204,7 @@ def _scaled(images: Array, binarize: bool) -> Array:
 
 
 def _download(names: list[str], directory: Path) -> None:
-    """Fetch ``names`` into ``directory/mnist``; raise with everything a person needs when that fails."""
+    """Download ``names`` into ``directory/mnist``; the error of a failed download says how to supply the files."""
     target = directory / "mnist"
     for name in names:
         problems = []
@@ -223,23 +223,23 @@ def _download(names: list[str], directory: Path) -> None:
 
 
 class _StaysEncrypted(urllib.request.HTTPRedirectHandler):
-    """Follows no redirection to anything but https."""
+    """Follows redirections to https only."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
     ) -> urllib.request.Request | None:
-        """See the parent; raises ``DataError`` if the new address is not https."""
+        """See the parent class; raises ``DataError`` if the new address is not https."""
         if not newurl.lower().startswith("https://"):
             raise DataError(f"it leads to {newurl}, which is not encrypted")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 def _fetch(url: str, name: str) -> bytes:
-    """Return the gzipped file at ``url`` after checking the MD5 of its content."""
+    """Return the gzipped file at ``url`` after checking the MD5 of its decompressed content."""
     logger.info("downloading %s", url)
     with urllib.request.build_opener(_StaysEncrypted).open(url, timeout=_TIMEOUT_SECONDS) as response:
         packed: bytes = response.read(_LARGEST_DOWNLOAD)
-    unpacker = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)  # of gzip
+    unpacker = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)  # wbits for gzip
     try:
         content = unpacker.decompress(packed, _LARGEST_UNPACKED + 1)
     except zlib.error as error:
@@ -255,6 +255,6 @@ def _fetch(url: str, name: str) -> bytes:
 
 
 def _store(content: bytes, path: Path) -> None:
-    """Write ``path`` in one step: under another name first, so that no reader ever finds half a file."""
+    """Write ``path`` atomically, under a temporary name first, so that no reader finds half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     files.write(path, content)

@@ -1,6 +1,6 @@
-"""MultiDataSet: examples with several arrays of features or of labels, and batches of them.
+"""MultiDataSet: examples with several arrays of features or labels, and batches of them.
 
-Follows ``org.nd4j.linalg.dataset.MultiDataSet``. Like a ``DataSet`` it is checked once and never changes.
+Follows ``org.nd4j.linalg.dataset.MultiDataSet``. Like a ``DataSet``, it is checked once and never changes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class MultiDataSet:
         dtype = inputs[0].features.dtype
         outputs = []
         for i, (y, m) in enumerate(zip(labels, y_masks, strict=True)):
-            # A DataSet checks labels beside features, so each array of labels is given some of its own length.
+            # DataSet checks labels with features, so each label array is checked with a placeholder of the same length.
             outputs.append(_checked(f"labels[{i}]", _beside(y, dtype), y, (None, m), rows))
         object.__setattr__(self, "features", tuple(part.features for part in inputs))
         object.__setattr__(self, "features_masks", tuple(part.features_mask for part in inputs))
@@ -66,7 +66,7 @@ class MultiDataSet:
 
     @classmethod
     def of(cls, data: DataSet | MultiDataSet) -> MultiDataSet:
-        """Return a DataSet as one array of features and one of labels."""
+        """Return a DataSet as a MultiDataSet with one array of features and one of labels."""
         if isinstance(data, MultiDataSet):
             return data
         return _trusted(((data.features,), (data.labels,), (data.features_mask,), (data.labels_mask,)))
@@ -88,21 +88,21 @@ class MultiDataSet:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that its arrays take."""
+        """Bytes of all arrays."""
         return sum(array.nbytes for array in self.arrays().values())
 
     def arrays(self) -> dict[str, Array]:
-        """Return what there is by name: ``features0``, ..., ``labels0``, ..., and masks that are not None."""
+        """Return the existing arrays by name: ``features0``, ..., ``labels0``, ..., and masks that are not None."""
         return {
             f"{name}{i}": array for name in _NAMES for i, array in enumerate(getattr(self, name)) if array is not None
         }
 
     @classmethod
     def from_arrays(cls, features: int, labels: int, get: Callable[[str], Array | None]) -> MultiDataSet:
-        """Return the data set of so many features and labels whose ``arrays`` ``get`` gives by name.
+        """Return the data set with these numbers of feature and label arrays, which ``get`` returns by name.
 
         Raises:
-            DataError: as the constructor. KeyError: one of the features or labels is not there.
+            DataError: as the constructor. KeyError: an array of features or labels is missing.
         """
         names = [[f"{name}{i}" for i in range(labels if "labels" in name else features)] for name in _NAMES]
         for name in (*names[0], *names[1]):
@@ -125,11 +125,11 @@ class MultiDataSet:
 
 @runtime_checkable
 class MultiDataSetIterator(NumberedBatches[MultiDataSet], Protocol):
-    """Batches of MultiDataSets by position, as a ``DataSetIterator`` has DataSets, and DL4J's way through them."""
+    """Batches of MultiDataSets by position, and DL4J's methods of iteration, as in ``DataSetIterator``."""
 
 
 class ListMultiDataSetIterator(ListIterator[MultiDataSet]):
-    """Batches of a MultiDataSet in memory, in a new order every epoch; the same ones as ``ListDataSetIterator``'s.
+    """Batches of a MultiDataSet in memory, in a new order every epoch; the same order as ``ListDataSetIterator``.
 
     Args:
         dataset: the examples; a DataSet is one array of features and one of labels.
@@ -176,7 +176,7 @@ def _beside(labels: npt.ArrayLike, dtype: npt.DTypeLike) -> Array:
 
 
 def _trusted(groups: tuple[tuple[Array | None, ...], ...]) -> MultiDataSet:
-    """Return a MultiDataSet of arrays that come from a checked one."""
+    """Return a MultiDataSet of arrays that come from a checked one, without checks."""
     dataset = object.__new__(MultiDataSet)
     for name, group in zip(_NAMES, groups, strict=True):
         for array in group:

@@ -1,9 +1,8 @@
-"""Normalizers: features brought to a common scale, the scale learned from training data and saved with the model.
+"""Normalizers: scale features to a common range, learn the scale from training data, and are saved with the model.
 
 Layer 1. Follows ``org.nd4j.linalg.dataset.api.preprocessor``: ``NormalizerStandardize``, ``NormalizerMinMaxScaler``,
-``ImagePreProcessingScaler``. Statistics are kept in float64; a column that never varies, or by rounding alone, is
-shifted and divided by 1. Sequences have one scale a column, for all time steps that no mask leaves out, and those that
-it does stay 0.
+``ImagePreProcessingScaler``. Statistics are float64. A column that is constant, apart from rounding, is shifted and
+divided by 1. Sequences have one scale per column, learned from all unmasked time steps; masked time steps stay 0.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ __all__ = [
 
 _Vector = npt.NDArray[np.float64]
 _DEVIATIONS = 2.0
-"""So many standard deviations to both sides of its mean a column is taken to be wide."""
+"""Assumed range of a column: this many standard deviations to both sides of its mean."""
 
 
 class Normalizer(Protocol):
-    """What every normalizer does; ``transform`` and ``revert`` change features only and return new data sets."""
+    """Interface of all normalizers; ``transform`` and ``revert`` change only features and return new data sets."""
 
     def fit(self, data: DataSet | Iterable[DataSet]) -> Self:
         """Learn the scale from a data set, or from one epoch of an iterator; return self."""
@@ -50,15 +49,15 @@ class Normalizer(Protocol):
         """Return ``dataset`` with features on their original scale."""
 
     def to_json(self) -> str:
-        """Return type, parameters and what was learned, as canonical JSON."""
+        """Return type, parameters and learned statistics as canonical JSON."""
 
 
 class NormalizerStandardize:
-    """Every column to mean 0 and standard deviation 1 (of the population, as DL4J has it).
+    """Scales every column to mean 0 and standard deviation 1 (of the population, as in DL4J).
 
     Attributes:
         mean: ``(n_in,)`` float64, empty before ``fit``.
-        std: ``(n_in,)`` float64; 1 where a column never varies, or by rounding alone.
+        std: ``(n_in,)`` float64; 1 for a column that is constant, apart from rounding.
     """
 
     def __init__(self) -> None:
@@ -81,7 +80,7 @@ class NormalizerStandardize:
         return _scaled(_exact(dataset, self.far_columns()), _fitted(self.std, dataset), self.mean)
 
     def far_columns(self) -> Mask:
-        """Return which columns lie so far from 0 for their width that float32 loses them, ``(n_in,)``."""
+        """Return a mask ``(n_in,)`` of columns so far from 0 for their width that float32 loses differences."""
         far = far_columns(self.mean - _DEVIATIONS * self.std, self.mean + _DEVIATIONS * self.std)
         varying: Mask = far & (self.std != 1.0)
         return varying
@@ -92,7 +91,7 @@ class NormalizerStandardize:
 
 
 class NormalizerMinMaxScaler:
-    """Every column to ``min_range .. max_range``; a column that never varies (rounding aside) becomes ``min_range``.
+    """Scales every column to ``min_range .. max_range``; a constant column (apart from rounding) becomes ``min_range``.
 
     Attributes:
         min: ``(n_in,)`` smallest value of every column, float64.
@@ -114,7 +113,7 @@ class NormalizerMinMaxScaler:
         return self
 
     def transform(self, dataset: DataSet) -> DataSet:
-        """Return ``(x - min) / (max - min)`` stretched to the range."""
+        """Return ``(x - min) / (max - min)`` scaled to the range."""
         scale, far = (self.max_range - self.min_range) / self._width(dataset), self.far_columns()
         shift = np.where(far, self.min_range, self.min_range - self.min * scale)
         return _scaled(dataset, scale, shift, np.where(far, self.min, 0.0))
@@ -125,7 +124,7 @@ class NormalizerMinMaxScaler:
         return _scaled(_exact(dataset, self.far_columns()), scale, self.min - self.min_range * scale)
 
     def far_columns(self) -> Mask:
-        """Return which columns lie so far from 0 for their width that float32 loses them, ``(n_in,)``."""
+        """Return a mask ``(n_in,)`` of columns so far from 0 for their width that float32 loses differences."""
         return far_columns(self.min, self.max)
 
     def to_json(self) -> str:
@@ -138,7 +137,7 @@ class NormalizerMinMaxScaler:
 
 
 class ImagePreProcessingScaler:
-    """Pixels from ``0 .. max_pixel`` to ``min_range .. max_range``; there is nothing to learn."""
+    """Scales pixels from ``0 .. max_pixel`` to ``min_range .. max_range``; nothing is learned."""
 
     def __init__(self, min_range: float = 0.0, max_range: float = 1.0, max_pixel: float = 255.0) -> None:
         _check_range(min_range, max_range)
@@ -152,11 +151,11 @@ class ImagePreProcessingScaler:
         return self
 
     def transform(self, dataset: DataSet) -> DataSet:
-        """Return ``x / max_pixel`` stretched to the range."""
+        """Return ``x / max_pixel`` scaled to the range."""
         return _scaled(dataset, (self.max_range - self.min_range) / self.max_pixel, self.min_range)
 
     def revert(self, dataset: DataSet) -> DataSet:
-        """Return pixels."""
+        """Return the original pixels."""
         scale = self.max_pixel / (self.max_range - self.min_range)
         return _scaled(dataset, scale, -self.min_range * scale)
 
@@ -196,7 +195,7 @@ def normalizer_from_json(text: str | bytes) -> Normalizer:
 
 
 def _parts(data: DataSet | Iterable[DataSet]) -> Iterator[Array]:
-    """Return the features of every part as float64 rows, one part at a time; of sequences one row a time step."""
+    """Yield the features of each part as float64 rows; a sequence has one row per time step that is not masked."""
     empty = True
     for part in [data] if isinstance(data, Batch) else data:
         _check_kind(part)
@@ -216,7 +215,7 @@ def _parts(data: DataSet | Iterable[DataSet]) -> Iterator[Array]:
 
 
 def _has_time_steps(dataset: DataSet) -> bool:
-    return np.asarray(dataset.features).ndim == 3  # sparse features are no array, and say so
+    return np.asarray(dataset.features).ndim == 3  # an error for sparse features, which cannot become an array
 
 
 def _check_kind(dataset: object) -> None:
@@ -237,9 +236,9 @@ def _fitted(vector: _Vector, dataset: DataSet) -> _Vector:
 
 
 def as_read(normalizer: Normalizer | None, dataset: DataSet) -> DataSet:
-    """Return a float64 data set as a normalizer is to be given it: rounded to float32 but for columns far from 0.
+    """Return a float64 data set rounded to float32, except for columns far from 0 that a normalizer still has to scale.
 
-    So it scales what it is asked about as it scaled what it learned from, which was read so; None: all is rounded.
+    The training data were rounded in the same way before the normalizer was fitted. None: all columns are rounded.
     """
     if isinstance(normalizer, NormalizerStandardize | NormalizerMinMaxScaler):
         return dataset.rounded(normalizer.far_columns())
@@ -247,7 +246,7 @@ def as_read(normalizer: Normalizer | None, dataset: DataSet) -> DataSet:
 
 
 def _exact(dataset: DataSet, far: Mask) -> DataSet:
-    """Return a data set as float64 if some column is far from 0, else as it is."""
+    """Return a data set as float64 if some column is far from 0, else unchanged."""
     _check_kind(dataset)
     if not far.any() or dataset.features.dtype == np.float64:
         return dataset
@@ -255,9 +254,9 @@ def _exact(dataset: DataSet, far: Mask) -> DataSet:
 
 
 def _scaled(dataset: DataSet, scale: Array | float, shift: Array | float, origin: Array | float = 0.0) -> DataSet:
-    """Return ``(features - origin) * scale + shift`` in float64, kept in the features' dtype; 0 where masked.
+    """Return ``(features - origin) * scale + shift``, computed in float64, in the features' dtype; 0 where masked.
 
-    From a column that lies far from 0 the origin is taken first: the difference of two large numbers would be rounded.
+    The origin of a column far from 0 is subtracted first: the difference of two large numbers would be rounded.
     """
     _check_kind(dataset)
     x = dataset.features

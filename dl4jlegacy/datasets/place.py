@@ -1,4 +1,4 @@
-"""``Place``: where the files of a data set lie, looked up once for all its readers."""
+"""``Place``: the location of a data set's files, looked up once for all readers."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Place:
     """A data set's files. A folder is listed once, when its contents are first needed.
 
     Attributes:
-        name: the name or path as it was given.
-        path: that path.
-        kind: what is there: ``bundled`` (one of ``NAMES``), ``file``, ``folder``, ``pattern``, something else that is
-            no regular file, or None for nothing.
+        name: the name or path as given.
+        path: the name as a path.
+        kind: ``bundled`` (one of ``NAMES``), ``file``, ``folder``, ``pattern``, something else that is no regular file,
+            or None for nothing.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Place:
 
     @staticmethod
     def of(name: str) -> Place:
-        """Return the place of that name; raises ``DataError`` if it cannot be looked up."""
+        """Return the place with this name; raises ``DataError`` if it cannot be looked up."""
         if name in NAMES:
             return Place(name, Path(name), "bundled")
         with files.errors_as(DataError, f"data set {name!r} cannot be read"):
@@ -44,22 +44,22 @@ class Place:
 
     @property
     def is_text(self) -> bool:
-        """Whether it is a text file."""
+        """Whether the place is a text file."""
         return self.kind == "file" and self.path.suffix.lower() == ".txt"
 
     @cached_property
     def idx_files(self) -> dict[str, Path]:
-        """A folder's files under MNIST's names; raises ``DataError``."""
+        """Files with MNIST's names in the folder, by name; raises ``DataError``."""
         return find_idx_files(self.path) if self.kind == "folder" else {}
 
     @cached_property
     def tables(self) -> list[Path]:
-        """Its tables: a file called train and one called test, if there are both, else all in the order of their names.
+        """The tables: the files named train and test, if both exist, else all tables sorted by name.
 
-        None for a text, a bundled data set, and a folder without tables, or with IDX files.
+        Empty for a text, a bundled data set, and a folder without tables, or with IDX files.
 
         Raises:
-            DataError: there is no such place, or it cannot be read.
+            DataError: the place does not exist, or cannot be read.
         """
         if self.kind is None:
             raise self._unknown()
@@ -73,19 +73,19 @@ class Place:
 
     @property
     def is_parted(self) -> bool:
-        """Whether its tables are a part to learn from and one that is held out."""
+        """Whether the tables are a training part and a held-out part."""
         return [_stem(file) for file in self.tables] == ["train", "test"]
 
     @property
     def is_svmlight(self) -> bool:
-        """Whether its tables are SVMLight files."""
+        """Whether the tables are SVMLight files."""
         return bool(self.tables) and is_svmlight(self.tables[0].name)
 
     def has_images(self, *, asked: bool) -> bool:
-        """Return whether it is a folder whose images are learned: it has no tables, or images were ``asked`` for.
+        """Return whether the place is a folder of images to learn: it has no tables, or images were ``asked`` for.
 
         Raises:
-            DataError: it cannot be read.
+            DataError: the folder cannot be read.
         """
         if self.kind != "folder" or (not asked and (self.idx_files or self.tables)):
             return False

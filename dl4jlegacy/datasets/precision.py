@@ -1,8 +1,8 @@
-"""What float32, in which networks compute, keeps of numbers: which columns must be scaled before they are rounded.
+"""Precision of float32, in which networks compute: which columns must be scaled before they are rounded.
 
-float32 has 24 binary digits. Of times in milliseconds these say the hour, of coordinates in metres the house; what
-differs from row to row is lost if they are rounded first and scaled then. So a column that lies far from 0 for how
-widely it spreads stays float64 until it is scaled; all others are rounded as they are read.
+float32 has 24 binary digits. Times in milliseconds are rounded to hours, for example, and coordinates in metres to the
+size of a house. Differences between rows are lost if such values are rounded before they are scaled. So a column that
+lies far from 0 compared to its width stays float64 until it is scaled; all others are rounded when they are read.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ __all__ = ["Mask", "equal_columns", "far_columns", "far_in", "float_type_of", "k
 logger = logging.getLogger(__name__)
 
 _FAR = 8
-"""A column is far from 0 if it is so many times as far as it is wide: then float32 has 21 digits at most for it."""
+"""A column is far from 0 from this ratio of distance to width: float32 then has at most 21 digits for its values."""
 _WHOLE = 2**24
-"""Whole numbers up to here are kept apart by float32, those up to its square, and 32 times that, by float64."""
+"""float32 distinguishes whole numbers up to this limit, float64 those up to 32 times its square."""
 _EXACT = 2**53
 _NOTABLE = 100
-"""Of numbers that are not whole some fall together by chance; one in so many is notable."""
+"""Some numbers that are not whole become equal by chance; one in this many is worth a warning."""
 _SHOWN = 5
 
 Mask = npt.NDArray[np.bool_]
 
 
 def far_columns(low: Array, high: Array) -> Mask:
-    """Return which columns are far from 0 for their width, of those with these bounds, ``(columns,)`` each."""
+    """Return a mask of the columns that are far from 0 compared to their width, from bounds of shape ``(columns,)``."""
     width = high - low
     far: Mask = (width > 0) & (np.maximum(np.abs(low), np.abs(high)) >= _FAR * width)
     return far
 
 
 def far_in(x: Array, mask: Array | None = None) -> Mask:
-    """Return which columns of features are far from 0, and are not kept by float32 as they are, ``(columns,)``.
+    """Return a mask ``(columns,)`` of feature columns that are far from 0 and that float32 would change.
 
-    ``mask (examples, time steps)`` says which time steps of sequences count.
+    ``mask (examples, time steps)`` marks the time steps of sequences that count.
     """
     rows = _rows(x, mask)
     if x.dtype == np.float32 or not rows.size:
@@ -54,7 +54,7 @@ def far_in(x: Array, mask: Array | None = None) -> Mask:
 
 
 def kept_where_far(x: Array, far: Mask | None) -> Array:
-    """Return features as float32, or, if some columns are ``far``, as float64 with the others rounded."""
+    """Return features as float32, or, if some columns are ``far``, as float64 with the other columns rounded."""
     rounded = _rounded(x)
     if far is None or not far.any() or x.dtype == np.float32:
         return rounded
@@ -66,9 +66,10 @@ def kept_where_far(x: Array, far: Mask | None) -> Array:
 def equal_columns(x: Array, mask: Array | None = None) -> list[tuple[int, int, int]]:
     """Return the columns in which float32 makes different values equal: (column, values before, values after).
 
-    Whole numbers count where any two do; others where the column is far from 0, and one in a hundred does.
+    For whole numbers any two equal values count. Other columns count if they are far from 0, and one value in a hundred
+    is affected.
     """
-    if x.dtype == np.float32 or not isinstance(x, np.ndarray):  # sparse features are not looked at
+    if x.dtype == np.float32 or not isinstance(x, np.ndarray):  # sparse features are not checked
         return []
     rows = _rows(x, mask)
     if not rows.size:
@@ -92,9 +93,9 @@ def warn_of_equal(x: Array, what: str, names: Sequence[str] = (), mask: Array | 
 
     Args:
         x: the features, or labels, ``(examples, columns)``, or as in ``DataSet``.
-        what: they are.
-        names: of the columns; none: their numbers from 0 are told.
-        mask: which time steps of sequences count.
+        what: the name of the data in the warning.
+        names: the names of the columns; none: the warning numbers them from 0.
+        mask: the time steps of sequences that count.
     """
     found = equal_columns(x, mask)
     if found:
@@ -118,7 +119,7 @@ def _name(column: int, names: Sequence[str]) -> str:
 
 
 def _rows(x: Array, mask: Array | None) -> Array:
-    """Return features as rows of columns: of sequences one for each time step that counts."""
+    """Return features as rows of columns; a sequence has one row per time step that counts."""
     if x.ndim != 3:
         return x.reshape(len(x), -1)
     steps = np.moveaxis(x, 1, 2)
@@ -126,14 +127,14 @@ def _rows(x: Array, mask: Array | None) -> Array:
 
 
 def _rounded(x: Array) -> Array:
-    with np.errstate(over="ignore"):  # what is beyond float32 becomes infinite, and is then named
+    with np.errstate(over="ignore"):  # values beyond float32 become infinite, and are then reported
         return np.ascontiguousarray(x, np.float32)
 
 
 def float_type_of(array: Array) -> npt.DTypeLike:
-    """Return the type that numbers of any kind are kept as: float32, or float64 if they are that or need it.
+    """Return the dtype in which to store numbers: float32, or float64 if they have that type or need it.
 
-    Of whole numbers that float64 does not keep apart either, it warns.
+    Warns of whole numbers that even float64 cannot distinguish.
     """
     kind, nbytes = array.dtype.kind, array.dtype.itemsize
     if kind == "f":
@@ -150,7 +151,7 @@ def float_type_of(array: Array) -> npt.DTypeLike:
 
 
 def _warn_of_whole(array: Array, exact: Array) -> None:
-    """Warn of columns of whole numbers in which float64 makes some equal."""
+    """Warn of columns of whole numbers in which float64 makes different values equal."""
     before, after = _rows(array, None), _rows(exact, None)
     for column in np.flatnonzero(np.abs(after).max(axis=0) > _EXACT).tolist():
         different, left = len(np.unique(before[:, column])), len(np.unique(after[:, column]))

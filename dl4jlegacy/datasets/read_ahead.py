@@ -1,7 +1,7 @@
-"""Values that are read and decoded before they are asked for, on threads of their own, within a bound of memory.
+"""Reading ahead: values are read and decoded on other threads before they are needed, within a memory limit.
 
-Who asks gets what reading at that moment would have given, errors too: what is read ahead changes no bit of a result.
-A thread ends when nothing is left to read, or no room for it: nothing need be closed, and nothing stays behind.
+A caller gets the same value or error as without reading ahead. A thread ends when nothing is left to read, or the limit
+is reached, so nothing has to be closed.
 
 Legacy: ``AsyncDataSetIterator``, and the ``prefetchBuffer`` of ``ParallelWrapper``.
 """
@@ -21,18 +21,18 @@ from dl4jlegacy.system.service_threads import ServiceThread
 __all__ = ["MOST_BATCHES", "ReadAhead"]
 
 MOST_BATCHES = 16
-"""Batches that are read before they are asked for, as DL4J's ``prefetchBuffer``."""
+"""Maximum batches read ahead, as DL4J's ``prefetchBuffer``."""
 _MOST_BYTES = 256 << 20
 _THREADS = min(4, os.cpu_count() or 1)
-_WORTHWHILE = 0.0005  # seconds that a value takes; handing it from thread to thread takes a tenth of it
-_WAIT = 1.0  # seconds, after which who waits for a thread looks whether that is still there
+_WORTHWHILE = 0.0005  # minimum seconds to read a value; handing it to another thread takes a tenth of that
+_WAIT = 1.0  # seconds after which a waiting caller checks whether the reading thread is still alive
 _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
 
 
 @dataclass(slots=True, eq=False)
 class _Reading:
-    """A value that a thread reads, or has read: what came of it, and how large that is."""
+    """A value that a thread reads or has read: the result, and its size."""
 
     done: threading.Event = field(default_factory=threading.Event)
     thread: threading.Thread | None = None
@@ -42,18 +42,19 @@ class _Reading:
 
 
 class ReadAhead(Generic[_Key, _Value]):
-    """Values by their keys; safe on any thread.
+    """Values by key, read ahead; safe on any thread.
 
-    Values are read ahead from the first one on that took long enough; whoever asks for one that is not read yet reads
-    it.
+    Reading ahead begins after the first value that took long enough. A caller who asks for a value that no thread has
+    begun
+    reads it on its own thread.
 
     Args:
         read: returns the value of a key; called on several threads at once.
-        nbytes: returns the bytes that a value takes.
-        most: values that are read, or being read, before they are asked for.
-        most_bytes: that these take, by the size of the largest one so far where it is not known yet.
-        threads: that read; 0: nothing is read ahead.
-        worthwhile: seconds that reading a value takes at least, to be worth a thread.
+        nbytes: returns the bytes of a value.
+        most: maximum values that are read ahead, or being read.
+        most_bytes: their maximum bytes; a value of unknown size counts like the largest one so far.
+        threads: threads that read; 0: nothing is read ahead.
+        worthwhile: minimum seconds that reading a value must take to be worth a thread.
     """
 
     def __init__(
@@ -76,12 +77,13 @@ class ReadAhead(Generic[_Key, _Value]):
         self._seconds = 0.0
 
     def get(self, key: _Key, following: Callable[[], Iterable[_Key]] = tuple) -> _Value:
-        """Return the value of a key; raises what reading it raises.
+        """Return the value of a key, or raise the error of reading it.
 
         Args:
-            key: of the value.
-            following: returns what will be asked for next, in this order; called under a lock. What was read for
-                anything else is forgotten.
+            key: the key.
+            following: returns the keys that will be needed next, in order; called under a lock. Values read ahead for
+                other
+                keys are dropped.
         """
         with self._lock:
             reading = self._readings.pop(key, None)
@@ -89,12 +91,12 @@ class ReadAhead(Generic[_Key, _Value]):
         return self._value(key, reading)
 
     def forget(self) -> None:
-        """Forget what was read; threads end when they have read what they are about."""
+        """Drop all values read ahead; threads end after their current value."""
         with self._lock:
             self._expect(())
 
     def _expect(self, keys: Iterable[_Key]) -> None:
-        """Let these be read, and nothing else; the lock is held."""
+        """Read these keys ahead, and drop all others; the lock is held."""
         if not self._threads and not self._readings and not self._is_worthwhile:
             self._wanted = []
             return
@@ -120,15 +122,15 @@ class ReadAhead(Generic[_Key, _Value]):
         return found
 
     def _fill(self, key: _Key, reading: _Reading) -> None:
-        """Read a value, or keep what that raises."""
+        """Read a value, and store it or the error."""
         try:
             with exits_as_errors():
                 reading.value, reading.nbytes = self._timed(key)
-        except Exception as error:  # noqa: BLE001  # it is raised where the value is asked for
+        except Exception as error:  # noqa: BLE001  # raised again for the caller of ``get``
             reading.error = error
 
     def _timed(self, key: _Key) -> tuple[_Value, int]:
-        """Read a value, and note how long that took and how large it is."""
+        """Read a value, and record its time and size."""
         begun = time.perf_counter()
         value = self._read(key)
         self._seconds = time.perf_counter() - begun
@@ -141,14 +143,14 @@ class ReadAhead(Generic[_Key, _Value]):
         return self._largest > 0 and self._seconds >= self._worthwhile
 
     def _next(self) -> _Key | None:
-        """Return what is to be read next; None if nothing is, or there is no room for it; the lock is held."""
+        """Return the next key to read; None if there is none, or the limit is reached; the lock is held."""
         taken = sum(reading.nbytes or self._largest for reading in self._readings.values())
         if len(self._readings) >= self._most or taken + self._largest > self._most_bytes:
             return None
         return next((key for key in self._wanted if key not in self._readings), None)
 
     def _work(self, key: _Key, reading: _Reading) -> None:
-        """Read one value after another."""
+        """Read one value after another on a thread."""
         while True:
             self._fill(key, reading)
             reading.done.set()

@@ -1,4 +1,4 @@
-"""``Reading``: how files become examples, as one value that a data set, a trained model and its file hold."""
+"""``Reading``: the settings by which files become examples; stored with a data set, a trained model and its file."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ _READERS: dict[str, Any] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reading:
-    """How data are read. Each value is None, or empty, where the data need none.
+    """How data are read. A value that the data do not need is None, or empty.
 
     Attributes:
-        transform: makes examples of the columns of a table; fitted to the training part once that was read.
+        transform: turns the columns of a table into examples; fitted to the training part after reading it.
         images: reads image files.
         text: reads a text.
         sequences: reads files of sequences.
-        header: the columns of a table that no ``transform`` has read.
+        header: the columns of a table without a ``transform``.
         stratified: whether the held-out part gets its share of every class.
-        label_names: of the outputs, in order; of a text its characters or words.
+        label_names: names of the outputs, in order; for a text its characters or words.
         normalizer: scales features (and labels).
     """
 
@@ -56,11 +56,11 @@ class Reading:
     normalizer: Normalizer | None = None
 
     def replace(self, **changes: Any) -> Reading:
-        """Return it with other values."""
+        """Return a copy with changed values."""
         return dataclasses.replace(self, **changes)
 
     def fields(self) -> dict[str, Any]:
-        """Return it as JSON values, for a model file; without the normalizer, which has a form of its own there."""
+        """Return the values as JSON, for a model file; without the normalizer, which has its own entry there."""
         found = {name: getattr(self, name) for name in _READERS}
         return {
             **{name: None if value is None else msgspec.to_builtins(value) for name, value in found.items()},
@@ -71,7 +71,7 @@ class Reading:
 
     @staticmethod
     def of_fields(fields: Mapping[str, Any], label_names: tuple[str, ...], normalizer: Normalizer | None) -> Reading:
-        """Return what ``fields`` returned; raises ``ConfError`` if that is not so."""
+        """Return the reading from the result of ``fields``; raises ``ConfError`` if that is invalid."""
         readers: dict[str, Any] = {}
         for name, kind in _READERS.items():
             try:
@@ -89,18 +89,18 @@ class Reading:
 
     @property
     def label_scale(self) -> LabelScale | None:
-        """Of the numbers to predict, which ``label_names`` names; None if labels are not such numbers."""
+        """The scale of the numbers to predict, which ``label_names`` names; None if the labels are no such numbers."""
         described = self.transform if self.sequences is None else self.sequences
         return None if described is None else described.label_scale
 
     @property
     def is_multi_label(self) -> bool:
-        """Whether there are labels that do not exclude each other."""
+        """Whether several labels do not exclude each other."""
         return self.transform is not None and self.transform.multi_label
 
     @property
     def schema(self) -> TransformProcess | None:
-        """The columns by whose names data frames are read; None: they have no names."""
+        """The schema that finds data frame columns by name; None: the columns have no names."""
         if any(kind is not None for kind in (self.images, self.text, self.sequences)):
             return None
         if self.transform is not None or self.header is None or "" in self.header.names:
@@ -112,18 +112,18 @@ class Reading:
 
     @property
     def feature_columns(self) -> tuple[str, ...]:
-        """The names of the columns of features of a table, in order; none if these have no names."""
+        """The names of a table's feature columns, in order; () if they have no names."""
         if self.transform is None:
             return () if self.header is None else self.header.features
         return tuple(c.name for c in self.transform.columns if c.name not in self.transform.label_columns)
 
     @property
     def label_columns(self) -> tuple[str, ...]:
-        """The names of the columns of labels; none if these have no names."""
+        """The names of the label columns; () if they have no names."""
         if self.transform is not None:
             return self.transform.label_columns
         return (self.header.label,) if self.header is not None and self.header.label else ()
 
 
 UNREAD = Reading()
-"""Of data that were not read yet, or came as arrays."""
+"""The reading of data that were not read yet, or came as arrays."""

@@ -1,7 +1,7 @@
-"""Loading a data set by its name or path, as training and test part; the meaning of ``--dataset``.
+"""Loads a data set by name or path, as training and test part; defines the meaning of ``--dataset``.
 
-The split depends on the data and on ``seed`` of ``load`` alone, never on a run's seed: training and a later
-evaluation must hold out the same examples.
+The split depends only on the data and on ``seed`` of ``load``, never on a run's seed: training and a later evaluation
+must hold out the same examples.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ SPLIT_SEED = 123
 
 @dataclass(frozen=True, slots=True)
 class DataSource:
-    """A data set, ready to train on and to evaluate with.
+    """A data set for training and evaluation.
 
     Attributes:
-        name: the name or path it was loaded by.
-        train: the examples to learn from.
-        test: the examples held out.
+        name: the name or path from which it was loaded.
+        train: the training examples.
+        test: the held-out examples.
         reading: how they were read, fitted to the training part.
-        columns: the names of the columns of features, where they have names.
+        columns: the names of the feature columns, if they have names.
     """
 
     name: str
@@ -65,15 +65,15 @@ class DataSource:
 
     @property
     def label_names(self) -> tuple[str, ...]:
-        """One name for each outcome."""
+        """A name for each output."""
         return self.reading.label_names
 
     def with_reading(self, **changes: Any) -> DataSource:
-        """Return it with other values in its reading."""
+        """Return a copy with changed values in its reading."""
         return dataclasses.replace(self, reading=self.reading.replace(**changes))
 
     def rounded(self) -> DataSource:
-        """Return it with both parts as ``DataSet.rounded`` returns them, by the columns of the training part."""
+        """Return a copy with both parts rounded by ``DataSet.rounded``, for the far columns of the training part."""
         far = self.train.far()
         return dataclasses.replace(self, train=self.train.rounded(far), test=self.test.rounded(far))
 
@@ -93,35 +93,47 @@ def load(
     """Return the data set called ``name_or_path``.
 
     Args:
-        name_or_path: digits, iris, mnist, sonnets; a table (CSV, JSON lines, Parquet, Arrow, Feather, NumPy or
-            SVMLight, by its ending, CSV by default); a pattern such as ``part-*.csv`` for parts of a table; a text
-            (.txt), of which windows of characters, or words, are taken whose labels are those that follow; or a folder
-            with 4 IDX files under MNIST's names (read without comparing checksums), with a table called train and one
-            called test, with other tables, or with a folder of images for each class (or with these in folders train
-            and test). Or its ``Place``.
-        data_dir: where MNIST is looked for and stored.
-        test_fraction: the share held out where the data set does not come in two parts.
-        seed: of the shuffling before that split.
-        reading: how it is read, as a trained model has it, or as far as it is known:
-            ``label_names`` are the classes of tables and images in order, of which files may not hold all, and the
-            characters or words of texts; a ``transform`` is fitted to the training part unless it is already, and
-            without one the columns of tables are numbers and a class (SVMLight files get a schema without steps);
-            without ``images`` those in folders keep their size, which must be the same for all, and with a ``column``
-            they are those that tables list, whose labels ``transform`` names (None: the column that is called label,
-            class or target, or the last one); ``sequences`` are the CSV files in a folder, which else are parts of one
-            table; by a ``header`` columns are found that have names. The ``normalizer`` is not used.
-        n_classes: the range of class numbers in tables and IDX files, when the files alone do not tell.
-        columns: SVMLight files have so many, and are read as sparse features; 0: they are only if they have more than a
-            table may have.
-        keep_index: pandas' index in a table that no schema or header describes is a column like others; else it is left
-            out.
-        rounded: features are float32, or float64 if a column of the training part lies so far from 0 that float32
-            would lose what differs in it. False: what is read of texts and tables stays float64, to be scaled as a
-            model says.
+        name_or_path: a name, a path or a ``Place``, one of these:
+
+            * digits, iris, mnist, sonnets
+            * a table (CSV, JSON lines, Parquet, Arrow, Feather, NumPy or SVMLight, by its ending, CSV by default)
+            * a pattern such as ``part-*.csv`` for parts of a table
+            * a text (.txt), which is cut into windows of characters or words; the labels are the following ones
+            * a folder with 4 IDX files under MNIST's names (checksums are not compared), with a table called train and
+              one
+              called test, with other tables, or with a folder of images for each class (directly, or in folders train
+              and
+              test)
+        data_dir: the folder of MNIST, also for its download.
+        test_fraction: the held-out share, if the data set does not come in two parts.
+        seed: shuffles before that split.
+        reading: how the data are read, from a trained model, or as far as known:
+
+            * ``label_names``: the classes of tables and images in order (files may lack some), and the characters or
+              words
+              of texts
+            * ``transform``: fitted to the training part, unless it is fitted already. Without it, the columns of tables
+              are
+              numbers and a class; SVMLight files get a schema without steps
+            * ``images``: without it, images in folders keep their size, which must be the same for all. With its
+              ``column``, the images are listed in tables, whose labels ``transform`` names (None: the column called
+              label,
+              class or target, or the last one)
+            * ``sequences``: the CSV files of a folder are sequences; without it, they are parts of one table
+            * ``header``: finds named columns
+            * ``normalizer``: not used
+        n_classes: the number of classes in tables and IDX files, if the files alone do not show it.
+        columns: SVMLight files have this many columns and are read as sparse features; 0: they are sparse only with
+            more
+            columns than a table may have.
+        keep_index: keep pandas' index as a column, in a table that no schema or header describes; else it is dropped.
+        rounded: features are float32, or float64 if a column of the training part is so far from 0 that float32 would
+            lose
+            differences. False: texts and tables stay float64, to be scaled by a model's normalizer.
 
     Raises:
-        DataError: unknown, missing or damaged; the message names what was searched for and where. Or it is to be
-            ``stratified``, and labels are no classes, or one of these has a single example and is not known already.
+        DataError: unknown, missing or damaged; the message names what was searched for and where. Or the data are to be
+            ``stratified``, and labels are no classes, or a class has a single example and is not known already.
     """
     place = name_or_path if isinstance(name_or_path, Place) else Place.of(str(name_or_path))
     split = Split(test_fraction, seed, reading.stratified, allows_lone=bool(reading.label_names))
@@ -132,7 +144,7 @@ def load(
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """What ``load`` is to load, and how."""
+    """The arguments of ``load``."""
 
     place: Place
     reading: Reading
@@ -144,17 +156,17 @@ class _Request:
 
     @property
     def known(self) -> tuple[str, ...] | None:
-        """The labels in their order; None: they are found in the data."""
+        """The label names in order; None: they are found in the data."""
         return self.reading.label_names or None
 
     def source(self, train: DataSet, test: DataSet, *, columns: tuple[str, ...] = (), **reading: Any) -> DataSource:
-        """Return the parts of the data set, and how they were read."""
+        """Return the two parts of the data set, and how they were read."""
         return DataSource(self.place.name, train, test, Reading(**reading), columns)
 
     def split_up(
         self, dataset: DataSet, names: tuple[str, ...], *, columns: tuple[str, ...] = (), **reading: Any
     ) -> DataSource:
-        """Return a data set in two parts: one to learn from, one held out."""
+        """Return a data set split into a training part and a held-out part."""
         split, whole = self.split, dataset
         if split.stratify:
             learned, held_out = split.parts_of(class_numbers(whole.labels), names, f"data set {self.place.name!r}")
@@ -165,7 +177,7 @@ class _Request:
 
 
 def _load(asked: _Request) -> DataSource:
-    """Return the data set, with features of tables and sequences as float64."""
+    """Return the data set; features of tables and sequences are float64."""
     place, given, split = asked.place, asked.reading, asked.split
     if given.sequences is not None:
         return _sequences(asked, given.sequences)
@@ -196,7 +208,7 @@ def _bundled(asked: _Request) -> DataSource:
 
 
 def _transformed(asked: _Request, transform: TransformProcess) -> DataSource:
-    """Return the tables of a data set, made ready by a schema."""
+    """Return a data set's tables, transformed by a schema."""
     place, split = asked.place, asked.split
     found, parted = place.tables, place.is_parted
     if not found:
@@ -208,7 +220,7 @@ def _transformed(asked: _Request, transform: TransformProcess) -> DataSource:
     tables = [transform.read(path) for path in found]
     if parted:
         train, test = tables
-        transform = transform.with_classes_learned(train)  # others in the test part are an error there
+        transform = transform.with_classes_learned(train)  # other classes in the test part are an error there
     else:
         whole = Table.merge(tables)
         if split.stratify:
@@ -221,14 +233,14 @@ def _transformed(asked: _Request, transform: TransformProcess) -> DataSource:
 
 
 def _of_process(asked: _Request, ready: TransformedTables, images: ImageRecordReader | None = None) -> DataSource:
-    """Return what a schema has made ready."""
+    """Return the data set that a schema has prepared."""
     process, stratified = ready.process, asked.split.stratify
     reading = {"transform": process, "images": images, "label_names": process.label_names, "stratified": stratified}
     return asked.source(ready.train, ready.test, columns=ready.columns, **reading)
 
 
 def _svmlight(asked: _Request) -> DataSource:
-    """Return SVMLight files as a table; with sparse features if they are wide, or a model has learned from such."""
+    """Return SVMLight files as a table, or with sparse features if they are wide or the model has learned from such."""
     tables = asked.place.tables
     if not asked.columns:
         with contextlib.suppress(TooWideError):
@@ -252,7 +264,7 @@ def _sequences(asked: _Request, reader: SequenceRecordReader) -> DataSource:
 
 
 def _listed_images(asked: _Request, images: ImageRecordReader) -> DataSource:
-    """Return images that tables list; or those in folders of the classes, where these are known already."""
+    """Return images listed in tables, or those in folders of the classes, if the classes are known already."""
     place, transform, split = asked.place, asked.reading.transform, asked.split
     found = place.tables
     if not found and transform is not None and transform.classes and place.has_images(asked=True):
@@ -271,7 +283,7 @@ def _listed_images(asked: _Request, images: ImageRecordReader) -> DataSource:
 
 
 def _text(asked: _Request, text: str) -> DataSource:
-    """Return windows of a text; its end is held out, so that no part of it is in both parts."""
+    """Return windows of a text; the end of the text is held out, so that the two parts do not overlap."""
     if asked.split.stratify:
         raise DataError(
             f"data set {asked.place.name!r} is a text, whose end is held out, whatever it holds; leave --stratify out"
@@ -285,14 +297,14 @@ def _idx(asked: _Request) -> DataSource:
     """Return the data set of a folder with IDX files."""
     path = asked.place.path
     train = read_idx_dataset(path, "train", asked.n_classes)
-    test = read_idx_dataset(path, "t10k", train.n_out)  # a class that was never learned is an error
+    test = read_idx_dataset(path, "t10k", train.n_out)  # a class without training images is an error
     if test.n_in != train.n_in:
         raise DataError(f"{path}: training images have {counted(train.n_in, 'pixel')}, test images {test.n_in}")
     return asked.source(train, test, label_names=tuple(map(str, range(train.n_out))))
 
 
 def _numbers(asked: _Request) -> DataSource:
-    """Return tables of numbers and a class: one to learn from and one held out, by their names, or parts of one."""
+    """Return tables of numbers and a class: named train and test, or one table that is split."""
     place, found = asked.place, asked.place.tables
     _check_tables(place)
     header, known, index = asked.reading.header, asked.known, asked.index
@@ -313,7 +325,7 @@ def _numbers(asked: _Request) -> DataSource:
 
 
 def _check_tables(place: Place) -> None:
-    """Raise ``DataError`` if a folder has no tables; say if it has images, too."""
+    """Raise ``DataError`` if a folder has no tables; the message says if it has images."""
     if place.kind != "folder":
         return
     path, tables = place.path, place.tables

@@ -1,7 +1,7 @@
-"""SparseFeatures: rows of features, held without their zeros; for millions of columns.
+"""SparseFeatures: rows of features stored without their zeros, for millions of columns.
 
-The layout is that of compressed sparse rows (CSR), as in scipy.sparse, and in SVMLight files. A network whose first
-layer is dense takes them as they are (``nn.network.sparse_input``); what needs every value of a row refuses them.
+The layout is compressed sparse rows (CSR), as in scipy.sparse and in SVMLight files. A network whose first layer is
+dense takes sparse features directly (``nn.network.sparse_input``); code that needs all values of a row refuses them.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _MOST_COLUMNS = 1 << 31
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class SparseFeatures:
-    """Rows of ``columns`` features each. Checked once, and read-only from then on.
+    """Rows of ``columns`` features each. Checked once, and read-only afterwards.
 
     Attributes:
-        offsets: where the values of each row begin, and in the end how many there are, ``(rows + 1,)``, int64.
-        indices: the column of each value, from 0, int32; those of a row ascend.
-        values: float32 or float64; all that is not there is 0.
-        columns: how many.
+        offsets: the start of each row's values, and finally the number of all values, ``(rows + 1,)``, int64.
+        indices: the column of each value, from 0, int32; ascending in each row.
+        values: float32 or float64; missing values are 0.
+        columns: the number of columns.
 
     Raises:
-        DataError: the arrays do not belong together, or a value is NaN or infinite (named).
+        DataError: the arrays do not fit each other, or a value is NaN or infinite (named).
     """
 
     offsets: npt.NDArray[np.int64]
@@ -66,7 +66,7 @@ class SparseFeatures:
         self._set(starts.astype(np.int64), places.astype(np.int32), numbers, columns)
         ascends = np.diff(self.indices) > 0
         ends = self.offsets[1:-1]
-        ascends[ends[(ends > 0) & (ends < len(ascends) + 1)] - 1] = True  # from a row to the next one
+        ascends[ends[(ends > 0) & (ends < len(ascends) + 1)] - 1] = True  # between two rows
         if not ascends.all():
             row = self._row_of(int((~ascends).argmax()) + 1)
             raise DataError(f"the indices of sparse features of example {row} do not ascend; sort them, each once")
@@ -79,7 +79,7 @@ class SparseFeatures:
 
     @classmethod
     def of(cls, matrix: Any) -> SparseFeatures:
-        """Return a matrix of scipy.sparse, or an array, as sparse features; raises ``DataError``."""
+        """Return a scipy.sparse matrix, or an array, as sparse features; raises ``DataError``."""
         if hasattr(matrix, "tocsr"):
             rows = matrix.tocsr(copy=True)
             rows.sum_duplicates()
@@ -115,19 +115,19 @@ class SparseFeatures:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the values."""
+        """The dtype of the values."""
         return self.values.dtype
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the three arrays take."""
+        """Bytes of the three arrays."""
         return self.offsets.nbytes + self.indices.nbytes + self.values.nbytes
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     def __getitem__(self, rows: slice) -> SparseFeatures:
-        """Return consecutive rows as views of these."""
+        """Return consecutive rows as views."""
         start, stop, step = rows.indices(len(self))
         if step != 1:
             raise DataError(f"sparse features were asked for every {step}th row; take(indices) returns any rows")
@@ -145,7 +145,7 @@ class SparseFeatures:
         return _trusted(offsets, self.indices[places], self.values[places], self.columns)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
-        """Refuse to become an array: that would take the memory which sparse features are there to save."""
+        """Raise ``DataError``: a dense array would need the memory that sparse features save."""
         raise DataError(
             f"features are sparse, {len(self):,} rows of {counted(self.columns, 'column')}, and an array of all values "
             "was asked for: only a network whose first layer is dense takes them; leave normalizers, transforms and "
@@ -158,12 +158,12 @@ class SparseFeatures:
     # -- what networks take of them ------------------------------------------------------------------------------------
 
     def touched(self) -> npt.NDArray[np.int32]:
-        """Return the columns that have a value in some row, ascending."""
+        """Return the columns with a value in some row, ascending."""
         columns: npt.NDArray[np.int32] = np.unique(self.indices)
         return columns
 
     def dense(self, columns: npt.NDArray[np.int32], width: int = 0) -> Array:
-        """Return these columns of all rows, ``(rows, columns)``; with zeros behind them up to ``width`` columns."""
+        """Return these columns of all rows, ``(rows, columns)``, padded with zero columns up to ``width``."""
         out = np.zeros((len(self), max(width, len(columns))), self.dtype)
         rows = np.repeat(np.arange(len(self)), np.diff(self.offsets))
         out[rows, np.searchsorted(columns, self.indices)] = self.values
@@ -172,20 +172,20 @@ class SparseFeatures:
     # -- on the wire ---------------------------------------------------------------------------------------------------
 
     def arrays(self) -> dict[str, Array]:
-        """Return what it consists of by name, for ``from_arrays``."""
+        """Return the arrays by name, for ``from_arrays``."""
         columns = np.array([self.columns], np.int64)
         return {"offsets": self.offsets, "indices": self.indices, "values": self.values, "columns": columns}
 
     @classmethod
     def from_arrays(cls, offsets: Array, indices: Array, values: Array, columns: Array) -> SparseFeatures:
-        """Return what ``arrays`` was called of; raises ``DataError`` as the constructor."""
+        """Return the features whose ``arrays`` are given; raises ``DataError`` as the constructor."""
         if columns.shape != (1,):
             raise DataError(f"sparse features name their columns by an array of shape {columns.shape}; expected (1,)")
         return cls(offsets, indices, values, int(columns[0]))
 
     @staticmethod
     def concatenated(parts: Sequence[SparseFeatures]) -> SparseFeatures:
-        """Return the rows of all parts, which have equally many columns."""
+        """Return the rows of all parts, which must have equally many columns."""
         sizes = np.cumsum([0, *(len(part.values) for part in parts)])
         offsets = [part.offsets[:-1] + size for part, size in zip(parts, sizes, strict=False)]
         return _trusted(
@@ -197,7 +197,7 @@ class SparseFeatures:
 
 
 def _trusted(offsets: Array, indices: Array, values: Array, columns: int) -> SparseFeatures:
-    """Return features of arrays that come from checked ones."""
+    """Return features of arrays that come from checked features, without checks."""
     features = object.__new__(SparseFeatures)
     features._set(offsets, indices, values, columns)
     return features

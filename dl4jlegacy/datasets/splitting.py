@@ -1,4 +1,4 @@
-"""Which rows of a data set are the training part and which are held out: drawn by a seed, or also class by class."""
+"""Splits the rows of a data set into a training part and a held-out part, by a seed and optionally by class."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ class Split:
     """How a part of a data set is held out.
 
     Attributes:
-        test_fraction: its share, between 0 and 1.
-        seed: draws it.
-        stratify: it gets its share of every class.
-        allows_lone: a class may have a single example, which is then learned from: classes were known before.
+        test_fraction: the held-out share, between 0 and 1.
+        seed: draws the rows.
+        stratify: whether the held-out part gets its share of every class.
+        allows_lone: whether a class may have a single example, which then goes to the training part: classes were known
+            before.
     """
 
     test_fraction: float
@@ -38,14 +39,14 @@ class Split:
             raise DataError(f"test fraction is {self.test_fraction}; it must lie between 0 and 1 (exclusive)")
 
     def parts(self, rows: int) -> tuple[Rows, Rows]:
-        """Return the rows to learn from and those held out, whatever their classes; raises ``DataError``."""
+        """Return the training rows and the held-out rows, regardless of classes; raises ``DataError``."""
         return split_order(rows, 1 - self.test_fraction, self.seed)
 
     def parts_of(self, classes: Rows, names: Sequence[str], what: str) -> tuple[Rows, Rows]:
-        """Return the same parts for rows of these classes, class by class if this ``stratify`` says so.
+        """Return the two parts for rows of these classes, split class by class if ``stratify`` is set.
 
         Raises:
-            DataError: a class has a single row, unless that is allowed; names it in ``what``.
+            DataError: a class has a single row, unless that is allowed; names the class and ``what``.
         """
         parts = self.parts(len(classes))
         if not self.stratify:
@@ -61,15 +62,15 @@ class Split:
 
 
 def split_order(rows: int, fraction: float, seed: int | None) -> tuple[Rows, Rows]:
-    """Return which rows are the training part and which the rest.
+    """Return the training rows and the other rows.
 
     Args:
-        rows: how many there are; at least 2.
+        rows: the number of rows; at least 2.
         fraction: the share of the training part, between 0 and 1, rounded to whole rows; neither part is ever empty.
         seed: shuffles the rows first; None keeps their order.
 
     Raises:
-        DataError: too few rows, or no such share.
+        DataError: too few rows, or an invalid share.
     """
     if not 0 < fraction < 1:
         raise DataError(f"the training part was to be {fraction} of the data set; it must lie between 0 and 1")
@@ -83,11 +84,13 @@ def split_order(rows: int, fraction: float, seed: int | None) -> tuple[Rows, Row
 
 
 def stratified(classes: Rows, parts: tuple[Rows, Rows]) -> tuple[Rows, Rows]:
-    """Return the two parts of a split again, each with its share of every class.
+    """Return the two parts of a split, changed so that each has its share of every class.
 
-    The second part keeps its size, shared out by the largest remainders (of equal ones the lower class comes first),
-    but it gets at least one row of every class that has two, and never all of one. A class with a single row is left in
-    the first part. Both keep the order that the parts give to all rows.
+    The second part keeps its size, distributed over the classes by the largest remainders (of equal ones the lower
+    class
+    comes first). It gets at least one row of every class that has two, and never all rows of a class. A class with a
+    single
+    row stays in the first part. Both parts keep the order of the rows.
 
     Args:
         classes: of the rows, ``(rows,)``.
@@ -116,7 +119,7 @@ def stratified(classes: Rows, parts: tuple[Rows, Rows]) -> tuple[Rows, Rows]:
 
 
 def lone_rows(classes: Rows) -> dict[int, int]:
-    """Return the only row of every class that has no other, by the class."""
+    """Return the row of every class that has only one row, by class."""
     found, rows, counts = np.unique(classes, return_index=True, return_counts=True)
     return {int(found[index]): int(rows[index]) for index in np.flatnonzero(counts == 1)}
 
@@ -125,7 +128,7 @@ def class_numbers(labels: Array) -> Rows:
     """Return the class of every row of labels, ``(examples, classes)`` or class indices ``(examples, 1)``.
 
     Raises:
-        DataError: they do not say one class for each example.
+        DataError: the labels are not one class for each example.
     """
     if labels.ndim == 2 and labels.shape[1] > 1 and (labels.max(axis=1) == 1).all() and (labels.sum(axis=1) == 1).all():
         classes: Rows = labels.argmax(axis=1)

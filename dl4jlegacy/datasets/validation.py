@@ -1,4 +1,4 @@
-"""Validation data: examples that a run is not trained on, by which it is scored while it goes on."""
+"""Validation data: examples that a run does not train on, by which it is scored during training."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from dl4jlegacy.errors import ConfError, DataError, counted
 __all__ = ["ValidatedData", "in_batches", "split_off"]
 
 logger = logging.getLogger(__name__)
-_SHOWN = 9  # classes that a message names
+_SHOWN = 9  # maximum classes named in a message
 
 Rows = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)
 class ValidatedData:
-    """The training data of a run, and those that it is validated on."""
+    """The training data and the validation data of a run."""
 
     training: BatchIterator
     validation: Batch | BatchIterator
 
 
 def split_off(training: BatchIterator, fraction: float, seed: int, *, stratify: bool = False) -> ValidatedData:
-    """Return the data in two parts: ``fraction`` of the examples, which ``seed`` draws, to validate on.
+    """Return the data in two parts, with ``fraction`` of the examples, drawn by ``seed``, for validation.
 
-    The training part has the batch size, the shuffling and the pre-processing that the whole has. With ``stratify``
-    both parts have the same shares of the classes; one with a single example stays in the training part, which is
-    logged.
+    The training part has the batch size, shuffling and pre-processing of the whole. With ``stratify`` both parts have
+    the
+    same shares of the classes; a class with a single example stays in the training part, which is logged.
 
     Raises:
         ConfError: the data cannot be split.
@@ -61,7 +61,7 @@ def split_off(training: BatchIterator, fraction: float, seed: int, *, stratify: 
 
 
 def _stratified(training: BatchIterator, learned: Rows, held: Rows) -> tuple[Rows, Rows]:
-    """Return which examples are trained on, and which validate, class by class; raises ``ConfError``."""
+    """Return the training rows and the validation rows, split class by class; raises ``ConfError``."""
     if not isinstance(training, ListDataSetIterator):
         raise ConfError(
             f"stratify is for a data set with one label for each example, and this is a {type(training).__name__}; "
@@ -83,7 +83,7 @@ def _stratified(training: BatchIterator, learned: Rows, held: Rows) -> tuple[Row
 
 
 def in_batches(data: Batch | BatchIterator, rows: int) -> BatchIterator:
-    """Return validation data as batches in a fixed order; a data set is cut into batches of so many examples."""
+    """Return validation data as batches in a fixed order; a data set is cut into batches of ``rows`` examples."""
     if not isinstance(data, Batch):
         return data
     if isinstance(data, MultiDataSet):

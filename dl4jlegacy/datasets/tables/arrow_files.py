@@ -1,13 +1,13 @@
-"""Parquet, Arrow and Feather files: their columns as numbers and words, some rows at a time; by pyarrow.
+"""Reads Parquet, Arrow and Feather files with pyarrow: columns as numbers and words, in blocks of rows.
 
-A cell is what it would be in a CSV file: null and NaN are gaps, booleans the words true and false, times the words that
-Arrow writes, decimal numbers the nearest float64.
+A cell is read as it would stand in a CSV file: null and NaN are gaps (missing values), booleans are the words true and
+false, times are the words that Arrow writes, and decimal numbers become the nearest float64.
 
-Arrow takes places and lengths from the file as they stand there: every batch is validated before anything of it is
-looked at, or a damaged file would show, or end, what else is in this process's memory.
+Arrow trusts offsets and lengths in a file. So every batch is validated before it is read; otherwise a damaged file
+could expose other memory of this process, or crash it.
 
-Arrow's threads must never hold an object of Python's: one that gives such an object back while Python ends is stopped
-there, which ends the process with status 134. So Arrow reads files of the system, or memory of its own.
+Arrow's threads must never hold a Python object: a thread that releases one while Python exits is stopped there, and the
+process ends with status 134. So Arrow reads operating system files, or its own memory.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from dl4jlegacy.system import files
 __all__ = ["ArrowFile", "arrow_rows", "in_arrow_memory", "opened_arrow"]
 
 _ROWS = 8192
-_BUFFER = 1 << 20  # bytes of a column that are read at a time: not those of all rows that are stored together
-_SHOWN = 60  # characters of a value that an error shows
+_BUFFER = 1 << 20  # bytes of a column read at a time, instead of a whole row group
+_SHOWN = 60  # characters of a value in an error message
 _ARROW, _STREAM, _FEATHER_1 = b"ARROW1", b"\xff\xff\xff\xff", b"FEA1"
 
 
 @dataclass(frozen=True, slots=True)
 class ArrowFile:
-    """An open file: the names of its columns, those among them that are pandas' index, and its batches of rows."""
+    """An open file: the names of its columns, the columns that are pandas' index, and its batches of rows."""
 
     name: str
     names: tuple[str, ...]
@@ -46,10 +46,10 @@ class ArrowFile:
     _schema: Any
     _read: Any
     gaps: ClassVar[frozenset[str]] = frozenset(("",))
-    """What ``texts`` has where there is no value."""
+    """Texts that mark a gap in the result of ``texts``."""
 
     def blocks(self, rows: int, columns: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
-        """Yield columns of the file (all by default), so many rows at a time; only the last block may have fewer.
+        """Yield columns of the file (default: all) in blocks of ``rows`` rows; only the last block may have fewer.
 
         Raises:
             DataError: the file is damaged, or one of the columns holds lists, objects or bytes; names a cell of it.
@@ -80,7 +80,7 @@ class ArrowFile:
                 yield pyarrow.Table.from_batches(pending)
 
     def _check_flat(self, batch: Any) -> None:
-        """Raise ``DataError`` if a column of the file's first batch holds what is no number and no word."""
+        """Raise ``DataError`` if a column of the file's first batch has cells that are neither numbers nor words."""
         from pyarrow import types
 
         for field in batch.schema:
@@ -98,7 +98,7 @@ class ArrowFile:
     def numbers(values: Any) -> Array | None:
         """Return a column as float64, NaN for a gap, ``(rows,)``; None if it holds texts, booleans, times or decimals.
 
-        Infinite values are left as they are.
+        Infinite values are not changed.
         """
         import pyarrow
         from pyarrow import types
@@ -111,7 +111,7 @@ class ArrowFile:
         if not types.is_float64(kind):
             values = values.cast(pyarrow.float64(), safe=False)
         if values.num_chunks == 1 and not values.null_count:
-            values = values.chunk(0)  # whose to_numpy copies nothing
+            values = values.chunk(0)  # a single chunk, which to_numpy does not copy
         found: Array = values.to_numpy()
         return found
 
@@ -124,7 +124,7 @@ class ArrowFile:
 
     @staticmethod
     def coded(values: Any) -> tuple[Array, list[str]]:
-        """Return the number of each cell's text among the different ones, -1 for a gap, ``(rows,)``; and these."""
+        """Return each cell's index in a list of distinct texts, ``(rows,)``, or -1 for a gap; and the list."""
         import pyarrow
         from pyarrow import types
 
@@ -152,10 +152,10 @@ def _is_binary(types: Any, kind: Any) -> bool:
 
 @contextlib.contextmanager
 def opened_arrow(file: BinaryIO, name: str) -> Iterator[ArrowFile]:
-    """Yield a Parquet, Arrow or Feather file, told apart by how it begins, ready to be read; it is closed at the end.
+    """Yield an open Parquet, Arrow or Feather file, distinguished by its first bytes; it is closed at the end.
 
     Raises:
-        DataError: it is none of these or damaged, or has two columns of one name, or no rows.
+        DataError: the file is none of these or damaged, or has two columns of one name, or no rows.
     """
     with files.errors_as(DataError, f"cannot read {name}"), contextlib.ExitStack() as opened:
         opened.enter_context(file)
@@ -175,9 +175,9 @@ def opened_arrow(file: BinaryIO, name: str) -> Iterator[ArrowFile]:
 
 
 def _native(file: BinaryIO) -> Any:
-    """Return the file as pyarrow opens one, or its contents in memory if it is none of the system.
+    """Return the file as a pyarrow file; if it is no operating system file, its contents in memory.
 
-    By its number, since another one may have its name meanwhile.
+    It is opened by its descriptor, because another file may have its name meanwhile.
     """
     import pyarrow
 
@@ -189,7 +189,7 @@ def _native(file: BinaryIO) -> Any:
 
 
 def in_arrow_memory(content: bytes) -> Any:
-    """Return a file of pyarrow's with a copy of ``content`` that is no object of Python's."""
+    """Return a pyarrow file with a copy of ``content`` that is no Python object."""
     import pyarrow
 
     buffer = pyarrow.allocate_buffer(len(content))
@@ -227,10 +227,10 @@ def _arrow(file: Any, start: bytes) -> tuple[Any, Any]:
 
 
 def arrow_rows(file: BinaryIO, name: str) -> Generator[Row, None, None]:
-    """Yield the rows of a file as texts, numbered from 1, after the names of its columns as row 0.
+    """Yield the column names as row 0, and then the rows of a file as texts, numbered from 1.
 
     Raises:
-        DataError: it cannot be read, or a cell is no number and no text; names the cell.
+        DataError: the file cannot be read, or a cell is neither number nor text; names the cell.
     """
     with opened_arrow(file, name) as source:
         yield 0, list(source.names)

@@ -1,7 +1,7 @@
-"""Fitting a ``TransformProcess`` to a large table, a column at a time: what it learns is what it learns in memory.
+"""Fits a ``TransformProcess`` to a large table, one column at a time, with the same result as in memory.
 
-A step learns from each column by itself, and what the steps before it did to that column needs few others. So the
-column is made anew, over the training rows in their order, from those few, and the step is fitted to it alone.
+A step learns from each column separately, and a column after the earlier steps depends on few other columns. So each
+column is computed from these few, over the training rows in their order, and the step is fitted to it alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["fit_by_columns", "unscaled_columns"]
 
 
 def fit_by_columns(process: TransformProcess, store: ColumnStore, rows: npt.NDArray[np.intp]) -> TransformProcess:
-    """Return what ``process.fit`` returns for these rows of the store, in this order; raises as that does."""
+    """Return the result of ``process.fit`` for these rows of the store, in this order; raises the same errors."""
     steps: list[Step] = []
     shape = store.empty()
     for step in process.steps:
@@ -43,7 +43,7 @@ def fit_by_columns(process: TransformProcess, store: ColumnStore, rows: npt.NDAr
 def unscaled_columns(
     process: TransformProcess, store: ColumnStore, rows: npt.NDArray[np.intp]
 ) -> Iterator[tuple[str, Array]]:
-    """Yield each column of numbers that a fitted process leaves as it is in the file, without its gaps."""
+    """Yield each numeric column that no step of a fitted process changes, without its gaps."""
     changed = {name for step in process.steps if not isinstance(step, Filter | Derive) for name in step.columns}
     for name in store.names:
         if name not in changed and name not in store.words:
@@ -52,7 +52,7 @@ def unscaled_columns(
 
 
 def _fitted(step: Step, shape: Table, before: Sequence[Step], store: ColumnStore, rows: npt.NDArray[np.intp]) -> Step:
-    """Return a step fitted to the rows, as the steps before it leave them; ``shape`` has their columns."""
+    """Return a step fitted to the rows as the earlier steps leave them; ``shape`` has their columns."""
     names = step.named_in(shape)
     found = [step.learn(_alone(shape, name, _column_after(before, name, store, rows)), name) for name in names]
     fitted: Step = msgspec.structs.replace(step, columns=names, **step.lists(found))
@@ -64,7 +64,7 @@ def _alone(shape: Table, name: str, values: Array) -> Table:
 
 
 def _column_after(steps: Sequence[Step], name: str, store: ColumnStore, rows: npt.NDArray[np.intp]) -> Array:
-    """Return a column of these rows after the steps; rows that a filter leaves out are not among them any more."""
+    """Return a column of these rows after the steps."""
     needed = {name}
     for step in reversed(steps):
         if isinstance(step, Derive) and step.name in needed:
@@ -82,7 +82,7 @@ def _column_after(steps: Sequence[Step], name: str, store: ColumnStore, rows: np
 
 
 def _only(step: Step, names: Mapping[str, Array]) -> Step | None:
-    """Return the step for those of its columns that are there; None: it does nothing to them, or to their values."""
+    """Return the step restricted to the columns that exist; None if it changes none of them."""
     if isinstance(step, Filter):
         return None
     if isinstance(step, Derive):

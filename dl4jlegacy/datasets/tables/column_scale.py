@@ -1,8 +1,8 @@
-"""How far the values of a column spread, in float64: what normalizers, steps of a table and regressors divide by.
+"""Spread of the values in a column, in float64: the divisors of normalizers, of table steps and of regressors.
 
 Mean and variance are merged over parts after Chan, Golub and LeVeque 1983, "Algorithms for computing the sample
-variance", of the distances from the first row: these are exactly 0 where a column never varies, however many rows it
-has and however large its value is. A column whose values differ by rounding alone counts as one that never varies.
+variance". They are computed from differences to the first row, which are exactly 0 in a constant column, for any number
+of rows and any size of the value. A column whose values differ only by rounding counts as constant.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from dl4jlegacy.arrays.backend import Array
 __all__ = ["mean_and_std", "weighted_mean_and_std", "width"]
 
 _ROUNDING = 8 * np.finfo(np.float64).eps
-"""Share of a value by which computing it in two ways can change it: a few of its last binary places."""
+"""Relative difference between two ways to compute a value, at most: a few of its last binary digits."""
 
 
 def mean_and_std(parts: Iterable[Array]) -> tuple[Array, Array]:
     """Return mean and standard deviation (of the population) of each column, ``(columns,)`` float64.
 
     Args:
-        parts: ``(rows, columns)`` each, at least one row in all.
+        parts: ``(rows, columns)`` each, at least one row in total.
 
     Returns:
-        the standard deviation is 1 where the values of a column differ by rounding alone.
+        the standard deviation is 1 if the values of a column differ only by rounding.
     """
     origin = mean = squares = np.zeros(1)
     count = 0
@@ -48,7 +48,7 @@ def mean_and_std(parts: Iterable[Array]) -> tuple[Array, Array]:
 
 
 def weighted_mean_and_std(x: Array, weights: Array) -> tuple[Array, Array]:
-    """Return what ``mean_and_std`` does of ``x (rows, columns)``, where each row counts for its weight, ``(rows,)``."""
+    """Return ``mean_and_std`` of ``x (rows, columns)`` with a weight for each row, ``(rows,)``."""
     origin = x[0].astype(np.float64)
     shares = (weights / weights.max())[:, None]
     shares = shares / shares.sum()
@@ -60,7 +60,7 @@ def weighted_mean_and_std(x: Array, weights: Array) -> tuple[Array, Array]:
 
 
 def width(low: Any, high: Any) -> Array:
-    """Return ``high - low`` of each column; 1 where they differ by rounding alone."""
+    """Return ``high - low`` of each column; 1 if they differ only by rounding."""
     low, high = np.asarray(low, np.float64), np.asarray(high, np.float64)
     return _or_1(high - low, np.maximum(np.abs(low), np.abs(high)))
 

@@ -1,6 +1,6 @@
-"""The columns of a large table in a temporary file; a block of rows, or one column, is in memory at a time.
+"""Columns of a large table in a temporary file, with only a block of rows, or one column, in memory at a time.
 
-Blocks lie one after the other; in a block each column is contiguous, as float64: words by their numbers.
+Blocks are stored one after the other. In a block each column is contiguous, as float64; words are stored as numbers.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from dl4jlegacy.datasets.tables.table import Table
 
 __all__ = ["ColumnStore"]
 
-_LABEL, _LINE = "\0label", "\0line"  # no column of a file has such a name
+_LABEL, _LINE = "\0label", "\0line"  # no file has columns with these names
 _NBYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Where a block lies: its first row and its rows, its place in the file, and the table that it was taken from."""
+    """A stored block: its first row, its number of rows, its offset in the file, and the table from which it came."""
 
     first: int
     rows: int
@@ -34,19 +34,19 @@ class _Block:
 
 
 class ColumnStore:
-    """Tables with the same columns, and with labels, row by row below each other; used by one thread.
+    """Stored rows of tables with the same columns, with labels, in order; used by one thread.
 
     Args:
         file: open for reading and writing, empty.
-        tables: what goes into it, in this order.
+        tables: the tables to store, in this order.
 
     Attributes:
-        rows: how many there are.
-        rows_of: how many are of each file, by its name.
-        words: the different words of each column that has words, by their numbers.
+        rows: the number of rows.
+        rows_of: the number of rows of each file, by its name.
+        words: the distinct words of each column of words; their positions are the stored numbers.
 
     Raises:
-        OSError: the disk refuses. And what the tables raise.
+        OSError: the file cannot be written. Errors of the tables are raised, too.
     """
 
     def __init__(self, file: BinaryIO, tables: Iterable[Table]) -> None:
@@ -82,7 +82,7 @@ class ColumnStore:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns, without the label."""
+        """The names of the columns, without the label."""
         return tuple(name for name in self._columns if not name.startswith((_LABEL, _LINE)))
 
     def empty(self) -> Table:
@@ -98,7 +98,7 @@ class ColumnStore:
         return self._labels_in({name: self._decoded(name, self._whole(name)) for name in self._label_names})
 
     def label_counts(self) -> dict[str, int]:
-        """Return how often each word occurs as a label; raises ``OSError``."""
+        """Return the number of occurrences of each word in the label; raises ``OSError``."""
         counts = np.bincount(self._whole(_LABEL).astype(np.int64), minlength=len(self.words[_LABEL]))
         return dict(zip(self.words[_LABEL], counts.tolist(), strict=True))
 
@@ -108,7 +108,7 @@ class ColumnStore:
         return self._read(block).take(np.array([number - block.first]))
 
     def tables(self) -> Iterator[tuple[int, Table]]:
-        """Yield the blocks, each with the number of its first row; raises ``OSError``."""
+        """Yield the blocks as tables, each with the number of its first row; raises ``OSError``."""
         for block in self._blocks:
             yield block.first, self._read(block)
 
@@ -133,7 +133,7 @@ class ColumnStore:
         return [name for name in self._columns if name.startswith(_LABEL)]
 
     def _labels_in(self, columns: dict[str, Array]) -> Array:
-        """Take the labels out of the columns."""
+        """Remove the labels from the columns and return them."""
         labels = [columns.pop(name) for name in self._label_names]
         return labels[0] if _LABEL in self._columns else np.stack(labels, axis=1)
 
@@ -147,7 +147,7 @@ class ColumnStore:
 
     def _values(self, offset: int, count: int) -> Array:
         content = os.pread(self._file.fileno(), count * _NBYTES, offset)
-        while len(content) < count * _NBYTES:  # the system reads at most 2 GB at a time
+        while len(content) < count * _NBYTES:  # the system reads at most 2 GB per call
             more = os.pread(self._file.fileno(), count * _NBYTES - len(content), offset + len(content))
             if not more:
                 raise OSError(f"{self._file.name} ends early")

@@ -1,4 +1,4 @@
-"""What is in a column of a table: how many gaps, numbers and words, their range, and the commonest ones."""
+"""Summary of a table column: the numbers of gaps, numbers and words, the range, and the commonest words."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from dl4jlegacy.datasets.tables.text_rows import MISSING, is_plain
 __all__ = ["EXAMPLES", "GAPS", "KEPT_WORDS", "ColumnSummary"]
 
 GAPS = frozenset(MISSING)
-"""Cells that stand for no value, in small letters."""
+"""Cells that mark a missing value, in lower case."""
 KEPT_WORDS = 2000
-"""Different texts of a column that are counted."""
+"""Maximum distinct texts of a column that are counted."""
 EXAMPLES = 5
-"""Words, or places, that are shown of many."""
+"""Maximum examples of words, or places, that are shown."""
 _COMMA = re.compile(r"[-+]?[0-9]*,[0-9]+([eE][-+]?[0-9]+)?")
 
 
 @dataclass(slots=True)
 class ColumnSummary:
-    """What a column holds.
+    """The contents of a column.
 
     Attributes:
-        name, number: of the column, the number from 1.
-        missing, numbers, words: how many cells are gaps, numbers, and anything else.
-        alike: how many of the last are like numbers, infinite or in a spelling that only Python reads.
+        name, number: of the column; the number counts from 1.
+        missing, numbers, words: the number of cells that are gaps, numbers, and anything else.
+        alike: the number of those words that resemble numbers: infinite, or in a spelling that only Python reads.
         low, high, mean: of the numbers.
-        counts: how often each text occurs, up to a few thousand different ones; ``is_full`` says that there are more.
-        gap_words: how often each word occurs that is a gap, but a name in a label.
-        gaps: cells that stand for no value, in small letters.
+        counts: the count of each text, for up to a few thousand distinct texts; ``is_full`` says that there are more.
+        gap_words: the count of each word that is a gap in features, but a name in a label.
+        gaps: cells that mark a missing value, in lower case.
     """
 
     name: str
@@ -53,7 +53,7 @@ class ColumnSummary:
     gaps: frozenset[str] = GAPS
 
     def as_names(self) -> ColumnSummary:
-        """Return it as a label that is a class, where all but empty cells are names, and words no mistakes."""
+        """Return the summary for a class label: all cells but empty ones are names, and words are no errors."""
         named = self.gap_words.total()
         if not self.words + named:
             return self
@@ -63,24 +63,24 @@ class ColumnSummary:
 
     @property
     def type(self) -> Literal["number", "category"]:
-        """Numbers, if at least half of what is not missing is one: then the others are mistakes."""
+        """``number`` if at least half of the existing values are numbers (others are errors), else ``category``."""
         numbers = self.numbers + self.alike
         return "number" if numbers and numbers >= self.words - self.alike else "category"
 
     @property
     def is_real(self) -> bool:
-        """Whether it holds nothing but numbers, and they are no classes: real ones, or very many."""
+        """Whether the column has only numbers that are no classes: real numbers, or very many different ones."""
         return not self.words and bool(self.numbers) and bool(self.is_full or why_no_classes(self.counts))
 
     @property
     def with_commas(self) -> int:
-        """Cells that are numbers with a comma in the place of the point, if most of its words are."""
+        """Cells that are numbers with a decimal comma, if most of the words are; else 0."""
         found = sum(count for word, count in self.counts.items() if _COMMA.fullmatch(word))
         return found if 2 * found > self.words - self.alike else 0
 
     @property
     def invalid(self) -> int:
-        """Cells of a column of numbers that are none."""
+        """Cells of a number column that are no numbers."""
         return self.words if self.type == "number" else 0
 
     @property
@@ -114,7 +114,7 @@ class ColumnSummary:
         return False
 
     def add_numbers(self, cells: Sequence[str]) -> bool:
-        """Count cells that all are numbers, as ``add`` does one by one, and return True; else do nothing."""
+        """If all cells are numbers, count them as ``add`` does and return True; else do nothing."""
         try:
             values = list(map(float, cells))
         except ValueError:
@@ -135,7 +135,7 @@ class ColumnSummary:
         return True
 
     def fields(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the summary as JSON fields."""
         found: dict[str, Any] = {"name": self.name, "type": self.type, "missing": self.missing, "invalid": self.invalid}
         if self.type == "number" and self.numbers:
             return {**found, "min": self.low, "max": self.high, "mean": self.mean}

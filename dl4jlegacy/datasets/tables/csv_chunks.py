@@ -1,7 +1,7 @@
-"""CSV files in pieces of whole lines, which pyarrow reads many times faster than Python, where it may.
+"""CSV files in chunks of whole lines, which pyarrow reads many times faster than Python, where that is safe.
 
-It may where no piece has a quote, an empty line or a cell that the two could take differently; a piece that has one is
-read by Python, cell by cell, which also says what is wrong. So the numbers are those that Python reads.
+pyarrow is used only if a chunk has no quote, no empty line and no cell that the two could read differently. Python
+reads all other chunks cell by cell, and also reports errors. So the numbers are always those that Python reads.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from dl4jlegacy.datasets.tables.text_rows import Row, delimiter_of, is_excels, i
 __all__ = ["CsvChunk", "CsvFile", "opened_chunks"]
 
 _CHUNK = 8 << 20
-_LONGEST = 1 << 24  # bytes of a first line, or without a line break
+_LONGEST = 1 << 24  # bytes of a first line, or of a chunk without a line break
 
 
 @dataclass(frozen=True, slots=True)
 class CsvChunk:
-    """Whole lines of a file, or all that is left of it.
+    """Whole lines of a file, or all its remaining lines.
 
     Attributes:
-        name: the file's.
+        name: the file's name.
         text: the lines.
-        first: the number of the first of them.
+        first: the number of the first line.
         delimiter: between the cells.
-        rest: what comes behind the text, to the file's end, if it may have cells of several lines.
+        rest: the file after the text to its end, if cells may extend over several lines.
     """
 
     name: str
@@ -46,21 +46,21 @@ class CsvChunk:
     rest: io.BufferedReader | None = None
 
     def rows(self) -> Iterator[Row]:
-        """Yield the rows as Python's reader has them; raises ``DataError``."""
+        """Yield the rows as read by Python; raises ``DataError``."""
         content = io.BytesIO(self.text) if self.rest is None else io.BufferedReader(_Chained(self.text, self.rest))
         text = io.TextIOWrapper(content, "utf-8", newline="")
         return rows_of(text, self.name, delimiter=self.delimiter, before=self.first - 1)
 
     def columns(self, width: int, wanted: Mapping[int, bool], missing: frozenset[str]) -> dict[int, Any] | None:
-        """Return some columns as pyarrow reads them; None: Python must.
+        """Return some columns as read by pyarrow; None if Python must read the chunk.
 
         Args:
-            width: how many columns there are.
-            wanted: the columns, from 0, and whether each holds numbers.
-            missing: cells that stand for no value, in small letters.
+            width: the number of all columns.
+            wanted: the columns to read, from 0, and whether each holds numbers.
+            missing: cells that mark a missing value, in lower case.
 
         Returns:
-            numbers as float64, NaN for a gap; words as numbers of different texts, and these.
+            numbers as float64, NaN for a gap; words as indices into a list of distinct texts, and that list.
         """
         text = self.text
         lines = text.count(b"\n") + (not text.endswith(b"\n"))
@@ -99,13 +99,13 @@ def _spellings(missing: frozenset[str]) -> list[str]:
 
 
 def _numbers(column: Any) -> Array | None:
-    """Return a column of numbers; None if a cell was read as infinite, or as NaN without being a gap."""
+    """Return a numeric column; None if a cell was read as infinite, or as NaN without being a gap."""
     values: Array = column.to_numpy()
     return None if np.isinf(values).any() or np.isnan(values).sum() != column.null_count else values
 
 
 class _Chained(io.RawIOBase):
-    """Some bytes, and then a file."""
+    """Some bytes, followed by a file."""
 
     def __init__(self, first: bytes, rest: io.BufferedReader) -> None:
         self._first, self._rest = memoryview(first), rest
@@ -125,7 +125,7 @@ class _Chained(io.RawIOBase):
 
 @dataclass(frozen=True, slots=True)
 class CsvFile:
-    """An open CSV file: its first row, the pieces behind it, and a piece of that row alone."""
+    """An open CSV file: its first row, the chunks after it, and a chunk with only that row."""
 
     first: Row
     head: CsvChunk
@@ -134,10 +134,10 @@ class CsvFile:
 
 @contextlib.contextmanager
 def opened_chunks(file: BinaryIO, name: str, missing: Sequence[str]) -> Iterator[CsvFile | None]:
-    """Yield a CSV file in pieces; None, and the file as it was, if it must be read row by row: a pipe, for example.
+    """Yield a CSV file in chunks; None, and the file untouched, if it must be read row by row, for instance a pipe.
 
     Raises:
-        DataError: it cannot be read.
+        DataError: the file cannot be read.
     """
     if not _is_regular(file) or any(is_number(text) and text != "nan" for text in missing):
         yield None
@@ -151,12 +151,12 @@ def opened_chunks(file: BinaryIO, name: str, missing: Sequence[str]) -> Iterator
                 yield found
                 return
         file.seek(start)
-        owned.pop_all()  # the reader of rows closes it
+        owned.pop_all()  # the row reader closes the file
     yield None
 
 
 def _opened(content: io.BufferedReader, name: str) -> CsvFile | None:
-    """Return the file in pieces, if its first row is all in its first line, and nothing in that is quoted."""
+    """Return the file in chunks, if its first row is a single line without quotes; else None."""
     head = content.readline(_LONGEST)
     text = head.removeprefix(b"\xef\xbb\xbf")
     if not head.endswith(b"\n") or not text.isascii() or any(mark in text.rstrip(b"\r\n") for mark in (b'"', b"\r")):
@@ -178,7 +178,7 @@ def _is_regular(file: BinaryIO) -> bool:
 
 
 def _chunks(content: io.BufferedReader, name: str, delimiter: str) -> Iterator[CsvChunk]:
-    """Yield the lines behind the first one; from the first quote on, all in one: lines may be parts of cells there."""
+    """Yield the lines after the first one; from the first quote on as one chunk, since cells may then span lines."""
     line, pending = 2, b""
     while data := content.read(_CHUNK):
         data = pending + data

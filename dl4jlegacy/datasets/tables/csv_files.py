@@ -1,6 +1,6 @@
 """Reader of tables as plain numbers: numeric features and one label column of class numbers or names.
 
-Every problem is named with file, line and column as a text editor counts them, from 1. Follows
+Errors name file, line and column, counted from 1 as in a text editor. Follows
 ``org.deeplearning4j.datasets.iterator.CSVDataSetIterator``, which had no header, no names and no messages.
 """
 
@@ -41,8 +41,8 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 LABEL_HEADERS = ("label", "class", "target")
-_BLOCK = 8192  # rows of arrays that are read at a time
-_SHOWN = 20  # classes that an error lists
+_BLOCK = 8192  # rows of arrays read at a time
+_SHOWN = 20  # classes listed in an error message
 
 
 class CsvDataSetIterator(ListDataSetIterator):
@@ -51,7 +51,7 @@ class CsvDataSetIterator(ListDataSetIterator):
     Args:
         batch: examples per batch.
         path: the file.
-        n_classes: number of classes, if labels are numbers from 0; by default as many as occur.
+        n_classes: number of classes, if labels are numbers from 0; by default the number found.
         seed: of the shuffling.
         shuffle: a new order every epoch.
     """
@@ -65,11 +65,13 @@ class CsvDataSetIterator(ListDataSetIterator):
 
 @dataclass(slots=True)
 class _Table:
-    """A file as it was read; ``lines`` are the line numbers of the rows.
+    """A file that was read; ``lines`` are the line numbers of the rows.
 
-    ``known`` are the columns that it should have, or those of ``alike``, the first file of its data set; ``order`` the
-    places of the features, if it has their names; ``warns``: whether others are named in a warning.
-    ``index`` are columns that are left out.
+    ``known`` are the expected columns, or those of ``alike``, the first file of its data set. ``order`` holds the
+    places of
+    the features if the file has their names; ``warns`` says whether to warn of other columns. ``index`` are columns
+    that
+    are dropped.
     """
 
     name: str
@@ -88,35 +90,36 @@ class _Table:
 
     @property
     def features(self) -> int:
-        """How many columns of features there are."""
+        """The number of feature columns."""
         return self.width - (self.label_column is not None) if self.order is None else len(self.order)
 
     def feature_names(self) -> tuple[str, ...]:
-        """Return what the header calls the columns of features; none without a header."""
+        """Return the names of the feature columns in the header; () without a header."""
         if self.order is not None:
             return tuple((self.header or [])[column] for column in self.order)
         return tuple(name for column, name in enumerate(self.header or ()) if column != self.label_column)
 
     def found_header(self) -> Header | None:
-        """Return the names by which these columns are found in other files; None: they have none."""
+        """Return the names by which these columns are found in other files; None if they have no names."""
         names = [name for name in self.header or () if name not in self.index]
-        if is_numpy(self.name) and any(map(is_number, names)):  # they say nothing but the columns' places
+        if is_numpy(self.name) and any(map(is_number, names)):  # such names are only the positions of the columns
             return None
         if self.header is None or self.label_column is None:
             return Header.of(names, None)
         return Header.of(names, names.index(self.header[self.label_column]))
 
     def clear(self) -> None:
-        """Forget the rows, not the columns."""
+        """Remove the rows, but keep the columns."""
         self.values, self.lines = array("d"), array("q")
         self.labels.clear()
 
 
 class CsvData(NamedTuple):
-    """What files hold: a part for each, float64; the names of the classes, and those of the columns of features.
+    """The contents of files: float64 parts, one per file, the names of the classes, and of the feature columns.
 
-    ``header`` has the names by which these columns are found in other files; None: they have none. ``left_out``
-    are columns that are not read, such as pandas' index.
+    ``header`` has the names by which these columns are found in other files; None if they have no names. ``left_out``
+    are
+    columns that were not read, such as pandas' index.
     """
 
     parts: list[DataSet]
@@ -135,18 +138,22 @@ def read_csv(
 ) -> tuple[DataSet, tuple[str, ...]]:
     """Return the examples in ``path`` and the names of their classes.
 
-    The delimiter is a comma, semicolon, tab or ``|``. The first row is a header if no cell of it is a number or one is
+    The delimiter is a comma, semicolon, tab or ``|``. The first row is a header if none of its cells is a number, or
+    one is
     called label, class or target. The label is the column of that name, else the last one. Its cells are names of
-    classes, in sorted order, numbers by their values; a row with an empty one is left out.
+    classes,
+    in sorted order, numbers by value; a row with an empty label is dropped.
 
-    Features are float32; if a column of them lies so far from 0 that float32 would lose what differs in it (times in
-    milliseconds, long numbers), float64: scale such columns, or the network, which computes in float32, loses it.
+    Features are float32. If a column lies so far from 0 that float32 would lose differences (times in milliseconds,
+    long
+    numbers), they are float64: scale such columns, because the network computes in float32 and would lose the
+    differences.
 
     Args:
         path: the file, UTF-8.
-        n_classes: the range of class numbers; by default what the file holds.
-        label_names: the known class names in order; by default what the file holds.
-        labelled: False reads every column as a feature (a column with a label's name is left out).
+        n_classes: the number of classes, for class numbers; by default from the file.
+        label_names: the known class names in order; by default from the file.
+        labelled: False reads every column as a feature (a column with a label's name is dropped).
 
     Raises:
         DataError: names file, line, column and value.
@@ -165,11 +172,12 @@ def read_csv_files(
     header: Header | None = None,
     index: Sequence[str] | None = None,
 ) -> CsvData:
-    """Return one DataSet per file, all with the same columns and the same classes, float64; see ``read_csv``.
+    """Return one float64 DataSet per file, all with the same columns and the same classes; see ``read_csv``.
 
-    With ``is_split``, for examples of which some are then held out, a class that occurs once is an error, too. Columns
-    with names are found by these, in the order of ``header``, of a model for instance; None: that of the first file.
-    ``index`` are columns to leave out; None: pandas' index, if ``header`` does not say what is read.
+    With ``is_split``, for examples that are split afterwards, a class that occurs once is an error, too. Named columns
+    are
+    found by the names in ``header``, for instance a model's, in its order; None: by the header of the first file.
+    ``index`` are columns to drop; None: pandas' index, unless ``header`` names the columns to read.
     """
     left_out = tuple(index_columns(paths) if index is None and header is None else index or ())
     tables = [_read(paths[0], labelled, header, left_out)]
@@ -196,7 +204,7 @@ def read_csv_files(
 
 
 def _check_alike(first: _Table, table: _Table) -> None:
-    """Raise ``DataError`` if two files with names above their columns do not have the same ones."""
+    """Raise ``DataError`` if two files with headers have different columns."""
     if first.header is None or table.header is None or first.header == table.header:
         return
     for mine, other in ((first, table), (table, first)):
@@ -217,14 +225,15 @@ def _check_alike(first: _Table, table: _Table) -> None:
 def read_csv_blocks(
     file: BinaryIO, name: str, *, rows: int, header: Header | None = None, warns: bool = True
 ) -> Iterator[Array]:
-    """Yield the features of a CSV file as ``read_csv`` reads them without labels, so many rows at a time.
+    """Yield the features of a CSV file in blocks of ``rows`` rows, read as by ``read_csv`` without labels.
 
     Args:
-        file: open for reading; it may be a pipe. It is closed at the end.
-        name: the file's, for messages.
-        rows: of a block; the last may have fewer. One block is in memory at a time.
-        header: of the model that they are for; columns with names are found by these, and its label is left out.
-        warns: whether columns that the model does not know are named in a warning.
+        file: open for reading; may be a pipe. It is closed at the end.
+        name: the file's name, for messages.
+        rows: rows of a block; the last may have fewer. One block is in memory at a time.
+        header: the header of the model for which they are read; named columns are found by it, and its label is
+            dropped.
+        warns: whether to warn of columns that the model does not know.
 
     Yields:
         ``(rows, columns)`` float64, finite in float32.
@@ -249,7 +258,7 @@ def read_csv_blocks(
 def _read(
     path: Path, labelled: bool, known: Header | None, index: tuple[str, ...], first: _Table | None = None
 ) -> _Table:
-    """Return a file with columns that are known, or those of the ``first`` file of its data set, without an index."""
+    """Return a file with the known columns, or those of the ``first`` file of its data set, without the index."""
     table = _Table(str(path), known, alike=first, index=index)
     file = open_table(path)
     if is_numpy(path.name):
@@ -292,7 +301,7 @@ def _label_name(table: _Table) -> str:
 
 
 def _append_arrays(table: _Table, file: BinaryIO, *, labelled: bool) -> None:
-    """Append the rows of NumPy's arrays, as those of their texts would be."""
+    """Append the rows of NumPy arrays, with the same result as from their texts."""
     table.unit = "row"
     with opened_numpy(file, table.name) as source:
         if labelled and table.known is None and len(several := label_columns(source.names)) > 1:
@@ -306,7 +315,7 @@ def _append_arrays(table: _Table, file: BinaryIO, *, labelled: bool) -> None:
             columns, first = list(block.values()), len(table.lines) + 1
             label = None if table.label_column is None else columns[table.label_column]
             columns = _in_order(table, columns)
-            if any(column.dtype.kind in "US" or np.isnan(column).any() for column in columns):  # which cell, rows tell
+            if any(column.dtype.kind in "US" or np.isnan(column).any() for column in columns):  # rows show which cell
                 for line, row in enumerate(zip(*map(source.texts, block.values()), strict=True), first):
                     _append(table, line, list(row))
                 continue
@@ -320,7 +329,7 @@ def _no_examples(name: str) -> DataError:
 
 
 def _examples(table: _Table, found: TextRows, *, labelled: bool) -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows without the header, which says which column is the label."""
+    """Yield the rows after the header; read the label's column from the header."""
     table.unit = found.unit
     if found.names is not None:
         known = () if table.known is None else table.known.names
@@ -332,7 +341,7 @@ def _examples(table: _Table, found: TextRows, *, labelled: bool) -> Iterator[tup
 
 
 def _is_header(table: _Table, line: int, row: list[str], *, labelled: bool) -> bool:
-    """Return whether the first row is the header; it says how many columns there are, and which is the label."""
+    """Return whether the first row is the header; set the number of columns and the label column."""
     cells = header_names(row, () if table.known is None else table.known.names)
     is_known = table.known is not None and table.known.is_in(cells)
     is_named = _find_label(table, line, cells, labelled=labelled)
@@ -344,7 +353,7 @@ def _is_header(table: _Table, line: int, row: list[str], *, labelled: bool) -> b
 
 
 def _take_names(table: _Table, line: int, names: list[str], *, labelled: bool) -> None:
-    """Keep the names of the columns, and where the features and the label are by them, if these are known."""
+    """Store the names of the columns, and the places of the known features and the known label."""
     _find_label(table, line, names, labelled=labelled)
     counts = Counter(names)
     if (twice := next((name for name in names if counts[name] > 1), None)) is not None:
@@ -369,14 +378,14 @@ def _take_names(table: _Table, line: int, names: list[str], *, labelled: bool) -
 
 
 def _are_names(table: _Table, known: Header, names: Sequence[str]) -> bool:
-    """Return whether columns are found by these names, and not by their places, as those of arrays are."""
+    """Return whether columns are found by these names, and not by their positions, as in arrays."""
     if known.is_in(names) or not any(map(is_number, names)):
         return True
     return not is_numpy(table.name) and set(names) >= set(known.features)
 
 
 def _find_label(table: _Table, line: int, row: list[str], *, labelled: bool) -> bool:
-    """Keep how many columns there are, and which is the label; return whether it has the name of one."""
+    """Set the number of columns and the label column; return whether a cell has the name of a label."""
     table.width = len(row)
     header = [cell.strip().lower() for cell in row]
     named = [column for column, cell in enumerate(header) if cell in LABEL_HEADERS]
@@ -390,7 +399,7 @@ def _find_label(table: _Table, line: int, row: list[str], *, labelled: bool) -> 
 
 
 def _append(table: _Table, line: int, row: list[str]) -> None:
-    """Append a row that is no header."""
+    """Append an example row."""
     if len(row) != table.width:
         raise DataError(
             f"{table.name}, {table.unit} {line}: {counted(len(row), 'column')}, "
@@ -409,14 +418,14 @@ def _append(table: _Table, line: int, row: list[str]) -> None:
 
 
 def _in_order(table: _Table, row: list[Any]) -> list[Any]:
-    """Return the features of a row, or the columns of features, in their order, without the label."""
+    """Return the features of a row, or the feature columns, in order and without the label."""
     if table.order is not None:
         return [row[column] for column in table.order]
     return row if table.label_column is None else row[: table.label_column] + row[table.label_column + 1 :]
 
 
 def _check_header(name: str, line: int, header: Sequence[str]) -> None:
-    """Warn if a row that is taken for a header may be an example: it has numbers, or gaps."""
+    """Warn if a header row may be an example, because it has numbers or gaps."""
     if any(cell.lower() in MISSING or is_number(cell) for cell in header):
         logger.warning(
             "%s, line %s is taken for a header, not for an example: %s; write a header above it if it is one",
@@ -433,7 +442,7 @@ def _not_a_number(table: _Table, line: int, row: list[str]) -> str:
 
 
 def _place(table: _Table, line: int, feature: int) -> str:
-    """Return where feature ``feature`` of the row in ``line`` stands in the file."""
+    """Return the place of feature ``feature`` of the row in ``line``, in words."""
     if table.order is not None:
         return f"{table.name}, {table.unit} {line}, column {table.order[feature] + 1}"
     shifted = table.label_column is not None and table.label_column <= feature
@@ -441,7 +450,7 @@ def _place(table: _Table, line: int, feature: int) -> str:
 
 
 def _features(table: _Table, whole: str) -> Array:
-    """Return the features of the rows, which are all of ``whole``, as float64."""
+    """Return the features of the rows as float64; ``whole`` names the data in messages."""
     columns = table.features
     values = np.frombuffer(table.values, np.float64).reshape(len(table.lines), columns)
     with np.errstate(over="ignore"):
@@ -484,7 +493,7 @@ def _classes(
 
 
 def _check_no_numbers(tables: Sequence[_Table], found: set[str]) -> None:
-    """Raise ``DataError`` if the different labels are numbers to predict; names the first that shows it."""
+    """Raise ``DataError`` if the labels are numbers to predict; names the first cell that shows it."""
     why = why_no_classes(found)
     what = "a real number" if why == "real numbers" else f"one of {why}"
     if not why:

@@ -1,6 +1,6 @@
-"""Data frames of pandas, Polars or Arrow: their columns by name, as a model reads those of a file.
+"""Data frames of pandas, Polars or Arrow: columns by name, read like those of a file.
 
-None of these programs is imported: what has named columns and a shape ``(rows, columns)`` is a data frame.
+None of these libraries is imported: any object with named columns and a shape ``(rows, columns)`` is a data frame.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from dl4jlegacy.datasets.tables.pandas_index import header_names
 
 __all__ = ["FrameColumns"]
 
-_NONE = ("NAType", "NaTType")  # pandas' values for a gap, which equal nothing
+_NONE = ("NAType", "NaTType")  # pandas' values for a gap, which are equal to nothing
 
 
 @dataclass(frozen=True, slots=True)
 class FrameColumns(ArrayColumns):
-    """Columns in memory, read in blocks of rows as those of a file are.
+    """Columns in memory, read in blocks of rows like those of a file.
 
     Attributes:
         name: for messages.
-        names: of all that there are.
-        columns: those that are wanted, as numbers or as texts.
+        names: of all columns.
+        columns: the wanted columns, as numbers or as texts.
     """
 
     name: str
@@ -39,30 +39,30 @@ class FrameColumns(ArrayColumns):
     def of(
         name: str, names: tuple[str, ...], columns: Any, wanted: Collection[str], words: Collection[str]
     ) -> FrameColumns:
-        """Return columns of a data frame, or of whatever else has each by its name.
+        """Return columns of a data frame, or of another object that returns columns by name.
 
         Args:
             name, names: as above.
-            columns: what has them.
-            wanted: those that are read.
-            words: those that are read as texts; others are if they hold no numbers.
+            columns: the object with the columns.
+            wanted: columns to read.
+            words: columns to read as texts; other columns are texts, too, if they hold no numbers.
         """
         shown = header_names(names, wanted)
         counts = Counter(shown)
         given = {each: known for each, known in zip(shown, names, strict=True) if counts[each] == 1}
         read = {each: _cells(columns[known], each in words) for each, known in given.items() if each in wanted}
-        return FrameColumns(name, tuple(shown), read)  # what is there twice is an error later
+        return FrameColumns(name, tuple(shown), read)  # duplicate columns raise an error later
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type of an array of all that are wanted."""
+        """The dtype of an array of all wanted columns."""
         kinds = [
             cells.dtype if isinstance(cells, np.ndarray) else np.dtype(np.float64) for cells in self.columns.values()
         ]
         return np.result_type(*kinds)
 
     def blocks(self, rows: int, columns: Sequence[str] = ()) -> Iterator[dict[str, Array]]:
-        """Yield columns (all that are wanted by default), ``(rows,)`` each, so many rows at a time."""
+        """Yield columns (default: all wanted ones), ``(rows,)`` each, in blocks of ``rows`` rows."""
         count = len(next(iter(self.columns.values()), ()))
         for start in range(0, count, rows):
             parts = {name: self.columns[name][start : start + rows] for name in columns or self.columns}
@@ -76,7 +76,7 @@ def _cells(values: Any, is_of_words: bool) -> Array | list[str]:
     if not is_of_words:
         return found
     listed = found.tolist()
-    if found.dtype.kind == "f":  # whole numbers that are names become fractions where there are gaps
+    if found.dtype.kind == "f":  # integer class names become floats in a column with gaps
         listed = [int(value) if float(value).is_integer() else value for value in listed]
     return [_text(value) for value in listed]
 

@@ -1,6 +1,6 @@
-"""Which rows of a table occurred before, however many there are: by 64 bits of each, in memory or in a temporary file.
+"""Finds duplicate rows of a table of any size by a 64-bit hash of each row, in memory or in temporary files.
 
-What is in memory at a time is bounded: some millions of rows, or one of the parts into which the file divides them.
+Memory is bounded: some millions of rows, or one of the parts into which the rows are divided on disk.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _ROW = np.dtype([("key", np.uint64), ("line", np.uint64)])
 
 
 class Duplicates(contextlib.ExitStack):
-    """Rows by a hash and the number of their line; a context manager, used by one thread.
+    """Rows as a hash and a line number; a context manager, used by one thread.
 
     Args:
-        held: rows that are in memory; more lie in temporary files.
+        held: maximum rows in memory; more are stored in temporary files.
 
     Raises:
-        OSError: the disk refuses, in ``add`` and ``found``.
+        OSError: a temporary file cannot be written, in ``add`` and ``found``.
     """
 
     def __init__(self, held: int = _HELD) -> None:
@@ -37,14 +37,14 @@ class Duplicates(contextlib.ExitStack):
         self._files = list[BinaryIO]()
 
     def add(self, key: int, line: int) -> None:
-        """Add a row: a hash of its cells (the lower 64 bits count) and its line."""
+        """Add a row: a hash of its cells (the lower 64 bits are used) and its line."""
         self._rows.append(key & 0xFFFFFFFFFFFFFFFF)
         self._rows.append(line)
         if len(self._rows) >= 2 * self._held:
             self._write()
 
     def found(self, examples: int) -> tuple[int, tuple[int, ...]]:
-        """Return how many rows occurred before, and the lines of the first of these."""
+        """Return the number of duplicate rows, and the lines of the first ``examples`` of them."""
         count, first = 0, list[int]()
         for rows in self._parts():
             order = np.lexsort((rows["line"], rows["key"]))
@@ -58,7 +58,7 @@ class Duplicates(contextlib.ExitStack):
         return np.frombuffer(self._rows, _ROW) if self._rows else np.empty(0, _ROW)
 
     def _write(self) -> None:
-        """Write what is in memory to the files, each row to that of its key."""
+        """Write the rows in memory to the files; the key of a row selects its file."""
         if not self._files:
             for _ in range(_PARTS):
                 self._files.append(self.enter_context(tempfile.TemporaryFile(prefix="dl4j-rows-")))  # noqa: SIM115
@@ -66,11 +66,11 @@ class Duplicates(contextlib.ExitStack):
         parts = (rows["key"] % np.uint64(_PARTS)).astype(np.intp)
         for part, file in enumerate(self._files):
             file.write(rows[parts == part].tobytes())
-        del rows  # an array that is looked into cannot become shorter
+        del rows  # an exported array cannot be resized
         self._rows = array("Q")
 
     def _parts(self) -> Iterator[npt.NDArray[np.void]]:
-        """Yield all rows, those with the same key together; one part at a time is in memory."""
+        """Yield all rows, in parts that each have all rows with the same key; one part at a time is in memory."""
         if not self._files:
             yield self._in_memory()
             return

@@ -1,4 +1,4 @@
-"""The names above the columns of a table, by which a model finds its features in another file, in whatever order."""
+"""The names of a table's columns, by which a model finds its features in another file, in any order."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["Header", "are_names", "check_different", "check_names", "warn_of_unk
 
 logger = logging.getLogger(__name__)
 
-_SHOWN = 20  # columns that a message lists
+_SHOWN = 20  # columns listed in a message
 
 
 class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The names of a table's columns in their order, and which of them is the label (``""``: none)."""
+    """The names of a table's columns in order, and the name of the label (``""``: none)."""
 
     names: tuple[str, ...]
     label: str = ""
@@ -30,11 +30,11 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @staticmethod
     def of(names: Sequence[str] | None, label: int | None) -> Header | None:
-        """Return the header of columns; None if they have no names, or one name twice.
+        """Return the header of columns; None if they have no names, or duplicate names.
 
         Args:
             names: of the columns; None: the file has none.
-            label: the place of the label among them, from 0.
+            label: the position of the label, from 0.
         """
         if not names or len(set(names)) < len(names):
             return None
@@ -42,28 +42,28 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The names of the columns without the label, in the order in which a model takes them."""
+        """The names of the feature columns, in the order in which a model takes them."""
         return tuple(name for name in self.names if name != self.label)
 
     def is_in(self, cells: Sequence[str]) -> bool:
-        """Return whether cells of a row are names of these columns; numbers, and empty ones, may be an example's."""
+        """Return whether the cells of a row contain a name of these columns; numeric and empty names do not count."""
         return not {name for name in self.names if name and not is_number(name)}.isdisjoint(cells)
 
     def places(
         self, names: Sequence[str], where: str, *, labelled: bool, warns: bool = True, index: Sequence[str] = ()
     ) -> tuple[list[int], int | None]:
-        """Return the places, from 0, of the features in another table, in their order here, and that of the label.
+        """Return the positions of the features in another table, from 0, in the order of this header, and of the label.
 
-        Columns that are not known are left out.
+        Unknown columns are ignored.
 
         Args:
-            names: of that table's columns.
-            where: it is, for messages.
-            labelled: whether the label must be there.
-            warns: whether columns that are left out are named in a warning, without those of an ``index``.
+            names: the column names of the other table.
+            where: its name in messages.
+            labelled: whether the label must exist.
+            warns: whether to warn of ignored columns, except for those of an ``index``.
 
         Raises:
-            DataError: a column is not there, or there twice.
+            DataError: a column is missing, or duplicated.
         """
         wanted = self.names if labelled else self.features
         check_names(names, wanted, where)
@@ -75,14 +75,14 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def check_different(names: Iterable[str], name: str) -> None:
-    """Raise ``DataError`` if several columns of the file ``name`` are called alike."""
+    """Raise ``DataError`` if several columns of the file ``name`` have the same name."""
     for column, count in Counter(names).items():
         if count > 1:
             raise DataError(f"{name}: column {column!r} is there {count} times; name each differently")
 
 
 def check_names(names: Sequence[str], wanted: Sequence[str], where: str, *, whose: str = "") -> None:
-    """Raise ``DataError`` unless each wanted column is among the names, once; ``whose`` columns, if not a model's."""
+    """Raise ``DataError`` unless each wanted column occurs once; ``whose`` names their owner, by default the model."""
     counts = Counter(names)
     for name in wanted:
         if counts[name] > 1:
@@ -97,12 +97,12 @@ def check_names(names: Sequence[str], wanted: Sequence[str], where: str, *, whos
 
 
 def warn_of_unknown(names: Iterable[str], where: str) -> None:
-    """Name the columns of a table that a model does not know, and that are left out, in a warning."""
+    """Warn of table columns that the model does not know and that are ignored."""
     if found := list(names):
         shown = ", ".join(map(repr, found[:_SHOWN])) + (" ..." if len(found) > _SHOWN else "")
         logger.warning("%s: columns that the model does not know are left out: %s", where, shown)
 
 
 def are_names(names: Sequence[str]) -> bool:
-    """Return whether these tell columns apart: all are there, none is a number, none is there twice."""
+    """Return whether these are usable column names: none is empty or a number, and all are different."""
     return bool(names) and all(names) and len(set(names)) == len(names) and not any(map(is_number, names))

@@ -1,6 +1,6 @@
-"""What is in a table's file: the columns' types and ranges, gaps, classes, what is wrong; and the schema that fits it.
+"""Inspection of a table file (column types, ranges, gaps, classes, problems), and the schema that fits it.
 
-One pass over the file, which may be larger than memory: of each column a few words and sums are kept.
+One pass over the file, which may be larger than memory; only a few words and sums of each column are kept.
 """
 
 from __future__ import annotations
@@ -50,34 +50,34 @@ __all__ = [
 ]
 
 GUESSED_ROWS = 100_000
-"""Rows of a file that a schema is guessed from, the first ones."""
-_MOST_WORDS = 200  # of a column that is made one-hot without being asked
-_FEW_WORDS = 20  # which may be as many as there are rows
-_BLOCK = 4096  # rows that are counted at a time
+"""Maximum rows from which a schema is guessed, the first ones."""
+_MOST_WORDS = 200  # maximum distinct words of a column that a guessed schema makes one-hot
+_FEW_WORDS = 20  # up to this number, every row may have another word
+_BLOCK = 4096  # rows counted at a time
 _GAP_WORD = "missing"
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something wrong with a file: what, how often, and where it was first seen, in words."""
+    """A problem of a file: its kind, how often it occurs, and the first places, in words."""
 
     what: str
     count: int
     examples: tuple[str, ...]
     is_refused: bool = False
-    """Whether training ends with an error because of it."""
+    """Whether training would raise an error because of the problem."""
 
 
 @dataclass(frozen=True, slots=True)
 class LabelCells:
-    """What is in the columns to learn, row by row.
+    """The contents of the label columns.
 
     Attributes:
         names: of these columns.
-        partly, wholly: rows that have no value in at least one of them, which are left out, and in none.
-        empty: rows with nothing at all in the first of them.
-        strange: for each column with cells that are neither a gap nor 0 or 1, these.
-        first: the place of the first such cell, in words, and what stands there; None if there is none.
+        partly, wholly: rows without a value in at least one label, which are dropped, and rows without any label.
+        empty: rows with a really empty cell in the first label.
+        strange: for each label with cells that are neither a gap nor 0 or 1, the problem.
+        first: the place of the first such cell, in words, and its content; None if there is none.
     """
 
     names: tuple[str, ...] = ()
@@ -90,17 +90,17 @@ class LabelCells:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """What is in a file.
+    """The result of an inspection.
 
     Attributes:
-        name: the file's.
-        rows: how many there are, without the header.
+        name: the file's name.
+        rows: the number of rows, without the header.
         has_header: whether the first row has the columns' names.
         columns: in their order.
-        problems: ragged rows, cells that are no numbers in a column of numbers, gaps, duplicated rows.
-        labels: what is in the columns to learn.
-        index: columns that are left out of all this, pandas' index.
-        missing: cells that stand for no value.
+        problems: ragged rows, invalid numbers in a number column, gaps, duplicate rows.
+        labels: the contents of the label columns.
+        index: columns that are pandas' index and ignored in all of this.
+        missing: cells that mark a missing value.
     """
 
     name: str
@@ -113,16 +113,16 @@ class Inspection:
     missing: tuple[str, ...] = MISSING
 
     def column(self, name: str) -> ColumnSummary:
-        """Return the summary of the column of that name."""
+        """Return the summary of the named column."""
         return next(column for column in self.columns if column.name == name)
 
     @property
     def has_own_names(self) -> bool:
-        """Whether no column was named by its number because the header has no name there."""
+        """Whether every column has its own name; columns without a name in the header are named by number."""
         return not self.has_header or all(column.name != column_name(column.number) for column in self.columns)
 
     def label_columns(self, label: str) -> tuple[str, ...]:
-        """Return the columns to learn: those that ``label`` names, else the one called label, class or target, or last.
+        """Return the columns that ``label`` names, else the one called label, class or target, or the last one.
 
         Raises:
             DataError: there is none, or it is pandas' index.
@@ -131,10 +131,10 @@ class Inspection:
         return _labels_in(label, names, numbers, self.index, self.name)
 
     def has_numbers(self, *, regression: bool = False, multi_label: bool = False) -> bool:
-        """Return whether the labels are numbers to predict: they are said to be, several, or real numbers.
+        """Return whether the labels are numbers to predict: by request, or because they are several, or real numbers.
 
         Raises:
-            ConfError: both are given. DataError: the labels are not what they are said to be.
+            ConfError: both kinds are requested. DataError: the labels are not of the requested kind.
         """
         check_one_kind(regression=regression, multi_label=multi_label)
         labels = [self.column(name) for name in self.labels.names]
@@ -144,18 +144,18 @@ class Inspection:
         return numbers
 
     def check_answers(self) -> None:
-        """Raise ``DataError`` for the first label that is neither 0 nor 1; its message is that of a training."""
+        """Raise the ``DataError`` that training would raise for the first label that is neither 0 nor 1."""
         if self.labels.first is not None:
             raise no_answer(*self.labels.first)
 
     def all_problems(
         self, *, regression: bool = False, multi_label: bool = False, is_whole: bool = True
     ) -> tuple[Problem, ...]:
-        """Return the problems, those of the labels among them: gaps, no 0 or 1, one value only, lone classes.
+        """Return all problems, with those of the labels: gaps, neither 0 nor 1, one value only, lone classes.
 
         Args:
             regression: the labels are numbers to predict (``has_numbers``); multi_label: they are 0 or 1 each.
-            is_whole: there is no other file in which these labels may have other values.
+            is_whole: whether the data set has no other file in which these labels may have other values.
         """
         cells, found = self.labels, list(self.problems)
         if self.index:
@@ -168,7 +168,7 @@ class Inspection:
         if len(cells.names) > 1:
             found += [self._left_out(part, is_whole) for part in (cells.partly, cells.wholly) if part is not None]
         if multi_label:
-            known = {f"invalid numbers in {name!r}" for name in cells.strange}  # they are counted among the strange
+            known = {f"invalid numbers in {name!r}" for name in cells.strange}  # they are counted in ``strange``
             found = [problem for problem in found if problem.what not in known] + list(cells.strange.values())
         is_refused = is_whole and not multi_label
         found += self._labels_with_one_value(is_refused=is_refused, are_numbers=regression or multi_label)
@@ -181,7 +181,7 @@ class Inspection:
         return tuple(found)
 
     def _left_out(self, rows: Problem, is_whole: bool) -> Problem:
-        """Return the problem that rows have gaps in their labels, which is refused if no other row is left."""
+        """Return the problem of rows with gaps in their labels; it is refused if no other row remains."""
         return replace(rows, is_refused=is_whole and rows.count == self.rows)
 
     def _labels_with_one_value(self, *, is_refused: bool, are_numbers: bool) -> list[Problem]:
@@ -198,7 +198,7 @@ class Inspection:
 def _labels_in(
     label: str, names: Sequence[str], numbers: Sequence[int], index: Sequence[str], where: str
 ) -> tuple[str, ...]:
-    """Return the columns to learn among those that are not left out; numbers are those of the file, from 1."""
+    """Return the label columns; ``numbers`` are the positions of the columns in the file, from 1."""
     if not label:
         several = label_columns(names) if is_numpy(where) else ()
         return several or (default_label(names),)
@@ -220,7 +220,7 @@ def default_label(names: Sequence[str]) -> str:
 
 
 def _lone_classes(label: ColumnSummary) -> list[Problem]:
-    """Return the problem that classes occur once, if some do: they can be trained on or evaluated, but not both."""
+    """Return the problem of classes that occur once, if any: they can be trained on or evaluated, but not both."""
     counts = Counter[str]()
     for text, count in label.counts.items():
         counts[class_name(text)] += count
@@ -232,13 +232,13 @@ def _lone_classes(label: ColumnSummary) -> list[Problem]:
 
 
 def check_one_kind(*, regression: bool, multi_label: bool) -> None:
-    """Raise ``ConfError`` if labels are said to be numbers to predict, and 0 or 1 each, too."""
+    """Raise ``ConfError`` if labels shall be both numbers to predict and multi-label."""
     if regression and multi_label:
         raise ConfError("--regression predicts numbers, and --multi-label 0 or 1 for each label; give one of them")
 
 
 class _Seen:
-    """Counts something, and keeps the first examples of where."""
+    """Counts occurrences, and keeps the places of the first ones."""
 
     def __init__(self) -> None:
         self.count, self.examples = 0, list[str]()
@@ -253,7 +253,7 @@ class _Seen:
 
 
 class _LabelRows:
-    """Looks at the labels of every row; ``found`` has what there is to say."""
+    """Collects the problems in the labels of all rows; ``found`` returns them."""
 
     def __init__(
         self,
@@ -272,7 +272,7 @@ class _LabelRows:
         self._first: tuple[str, str] | None = None
 
     def add(self, line: int, row: Sequence[str]) -> None:
-        """Look at a row, which has all columns."""
+        """Inspect a complete row."""
         gaps = 0
         for label, place, strange in zip(self._labels, self._places, self._strange, strict=True):
             cell = row[place].strip()
@@ -291,7 +291,7 @@ class _LabelRows:
             self._wholly.add(f"{self._unit} {line}")
 
     def found(self) -> LabelCells:
-        """Return what is in the labels of the rows so far."""
+        """Return the contents of the labels in all rows so far."""
         partly = self._partly.problem("rows without a value in a label, which are left out")
         wholly = self._wholly.problem("rows without any label")
         strange = {
@@ -313,19 +313,19 @@ def inspect_csv(
     allows_nameless: bool = False,
     missing: Sequence[str] = MISSING,
 ) -> Inspection:
-    """Return what is in a file: CSV or JSON lines, gzipped or not, Parquet, Arrow or Feather, or SVMLight.
+    """Inspect a file: CSV or JSON lines, gzipped or not, Parquet, Arrow or Feather, or SVMLight.
 
     Args:
         path: the file.
-        label: the column to learn, or several, as for ``guess_schema``. A CSV file has a header if the first row has a
-            name of these, or one such as label or class, or no number.
-        rows: how many are looked at, the first ones; None: all.
-        index: columns that are left out; None: pandas' index, as it is in this file.
-        allows_nameless: a header may have columns without a name, which are called by their numbers.
-        missing: cells that stand for no value, in small letters.
+        label: the label column, or several, as for ``guess_schema``. The first row of a CSV file is a header if it has
+            such a name, or one like label or class, or no number.
+        rows: the number of first rows to inspect; None: all.
+        index: columns to ignore; None: pandas' index, as found in this file.
+        allows_nameless: whether a header may have columns without a name, which are then named by number.
+        missing: cells that mark a missing value, in lower case.
 
     Raises:
-        DataError: it cannot be read, has one column only, or holds nothing, or there is no such label.
+        DataError: the file cannot be read, has only one column, or is empty, or there is no such label.
     """
     if is_svmlight(path.name):
         return inspect_svmlight([path], label)
@@ -361,7 +361,7 @@ def inspect_csv(
 
 
 class _SparseColumns:
-    """Counts what the rows of SVMLight files have, piece by piece; what is in no pair is 0."""
+    """Counts the values in rows of SVMLight files, block by block; values that are not listed are 0."""
 
     def __init__(self, *, multi_label: bool) -> None:
         self._is_several, self.labels = multi_label, Counter[float]()
@@ -389,7 +389,7 @@ class _SparseColumns:
         )
 
     def label(self, rows: int) -> list[ColumnSummary]:
-        """Return the column of the label; or one for each of several, 0 or 1."""
+        """Return the summary of the label column; for several labels one summary each, with 0 and 1."""
         if self._is_several:
             columns = []
             for number, (label, count) in enumerate(sorted(self.labels.items()), 1):
@@ -406,12 +406,12 @@ class _SparseColumns:
 
 
 def inspect_svmlight(paths: Sequence[Path], label: str = "", *, multi_label: bool = False) -> Inspection:
-    """Return what is in the SVMLight files of a data set, which are read once; it is called as the first of them.
+    """Inspect the SVMLight files of a data set in one pass; the result has the name of the first file.
 
     Args:
         paths: the files.
-        label: the column, or columns, to learn; "": the label of each line, or all of its labels.
-        multi_label: a line may have several labels; each becomes a column of 0 and 1.
+        label: the label column, or columns; "": the label of each line, or all of its labels.
+        multi_label: whether a line may have several labels; each becomes a column of 0 and 1.
 
     Raises:
         DataError: as ``svmlight_files.survey``, or a line has several labels; names file, line and value.
@@ -449,7 +449,7 @@ def _check_names(name: str, line: int, names: Sequence[str]) -> None:
 
 
 class _Body(NamedTuple):
-    """The rows below the header, how many cells each has, and the places of those that are looked at."""
+    """The rows below the header, the number of cells of each, and the positions of the inspected columns."""
 
     rows: Iterator[Row]
     width: int
@@ -484,7 +484,7 @@ def _count(
 
 
 def _whole(block: list[Row], body: _Body, unit: str, ragged: _Seen) -> list[Row]:
-    """Return the rows that have all columns, without what is left out, and note the others."""
+    """Return the complete rows, reduced to the inspected columns, and record the others as ragged."""
     width = body.width
     whole = [item for item in block if len(item[1]) == width]
     if len(whole) < len(block):
@@ -499,7 +499,7 @@ def _whole(block: list[Row], body: _Body, unit: str, ragged: _Seen) -> list[Row]
 def _count_cells(
     column: ColumnSummary, cells: Sequence[str], lines: Sequence[int], unit: str, gap: _Seen, odd: _Seen
 ) -> None:
-    """Count the cells of a column, and note the lines of gaps and of what is no number."""
+    """Count the cells of a column, and record the lines of gaps and of invalid numbers."""
     if column.add_numbers(cells):
         return
     for line, cell in zip(lines, cells, strict=True):
@@ -513,18 +513,18 @@ def _count_cells(
 def guess_schema(
     found: Inspection, *, label: str = "", regression: bool = False, multi_label: bool = False, scale: bool = True
 ) -> TransformProcess:
-    """Return a schema for a file: gaps imputed, numbers standardized, words one-hot; what cannot be used removed.
+    """Return a schema for a file: gaps imputed, numbers standardized, words one-hot, unusable columns removed.
 
     Args:
-        found: what is in the file.
-        label: the column to learn, by name or number; "": one called label, class or target, else the last. Several,
-            with commas between them, are numbers to predict, or ``multi_label``.
+        found: the inspection of the file.
+        label: the label column, by name or number; "": the one called label, class or target, else the last. Several,
+            separated by commas, are numbers to predict, or ``multi_label``.
         regression: the label is a number to predict.
         multi_label: the labels are 0 or 1 each, and do not exclude each other.
         scale: whether numbers are standardized.
 
     Raises:
-        DataError: there is no such column, or it has no numbers to predict, or they are no classes.
+        DataError: there is no such column, or it has no numbers to predict, or the labels are no classes.
     """
     labels = found.label_columns(label)
     regression = regression or (len(labels) > 1 and not multi_label)
@@ -569,7 +569,7 @@ def _comma_word(column: ColumnSummary) -> str:
 
 
 def why_removed(column: ColumnSummary) -> str:
-    """Return why a guessed schema leaves a column out; "" if it does not."""
+    """Return why a guessed schema removes a column; "" if it does not."""
     if not column.numbers and not column.words:
         return "has no value at all"
     different, cells = len(column.counts), column.numbers + column.words

@@ -1,8 +1,7 @@
-"""What stands in the cells of a label that is a class: names, their order, and gaps; the one rule of every reader.
+"""Cells of a class label: names, their order, and gaps; all readers share these rules.
 
-Whatever stands there is a name, ``None`` and ``NA`` too, which are gaps in other columns; only empty cells are gaps,
-and what somebody lists. Names are in sorted order, numbers first and by their values: numbers from 0 are therefore
-their own places.
+Every text is a name, also ``None`` and ``NA``, which are gaps in other columns. Only empty cells are gaps, and cells
+that the user lists. Names are sorted, numbers first and by value, so that class numbers from 0 keep their positions.
 """
 
 from __future__ import annotations
@@ -15,19 +14,20 @@ from dl4jlegacy.datasets.tables.text_rows import MISSING, is_plain
 
 __all__ = ["class_name", "classes_of", "label_gaps", "listed_gaps", "numbers_in", "why_no_classes"]
 
-_MOST_NUMBERS = 200  # different ones that are taken for classes, unless they are 0 to n - 1
+_MOST_NUMBERS = 200  # maximum distinct numbers that count as classes, unless they are 0 to n - 1
 
 
 def label_gaps(missing: Sequence[str]) -> frozenset[str]:
-    """Return the cells of a label that stand for no class, by those that a schema lists as gaps, in small letters."""
+    """Return the cells of a label that mark a missing class, from the gaps listed in a schema, in lower case."""
     return frozenset(("",)) if tuple(missing) == MISSING else frozenset(("", *missing))
 
 
 def listed_gaps(words: Iterable[str]) -> tuple[str, ...]:
-    """Return the cells that stand for no value, of features and of labels, if these words do and empty cells.
+    """Return the cells that mark a missing value in features and labels: these words and empty cells.
 
-    A whole number stands for itself as a fraction, too, which gaps elsewhere in a column make of it: -999 for -999.0.
-    The empty one comes last: so this never is the usual list, which is not that of labels.
+    A whole number also counts in its form as a fraction, which gaps elsewhere in a column make of it: -999 as -999.0.
+    The
+    empty cell comes last, so that the result never equals the default list, which has another meaning for labels.
     """
     found: dict[str, None] = {}
     for word in (word.strip().lower() for word in words):
@@ -38,7 +38,7 @@ def listed_gaps(words: Iterable[str]) -> tuple[str, ...]:
 
 
 def class_name(label: str) -> str:
-    """Return how a class is called: ``1`` for ``1.0`` and ``01``, which spreadsheets make of it; accents as one."""
+    """Return the name of a class: ``1`` also for ``1.0`` and ``01``, which spreadsheets write; accents as NFC."""
     number = _number(label) if label[:1] in "-0123456789" else None
     if number is not None and number.is_integer() and abs(number) < 1e15:
         return str(int(number))
@@ -46,18 +46,18 @@ def class_name(label: str) -> str:
 
 
 def classes_of(words: Iterable[str]) -> tuple[str, ...]:
-    """Return the names of the classes in the cells of a label, in their order."""
+    """Return the sorted names of the classes in the cells of a label."""
     return tuple(sorted(set(map(class_name, words)), key=_order))
 
 
 def numbers_in(words: Iterable[str]) -> list[float] | None:
-    """Return the numbers in cells, those that are gaps elsewhere left out; None if one holds something else."""
+    """Return the numbers in cells, without those that are gaps in features; None if a cell is neither."""
     numbers = [_number(word) for word in words if word.lower() not in MISSING]
     return None if None in numbers else [number for number in numbers if number is not None]
 
 
 def why_no_classes(words: Collection[str]) -> str:
-    """Return what the different cells of a label are if they are numbers to predict; "" if they are classes."""
+    """Return what kind of numbers to predict the distinct cells of a label are; "" if they are classes."""
     numbers = numbers_in(words)
     if not numbers:
         return ""

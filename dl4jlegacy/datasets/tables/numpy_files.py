@@ -1,6 +1,6 @@
-"""NumPy's files (.npy, .npz): arrays with a row for each example, as the columns of a table, some rows at a time.
+"""NumPy files (.npy, .npz): arrays with one row per example, as table columns, read in blocks of rows.
 
-Nothing is unpickled: an array of objects is refused by what its header says. Files are read as streams, compressed or
+Nothing is unpickled: arrays of objects are refused because of their header. Files are read as streams, compressed or
 not, so that they may be larger than memory.
 """
 
@@ -33,7 +33,7 @@ _KINDS = "biufUS"
 
 
 def label_columns(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns of an array that is called as labels are, with several values a row, if there is one."""
+    """Return the columns of a label array with several values per row, if there is one."""
     arrays = {name.rpartition(" ")[0] for name in names if name.rpartition(" ")[2].isdecimal()}
     found = [array for array in arrays if array.lower() in _LABELS]
     return tuple(name for name in names if len(found) == 1 and name.rpartition(" ")[0] == found[0])
@@ -41,7 +41,7 @@ def label_columns(names: Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """An array in a file: its name, its columns' names, what its header says, and where its rows are read from."""
+    """An array in a file: its name, its columns' names, its header, and the stream of its rows."""
 
     name: str
     columns: tuple[str, ...]
@@ -52,7 +52,7 @@ class _Stored:
     is_one_hot: bool = False
 
     def rows(self, start: int, count: int, where: str) -> Array:
-        """Return the next rows, ``(count, values)``; raises ``DataError`` if the file ends before."""
+        """Return the next ``count`` rows, ``(count, values)``; raises ``DataError`` if the file ends too early."""
         width = math.prod(self.shape[1:])
         if self.whole is not None:
             found = self.whole[start : start + count].reshape(count, width)
@@ -62,14 +62,14 @@ class _Stored:
 
 
 class ArrayColumns:
-    """How columns that are arrays become numbers and texts."""
+    """Converts array columns to numbers and texts."""
 
     gaps: ClassVar[frozenset[str]] = frozenset()
-    """What ``texts`` has where there is no value, besides what a schema lists."""
+    """Texts that mark a gap in the result of ``texts``, besides those that a schema lists."""
 
     @staticmethod
     def texts(values: Array) -> list[str]:
-        """Return the cells of a column as they would stand in a CSV file: truth values 1 and 0, NaN as a gap."""
+        """Return the cells of a column as they would stand in a CSV file: booleans as 1 and 0, NaN as a gap."""
         if values.dtype.kind in "US":
             return [str(text) for text in values.tolist()]
         if values.dtype.kind == "f":
@@ -78,7 +78,7 @@ class ArrayColumns:
 
     @staticmethod
     def coded(values: Array) -> tuple[Array, list[str]]:
-        """Return the number of each cell's text among the different ones, ``(rows,)``; and these."""
+        """Return the index of each cell's text in a list of distinct texts, ``(rows,)``; and that list."""
         words, codes = np.unique(values, return_inverse=True)
         return codes, ArrayColumns.texts(words)
 
@@ -90,11 +90,14 @@ class ArrayColumns:
 
 @dataclass(frozen=True, slots=True)
 class NumpyFile(ArrayColumns):
-    """An open file: the names of its columns, how many rows there are, and these.
+    """An open file: the names of its columns, the number of rows, and the rows.
 
-    One array of several values a row has the columns ``1``, ``2`` ..., several have their names in front; of one value,
-    its name, and ``label`` if it is called so, or ``y``, ``labels`` or ``target``: that comes last. So does an array of
-    that name with a 1 in each row, and else 0: the label is the place of the 1, from 0.
+    A single array with several values per row has the columns ``1``, ``2`` ...; with several arrays, these names begin
+    with
+    the array's name. An array with one value per row gives one column with its name. A column called ``label``, ``y``,
+    ``labels`` or ``target`` becomes ``label`` and comes last. So does an array of that name with one-hot rows: the
+    label is
+    the position of the 1, from 0.
     """
 
     name: str
@@ -103,7 +106,7 @@ class NumpyFile(ArrayColumns):
     _arrays: tuple[_Stored, ...]
 
     def blocks(self, rows: int, columns: Sequence[str] = ()) -> Iterator[dict[str, Array]]:
-        """Yield columns (all by default), ``(rows,)`` each, so many rows at a time; once. Raises ``DataError``."""
+        """Yield columns (default: all), ``(rows,)`` each, in blocks of ``rows`` rows, once. Raises ``DataError``."""
         with files.damage_as(DataError, f"cannot read {self.name}"):
             for start in range(0, self.rows, rows):
                 count, found = min(rows, self.rows - start), dict[str, Array]()
@@ -118,7 +121,7 @@ class NumpyFile(ArrayColumns):
 
 @contextlib.contextmanager
 def opened_numpy(file: BinaryIO, name: str) -> Iterator[NumpyFile]:
-    """Yield a file of NumPy's, ready to be read; it is closed at the end.
+    """Yield an open NumPy file; it is closed at the end.
 
     Raises:
         DataError: it is damaged, has objects or arrays of different lengths, or no rows; names the array.
@@ -140,7 +143,7 @@ def opened_numpy(file: BinaryIO, name: str) -> Iterator[NumpyFile]:
 
 
 def numpy_rows(file: BinaryIO, name: str) -> Generator[Row, None, None]:
-    """Yield the rows of a file as texts, numbered from 1, after the names of its columns as row 0; raises as above."""
+    """Yield the column names as row 0, and then the rows as texts, numbered from 1; raises as ``opened_numpy``."""
     with opened_numpy(file, name) as source:
         yield 0, list(source.names)
         rows = (row for block in source.blocks(_ROWS) for row in zip(*map(source.texts, block.values()), strict=True))
@@ -149,7 +152,7 @@ def numpy_rows(file: BinaryIO, name: str) -> Generator[Row, None, None]:
 
 
 _Header = tuple[str, tuple[int, ...], bool, np.dtype[Any], IO[bytes], bool]
-"""The name of an array, what its header says, where its rows are read from, and whether they are one-hot labels."""
+"""Name, shape, Fortran order, dtype and stream of an array, and whether it has one-hot labels."""
 
 
 def _members(archive: zipfile.ZipFile, opened: contextlib.ExitStack, name: str) -> Iterator[_Header]:
@@ -166,7 +169,7 @@ def _members(archive: zipfile.ZipFile, opened: contextlib.ExitStack, name: str) 
 
 
 def _is_one_hot(source: IO[bytes], shape: tuple[int, ...], fortran: bool, dtype: np.dtype[Any], where: str) -> bool:
-    """Return whether each row of an array has a 1 and else 0, and each column one somewhere, in two rows at least."""
+    """Return whether the rows of an array are one-hot, with the 1 in at least two different columns."""
     rows, width = shape
     ones = np.zeros(width, np.int64)
     if fortran:
@@ -183,9 +186,9 @@ def _is_one_hot(source: IO[bytes], shape: tuple[int, ...], fortran: bool, dtype:
 
 
 def _header(source: IO[bytes], where: str, nbytes: int) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return shape, whether it is in Fortran's order, and dtype of what has ``nbytes``, its header counted.
+    """Return shape, Fortran order and dtype of an array that takes ``nbytes``, including its header.
 
-    Raises ``DataError`` for what makes no columns.
+    Raises ``DataError`` for an array that cannot become columns.
     """
     version = npy.read_magic(source)
     reader = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}.get(version)
@@ -242,18 +245,18 @@ def _stored(header: _Header, wide: list[str], name: str) -> _Stored:
         is_bare = len(wide) == 1 and array.lower() not in _LABELS
         columns = tuple(str(n) if is_bare else f"{array} {n}" for n in range(1, width + 1))
     whole = None
-    if fortran and len(shape) > 1:  # whose rows do not lie one after the other
+    if fortran and len(shape) > 1:  # its rows are not contiguous
         whole = _read(source, dtype, math.prod(shape), name).reshape(shape, order="F")
     return _Stored(array, columns, shape, dtype, source, whole, is_one_hot)
 
 
 def _texts(values: Array, name: str) -> Array:
-    """Return values as they are, texts as such: bytes decoded, and of characters that there are, or ``DataError``."""
+    """Return values unchanged, but bytes as decoded text; raises ``DataError`` for characters that do not exist."""
     if values.dtype.kind == "S":
         return values.astype("U")
     if values.dtype.kind == "U" and values.dtype.itemsize:
         codes = np.ascontiguousarray(values).view(np.uint32)
-        if (codes > sys.maxunicode).any():  # NumPy makes a str of it with which Python does not reckon
+        if (codes > sys.maxunicode).any():  # NumPy would make an invalid Python str of it
             raise DataError(f"cannot read {name}: a text has the character {codes.max():#x}; is it whole?")
     return values
 

@@ -1,8 +1,9 @@
-"""The index that pandas writes into files beside the columns: which one it is, so that it is not learned from.
+"""Detects the index that pandas writes into files as a column, so that it is not used as a feature.
 
-``DataFrame.to_csv`` writes it as a first column without a name, which ``read_csv`` calls ``Unnamed: 0``;
-``DataFrame.to_parquet`` as a column that the file's metadata lists, called ``__index_level_0__`` if it has no name.
-``reset_index`` makes a column ``index`` of it, which then is in every kind of file, such as the records of ``to_json``.
+``DataFrame.to_csv`` writes it as a first column without a name, which ``read_csv`` calls ``Unnamed: 0``.
+``DataFrame.to_parquet`` writes it as a column that the file's metadata lists, called ``__index_level_0__`` if it has no
+name. ``reset_index`` turns it into a column ``index``, which then appears in every kind of file, such as the records of
+``to_json``.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ __all__ = ["UNNAMED", "counts_rows", "header_names", "is_index_name", "listed_co
 logger = logging.getLogger(__name__)
 
 UNNAMED = "Unnamed: 0"
-"""What a first column without a name is called, as pandas does."""
+"""The name of a first column without a name, as in pandas."""
 _LEVEL = re.compile(r"__index_level_\d+__")
-_SPARSEST = 2  # numbers that an index counts to for each row there is: some rows may have been left out before
+_SPARSEST = 2  # maximum ratio of index range to rows, because rows may have been dropped before
 
 
 def header_names(cells: Sequence[str], known: Iterable[str] = ()) -> list[str]:
-    """Return the names of columns, without blanks around them; a first one alone without one gets pandas' name for it.
+    """Return the names of columns, stripped; a single unnamed column in first place gets pandas' name for it.
 
-    So does one elsewhere if that is a ``known`` name, as others of them are.
+    An unnamed column elsewhere gets that name, too, if ``known`` contains it as it contains other names here.
     """
     names = [cell.strip() for cell in cells]
     if len(names) < 2 or names.count("") != 1:
@@ -45,7 +46,7 @@ def header_names(cells: Sequence[str], known: Iterable[str] = ()) -> list[str]:
 
 
 def listed_columns(names: Sequence[str], metadata: Mapping[bytes, bytes] | None) -> tuple[str, ...]:
-    """Return which columns of a Parquet or Arrow file are pandas' index, by their names and by the metadata."""
+    """Return the columns of a Parquet or Arrow file that are pandas' index, by their names and the metadata."""
     listed: object = []
     with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
         listed = json.loads((metadata or {}).get(b"pandas", b"{}"))["index_columns"]
@@ -55,15 +56,17 @@ def listed_columns(names: Sequence[str], metadata: Mapping[bytes, bytes] | None)
 
 
 def is_index_name(name: str) -> bool:
-    """Return whether pandas calls an index so when it becomes a column, by ``reset_index`` for instance."""
+    """Return whether pandas gives this name to an index that becomes a column, for instance by ``reset_index``."""
     return name in (UNNAMED, "index", "level_0") or _LEVEL.fullmatch(name) is not None
 
 
 def counts_rows(name: str, parts: Sequence[array[int]]) -> bool:
-    """Return whether the numbers of a column with such a name count the rows from 0 or 1, in any order.
+    """Return whether the numbers in a column with an index name count the rows from 0 or 1, in any order.
 
-    They do so in all files of a data set together, or each by itself. In a column without a name some may be missing,
-    of rows that were left out before the file was written; other names may be meant, and must count all of them.
+    They count the rows of all files together, or of each file separately. In an unnamed column numbers may be missing,
+    because rows were dropped before the file was written. In other columns no number may be missing, because the name
+    may
+    have another meaning.
     """
     whole = np.concatenate([np.frombuffer(part, np.int64) for part in parts])
     if name == UNNAMED:
@@ -78,7 +81,7 @@ def _counts_all(numbers: npt.NDArray[np.int64]) -> bool:
 
 
 def warn_of_index(names: Sequence[str], where: str) -> None:
-    """Say that columns are pandas' index, and left out; nothing if there are none."""
+    """Warn that columns are dropped because they are pandas' index; do nothing if there are none."""
     if names:
         shown, what = ", ".join(map(repr, names)), "column" if len(names) == 1 else "columns"
         logger.warning("%s: %s %s left out, pandas' index (--keep-index keeps it)", where, what, shown)

@@ -1,6 +1,6 @@
-"""Reader of SVMLight files as sparse features: any number of columns, and only the values that are there are held.
+"""Reader of SVMLight files as sparse features: any number of columns, with only the given values in memory.
 
-A feature's column is its index: so files that count from 1 have a column 0 without values, and the columns of a file do
+A feature's index is its column. So files that count from 1 have a column 0 without values, and the columns of a file do
 not depend on whether its lines happen to have an index 0.
 """
 
@@ -52,13 +52,13 @@ class SvmLightDataSetIterator(ListDataSetIterator):
 def read_svmlight(
     path: str | Path, *, columns: int = 0, regression: bool = False, label_names: Sequence[str] = ()
 ) -> tuple[DataSet, tuple[str, ...]]:
-    """Return the examples of a file with sparse features in float32, and the names of their classes.
+    """Return the examples of a file with sparse float32 features, and the names of their classes.
 
     Args:
         path: the file; also gzipped.
-        columns: how many, as in the data that a model learned from; 0: one more than the largest index.
+        columns: the number of columns, as in a model's training data; 0: one more than the largest index.
         regression: the labels are numbers to predict; else they are classes, in ascending order.
-        label_names: the classes in order, where they are known.
+        label_names: the classes in order, if they are known.
 
     Raises:
         DataError: the file cannot be read, or a line is wrong: names file, line and value.
@@ -88,7 +88,7 @@ def read_svmlight_files(
 
 
 def sparse_features_of(file: BinaryIO, name: str, columns: int, *, rows: int) -> Iterator[Any]:
-    """Yield the features of a file, at most so many rows at a time, for a model of so many columns.
+    """Yield the features of a file for a model with ``columns`` columns, in blocks of at most ``rows`` rows.
 
     Args and errors as for ``sparse_blocks``.
     """
@@ -110,7 +110,7 @@ def _labels(blocks: Sequence[SparseRows]) -> npt.NDArray[np.float64]:
 
 
 def _classes(blocks: Sequence[SparseRows], places: Mapping[str, int]) -> list[int]:
-    """Return the place of each row's class."""
+    """Return the class number of each row."""
     found = []
     for block in blocks:
         for label, line in zip(block.single_labels().tolist(), block.lines.tolist(), strict=True):

@@ -1,4 +1,4 @@
-"""Arrays in a file, with the rows in use in memory: for a ``DataSet`` larger than memory."""
+"""Arrays in a file, with only the rows in use in memory, for a ``DataSet`` larger than memory."""
 
 from __future__ import annotations
 
@@ -21,30 +21,32 @@ from dl4jlegacy.system import files
 __all__ = ["ShuffleBuckets", "StoredArray", "new_file", "scatter"]
 
 _HELD = 64 << 20
-"""Bytes that may be taken out at once into memory; what is more lies in a file, too."""
-_TOUCHED = 64 << 20  # bytes of the file that may stay mapped in memory; the system's cache has them anyway
+"""Maximum bytes of rows taken into memory; more rows are written to a file."""
+_TOUCHED = 64 << 20  # bytes of the file that may stay mapped; the system's page cache holds them anyway
 _ROWS = 8192
-_BUCKET = 8 << 20  # bytes of a bucket, which is in memory at the end
-_MOST_BUCKETS = 256  # each an open file
+_BUCKET = 8 << 20  # bytes of a bucket, which is sorted in memory at the end
+_MOST_BUCKETS = 256  # each is an open file
 
 
 class _Descriptor:
-    """An open file, which is closed with the last array that lies in it."""
+    """An open file, closed with the last array that uses it."""
 
     def __init__(self, path: str | Path) -> None:
         self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def __del__(self) -> None:
-        with contextlib.suppress(AttributeError):  # it could not be opened
+        with contextlib.suppress(AttributeError):  # the file could not be opened
             os.close(self.number)
 
 
 class StoredArray(np.memmap[Any, Any]):
     """Float32 rows in a file, mapped into memory, read-only; safe on any thread.
 
-    What is taken out of it is an ordinary array, or another stored one if it is large. Rows from all over the file are
-    read, since the system may map megabytes around each; pages that were mapped are let go again, so that the process
-    does not seem to grow to the size of the file.
+    Rows taken from it are an ordinary array, or another stored one if they are large. Scattered rows are read from the
+    file
+    instead of the mapping, because the system may map megabytes around each. Mapped pages are released again, so that
+    the
+    process does not seem to grow to the size of the file.
     """
 
     _touched: int = 0
@@ -52,7 +54,7 @@ class StoredArray(np.memmap[Any, Any]):
 
     @classmethod
     def open(cls, path: str | Path, shape: tuple[int, int]) -> Self:
-        """Return the array of this shape in a file; raises ``OSError`` or ``ValueError``: the file is shorter."""
+        """Return the array of this shape in a file; raises ``OSError``, or ``ValueError`` if the file is too short."""
         array = cls(os.fspath(path), np.float32, "r", 0, shape)
         array._file = _Descriptor(path)
         return array
@@ -63,12 +65,12 @@ class StoredArray(np.memmap[Any, Any]):
         self._file = None if self._mapped is None else getattr(obj, "_file", None)
 
     def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
-        """Return what is computed from it as an ordinary array, or scalar."""
+        """Return a result computed from the array as an ordinary array, or scalar."""
         plain = np.asarray(array)
         return plain[()] if return_scalar else plain
 
     def __getitem__(self, key: Any) -> Any:
-        """Return rows; a few are an ordinary array that looks into the file."""
+        """Return rows; a few rows are an ordinary array that is a view of the file."""
         found = super().__getitem__(key)
         if isinstance(found, StoredArray) and (not isinstance(key, slice) or found.nbytes <= _HELD):
             self._forget(found.nbytes)
@@ -86,7 +88,7 @@ class StoredArray(np.memmap[Any, Any]):
         return self.read(self._file, wanted)
 
     def read(self, file: _Descriptor, rows: npt.NDArray[np.integer[Any]]) -> Array:
-        """Return rows, by number, of which some lie side by side; raises ``IndexError``, ``OSError``."""
+        """Return rows by number, reading adjacent ones together; raises ``IndexError``, ``OSError``."""
         rows = np.where(rows < 0, rows + len(self), rows)
         if rows.size and not (rows.min() >= 0 and rows.max() < len(self)):
             raise IndexError(f"rows {rows.min()} to {rows.max()} of an array of {len(self)}")
@@ -103,7 +105,7 @@ class StoredArray(np.memmap[Any, Any]):
         return found
 
     def _place(self) -> int:
-        """Return where in its file the first row lies."""
+        """Return the offset of the first row in the file."""
         whole = np.frombuffer(self._mapped or b"", np.uint8)
         return int(self.ctypes.data - whole.ctypes.data)
 
@@ -112,7 +114,7 @@ class StoredArray(np.memmap[Any, Any]):
         return getattr(self, "_mmap", None)
 
     def _forget(self, nbytes: int) -> None:
-        """Count what is read, and let go of the file's pages when they are many; they are read again when needed."""
+        """Count the bytes read, and release the file's mapped pages when they are many."""
         self._touched += nbytes
         if self._touched > _TOUCHED and self._mapped is not None:
             self._touched = 0
@@ -120,7 +122,7 @@ class StoredArray(np.memmap[Any, Any]):
 
 
 def _taken(array: StoredArray, file: _Descriptor, indices: Array) -> StoredArray:
-    """Return these rows in a temporary file, which ends with the array."""
+    """Return these rows in a temporary file, which is deleted with the array."""
     folder = Path(str(array.filename)).parent if array.filename else Path(tempfile.gettempdir())
     with files.errors_as(DataError, f"{len(indices):,} rows of a large table cannot be kept in {folder}", "make room"):
         descriptor, name = tempfile.mkstemp(prefix=".rows-", dir=folder)
@@ -140,31 +142,31 @@ def _taken(array: StoredArray, file: _Descriptor, indices: Array) -> StoredArray
 
 
 def new_file(path: Path, shape: tuple[int, int]) -> np.memmap[Any, Any]:
-    """Return a new array of float32 in a file for which the disk has room; raises ``OSError`` if it has not."""
+    """Return a new float32 array in a file with reserved disk space; raises ``OSError`` if there is not enough."""
     with path.open("wb") as file:
-        # Without room for it, writing to the mapping would end the process with a signal.
+        # Without reserved space, writing to the mapping could end the process with a signal.
         os.posix_fallocate(file.fileno(), 0, max(1, 4 * shape[0] * shape[1]))
     return np.memmap(path, np.float32, "r+", 0, shape)
 
 
 def scatter(array: np.memmap[Any, Any], places: Array, rows: Array) -> None:
-    """Write rows to their places in a new file, a few at a time, and let go of its pages."""
+    """Write rows to their positions in a new file, a few at a time, and release its mapped pages."""
     for start in range(0, len(places), _ROWS):
         array[places[start : start + _ROWS]] = rows[start : start + _ROWS]
         array._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
 
 
 class ShuffleBuckets:
-    """Rows that come in one order and are read in another: temporary files, one for each range of places.
+    """Rows that arrive in one order and are read in another: temporary files, one for each range of positions.
 
     Args:
         opened: closes the files.
-        folder: for them.
-        rows: how many there will be, with the places 0 to ``rows - 1``.
-        width: float32 numbers of a row.
+        folder: the folder for the files.
+        rows: the number of rows, with positions 0 to ``rows - 1``.
+        width: float32 numbers per row.
 
     Raises:
-        OSError: the disk refuses.
+        OSError: a file cannot be written.
     """
 
     def __init__(self, opened: contextlib.ExitStack, folder: Path, rows: int, width: int) -> None:
@@ -175,7 +177,7 @@ class ShuffleBuckets:
         self._type = np.dtype([("place", np.int64), ("row", np.float32, (width,))])
 
     def add(self, places: npt.NDArray[np.intp], rows: Array) -> None:
-        """Add rows, ``(rows, width)`` float32, that belong to these places; raises ``OSError``."""
+        """Add rows, ``(rows, width)`` float32, for these positions; raises ``OSError``."""
         order = np.argsort(places, kind="stable")
         records = np.empty(len(places), self._type)
         records["place"], records["row"] = places[order], rows[order]
@@ -185,12 +187,12 @@ class ShuffleBuckets:
                 file.write(records[start:stop].tobytes())
 
     def in_order(self) -> Iterator[Array]:
-        """Yield all rows in the order of their places, a bucket at a time; raises ``OSError``."""
+        """Yield all rows in the order of their positions, one bucket at a time; raises ``OSError``."""
         for index, file in enumerate(self._files):
             file.flush()
             file.seek(0)
             records = np.frombuffer(file.read(), self._type)
             found = np.empty((min(self._each, self._rows - index * self._each), self._width), np.float32)
             found[records["place"] - index * self._each] = records["row"]
-            file.close()  # which gives its room back
+            file.close()  # this frees its disk space
             yield found

@@ -1,9 +1,9 @@
-"""Tables larger than memory: made ready once, and then in files from which batches are read.
+"""Tables larger than memory: transformed once, and stored in files from which batches are read.
 
-What a schema makes of a table lies in a folder of the cache (``$DL4J_TABLES_CACHE``, or ``~/.deeplearning4j/tables``)
-as float32, the training rows first, in the order in which they would lie in memory. Its name is a digest of the
-contents of the table's files, of the schema and of the split: other contents are another folder. It is written beside
-that place and renamed when it is whole; those that were used longest ago make room.
+The transformed examples lie in a folder of the cache (``$DL4J_TABLES_CACHE``, or ``~/.deeplearning4j/tables``) as
+float32, the training rows first, in the same order as in memory. The folder's name is a digest of the contents of the
+table's files, of the schema and of the split: other contents have another folder. A folder is written under a temporary
+name and renamed when it is complete. The least recently used ones are removed to limit the cache.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ logger = logging.getLogger(__name__)
 LARGE = 64 << 20
 """Bytes of a table's files from which on it is not held in memory."""
 MOST = 64 << 30
-"""Bytes that the cache may have; the table that is in use may have more."""
-_NBYTES = 8  # of a number while a table is read
-_PACKED = 4  # times as large are rows that are compressed
+"""Maximum bytes of the cache; the table in use may be larger."""
+_NBYTES = 8  # per number while a table is read
+_PACKED = 4  # assumed compression ratio of compressed rows
 _BLOCK = 16 << 20
 _FORMAT = "dl4jlegacy-table-1"
 _SUMMARY = "table.json"
@@ -58,14 +58,14 @@ _aside: ContextVar[contextlib.ExitStack | None] = ContextVar("_aside", default=N
 
 
 def cache_folder() -> Path:
-    """Return the folder of large tables."""
+    """Return the cache folder of large tables."""
     given = os.environ.get("DL4J_TABLES_CACHE")
     return Path(given).expanduser() if given else Path.home() / ".deeplearning4j" / "tables"
 
 
 @contextlib.contextmanager
 def not_kept() -> Iterator[None]:
-    """Remove the tables that are made ready inside at the end: for a check whether they can be."""
+    """Remove the tables that are stored inside this context at its end; for checks that do not train."""
     with contextlib.ExitStack() as aside:
         token = _aside.set(aside)
         try:
@@ -75,12 +75,13 @@ def not_kept() -> Iterator[None]:
 
 
 def is_large(tables: Sequence[Path], columns: int = 0) -> bool:
-    """Return whether the files of a table are too large for memory to hold all of it.
+    """Return whether a table is too large to be held in memory.
 
     Args:
         tables: the files.
-        columns: that the table has; 0: not known. An SVMLight file is as large as the table that it becomes; one that
-            has too many columns for that becomes none, and is held in memory with sparse features.
+        columns: the number of the table's columns; 0: unknown. For an SVMLight file the size of its dense table counts;
+            if
+            it has too many columns for that, it is held in memory with sparse features.
 
     Raises:
         DataError: a file cannot be read.
@@ -109,11 +110,11 @@ def _lines(tables: Sequence[Path]) -> int:
 
 
 def _check_room(folder: Path, tables: Sequence[Path], columns: int) -> None:
-    """Raise ``DataError`` if there is no room for the table that SVMLight files become, before it is begun."""
+    """Raise ``DataError`` before SVMLight files are expanded if the disk is too small for their table."""
     if not is_svmlight(tables[0].name):
         return
     rows, free = _lines(tables), shutil.disk_usage(folder).free
-    needed = rows * columns * _NBYTES * 2  # the columns as read; the rows in piles, then in order
+    needed = rows * columns * _NBYTES * 2  # the columns as read; the rows in buckets, then in order
     if needed > free:
         raise DataError(
             f"{tables[0]} is a table of {counted(rows, 'row')} and {counted(columns, 'column')} with every 0 written "
@@ -125,16 +126,16 @@ def _check_room(folder: Path, tables: Sequence[Path], columns: int) -> None:
 def stored_tables(
     process: TransformProcess, tables: Sequence[Path], split: Split, *, parted: bool = False
 ) -> TransformedTables:
-    """Return what a schema makes of the files of a table, in files: equal to what it makes of them in memory.
+    """Return the transformed table, stored in files; equal to the result in memory.
 
     Args:
-        process: the schema, which is fitted to the training part unless it is already.
-        tables: the files, in their order.
+        process: the schema, which is fitted to the training part unless it is fitted already.
+        tables: the files, in order.
         split: how a part is held out.
-        parted: they are two, and not split: the one to learn from, and the one held out.
+        parted: whether the files are the training part and the held-out part, so that they are not split.
 
     Raises:
-        DataError: as in memory; the disk refuses; or a file changed while it was read.
+        DataError: as in memory; a file cannot be written; or a table changed while it was read.
     """
     folder, content = cache_folder(), f"{_digest(tables)} {split} {'classes of train' if parted else parted}"
     place = folder / _key(process, content)
@@ -160,12 +161,12 @@ def stored_tables(
 
 
 def _key(process: TransformProcess, content: str) -> str:
-    """Return the digest of all that the examples depend on."""
+    """Return a digest of everything that determines the examples."""
     return hashlib.sha256(f"{_FORMAT} {content} {process.to_json()}".encode()).hexdigest()
 
 
 def _digest(tables: Sequence[Path]) -> str:
-    """Return the digest of the contents of files."""
+    """Return a digest of the contents of files."""
     whole = hashlib.sha256()
     for path in tables:
         with files.errors_as(DataError, f"cannot read {path}"), files.open_to_read(path) as file:
@@ -178,7 +179,7 @@ def _digest(tables: Sequence[Path]) -> str:
 
 
 def _opened(place: Path) -> TransformedTables | None:
-    """Return the table in a folder of the cache; None: there is none, or not all of it."""
+    """Return the table in a folder of the cache; None if there is none, or it is incomplete."""
     try:
         summary = json.loads(files.read(place / _SUMMARY))
         process = TransformProcess.from_json(to_json(summary["process"]))
@@ -194,7 +195,7 @@ def _opened(place: Path) -> TransformedTables | None:
 
 @contextlib.contextmanager
 def _new_folder(folder: Path, place: Path) -> Iterator[Path]:
-    """Yield a folder that takes its place at the end, if nothing is raised; else it goes."""
+    """Yield a new folder; rename it to ``place`` at the end, or remove it after an error."""
     aside = Path(tempfile.mkdtemp(prefix=f".{os.getpid()}-", dir=folder))
     try:
         yield aside
@@ -206,21 +207,21 @@ def _new_folder(folder: Path, place: Path) -> Iterator[Path]:
             try:
                 os.rename(aside, place)
             except OSError:
-                if not place.exists():  # another process was faster with the same table
+                if not place.exists():  # another process may have stored the same table meanwhile
                     raise
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 
 
 def _name_again(place: Path, fitted: Path) -> None:
-    """Let the table be found by the schema that was fitted to it, too: by the model's, and the run's that goes on."""
+    """Link the table under the key of the fitted schema, too, which a model or a resumed run has."""
     if place != fitted and not fitted.is_symlink():
         with contextlib.suppress(FileExistsError):
             fitted.symlink_to(place.name)
 
 
 def _clean(folder: Path) -> None:
-    """Remove what processes have begun that are not there any more."""
+    """Remove unfinished folders of processes that have ended, and dangling links."""
     for path in folder.glob(".[0-9]*-*"):
         owner = path.name[1:].partition("-")[0]
         if owner.isdigit() and not Path("/proc", owner).exists():
@@ -231,7 +232,7 @@ def _clean(folder: Path) -> None:
 
 
 def _make_room(folder: Path, used: Path) -> None:
-    """Remove the tables that were used longest ago until the rest fits into the bound; ``used`` stays."""
+    """Remove the least recently used tables until the rest fits into the limit; ``used`` stays."""
     found = []
     for place in folder.iterdir():
         if place.is_symlink():
@@ -277,7 +278,7 @@ def _build(folder: Path, process: TransformProcess, tables: Sequence[Path], spli
 
 
 def _tables(process: TransformProcess, tables: Sequence[Path], rows: int) -> Iterator[Table]:
-    """Yield the rows of the files that have a label."""
+    """Yield the labelled rows of the files."""
     for path in tables:
         with files.errors_as(DataError, f"cannot read {path}"):
             before = path.stat()
@@ -301,7 +302,7 @@ def _with_classes(process: TransformProcess, store: ColumnStore, order: npt.NDAr
         row = next(row for row in order.tolist() if labels[row] in alone)
         others = np.array([word for word in counts if counts[word] > 1] * 2, object)
         rest = Table("", {}, np.arange(len(others)), {}, others)
-        return process.with_classes_of((store.row(row), rest))  # which raises
+        return process.with_classes_of((store.row(row), rest))  # this raises an error
     return process.with_classes(counts)
 
 
@@ -312,7 +313,7 @@ def _write(
     train: npt.NDArray[np.intp],
     test: npt.NDArray[np.intp],
 ) -> None:
-    """Write features and labels, each row to its place."""
+    """Write features and labels, each row to its position."""
     places, sizes = _places(process, store, train, test)
     columns, total = len(process.apply(store.empty()).columns), sum(sizes)
     width = columns + len(process.label_names)
@@ -338,7 +339,7 @@ def _write(
 def _places(
     process: TransformProcess, store: ColumnStore, train: npt.NDArray[np.intp], test: npt.NDArray[np.intp]
 ) -> tuple[npt.NDArray[np.intp], tuple[int, int]]:
-    """Return the place of each row of the store, -1 for one that a filter leaves out; and the rows of both parts."""
+    """Return the position of each row of the store, -1 if a filter drops it, and the numbers of rows of both parts."""
     kept = np.ones(store.rows, bool)
     if any(isinstance(step, Filter) for step in process.steps):
         for first, table in store.tables():

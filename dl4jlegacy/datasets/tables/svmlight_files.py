@@ -1,8 +1,8 @@
-"""SVMLight and LIBSVM files: a label and ``index:value`` pairs on each line; what is not there is 0.
+"""SVMLight and LIBSVM files: a label and ``index:value`` pairs on each line; missing values are 0.
 
-They become tables whose columns are called ``label`` and, by the index, ``1``, ``2`` ...; or ``label 3`` for each of
-several labels, ``1,3``. Indices count from 1, or from 0 if one is 0. Text is turned into numbers by numpy, in pieces of
-whole lines; ``qid:`` and comments are passed over.
+They become tables with a column ``label``, or ``label 3`` for each of several labels (``1,3``), and feature columns
+named by index: ``1``, ``2`` ... Indices count from 1, or from 0 if an index is 0. numpy converts the text to numbers in
+chunks of whole lines; ``qid:`` and comments are ignored.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ __all__ = [
 ]
 
 LABEL = "label"
-"""The column of the label, if each line has one."""
+"""The name of the label column, if each line has one label."""
 MOST_COLUMNS = 100_000
-"""Columns that a dense table may have: a schema names each of them."""
+"""Maximum columns of a dense table; a schema names each of them."""
 _CHUNK = 4 << 20
 _LONGEST = 1 << 28  # bytes of a line
-_MOST_INDEX = 1 << 53  # up to here float64 has all whole numbers
-_SHOWN = 60  # characters of a value that an error shows
+_MOST_INDEX = 1 << 53  # float64 has all whole numbers up to this
+_SHOWN = 60  # characters of a value in an error message
 
 _NUMBER = rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 _WRONG_LABEL = re.compile(rb"(?m)^(?!" + _NUMBER + rb"(?:," + _NUMBER + rb")*[ \n])[^\n]")
@@ -60,13 +60,13 @@ class SparseRows:
     """Some lines of a file that are not empty.
 
     Attributes:
-        name: the file's.
-        lines: the number of each, from 1, ``(rows,)``.
+        name: the file's name.
+        lines: the number of each line, from 1, ``(rows,)``.
         labels: all labels of all lines, float64.
-        label_counts: how many of them each line has, ``(rows,)``.
+        label_counts: the number of labels of each line, ``(rows,)``.
         indices: of all pairs, in the order of the file.
         values: of all pairs, float64.
-        pair_counts: how many of them each line has, ``(rows,)``.
+        pair_counts: the number of pairs of each line, ``(rows,)``.
     """
 
     name: str
@@ -96,11 +96,11 @@ class SparseRows:
         )
 
     def line_of_pair(self, pair: int) -> int:
-        """Return the number of the line that a pair stands in."""
+        """Return the line number of a pair."""
         return int(self.lines[np.searchsorted(np.cumsum(self.pair_counts), pair, side="right")])
 
     def single_labels(self) -> npt.NDArray[np.float64]:
-        """Return the label of each row, ``(rows,)``; raises ``DataError`` for a line with several."""
+        """Return the label of each row, ``(rows,)``; raises ``DataError`` for a line with several labels."""
         if len(self.labels) != len(self.lines):
             row = int((self.label_counts != 1).argmax())
             several = self.between(row, row + 1).labels
@@ -117,12 +117,12 @@ def word_of(label: float) -> str:
 
 
 def label_column(label: float) -> str:
-    """Return the column that says whether a label, one of several, is there."""
+    """Return the name of the column for one of several labels."""
     return f"{LABEL} {word_of(label)}"
 
 
 def numbered_columns(count: int, first: int = 1) -> tuple[Column, ...]:
-    """Return the columns of so many features."""
+    """Return ``count`` feature columns, named by index."""
     return tuple(Column(str(index)) for index in range(first, first + count))
 
 
@@ -130,15 +130,15 @@ def numbered_columns(count: int, first: int = 1) -> tuple[Column, ...]:
 
 
 def sparse_blocks(file: BinaryIO, name: str, *, chunk: int = _CHUNK) -> Iterator[SparseRows]:
-    """Yield the lines of a file, about so many bytes of them at a time.
+    """Yield the lines of a file in blocks of about ``chunk`` bytes.
 
     Args:
-        file: open for reading, gzipped or not; it may be a pipe. It is closed at the end.
-        name: the file's, for messages.
-        chunk: bytes that are read at a time.
+        file: open for reading, gzipped or not; may be a pipe. It is closed at the end.
+        name: the file's name, for messages.
+        chunk: bytes read at a time.
 
     Raises:
-        DataError: it cannot be read, has no line with a label, or a line is wrong: names file, line and value.
+        DataError: the file cannot be read, has no line with a label, or a line is wrong: names file, line and value.
     """
     is_empty = True
     with opened_bytes(file, name) as content:
@@ -152,7 +152,7 @@ def sparse_blocks(file: BinaryIO, name: str, *, chunk: int = _CHUNK) -> Iterator
 
 
 def _whole_lines(content: BinaryIO, name: str, chunk: int) -> Iterator[tuple[int, bytes]]:
-    """Yield whole lines, each piece with the number of its first one; all end with a line break."""
+    """Yield chunks of whole lines, each with the number of its first line; all end with a line break."""
     line, pending, is_first = 1, b"", True
     while data := content.read(chunk):
         if is_first:
@@ -187,7 +187,7 @@ def _parsed(text: bytes, name: str, first: int) -> SparseRows:
 
 
 def _numbers(text: bytes, name: str, first: int) -> SparseRows:
-    """Return lines without a mistake in their form as numbers."""
+    """Return well-formed lines as numbers."""
     codes = np.frombuffer(text, np.uint8)
     ends = np.flatnonzero(codes == ord("\n"))
     starts = np.concatenate([[0], ends[:-1] + 1])
@@ -217,16 +217,16 @@ def _numbers(text: bytes, name: str, first: int) -> SparseRows:
 
 
 def _counted_between(codes: Array, mark: str, starts: Array, ends: Array) -> npt.NDArray[np.int64]:
-    """Return how often a character stands in each line."""
+    """Return the number of occurrences of a character in each line."""
     places = np.flatnonzero(codes == ord(mark))
     return np.asarray(np.searchsorted(places, ends) - np.searchsorted(places, starts), np.int64)
 
 
 def _check(found: SparseRows) -> None:
-    """Raise ``DataError`` if indices of a line do not ascend, or a number is too large to be one."""
+    """Raise ``DataError`` if the indices of a line do not ascend, or a number overflows."""
     ascends = np.diff(found.indices) > 0
     ends = np.cumsum(found.pair_counts)
-    ascends[ends[(ends > 0) & (ends < len(found.indices))] - 1] = True  # from a line to the next one
+    ascends[ends[(ends > 0) & (ends < len(found.indices))] - 1] = True  # between two lines
     if not ascends.all():
         pair = int((~ascends).argmax()) + 1
         before, index = found.indices[pair - 1], found.indices[pair]
@@ -250,7 +250,7 @@ def _check(found: SparseRows) -> None:
 def _wrong(
     text: bytes, name: str, first: int, label: re.Match[bytes] | None, pair: re.Match[bytes] | None
 ) -> DataError:
-    """Return what is wrong with the first line that is."""
+    """Return the error for the first malformed line."""
     is_label = label is not None and (pair is None or label.start() <= pair.start())
     found = label if is_label else pair
     assert found is not None
@@ -301,11 +301,11 @@ class TooWideError(DataError):
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What the files of a data set have in all.
+    """The totals over the files of a data set.
 
     Attributes:
-        rows: how many.
-        first: the index that features are counted from, 0 or 1.
+        rows: the number of rows.
+        first: the index of the first feature, 0 or 1.
         last: the largest index.
     """
 
@@ -315,12 +315,12 @@ class Survey:
 
     @property
     def columns(self) -> int:
-        """How many features there are."""
+        """The number of features."""
         return self.last - self.first + 1
 
 
 def survey(paths: Sequence[Path], look: Callable[[SparseRows], None] = lambda rows: None) -> Survey:
-    """Return what is in the files. Each is read once, and ``look`` is called with every piece.
+    """Return the totals over the files. Each file is read once; ``look`` is called with every block.
 
     Raises:
         DataError: as ``sparse_blocks``; or there is no pair in any line, or an index that is too large for a table.
@@ -345,7 +345,7 @@ def survey(paths: Sequence[Path], look: Callable[[SparseRows], None] = lambda ro
 
 
 def count_lines(path: Path) -> int:
-    """Return how many lines a file has, empty ones too; raises ``DataError``."""
+    """Return the number of lines of a file, including empty ones; raises ``DataError``."""
     with opened_bytes(open_table(path), str(path)) as content:
         count, last = 0, b"\n"
         while data := content.read(_CHUNK):
@@ -359,13 +359,13 @@ def count_lines(path: Path) -> int:
 def svmlight_tables(
     file: BinaryIO, name: str, known: Sequence[Column], wanted: Sequence[Column], rows: int
 ) -> Iterator[Table]:
-    """Yield the rows of a file as tables, at most so many at a time.
+    """Yield the rows of a file as tables of at most ``rows`` rows.
 
     Args:
-        file: open for reading, gzipped or not; it may be a pipe. It is closed at the end.
-        name: the file's, for messages.
+        file: open for reading, gzipped or not; may be a pipe. It is closed at the end.
+        name: the file's name, for messages.
         known: all columns of the schema: an index beyond the largest of them is an error.
-        wanted: those that are read; indices that are none of them are passed over.
+        wanted: the columns to read; other indices are ignored.
         rows: of a table.
 
     Raises:
@@ -384,7 +384,7 @@ def svmlight_tables(
 
 
 def _feature_indices(name: str, known: Sequence[Column]) -> dict[str, int]:
-    """Return the index of each feature among the columns."""
+    """Return the index of each feature column."""
     features: dict[str, int] = {}
     for column in known:
         if re.fullmatch(r"[0-9]{1,16}", column.name):
@@ -432,7 +432,7 @@ def _table(part: SparseRows, wanted: Sequence[Column], places: Mapping[str, int]
 
 
 def _cells(values: Array, column: Column) -> Array:
-    """Return numbers, or of a column of words these numbers as words."""
+    """Return the values of a number column unchanged, of a category column as words."""
     if column.type == "number":
         return values
     different, numbers = np.unique(values, return_inverse=True)
@@ -443,7 +443,7 @@ def _cells(values: Array, column: Column) -> Array:
 
 
 def _is_labelled(part: SparseRows, column: str) -> Array:
-    """Return 1 for each row that has the label which a column is called by, 0 for others."""
+    """Return 1 for each row with the label in the column's name, 0 for other rows."""
     is_it = np.array([label_column(label) == column for label in np.unique(part.labels).tolist()])
     found = np.zeros(len(part))
     rows = np.repeat(np.arange(len(part)), part.label_counts)

@@ -1,4 +1,4 @@
-"""The schema of SVMLight files: it keeps how many features there are, and whether they are counted from 0 or 1."""
+"""The schema of SVMLight files, which stores the number of features and whether indices start at 0 or 1."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def svmlight_schema(
 
     Args:
         paths: the files.
-        label: the column to learn; "": the label of each line, or all of them.
-        regression: it is a number to predict.
+        label: the label column; "": the label of each line, or all of its labels.
+        regression: the label is a number to predict.
         multi_label: each line has labels that do not exclude each other.
         scale: whether features are standardized.
-        n_classes: the range of class numbers, when the files alone do not tell.
-        label_names: the classes in order, where they are known.
+        n_classes: the number of classes, for class numbers, if the files alone do not show it.
+        label_names: the classes in order, if they are known.
 
     Raises:
         DataError: as ``inspect_svmlight`` and ``guess_schema``.
@@ -50,10 +50,10 @@ def svmlight_schema(
         for word in found.column(LABEL).counts:
             if word not in classes:
                 raise DataError(f"{found.name}: label {word!r} is out of range: classes are 0 to {n_classes - 1}")
-    steps = tuple(step for step in schema.steps if not isinstance(step, Impute))  # there are no gaps
+    steps = tuple(step for step in schema.steps if not isinstance(step, Impute))  # SVMLight files have no gaps
     return msgspec.structs.replace(schema, steps=steps, classes=classes if schema.label == LABEL else ())
 
 
 def features_only(n_in: int) -> TransformProcess:
-    """Return the schema of rows to predict, for a model of so many features that has none; they count from 1."""
+    """Return a schema to read rows to predict, for a model with ``n_in`` features and no schema; indices start at 1."""
     return TransformProcess(columns=numbered_columns(n_in))

@@ -1,4 +1,4 @@
-"""Tables: the columns of a file by name, numbers and words, with gaps; every cell can be named by where it stands.
+"""Tables: the columns of a file by name, numbers and words, with gaps; every cell has a place for messages.
 
 Follows DataVec's ``Schema`` and ``CSVRecordReader``.
 """
@@ -18,7 +18,7 @@ from dl4jlegacy.errors import DataError, nearest
 
 __all__ = ["Column", "Table", "cell_place", "column_name", "find_column", "find_columns"]
 
-_SHOWN = 50  # columns that an error may list
+_SHOWN = 50  # columns listed in an error message
 
 
 class Column(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -30,14 +30,14 @@ class Column(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """Rows of a file, column by column; never changed.
+    """Rows of a file, stored by column; immutable.
 
     Attributes:
-        name: the file's, for messages.
+        name: the file's name, for messages.
         columns: numbers as float64, NaN for a gap; words as objects (``str``), ``""`` for a gap; ``(rows,)`` each.
-        lines: the number of each row's line, or of each row, from 1, ``(rows,)``.
-        places: the number of each column in the file, from 1; one that was derived has none.
-        labels: the column that is to be learned, if it was set apart, ``(rows,)``; several: ``(rows, columns)``.
+        lines: the line number of each row, or its row number, from 1, ``(rows,)``.
+        places: the number of each column in the file, from 1; derived columns have none.
+        labels: the label column, if it was separated, ``(rows,)``; several: ``(rows, columns)``.
         unit: what ``lines`` counts: ``line`` or ``row``.
     """
 
@@ -52,11 +52,11 @@ class Table:
         return len(self.lines)
 
     def with_columns(self, columns: Mapping[str, Array]) -> Table:
-        """Return the table with these columns in the place of its own."""
+        """Return a copy of the table with these columns instead."""
         return Table(self.name, columns, self.lines, self.places, self.labels, self.unit)
 
     def labelled(self, chosen: str | tuple[str, ...]) -> Table:
-        """Return the table with a column set apart as labels, ``(rows,)``; or some of numbers, ``(rows, columns)``."""
+        """Return a copy with a column as labels, ``(rows,)``, or several number columns, ``(rows, columns)``."""
         apart = {chosen} if isinstance(chosen, str) else set(chosen)
         rest = {name: values for name, values in self.columns.items() if name not in apart}
         if isinstance(chosen, str):
@@ -66,7 +66,7 @@ class Table:
         return Table(self.name, rest, self.lines, self.places, labels, self.unit)
 
     def take(self, rows: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> Table:
-        """Return these rows."""
+        """Return the table with only these rows."""
         columns = {name: values[rows] for name, values in self.columns.items()}
         labels = None if self.labels is None else self.labels[rows]
         return Table(self.name, columns, self.lines[rows], self.places, labels, self.unit)
@@ -78,12 +78,12 @@ class Table:
         return Table(self.name, columns, self.lines[start:stop], self.places, labels, self.unit)
 
     def place(self, row: int, column: str) -> str:
-        """Return where a cell stands, in words."""
+        """Return the place of a cell in words."""
         return cell_place(self.name, self.unit, int(self.lines[row]), column, self.places.get(column))
 
     @staticmethod
     def merge(tables: Sequence[Table]) -> Table:
-        """Return the rows of all tables, which have the same columns; messages name the first file."""
+        """Return the rows of all tables, which must have the same columns; messages name the first file."""
         first = tables[0]
         if len(tables) == 1:
             return first
@@ -94,12 +94,12 @@ class Table:
 
 
 def cell_place(name: str, unit: str, line: int, column: str, number: int | None) -> str:
-    """Return where a cell stands, in words: file, line or row, the column's name, and its number if it has one."""
+    """Return the place of a cell in words: file, line or row, the column's name, and its number if it has one."""
     return f"{name}, {unit} {line}, column {column!r}" + (f" ({number})" if number else "")
 
 
 def column_name(number: int) -> str:
-    """Return the name of a column without one, by its number from 1."""
+    """Return the name of an unnamed column, from its number, which counts from 1."""
     return f"column {number}"
 
 
@@ -107,7 +107,7 @@ def find_column(wanted: str, names: Sequence[str], where: str) -> str:
     """Return the name of the column with this name or number; numbers count from 1 (-1: the last).
 
     Raises:
-        DataError: there is none.
+        DataError: there is no such column.
     """
     if wanted in names:
         return wanted
@@ -124,10 +124,10 @@ def find_column(wanted: str, names: Sequence[str], where: str) -> str:
 
 
 def find_columns(wanted: str, names: Sequence[str], where: str) -> tuple[str, ...]:
-    """Return the columns in a text that names one, or several with commas between them; each as for ``find_column``.
+    """Return the columns that a text names, separated by commas; each as for ``find_column``.
 
     Raises:
-        DataError: there is none of a name, or it is named twice.
+        DataError: a column does not exist, or is named twice.
     """
     if "," not in wanted or wanted.strip().lower() in [name.lower() for name in names]:
         return (find_column(wanted, names, where),)

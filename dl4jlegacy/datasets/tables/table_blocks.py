@@ -1,4 +1,4 @@
-"""Reading tables: the rows of a file of any kind as columns, so many at a time."""
+"""Reads table files of any kind as columns, in blocks of rows."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from dl4jlegacy.errors import CellError, DataError, counted, nearest
 
 __all__ = ["table_blocks"]
 
-_SHOWN = 50  # columns that an error may list
-_ROWS = 8192  # that are turned into columns at a time
+_SHOWN = 50  # columns listed in an error message
+_ROWS = 8192  # rows converted to columns at a time
 
 
 def _whole_rows(rows: Iterator[Row], name: str, header: Sequence[str]) -> Iterator[Row]:
-    """Yield the rows of a file; all must have as many cells as the first has columns.
+    """Yield the rows of a file; each must have as many cells as the header has columns.
 
     Args:
         rows: of the file, without its header.
-        name: the file's.
+        name: the file's name.
         header: the names of its columns.
 
     Raises:
@@ -65,21 +65,22 @@ def table_blocks(
     label: str = "",
     warns: bool = False,
 ) -> Generator[Table, None, None]:
-    """Yield the rows of a file as tables with these columns, so many at a time.
+    """Yield the rows of a file as tables with these columns, in blocks of ``rows`` rows.
 
-    Columns are found by their names, in any order, and others are left out, unless it is a CSV file whose first row has
-    none of the names: that has them all in their order, perhaps without the label, or without all that are unread.
+    Columns are found by name, in any order, and other columns are ignored. A CSV file whose first row has none of the
+    names
+    must have all columns in their order, optionally without the label, or without all unread columns.
 
     Args:
         file: open for reading; a CSV file and JSON lines may be a pipe. It is closed at the end. Or a data frame.
-        name: the file's, for messages.
-        columns: what is in it.
-        rows: of a table; the last may have fewer.
-        missing: cells that stand for no value, in small letters.
-        gaps_of: those of some columns of words, if they are others.
-        unread: columns that are left out, and may be missing.
-        label: one of them that is the label.
-        warns: whether others that the file has are named in a warning.
+        name: the file's name, for messages.
+        columns: the columns of the file.
+        rows: rows of a table; the last may have fewer.
+        missing: cells that mark a missing value, in lower case.
+        gaps_of: other such cells for some columns of words.
+        unread: columns that are ignored, and may be missing.
+        label: the label column.
+        warns: whether to warn of other columns in the file.
 
     Raises:
         DataError: names file, line, column and value.
@@ -97,7 +98,7 @@ def table_blocks(
 
 @dataclass(frozen=True, slots=True)
 class _Gaps:
-    """Cells that stand for no value, in small letters; of some columns other ones than of the rest."""
+    """Cells that mark a missing value, in lower case; some columns may have their own."""
 
     common: frozenset[str]
     special: Mapping[str, frozenset[str]]
@@ -107,9 +108,9 @@ class _Gaps:
 
 
 class _Possible(NamedTuple):
-    """What a file without a header may have: all columns, those without the label, those that are read.
+    """Possible columns of a file without a header: all, those without the label, and those that are read.
 
-    ``warns``: whether other columns, of a file with names, are named in a warning.
+    ``warns``: whether to warn of other columns in a file with names.
     """
 
     all: Sequence[Column]
@@ -121,7 +122,7 @@ class _Possible(NamedTuple):
 def _tables(
     file: BinaryIO | FrameColumns, name: str, possible: _Possible, rows: int, gaps: _Gaps
 ) -> Generator[Table, None, None]:
-    """Yield the rows of a file by the way that fits its kind."""
+    """Yield the rows of a file with the reader for its kind."""
     if isinstance(file, FrameColumns):
         yield from _typed_tables(file, possible, rows, gaps)
         return
@@ -152,7 +153,7 @@ def _tables(
 
 
 def _chunk_tables(source: CsvFile, name: str, possible: _Possible, gaps: _Gaps) -> Iterator[Table]:
-    """Yield the pieces of a CSV file as tables, read by pyarrow or, where that cannot, row by row."""
+    """Yield the chunks of a CSV file as tables, read by pyarrow or, if it cannot read a chunk, row by row."""
     columns = possible.read
     places, names, is_header = _located(name, source.first, possible)
     chunks = source.chunks if is_header else chain([source.head], source.chunks)
@@ -167,14 +168,14 @@ def _chunk_tables(source: CsvFile, name: str, possible: _Possible, gaps: _Gaps) 
             try:
                 table = _table(name, some, columns, places, gaps)
             except DataError:
-                for row in some:  # those before the wrong one come first, as they do in small blocks
+                for row in some:  # rows before a wrong one are yielded first, as with small blocks
                     yield _table(name, [row], columns, places, gaps)
                 raise
             yield table
 
 
 def _gathered(rows: Iterator[Row]) -> Iterator[list[Row]]:
-    """Yield rows in lists, those before an error too, before it is raised."""
+    """Yield rows in lists; rows before an error are yielded before the error is raised."""
     some: list[Row] = []
     wrong: DataError | None = None
     while wrong is None:
@@ -200,7 +201,7 @@ def _chunk_table(
     found: Mapping[int, Any],
     gaps: _Gaps,
 ) -> Table | None:
-    """Return a piece as a table; None if a row of it may be empty, and none at all."""
+    """Return a chunk as a table; None if one of its rows may be empty, or no column is read."""
     values = {
         column.name: cells if column.type == "number" else _coded_words(cells[0], cells[1], gaps.of(column))
         for column in columns
@@ -214,7 +215,7 @@ def _chunk_table(
 
 
 def _in_blocks(tables: Iterator[Table], rows: int) -> Iterator[Table]:
-    """Yield the rows of tables, so many at a time."""
+    """Yield the rows of tables in blocks of ``rows`` rows."""
     pending: Table | None = None
     for found in tables:
         table = found if pending is None else Table.merge([pending, found])
@@ -227,14 +228,14 @@ def _in_blocks(tables: Iterator[Table], rows: int) -> Iterator[Table]:
 
 
 def _numbers_in(missing: frozenset[str]) -> list[float]:
-    """Return the numbers, other than NaN, that stand for no value."""
+    """Return the numbers, other than NaN, that mark a missing value."""
     return [value for text in missing if is_number(text) and not np.isnan(value := float(text))]
 
 
 def _typed_tables(
     source: ArrowFile | NumpyFile | FrameColumns, possible: _Possible, rows: int, gaps: _Gaps
 ) -> Iterator[Table]:
-    """Yield the rows of columns that have types."""
+    """Yield the rows of typed columns as tables."""
     names = source.names
     places = _places_in_header(source.name, header_names(names, [column.name for column in possible.all]), possible)
     stored = {column.name: names[places[column.name] - 1] for column in possible.read}
@@ -263,10 +264,10 @@ def _coded_words(codes: Array, words: list[str], missing: frozenset[str]) -> Arr
 
 
 def _checked(values: Array, table: Table, column: str, missing: Sequence[float]) -> Array:
-    """Return numbers with gaps in the place of those that stand for none; raises for infinite ones."""
+    """Return numbers with NaN for those that mark a missing value; raises an error for infinite numbers."""
     for value in missing:
         values = np.where(values == value, np.nan, values)
-    if math.isfinite(values.sum()):  # nothing infinite can hide in a sum; much cheaper than asking each
+    if math.isfinite(values.sum()):  # a sum shows any infinity; much cheaper than checking each value
         return values
     infinite = np.isinf(values)
     if infinite.any():
@@ -278,7 +279,7 @@ def _checked(values: Array, table: Table, column: str, missing: Sequence[float])
 def _located(
     name: str, first: Row, possible: _Possible, *, is_header: bool = False
 ) -> tuple[dict[str, int], list[str], bool]:
-    """Return the number of each column that is read, the names of all, and whether the first row has these."""
+    """Return the number of each column to read, the names of all columns, and whether the first row is the header."""
     known = [column.name for column in possible.all]
     header = header_names(first[1], known)
     if is_header or not set(known).isdisjoint(header):
@@ -287,7 +288,7 @@ def _located(
 
 
 def _places_in_header(name: str, header: list[str], possible: _Possible) -> dict[str, int]:
-    """Return the number of each column that is read, from 1, by the header."""
+    """Return the number of each column to read, from 1, according to the header."""
     columns, counts = possible.read, Counter(header)
     for column in columns:
         count = counts[column.name]
@@ -303,7 +304,7 @@ def _places_in_header(name: str, header: list[str], possible: _Possible) -> dict
 
 
 def _places_in_order(name: str, first: Row, possible: _Possible) -> dict[str, int]:
-    """Return the number of each column, from 1, of a file without a header; the first that fits is meant."""
+    """Return the number of each column, from 1, in a file without a header: the first layout that fits."""
     line, row = first
     for columns in (possible.all, possible.unlabelled, possible.read):
         if len(row) == len(columns):
@@ -332,7 +333,7 @@ def _table(name: str, chunk: list[Row], columns: Sequence[Column], places: Mappi
 def _numbers(texts: Sequence[str], table: Table, column: str, missing: frozenset[str]) -> Array:
     try:
         values = np.array(list(map(float, texts)), np.float64)
-        stands_for_none = missing.intersection(texts)  # a number such as -999, in the schema
+        stands_for_none = missing.intersection(texts)  # a number such as -999, listed in the schema
         if is_plain("".join(texts)) and not np.isinf(values).any() and not stands_for_none:
             return values
     except ValueError:

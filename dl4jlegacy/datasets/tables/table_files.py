@@ -1,4 +1,4 @@
-"""Which files are tables, by the endings of their names, and their rows as texts: one interface for all kinds."""
+"""Recognises tables by the endings of their names, and reads rows as texts: one interface for all kinds."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ class TextRows:
     """The rows of a file as texts.
 
     Attributes:
-        names: of the columns; None: a CSV file, whose first row may have them.
-        rows: without the names, if these are known.
-        unit: what is counted to say where a row stands: ``line`` or ``row``, from 1.
+        names: of the columns; None: a CSV file, whose first row may contain them.
+        rows: the rows, without the names if these are known.
+        unit: what the row numbers count: ``line`` or ``row``, from 1.
     """
 
     names: list[str] | None
@@ -63,28 +63,28 @@ class TextRows:
     unit: str
 
     def first_row(self) -> list[str]:
-        """Return the names of the columns, or the first row in their place."""
+        """Return the names of the columns, or the first row instead."""
         return next(self.rows, (0, [""]))[1] if self.names is None else self.names
 
 
 def kind_of_table(name: str) -> str | None:
-    """Return what kind of table a file is by its name; None: it does not say."""
+    """Return the kind of a table file by its name; None if the name does not show it."""
     lowered = name.lower()
     return next((kind for ending, kind in _ENDINGS.items() if lowered.endswith(ending)), None)
 
 
 def is_table(name: str) -> bool:
-    """Return whether a file's name is one of a table."""
+    """Return whether a file's name is that of a table."""
     return kind_of_table(name) is not None
 
 
 def is_arrow(name: str) -> bool:
-    """Return whether a file's columns are typed, and read by pyarrow."""
+    """Return whether a file has typed columns, read by pyarrow."""
     return kind_of_table(name) == _ARROW
 
 
 def is_numpy(name: str) -> bool:
-    """Return whether a file's columns are arrays of NumPy's."""
+    """Return whether a file's columns are NumPy arrays."""
     return kind_of_table(name) == _NUMPY
 
 
@@ -94,20 +94,20 @@ def is_svmlight(name: str) -> bool:
 
 
 def is_csv(name: str) -> bool:
-    """Return whether a file is read as CSV: by its name, or since that says nothing."""
+    """Return whether a file is read as CSV: by its name, or because its name shows no kind."""
     return kind_of_table(name) in (_CSV, None)
 
 
 @contextlib.contextmanager
 def opened_rows(file: BinaryIO, name: str) -> Iterator[TextRows]:
-    """Yield the rows of a table of any kind; what has no ending of another one is a CSV file. Closes the file.
+    """Yield the rows of a table of any kind; a file with an unknown ending is read as CSV. Closes the file.
 
     Args:
         file: open for reading; a CSV file and JSON lines may be a pipe.
-        name: the file's, for its kind and for messages.
+        name: the file's name, for its kind and for messages.
 
     Raises:
-        DataError: it cannot be read, or is of another kind; names file, row and value, also while rows are taken.
+        DataError: it cannot be read, or is of another kind; names file, row and value, also while rows are read.
     """
     kind = kind_of_table(name)
     if kind == _SVMLIGHT:
@@ -128,7 +128,7 @@ def opened_rows(file: BinaryIO, name: str) -> Iterator[TextRows]:
 
 
 def column_names(path: Path, known: Iterable[str]) -> list[str]:
-    """Return the names of a table's columns: what is in its first row, if it is a CSV file; none of SVMLight files.
+    """Return the names of a table's columns: the first row of a CSV file; [] for SVMLight files.
 
     Args:
         path: of the table.
@@ -144,7 +144,7 @@ def column_names(path: Path, known: Iterable[str]) -> list[str]:
 
 
 def index_columns(paths: Sequence[Path]) -> tuple[str, ...]:
-    """Return which columns of the files of a data set are pandas' index.
+    """Return the columns of a data set's files that are pandas' index.
 
     Raises:
         DataError: a file cannot be read.
@@ -157,7 +157,7 @@ def index_columns(paths: Sequence[Path]) -> tuple[str, ...]:
 
 
 def counting_columns(paths: Sequence[Path]) -> tuple[str, ...]:
-    """Return the columns of files that pandas names an index and that count their rows; errors as above."""
+    """Return the columns with a name of pandas' index that count the rows; errors as for ``index_columns``."""
     numbers: dict[str, list[array[int]]] | None = None
     for path in paths:
         with opened_rows(open_table(path), str(path)) as found:
@@ -172,7 +172,7 @@ def counting_columns(paths: Sequence[Path]) -> tuple[str, ...]:
 
 
 def _whole_numbers(rows: Iterator[Row], places: dict[str, int]) -> dict[str, array[int]]:
-    """Return the cells of columns that hold nothing but whole numbers, from 0 up."""
+    """Return the cells of the columns that hold only whole numbers from 0 up."""
     found: dict[str, array[int]] = {name: array("q") for name in places}
     for _, row in rows if places else ():
         for name in list(found):
@@ -187,12 +187,12 @@ def _whole_numbers(rows: Iterator[Row], places: dict[str, int]) -> dict[str, arr
 
 
 def is_pattern(name: str) -> bool:
-    """Return whether a name stands for several files, such as ``part-*.csv``."""
+    """Return whether a name is a pattern for several files, such as ``part-*.csv``."""
     return glob.has_magic(name)
 
 
 def tables_like(pattern: str) -> list[Path]:
-    """Return the files that a pattern stands for, in the order of their names.
+    """Return the files that match a pattern, sorted by name.
 
     Raises:
         DataError: there is none, or one of them is no table, or they are of several kinds.
@@ -210,7 +210,7 @@ def tables_like(pattern: str) -> list[Path]:
 
 
 def check_one_kind(tables: list[Path], where: str) -> None:
-    """Raise ``DataError`` if the files of a data set are of several kinds: the same rows twice, perhaps."""
+    """Raise ``DataError`` if the files of a data set are of several kinds: they may hold the same rows."""
     other = next((path for path in tables if kind_of_table(path.name) != kind_of_table(tables[0].name)), None)
     if other is not None:
         raise DataError(

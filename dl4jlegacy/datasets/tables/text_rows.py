@@ -1,4 +1,4 @@
-"""The rows of CSV files and of JSON lines as texts, cell by cell, each with the number of its line."""
+"""Reads the rows of CSV files and JSON lines as texts, cell by cell, each with its line number."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ __all__ = [
 ]
 
 MISSING = ("", "?", "n/a", "na", "nan", "none", "null")
-"""Cells that stand for no value, in small letters."""
+"""Cells that mark a missing value, in lower case."""
 _DELIMITERS = ",;\t|"
 _JSON_LINES = "JSON is read from .jsonl files with one object a line; of an array: jq -c '.[]' FILE > NEW.jsonl"
 _JSON = re.compile(r'\s*(\[\s*)?\{\s*("|$)|\s*\[\s*$')
-"""How a first line begins that is JSON."""
+"""The beginning of a first line that is JSON."""
 _LONGEST_LINE = 1 << 24
-"""Characters; what has no line breaks at all is no CSV file, and must not fill the memory."""
+"""Maximum characters of a line; a file without line breaks is no CSV file, and must not fill the memory."""
 _GZIP = b"\x1f\x8b"
-_SHOWN = 60  # characters of a value, or columns, that an error shows
+_SHOWN = 60  # characters of a value, or columns, in an error message
 Row = tuple[int, list[str]]
 """The number of a row, or of its line, from 1, and its cells."""
 
@@ -57,10 +57,10 @@ def open_table(path: Path) -> BinaryIO:
 
 @contextlib.contextmanager
 def opened_bytes(file: BinaryIO, name: str, *, close: bool = True) -> Iterator[io.BufferedReader]:
-    """Yield the contents of a file, unpacked if it begins as gzip does; the file is closed at the end, or not.
+    """Yield the contents of a file, decompressed if it is gzipped; closes the file unless ``close`` is False.
 
     Raises:
-        DataError: it cannot be read, or is a damaged gzip file; also for what happens inside.
+        DataError: it cannot be read, or is a damaged gzip file; also for read errors inside the context.
     """
     with files.errors_as(DataError, f"cannot read {name}"), contextlib.ExitStack() as opened:
         if close:
@@ -76,7 +76,7 @@ def opened_bytes(file: BinaryIO, name: str, *, close: bool = True) -> Iterator[i
 
 @contextlib.contextmanager
 def opened_text(file: BinaryIO, name: str) -> Iterator[TextIO]:
-    """Yield the text of a file in UTF-8, unpacked; the file is closed at the end. Raises as ``opened_bytes``."""
+    """Yield the UTF-8 text of a file, decompressed; the file is closed at the end. Raises as ``opened_bytes``."""
     with opened_bytes(file, name) as content, io.TextIOWrapper(content, "utf-8-sig", newline="") as text:
         yield text
 
@@ -84,11 +84,11 @@ def opened_text(file: BinaryIO, name: str) -> Iterator[TextIO]:
 def csv_rows(file: BinaryIO, name: str) -> Generator[Row, None, None]:
     """Yield the rows of a CSV file that are not empty, each with the number of its (last) line, from 1.
 
-    The first line decides on the delimiter; what begins as gzip does is unpacked.
+    The first line determines the delimiter; gzipped files are decompressed.
 
     Args:
-        file: open for reading; it may be a pipe. It is closed at the end.
-        name: the file's, for messages.
+        file: open for reading; may be a pipe. It is closed at the end.
+        name: the file's name, for messages.
 
     Raises:
         DataError: it cannot be read, or is no CSV file in UTF-8; names the line.
@@ -98,7 +98,7 @@ def csv_rows(file: BinaryIO, name: str) -> Generator[Row, None, None]:
 
 
 def delimiter_of(line: str) -> str:
-    """Return what is between the cells of a line: the one of the delimiters that it has most of."""
+    """Return the delimiter of a line: the most frequent one of the known delimiters."""
     return max(_DELIMITERS, key=line.count)
 
 
@@ -108,7 +108,7 @@ def is_excels(line: str) -> bool:
 
 
 def why_ragged(row: Sequence[str], width: int) -> str:
-    """Return what to do about a row that has not the ``width`` of the first one, as words behind an error."""
+    """Return advice about a row whose number of cells is not ``width``, as the end of an error message."""
     if row[0].lstrip().startswith("#"):
         return "; comments are not passed over: delete the line"
     if len(row) == width + 1 and not row[-1].strip():
@@ -117,7 +117,7 @@ def why_ragged(row: Sequence[str], width: int) -> str:
 
 
 def why_no_features(row: Sequence[str]) -> str:
-    """Return what is wrong with a first row of too few cells, and what to do."""
+    """Return what is wrong with a first row of too few cells, with advice."""
     said = f"only {counted(len(row), 'column')}; expected features and a label"
     if row[0].lstrip().startswith("#"):
         return f"{said}; comments are not passed over: delete the line"
@@ -129,9 +129,9 @@ def rows_of(file: TextIO, name: str, *, delimiter: str = "", before: int = 0) ->
 
     Args:
         file: the text.
-        name: the file's, for messages.
-        delimiter: between the cells; "": by the first line.
-        before: lines of the file that are not in the text.
+        name: the file's name, for messages.
+        delimiter: between the cells; "": determined by the first line.
+        before: the number of earlier lines of the file that are not in the text.
 
     Raises:
         DataError: it is no CSV; names the line.
@@ -154,11 +154,11 @@ def rows_of(file: TextIO, name: str, *, delimiter: str = "", before: int = 0) ->
 
 
 def _lines(file: TextIO, name: str, kind: str = "a CSV file", *, before: int = 0) -> Iterator[str]:
-    """Yield the lines of a file; raises ``DataError`` for one that is no UTF-8, or so long that it may be no line."""
+    """Yield the lines of a file; raises ``DataError`` for invalid UTF-8, or for a line that is too long."""
     for number in itertools.count(before + 1):
         try:
             line = file.readline(_LONGEST_LINE + 1)
-        except UnicodeDecodeError as error:  # of what was read in advance, from this line on
+        except UnicodeDecodeError as error:  # the error is in text read ahead from this line on
             wrong = number + error.object.count(b"\n", 0, error.start)
             said = f"line {wrong} has {error.object[error.start : error.end]!r}, which is no text in UTF-8"
             raise DataError(f"{name} is not {kind} in UTF-8: {said}; save it in this encoding") from error
@@ -170,12 +170,12 @@ def _lines(file: TextIO, name: str, kind: str = "a CSV file", *, before: int = 0
 
 
 def is_plain(text: str) -> bool:
-    """Return whether numbers in ``text`` are written as everywhere; Python also reads ``1_000`` and other digits."""
+    """Return whether ``text`` has only usual digits; Python also reads ``1_000`` and digits of other scripts."""
     return text.isascii() and "_" not in text
 
 
 def is_number(cell: str) -> bool:
-    """Return whether a cell is a number, NaN and infinity among them."""
+    """Return whether a cell is a number, including NaN and infinity."""
     if not is_plain(cell):
         return False
     try:
@@ -189,14 +189,14 @@ def is_number(cell: str) -> bool:
 
 
 def json_rows(file: BinaryIO, name: str) -> Generator[Row, None, None]:
-    """Yield the objects of a file of JSON lines as rows, after the names of the columns as row 0.
+    """Yield the column names as row 0, and then the objects of a file of JSON lines as rows.
 
-    The columns are those of the first object; the others must have them all, in any order. Lines that are empty are
-    left out; ``null`` is a cell without a value.
+    The first object determines the columns; all other objects must have them, in any order. Empty lines are skipped;
+    ``null`` is a missing value.
 
     Args:
         file: open for reading, gzipped or not. It is closed at the end.
-        name: the file's, for messages.
+        name: the file's name, for messages.
 
     Raises:
         DataError: names line, column and value.
@@ -227,15 +227,15 @@ def _json_object(line: str, where: str) -> dict[str, object]:
 
 
 def _with_constants(line: str) -> object:
-    """Return what is in a line that has NaN or Infinity, which Python writes and JSON does not know; None: it is bad.
+    """Return the object in a line with NaN or Infinity, which Python writes but JSON does not allow; None if invalid.
 
-    NaN is a gap, as it is everywhere.
+    NaN is a missing value, as everywhere.
     """
     with contextlib.suppress(ValueError, RecursionError):
         found = json.loads(
             line, parse_constant=lambda name: None if name == "NaN" else float(name.replace("inity", ""))
         )
-        if isinstance(found, dict):  # halves of characters, which Python reads, are no text
+        if isinstance(found, dict):  # half surrogate pairs, which Python reads, are no valid text
             "".join(each for pair in found.items() for each in pair if isinstance(each, str)).encode()
         return found
     return None

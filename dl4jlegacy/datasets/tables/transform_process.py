@@ -1,7 +1,7 @@
-"""TransformProcess: how the columns of a table become what a network learns from, as a frozen value that is JSON.
+"""TransformProcess: turns the columns of a table into features and labels; an immutable value that is stored as JSON.
 
-It is fitted to the training rows, and goes with the run (in its ``Conf``) and with the model (in its file), so that an
-evaluation or a prediction does to other rows what was done to these. Follows DataVec's
+It is fitted to the training rows, and stored with the run (in its ``Conf``) and the model (in its file), so that
+evaluations and predictions transform other rows in the same way. Follows DataVec's
 ``org.datavec.api.transform.TransformProcess`` and ``Schema``.
 """
 
@@ -47,19 +47,21 @@ _ROWS = 8192
 
 
 class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The columns of a file, and the steps by which they become features.
+    """The columns of a file, and the steps that turn them into features.
 
     Attributes:
-        columns: of the file, in their order; those that are not among them are left out.
+        columns: of the file, in order; other columns in the file are ignored.
         label: the column to learn; ``""`` for none.
-        regression: the label is a number to predict; else it is a class, whatever stands in it.
-        labels: the columns to learn in the place of ``label``, an output for each: numbers to predict, or with
-            ``multi_label``, of any number of columns, 0 or 1 each, which do not exclude each other.
-        steps: done in this order; see ``datasets.transforms``.
-        missing: cells that stand for no value, in small letters; in a label that is a class only empty cells do, unless
-            they are given.
+        regression: the label is a number to predict; else it is a class, whatever its cells contain.
+        labels: several columns to learn instead of ``label``, one output each: numbers to predict, or with
+            ``multi_label``
+            any number of columns with 0 or 1, which do not exclude each other.
+        steps: applied in this order; see ``datasets.transforms``.
+        missing: cells that mark a missing value, in lower case; in a class label only empty cells do, unless the list
+            is
+            given.
         classes: of the label, in the order of the outputs; learned if empty.
-        label_mean, label_std: of the numbers to predict, which the network learns standardized; learned if 0.
+        label_mean, label_std: of the number to predict, which the network learns standardized; learned if 0.
         label_means, label_stds: those of ``labels``; learned if empty.
     """
 
@@ -141,17 +143,17 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     @property
     def scales(self) -> bool:
-        """Whether some step scales numbers."""
+        """Whether a step scales numbers."""
         return any(step.__struct_config__.tag in ("standardize", "min-max") for step in self.steps)
 
     @property
     def label_names(self) -> tuple[str, ...]:
-        """The names of the outputs: the classes, or the column to predict."""
+        """The names of the outputs: the classes, or the columns to predict."""
         return self.label_columns if self.regression or self.multi_label else self.classes
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """The names of the columns that it makes, in their order; it is fitted."""
+        """The names of the features that a fitted process makes, in order."""
         left_out = self._not_needed() | set(self.label_columns)
         empty: dict[str, Array] = {
             column.name: np.empty(0, np.float64 if column.type == "number" else object)
@@ -162,23 +164,23 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     @property
     def label_columns(self) -> tuple[str, ...]:
-        """The columns to learn."""
+        """The columns to learn, one or several."""
         return self.labels or ((self.label,) if self.label else ())
 
     @property
     def label_scale(self) -> LabelScale | None:
-        """Of the numbers that a network predicts; None if these are classes."""
+        """The scale of the numbers to predict; None for classes."""
         if not self.regression:
             return None
         return LabelScale(self.label_means or (self.label_mean,), self.label_stds or (self.label_std,))
 
     def to_json(self) -> str:
-        """Return it as JSON, to be read and edited."""
+        """Return the process as JSON, to be read and edited."""
         return msgspec.json.format(msgspec.json.encode(self), indent=2).decode()
 
     @staticmethod
     def from_json(text: str | bytes) -> TransformProcess:
-        """Return what ``to_json`` wrote; raises ``ConfError``."""
+        """Return the process that ``to_json`` wrote; raises ``ConfError``."""
         try:
             return msgspec.json.decode(text, type=decodable(TransformProcess))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
@@ -187,7 +189,7 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def read(self, path: Path) -> Table:
-        """Return the rows of a table's file that have a label; raises ``DataError``, which names the cell."""
+        """Return the labelled rows of a table's file; raises ``DataError``, which names the cell."""
         if not self.label_columns:
             raise ConfError(f"the schema for {path} names no label; give --label COLUMN, or 'label' in the schema")
         return Table.merge(list(self.blocks(open_table(path), str(path), rows=_ROWS, labelled=True)))
@@ -195,9 +197,9 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     def blocks(
         self, file: BinaryIO | FrameColumns, name: str, *, rows: int, labelled: bool = False, warns: bool = False
     ) -> Iterator[Table]:
-        """Yield the rows of a table's file, so many at a time; args and errors as for ``table_blocks``.
+        """Yield the rows of a table's file in blocks of ``rows`` rows; args and errors as for ``table_blocks``.
 
-        With ``labelled`` those that have a label, set apart; else the label's column may be missing.
+        With ``labelled``, only labelled rows, with the labels separated; else the label column may be missing.
         """
         kind: Literal["number", "category"] = "number" if self.regression or self.multi_label else "category"
         columns = [Column(c.name, kind) if c.name in self.label_columns else c for c in self.columns]
@@ -213,7 +215,7 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
                 yield self._with_labels(table) if labelled else table
 
     def _not_needed(self) -> frozenset[str]:
-        """Return the columns that are removed before anything is done with them."""
+        """Return the columns that are removed before any step uses them."""
         removed: set[str] = set()
         used: set[str] = set()
         for step in self.steps:
@@ -224,7 +226,7 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         return frozenset(removed)
 
     def _with_labels(self, table: Table) -> Table:
-        """Return the rows that have a label, set apart from the features."""
+        """Return the labelled rows, with the labels separated from the features."""
         apart = table.labelled(self.labels or self.label)
         labels = _labels_of(apart)
         is_gap: Array = np.isnan(labels) if self.regression or self.multi_label else labels == ""
@@ -244,16 +246,16 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     # -- learning ------------------------------------------------------------------------------------------------------
 
     def with_classes_learned(self, train: Table) -> TransformProcess:
-        """Return the process with the classes in a part to learn from that comes apart, where one row of a class does.
+        """Return the process with the classes of a separate training part, in which one row per class is enough.
 
-        As it is if it knows them, or predicts numbers.
+        A process that knows its classes, or predicts numbers, is returned unchanged.
         """
         if self.regression or self.multi_label or self.classes:
             return self
         return self.with_classes(_labels_of(train).tolist())
 
     def with_classes_of(self, tables: Sequence[Table]) -> TransformProcess:
-        """Return the process with the classes in all the tables; as it is if it knows them, or predicts numbers.
+        """Return the process with the classes in all tables; unchanged if it knows them, or predicts numbers.
 
         Raises:
             DataError: a class occurs once, so that it can be trained on or evaluated, but not both.
@@ -275,7 +277,7 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         return self.with_classes(counts)
 
     def with_classes(self, words: Iterable[str]) -> TransformProcess:
-        """Return the process with the classes that the label's words are, in their order."""
+        """Return the process with the classes made from these label words, sorted."""
         return msgspec.structs.replace(self, classes=classes_of(words))
 
     @staticmethod
@@ -283,7 +285,7 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         return "; to predict numbers, give --regression" if numbers_in(counts) else ""
 
     def fit(self, table: Table) -> TransformProcess:
-        """Return the process with what its steps learn from the training rows; those that know it keep it.
+        """Return the process fitted to the training rows; steps that are fitted already stay unchanged.
 
         Raises:
             DataError: a step does not fit the columns, or nothing can be learned.
@@ -291,13 +293,13 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         fitted: list[Step] = []
         for step in self.steps:
             learned = step if step.is_fitted else step.fit(table)
-            if learned.columns:  # a step for all columns of a type that no column has does nothing
+            if learned.columns:  # a step for all columns of a type that does not occur is dropped
                 fitted.append(learned)
                 table = learned.apply(table)
         return msgspec.structs.replace(self, steps=tuple(fitted)).with_scale_of(table)
 
     def with_scale_of(self, table: Table) -> TransformProcess:
-        """Return the process with mean and deviation of the labels that it predicts; raises as ``fit``."""
+        """Return the process with mean and standard deviation of the numbers to predict; raises as ``fit``."""
         mean, std = self.label_mean, self.label_std
         if self.regression and not self.labels and not std:
             labels = _labels_of(table)
@@ -311,7 +313,7 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         return msgspec.structs.replace(self, label_mean=mean, label_std=std, **fields)
 
     def _of_several_labels(self, table: Table) -> dict[str, tuple[float, ...]]:
-        """Return the means and deviations of the numbers to predict; raises ``DataError`` if one is always the same."""
+        """Return the means and deviations of the numbers to predict; raises ``DataError`` if one is constant."""
         labels = _labels_of(table)
         for name, values in zip(self.labels, labels.T, strict=True):
             _check_varies(table, name, values)
@@ -325,11 +327,11 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
         Args:
             table: with the columns of the process.
-            new_rows: they are to be predicted, and none is left out.
-            unseen: to which words are added that no step has learned.
+            new_rows: whether the rows are to be predicted, so that none is dropped.
+            unseen: collects the words that no step has learned.
 
         Raises:
-            DataError: names the cell, or the column that holds words at the end.
+            DataError: names the cell, or a column that still holds words.
         """
         for step in self.steps:
             if step.on_new_rows or not new_rows:
@@ -355,14 +357,14 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         return _matrix(self.apply(table, new_rows=new_rows, unseen=unseen))
 
     def data_set(self, table: Table) -> DataSet:
-        """Return features and labels of a table that was ``read``; raises as ``apply``.
+        """Return features and labels of a table from ``read``; raises as ``apply``.
 
-        They are float32, or float64 as ``DataSet.rounded`` says.
+        They are float32, or float64 according to ``DataSet.rounded``.
         """
         return self._exact(table)[0].rounded()
 
     def _exact(self, table: Table) -> tuple[DataSet, tuple[str, ...]]:
-        """Return what ``data_set`` does as float64, and the names of the columns."""
+        """Return the result of ``data_set`` as float64, and the names of the columns."""
         unseen = UnseenWords()
         done = self.apply(table, unseen=unseen)
         unseen.say(table.name)
@@ -371,11 +373,11 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         return DataSet(_matrix(done), self.targets(done)), tuple(done.columns)
 
     def arrays(self, done: Table) -> tuple[Array, Array]:
-        """Return features ``(rows, n_in)`` and labels ``(rows, n_out)``, float32, of a table that was ``apply``-ed."""
+        """Return features ``(rows, n_in)`` and labels ``(rows, n_out)``, float32, of a table from ``apply``."""
         return _matrix(done).astype(np.float32), self.targets(done)
 
     def targets(self, table: Table) -> Array:
-        """Return the labels of a table that was ``read`` as a network learns them, ``(rows, n_out)`` float32."""
+        """Return the labels of a table from ``read`` as the network learns them, ``(rows, n_out)`` float32."""
         scale = self.label_scale
         if scale is not None:
             labels = _labels_of(table)
@@ -385,7 +387,7 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         return one_hot(self.class_numbers(table), len(self.classes))
 
     def _checked_answers(self, table: Table) -> Array:
-        """Return the labels, 0 or 1 each, ``(rows, labels)`` float32; raises ``DataError`` for another one."""
+        """Return the multi-label values, 0 or 1, ``(rows, labels)`` float32; raises ``DataError`` for other values."""
         labels = _labels_of(table)
         wrong = (labels != 0) & (labels != 1)
         if wrong.any():
@@ -394,7 +396,7 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         return labels.astype(np.float32)
 
     def class_numbers(self, table: Table) -> npt.NDArray[np.intp]:
-        """Return the number of each row's class, ``(rows,)``; raises ``DataError`` for one that is not known."""
+        """Return the number of each row's class, ``(rows,)``; raises ``DataError`` for an unknown class."""
         if self.regression or self.multi_label:
             what = (
                 "a number to predict" if len(self.label_columns) == 1 and self.regression else "several, and no class"
@@ -414,15 +416,15 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         return classes
 
     def in_units(self, outputs: Array) -> Array:
-        """Return a network's outputs in the label's own units; as they are if it tells classes apart."""
+        """Return a network's outputs in the label's own units; unchanged if it classifies."""
         return outputs if self.label_scale is None else self.label_scale.in_units(outputs)
 
 
 @dataclass(frozen=True, slots=True)
 class TransformedTables:
-    """Tables made ready by a fitted process: the part to learn from, and the part held out.
+    """Tables transformed by a fitted process: the training part and the held-out part.
 
-    Features are float64, or float32 where they are in files; ``columns`` are their names.
+    Features are float64, or float32 if they are in files; ``columns`` are their names.
     """
 
     process: TransformProcess
@@ -432,7 +434,7 @@ class TransformedTables:
 
     @staticmethod
     def of(process: TransformProcess, train: Table, test: Table) -> TransformedTables:
-        """Return the tables made ready by the process, which is fitted to the first of them unless it is already."""
+        """Return the tables transformed by the process, which is fitted to ``train`` unless it is fitted already."""
         process = process.with_classes_of((train, test))
         if not process.is_fitted:
             process = process.fit(train)
@@ -455,7 +457,7 @@ def _check_varies(table: Table, name: str, labels: Array) -> None:
 
 
 def _matrix(table: Table) -> Array:
-    """Return numbers without gaps as rows, float64; raises ``DataError``, which names the cell."""
+    """Return the columns as float64 rows; raises ``DataError`` for a cell that is a gap or not finite in float32."""
     x = np.stack(list(table.columns.values()), axis=1, dtype=np.float64)
     with np.errstate(over="ignore"):
         wrong = ~np.isfinite(x.astype(np.float32))
@@ -469,7 +471,7 @@ def _matrix(table: Table) -> Array:
 
 
 def no_answer(place: str, found: str) -> DataError:
-    """Return the error for a label that is neither 0 nor 1, and is to be one of them; ``found`` stands there."""
+    """Return the error for a multi-label value ``found`` at ``place`` that is neither 0 nor 1."""
     return DataError(
         f"{place}: the label is {found}, and one of several that do not exclude each other (multi-label) is 0 or 1; "
         "correct it, or predict numbers: --regression"

@@ -1,7 +1,7 @@
-"""The steps of a ``TransformProcess``: what is done to the columns of a table, one after the other.
+"""The steps of a ``TransformProcess``, which change the columns of a table one after the other.
 
-A step is a frozen struct. What it has to learn from the training data (means, words) are fields of it, empty until
-``fit`` returns a step that has them; one that was given them keeps them. Names follow DataVec's transforms
+A step is a frozen struct. Values that are learned from the training data (means, words) are fields, empty until ``fit``
+returns a fitted step; values that were given stay unchanged. Names follow DataVec's transforms
 (``org.datavec.api.transform``), which are fitted by hand there, from an ``AnalyzeLocal`` of the whole data.
 """
 
@@ -40,14 +40,14 @@ _MOST_WORDS = 1000
 
 
 class _Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What all steps have in common. ``columns``: those that it changes; (): all of the fitting type."""
+    """Base of all steps. ``columns``: the columns to change; (): all columns of the fitting type."""
 
     on_new_rows: ClassVar[bool] = True
-    """Whether it also changes rows to predict."""
+    """Whether the step also changes rows to predict."""
     learned: ClassVar[tuple[str, ...]] = ()
     """The fields that are learned from training rows: each is a list with a value for each column."""
     numbers: ClassVar[bool | None] = None
-    """Whether its columns hold numbers, or words; None: either."""
+    """Whether the step's columns hold numbers (True) or words (False); None: either."""
 
     columns: tuple[str, ...] = ()
 
@@ -66,21 +66,21 @@ class _Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return bool(self.columns) and all(len(getattr(self, name)) == len(self.columns) for name in self.learned)
 
     def named_in(self, table: Table) -> tuple[str, ...]:
-        """Return the columns of the table that it changes; raises ``DataError`` for one of another type."""
+        """Return the table's columns that the step changes; raises ``DataError`` for a column of another type."""
         return self._named(table, numbers=self.numbers)
 
     def fit(self, table: Table) -> Any:
-        """Return the step with what it learns from the training rows."""
+        """Return the step fitted to the training rows."""
         names = self.named_in(table)
         found = [self.learn(table, name) for name in names]
         return msgspec.structs.replace(self, columns=names, **self.lists(found))
 
     def learn(self, table: Table, column: str) -> tuple[Any, ...]:
-        """Return what it learns from a column of the training rows, a value for each of ``learned``."""
+        """Return the values learned from a column of the training rows, one for each field of ``learned``."""
         return ()
 
     def lists(self, found: Sequence[tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
-        """Return the fields of what it learned from each column."""
+        """Return the learned fields, from the values learned from each column."""
         return dict(zip(self.learned, zip(*found, strict=True) if found else repeat(()), strict=False))
 
     def apply(self, table: Table) -> Table:
@@ -91,7 +91,7 @@ class _Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         """Count the words that the step has not learned; raises like ``apply``."""
 
     def _named(self, table: Table, *, numbers: bool | None) -> tuple[str, ...]:
-        """Return the columns that it is about; raises ``DataError`` for one that is not there, or of another type."""
+        """Return the step's columns; raises ``DataError`` if one is missing or of another type."""
         if self.columns:
             for column in self.columns:
                 values = _column(table, column, self)
@@ -127,7 +127,7 @@ def _changed(table: Table, names: Sequence[str], change: Callable[[int, Array], 
 
 
 def _present(table: Table, column: str, step: _Step) -> Array:
-    """Return the numbers of a column without its gaps; raises ``DataError`` if there is none."""
+    """Return the numbers of a column without gaps; raises ``DataError`` if there are only gaps."""
     values = table.columns[column]
     there: Array = values[~np.isnan(values)]
     if not len(there):
@@ -145,12 +145,12 @@ def _check_finite(step: _Step, **lists: Sequence[float]) -> None:
 
 
 class Impute(_Step, frozen=True, tag_field="type", tag="impute"):
-    """Fills gaps: with the ``mean`` or the ``median`` of the column, its ``most-frequent`` value, or a ``constant``.
+    """Fills gaps: with the ``mean`` or ``median`` of the column, its ``most-frequent`` value, or a ``constant``.
 
     Attributes:
-        strategy: as above; ``mean`` and ``median`` only for numbers.
-        constant: the value, for that strategy.
-        values: what each column's gaps are filled with; learned if empty.
+        strategy: one of these; ``mean`` and ``median`` are for numbers only.
+        constant: the value for the strategy ``constant``.
+        values: the fill value of each column; learned if empty.
     """
 
     learned: ClassVar[tuple[str, ...]] = ("values",)
@@ -204,7 +204,7 @@ class Impute(_Step, frozen=True, tag_field="type", tag="impute"):
 
 
 class Standardize(_Step, frozen=True, tag_field="type", tag="standardize"):
-    """Numbers to mean 0 and standard deviation 1 over the training rows; a column that never varies becomes 0.
+    """Scales numbers to mean 0 and standard deviation 1 over the training rows; a constant column becomes 0.
 
     ``mean`` and ``std`` of each column are learned.
     """
@@ -238,7 +238,7 @@ def mean_and_std_of(values: Array) -> tuple[float, float]:
 
 
 class MinMax(_Step, frozen=True, tag_field="type", tag="min-max"):
-    """Numbers to ``low .. high``, by the smallest and largest of the training rows, which are learned."""
+    """Scales numbers to ``low .. high``, by the learned minimum and maximum of the training rows."""
 
     learned: ClassVar[tuple[str, ...]] = ("minimum", "maximum")
     numbers: ClassVar[bool | None] = True
@@ -271,7 +271,7 @@ class MinMax(_Step, frozen=True, tag_field="type", tag="min-max"):
 
 
 class Clip(_Step, frozen=True, tag_field="type", tag="clip"):
-    """Numbers below ``low`` or above ``high`` become these; None: no bound. ``columns`` must be given."""
+    """Clips numbers to the range ``low .. high``; None: no bound. ``columns`` must be given."""
 
     numbers: ClassVar[bool | None] = True
 
@@ -292,12 +292,12 @@ class Clip(_Step, frozen=True, tag_field="type", tag="clip"):
 
 
 class _OfCategories(_Step, frozen=True):
-    """What is done to words.
+    """Base of the steps that encode words.
 
     Attributes:
-        categories: the words of each column, in their order; learned if empty: all of the training rows, sorted.
-        unknown: what a word is answered with that is none of them, and a gap: ``"ignore"`` (zeros; the number behind
-            the last), or ``"error"``, which names the cell.
+        categories: the words of each column, in order; learned if empty: all words of the training rows, sorted.
+        unknown: how unknown words and gaps are encoded: ``"ignore"`` gives zeros, or the number after the last word;
+            ``"error"`` raises an error that names the cell.
     """
 
     learned: ClassVar[tuple[str, ...]] = ("categories",)
@@ -328,7 +328,7 @@ class _OfCategories(_Step, frozen=True):
             unseen.add(column, table.columns[column].tolist(), frozenset(words))
 
     def _codes(self, table: Table, index: int) -> Array:
-        """Return the number of each row's word; for what is unknown the number behind the last."""
+        """Return the number of each row's word; for an unknown word, the number after the last one."""
         column, words = self.columns[index], self.categories[index]
         number = {word: code for code, word in enumerate(words)}
         codes = np.array([number.get(word, len(words)) for word in table.columns[column].tolist()], np.int64)
@@ -342,10 +342,10 @@ class _OfCategories(_Step, frozen=True):
 
 
 class CategoricalToOneHot(_OfCategories, frozen=True, tag_field="type", tag="one-hot"):
-    """Words to a column of 0 and 1 for each, named ``column[word]``, in the place of the column."""
+    """Replaces a column of words by a column of 0 and 1 for each word, named ``column[word]``."""
 
     def made(self) -> tuple[str, ...]:
-        """Return the columns that it makes; none if it was not fitted."""
+        """Return the names of the new columns; () if the step is not fitted."""
         if not self.is_fitted:
             return ()
         pairs = zip(self.columns, self.categories, strict=True)
@@ -367,7 +367,7 @@ class CategoricalToOneHot(_OfCategories, frozen=True, tag_field="type", tag="one
 
 
 class CategoricalToInteger(_OfCategories, frozen=True, tag_field="type", tag="index"):
-    """Words to their numbers, from 0 in the order of the categories."""
+    """Replaces words by their numbers, from 0 in the order of the categories."""
 
     def apply(self, table: Table) -> Table:
         """See ``_Step``."""
@@ -376,14 +376,14 @@ class CategoricalToInteger(_OfCategories, frozen=True, tag_field="type", tag="in
 
 
 class RemoveColumns(_Step, frozen=True, tag_field="type", tag="remove"):
-    """Leaves columns out, which the file then need not have."""
+    """Removes columns, which the file then need not have."""
 
     def __post_init__(self) -> None:
         if not self.columns:
             raise ConfError(f"{_tag(self)} names no columns")
 
     def named_in(self, table: Table) -> tuple[str, ...]:
-        """See ``_Step``; a column that is not there is no error."""
+        """See ``_Step``; a missing column is no error."""
         return self.columns
 
     def apply(self, table: Table) -> Table:
@@ -392,7 +392,7 @@ class RemoveColumns(_Step, frozen=True, tag_field="type", tag="remove"):
 
 
 def _compared(values: Array, condition: str, value: object) -> Array:
-    """Return which of the values a comparison holds for."""
+    """Return a mask of the values for which a comparison holds."""
     comparisons: dict[str, Callable[[Array, Any], Array]] = {
         "<": operator.lt,
         "<=": operator.le,
@@ -405,9 +405,9 @@ def _compared(values: Array, condition: str, value: object) -> Array:
 
 
 class Filter(_Step, frozen=True, tag_field="type", tag="filter"):
-    """Leaves rows out, of training and evaluation: those for which ``column condition value`` holds, such as age > 120.
+    """Removes rows for which ``column condition value`` holds, such as age > 120, in training and evaluation.
 
-    A gap (``condition="missing"``) is one that has no value. Rows that are to be predicted all get an answer.
+    ``condition="missing"`` removes rows with a gap. Rows to predict are never removed: all get an answer.
     """
 
     on_new_rows: ClassVar[bool] = False
@@ -441,9 +441,9 @@ _SINGLES: Mapping[str, Callable[[Array], Array]] = {"log": log, "log1p": log1p, 
 
 
 class Derive(_Step, frozen=True, tag_field="type", tag="derive"):
-    """A new column of numbers: an operation on two columns, or a function of one. A gap stays one.
+    """Adds a column of numbers: an operation on two columns, or a function of one. A gap stays a gap.
 
-    Where there is no finite result (a division by 0, the logarithm of a negative number) there is a gap.
+    A result that is not finite (a division by 0, the logarithm of a negative number) becomes a gap.
     """
 
     numbers: ClassVar[bool | None] = True
