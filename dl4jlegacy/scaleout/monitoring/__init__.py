@@ -1,1 +1,1 @@
-"""What a run shows of itself: state, statistics, curves, observers."""
+"""Monitoring of a run: state, statistics, curves, observers."""

@@ -16,10 +16,10 @@ __all__ = ["LINEAR", "MEASURES", "OVER", "Column", "Curve", "Over", "RunCurves",
 
 Over = Literal["examples", "rounds", "seconds"]
 OVER: tuple[Over, ...] = ("examples", "rounds", "seconds")
-"""What a curve may be drawn over: examples trained on, rounds, or seconds in which a process led the run."""
+"""The possible x-axes of a curve: examples trained on, rounds, or seconds in which a process led the run."""
 
 _MOST = 1e300
-"""What is beyond is no figure of a training, and has no place on an axis of such numbers."""
+"""Upper bound on magnitudes: larger values are not plausible, and are not drawn."""
 _Measure = Callable[[HistoryEntry], float | None]
 
 
@@ -36,7 +36,7 @@ def _score(entry: HistoryEntry, *, pretrains: bool) -> float | None:
 
 
 def is_pretraining(phase: str) -> bool:
-    """Return whether a version's phase is one in which a layer is pretrained: its score is another measure then."""
+    """Return whether a version's phase pretrains a layer, so that its score is a different measure."""
     return phase.partition(" ")[0] == PRETRAIN
 
 
@@ -48,19 +48,19 @@ MEASURES: dict[str, _Measure] = {
     "validation r2": _figure("r2"),
     "learning rate": lambda entry: entry.learning_rate,
 }
-"""What there may be a curve of; a run has those of which its history has figures."""
+"""The possible curves; a run has those for which its history has values."""
 LINEAR = ("validation accuracy", "validation r2")
-"""Those that are never drawn by their logarithms: shares."""
+"""Measures that are fractions, and never drawn on a logarithmic scale."""
 
 
 class Curve(msgspec.Struct, frozen=True):
-    """Points of one measure, in the order of the run's versions: ``xs`` do not fall, and ``ys`` are as many."""
+    """Points of one measure in the order of versions: ``xs`` never decrease, and ``ys`` has the same length."""
 
     xs: tuple[float, ...]
     ys: tuple[float, ...]
 
     def fields(self) -> dict[str, Any]:
-        """Return where it begins and ends, and between which values it lies, for people and JSON."""
+        """Return the first, last, minimum and maximum value, and the number of points, for display and JSON."""
         return {
             "points": len(self.ys),
             "first": self.ys[0],
@@ -73,7 +73,7 @@ class Curve(msgspec.Struct, frozen=True):
 class RunCurves(msgspec.Struct, frozen=True, kw_only=True):
     """The curves of one run, by their names in ``MEASURES``; its ``versions`` had ``examples``, in ``seconds``.
 
-    ``phases`` are where each phase after the first one began, and what it is called.
+    ``phases`` has the start and name of each phase after the first one.
     """
 
     name: str
@@ -85,7 +85,7 @@ class RunCurves(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def curves_of(name: str, history: Sequence[HistoryEntry], over: Over = "examples") -> RunCurves:
-    """Return the curves of a run whose history is not empty; ``name`` is what it is called beside others."""
+    """Return the curves of a run with a non-empty history; ``name`` is the run's name in comparisons."""
     seconds = list(accumulate(entry.seconds for entry in history))
     places = {
         "examples": [float(entry.examples) for entry in history],
@@ -110,13 +110,13 @@ def curves_of(name: str, history: Sequence[HistoryEntry], over: Over = "examples
 
 
 def _phases(history: Sequence[HistoryEntry], places: Sequence[float]) -> tuple[tuple[float, str], ...]:
-    """Return where each phase after the first one began, at the end of the last version before it."""
+    """Return the start of each phase after the first one, which is the end of the last version before it."""
     pairs = zip(pairwise(history), places, strict=False)
     return tuple((place, new.phase) for (old, new), place in pairs if new.phase and old.phase not in ("", new.phase))
 
 
 class Column(NamedTuple):
-    """Neighbouring points of a curve: their mean place and value, and between which values they lie."""
+    """Neighbouring points of a curve: their mean position and value, and their minimum and maximum value."""
 
     x: float
     y: float
@@ -125,7 +125,7 @@ class Column(NamedTuple):
 
 
 def columns_of(points: Iterable[tuple[float, float]], low: float, high: float, most: int) -> list[Column]:
-    """Return a curve of however many points as at most ``most`` columns, equally wide between ``low`` and ``high``."""
+    """Return any number of points as at most ``most`` columns of equal width between ``low`` and ``high``."""
     gathered: dict[int, list[tuple[float, float]]] = {}
     width = (high - low) / most or 1.0
     for x, y in points:

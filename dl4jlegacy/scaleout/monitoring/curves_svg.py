@@ -1,8 +1,8 @@
-"""The curves of runs as one SVG, which needs nothing but itself: a panel for each measure, the runs over each other.
+"""The curves of runs as one self-contained SVG: a panel for each measure, with the runs drawn over each other.
 
-A reader's preference for dark or light is followed, by a style sheet. Runs differ in colour and in dashes, so that who
-sees no colours can tell them apart too. A long history is drawn as the mean of neighbouring versions, with a band from
-the least to the most of them.
+A style sheet follows the reader's preference for dark or light. Runs differ in colour and in dashes, so that readers
+who cannot see the colours can tell them apart too. A long history is drawn as the mean of neighbouring versions, with a
+band from their minimum to their maximum.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ __all__ = ["MOST_RUNS", "curves_svg", "described"]
 
 _WIDTH, _LEFT, _RIGHT = 760, 76, 20
 _PANEL, _HEAD, _FOOT = 170, 44, 30  # height of a panel's inside; of the space above it; below the last one
-_COLUMNS = 332  # of a curve at most: each two units wide
+_COLUMNS = 332  # maximum per curve: each is two units wide
 _ROW, _TOP = 18, 52  # height of a row of the legend; of the title
 _LONGEST = 90  # characters of a line of text
 LIGHT = ("#0b62a4", "#a8480f", "#1a7440", "#8a3a9c", "#b01c3c", "#006a73", "#6b5a00", "#444c56")
 DARK = ("#6cb6ff", "#f0a060", "#5fd08f", "#d08be0", "#ff8a9c", "#4fd0d8", "#d6c04a", "#b7c0cb")
 DASHES = ("none", "6 3", "2 2", "8 3 2 3")
 MOST_RUNS = len(LIGHT) * len(DASHES)
-"""So many runs can be told apart."""
+"""Maximum number of runs that can be told apart."""
 GROUNDS = {"light": "#ffffff", "dark": "#12171d"}
 TEXTS = {"light": ("#1b2430", "#56636f"), "dark": ("#e3e9f0", "#9aa8b8")}
 _LINES = {"light": "#d5dce4", "dark": "#323d49"}
@@ -36,7 +36,7 @@ _OVER = {"examples": "examples trained on", "rounds": "rounds", "seconds": "seco
 
 
 class _Axis(NamedTuple):
-    """How values become places: ``low`` at ``start``, ``high`` at ``end``; by their logarithms if ``log``."""
+    """A mapping from values to positions: ``low`` to ``start``, ``high`` to ``end``; logarithmic if ``log``."""
 
     low: float
     high: float
@@ -45,22 +45,22 @@ class _Axis(NamedTuple):
     log: bool = False
 
     def at(self, value: float) -> float:
-        """Return the place of a value."""
+        """Return the position of a value."""
         low, high, value = (math.log(v) if self.log else v for v in (self.low, self.high, value))
         return self.start + (value - low) / (high - low) * (self.end - self.start)
 
     def ticks(self) -> list[float]:
-        """Return round values between both ends, about five."""
+        """Return about five round values between both ends."""
         return _powers(self.low, self.high) if self.log else _steps(self.low, self.high)
 
 
 def curves_svg(runs: Sequence[RunCurves], *, over: Over = "examples", log: bool = False, title: str = "") -> str:
-    """Return the drawing of ``MOST_RUNS`` runs at most as text, for UTF-8.
+    """Return the drawing of at most ``MOST_RUNS`` runs as text, for UTF-8.
 
     Args:
-        runs: with curves over what ``over`` says.
-        log: draw values by their logarithms, where all of a panel are above 0.
-        title: its accessible name, any text; "": the runs' names.
+        runs: with curves over ``over``.
+        log: use a logarithmic scale in panels whose values are all positive.
+        title: accessible name, any text; "": the runs' names.
     """
     title = title or f"Training curves of {', '.join(run.name for run in runs)}"
     panels = [measure for measure in MEASURES if any(measure in run.curves for run in runs)]
@@ -86,7 +86,7 @@ def curves_svg(runs: Sequence[RunCurves], *, over: Over = "examples", log: bool 
 
 
 def described(run: RunCurves) -> str:
-    """Return a run's curves in a sentence, for who does not see them."""
+    """Return a run's curves as a sentence, for readers who cannot see them."""
     said = [f"{run.name}: {counted(run.versions, 'version')}, {counted(run.examples, 'example')}"]
     for measure, curve in run.curves.items():
         first, last, least, most = curve.ys[0], curve.ys[-1], min(curve.ys), max(curve.ys)
@@ -123,7 +123,7 @@ def _shortened(text: str) -> str:
 
 
 def _look(number: int) -> tuple[int, str]:
-    """Return the class of a run's colour, and its dashes."""
+    """Return the colour class and the dash pattern of a run."""
     return number % len(LIGHT), DASHES[number // len(LIGHT) % len(DASHES)]
 
 
@@ -166,7 +166,7 @@ def _panel(runs: Sequence[RunCurves], measure: str, across: _Axis, top: float, *
 
 
 def _phases(runs: Sequence[RunCurves], across: _Axis, top: float) -> Iterator[str]:
-    """Yield the marks of where phases begin; of runs that differ in that, none would know whose they are."""
+    """Yield the marks where phases begin; none if the runs' phases differ, since a mark would not name its run."""
     if len({run.phases for run in runs}) != 1:
         return
     for place, name in runs[0].phases:
@@ -178,7 +178,7 @@ def _phases(runs: Sequence[RunCurves], across: _Axis, top: float) -> Iterator[st
 
 
 def _line(curve: Curve, number: int, name: str, across: _Axis, up: _Axis) -> Iterator[str]:
-    """Yield a curve: its band, if points of it share columns, and its line; one of few points has marks."""
+    """Yield a curve: its line, a band if several points share a column, and marks if there are few points."""
     colour, dashes = _look(number)
     columns = columns_of(zip(curve.xs, curve.ys, strict=True), across.low, across.high, _COLUMNS)
     places = [(across.at(column.x), up.at(column.y)) for column in columns]
@@ -202,7 +202,7 @@ def _band(columns: Sequence[Column], across: _Axis, up: _Axis) -> str:
 
 
 def _range(values: Sequence[float]) -> tuple[float, float]:
-    """Return two different values between which all others lie."""
+    """Return two different values that enclose all values."""
     low, high = min(values), max(values)
     if high > low:
         return low, high
@@ -211,13 +211,13 @@ def _range(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _log_range(values: Sequence[float]) -> tuple[float, float]:
-    """Return the same for values above 0: powers of ten, or what lies between them."""
+    """Return two different positive values that enclose all values, for a logarithmic axis."""
     low, high = min(values), max(values)
     return (low, high) if high > low * 1.001 else (low / 2, high * 2)
 
 
 def _steps(low: float, high: float) -> list[float]:
-    """Return the multiples of 1, 2 or 5 times a power of ten between two values, about five of them."""
+    """Return about five multiples of 1, 2 or 5 times a power of ten between two values."""
     rough = (high - low) / 7
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
@@ -225,7 +225,7 @@ def _steps(low: float, high: float) -> list[float]:
 
 
 def _powers(low: float, high: float) -> list[float]:
-    """Return powers of ten between two values; where they are too few, also twice and five times these, or steps."""
+    """Return powers of ten between two values; if too few, also twice and five times these, or equal steps."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for factors in ((1,), (1, 2, 5)):
         found = [factor * 10.0**decade for decade in decades for factor in factors]

@@ -1,4 +1,4 @@
-"""Whether the process that was a run's master before this one has died, or only stands still or is cut off."""
+"""Determines whether the previous master of a run has died, or is only frozen or cut off."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _SECONDS = 2.0
 
 
 def dead_master(process: Any, address: Any) -> str:
-    """Return ``process``, the run's last master, if it has died; "" if it has not, or that cannot be told.
+    """Return ``process``, the run's last master, if it has died; "" if it has not, or that is unknown.
 
-    The kernel refuses connections to the port of a process that is dead; for a frozen one it accepts them. From a
-    machine that is gone there is no answer.
+    The kernel refuses connections to the port of a dead process, but accepts them for a frozen one. A machine that is
+    down does not answer.
 
     Args:
-        process, address: what the tracker says of it: its name, and where it listened for the signs of life of workers.
+        process, address: from the tracker: the process's name, and the address of its liveness server.
     """
     if not isinstance(process, str) or not isinstance(address, str):
         return ""

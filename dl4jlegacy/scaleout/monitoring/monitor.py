@@ -1,4 +1,4 @@
-"""The cluster monitor of a master: which workers are alive, what happens in the run, and lost globals put back.
+"""The cluster monitor of a master: tracks live workers and the run's events, and restores lost globals.
 
 One thread checks everything once a second, and immediately when a worker's connection changes or a hint arrives. The
 result of a run does not depend on it: if a live worker is taken for dead, its job is done twice.
@@ -79,7 +79,7 @@ __all__ = ["GONE", "LEADER", "LIVENESS", "WAITING", "ClusterMonitor"]
 logger = logging.getLogger(__name__)
 
 LIVENESS, WAITING = "liveness", "waiting"
-"""Globals of the run: the address of its master's liveness server, what the run waits for."""
+"""Globals of the run: the address of its master's liveness server, and the reason why the run waits."""
 _CHECK_SECONDS = 1.0
 _MISSED_BEATS = 5.0
 _STALE_SECONDS = 60.0
@@ -92,13 +92,13 @@ class ClusterMonitor:
     """Monitors the processes of a run and keeps the run's journal; a context manager that owns its threads.
 
     Args:
-        conf: the run's.
-        tracker: the run's.
+        conf: of the run.
+        tracker: of the run.
         source: the name of this process.
         definitions: the run's globals, by name; written to the tracker, and again if a member's loss removed them.
         leadership: tells whether this process is still the master.
         takes_over: whether another process was the master before.
-        secret: the run's.
+        secret: of the run.
         bind: the host on which to listen for worker processes; None: do not listen.
         folder: where a copy of the journal is kept; None: nowhere.
     """
@@ -137,13 +137,13 @@ class ClusterMonitor:
         self._gone: dict[str, tuple[str, float]] = {}
         self._records: tuple[WorkerRecord, ...] = ()
         self.head: Head | None = None
-        """The run's head, at most a second old while its tracker answers."""
+        """The run's head, at most one second old as long as its tracker answers."""
         self.troubles: dict[str, str] = {}
-        """Parts of the run's storage that cannot be written now, and why; set by any thread."""
+        """Parts of the run's storage that cannot be written now, and the reasons; set by any thread."""
         self.states = StateLog()
         self._reissued: deque[tuple[tuple[int, int], str, ReissueReason]] = deque(maxlen=MOST_ENTRIES)
         self._unwritten: deque[tuple[Event, dict[str, Any]]] = deque(maxlen=MOST_ENTRIES)
-        """Entries of the journal that the monitor's thread is to write: their events and fields."""
+        """Journal entries that the monitor's thread must write: their events and fields."""
         self._dead_master, self._live = "", 0
         self._last_written: dict[tuple[str, ReissueReason], float] = {}
         self._untold: dict[tuple[str, ReissueReason], tuple[tuple[int, int], int]] = {}
@@ -151,9 +151,9 @@ class ClusterMonitor:
         """By (worker, reason): number of jobs that this master has given to another worker."""
         self._reader, self._folder = JournalReader(tracker), folder
         self.stats = StatsCollector(folder) if conf.collect_training_stats else None
-        """Where the statistics of all processes come together; None: none are collected."""
+        """Collects the statistics of all processes; None: none are collected."""
         self.messages: Messages | None = None
-        """The committed messages at hand, if this process takes part in the mesh of the run."""
+        """The committed messages in memory, if this process is part of the run's mesh."""
         self._keeper: JsonlWriter[JournalEntry] | None = None
         self._news: deque[JournalEntry] = deque(maxlen=MOST_ENTRIES)
         self._on_news: Callable[[Sequence[JournalEntry]], None] = lambda entries: None
@@ -211,7 +211,7 @@ class ClusterMonitor:
         """Note that the run has started in this process; from now on the copy of its journal is written.
 
         Args:
-            poll: makes the master check the run; called when workers come or go.
+            poll: makes the master check the run; called when workers appear or disappear.
             fail: ends the master; called when another process has become the master.
             on_news: called with new entries of the journal, on the monitor's thread: it must only enqueue.
         """
@@ -242,24 +242,24 @@ class ClusterMonitor:
         self._note("worker_set_aside", worker=worker, jobs_failed=len(failures), errors=messages(failures))
 
     def job_set_aside(self, slot: tuple[int, int], failure: Failure) -> None:
-        """Note that the run goes on without a job; called on the master's thread."""
+        """Note that the run continues without a job; called on the master's thread."""
         self._note("job_set_aside", round=slot[0], slot=slot[1], message=failure.message)
 
     def _note(self, event: Event, **fields: Any) -> None:
-        """Have an entry written into the journal by the monitor's thread."""
+        """Queue a journal entry, to be written by the monitor's thread."""
         self._unwritten.append((event, fields))
         self._wakeup.set()
 
     def rights(self) -> dict[str, Any]:
-        """Return the arguments of ``protocol.RunStart`` that come from here."""
+        """Return the arguments of ``protocol.RunStart`` that this monitor provides."""
         return {"may_begin": self.leadership.may_begin, "may_hand_over": self.leadership.may_hand_over}
 
     def watches(self) -> dict[str, Any]:
-        """Return the arguments of ``protocol.Master`` that come from here."""
+        """Return the arguments of ``protocol.Master`` that this monitor provides."""
         return {"is_gone": self.is_gone, "death_of": self.death_of, "on_crashed": self.job_crashed}
 
     def storage_changed(self, what: str, why: str) -> None:
-        """Note that a part of the run's storage cannot be written now, and why; "": it can again. For any thread."""
+        """Note that a part of the run's storage cannot be written, and why; "": it can again. For any thread."""
         self.troubles = {**self.troubles, what: why} if why else {k: v for k, v in self.troubles.items() if k != what}
         if why:
             self._note("checkpoint_failed", message=why)
@@ -267,7 +267,7 @@ class ClusterMonitor:
             self._note("checkpoints_back")
 
     def job_crashed(self, slot: tuple[int, int], crash: Crash, count: int) -> None:
-        """Note that a process died while it computed a job, the ``count``-th; called on the master's thread."""
+        """Note that a process died during a job, as the ``count``-th of this job; called on the master's thread."""
         at = {"round": slot[0], "slot": slot[1]}
         message = f"its process died while it computed the job ({crash.how})"
         message += ", which is suspected" if count >= SUSPECTED else ""
@@ -281,17 +281,20 @@ class ClusterMonitor:
             self._note("job_suspected", **at, crashes=count)
 
     def gather_stats(self) -> None:
-        """Write the statistics that are still in the tracker when the workers have left; called after this was left."""
+        """Write the statistics that remain in the tracker after the workers have left.
+
+        Called after the context of this monitor was left.
+        """
         if self.stats is not None:
-            with contextlib.suppress(Dl4jError):  # they are lost
+            with contextlib.suppress(Dl4jError):  # then they are lost
                 self.stats.gather(self._tracker)
             self.stats.close()  # before the run's entries are deleted: a master may be killed between the two
 
     def summary(self, head: Head, history: History, seconds: float) -> RunSummary:
-        """Return the summary of the run, which ended with this head after so many seconds of this master."""
+        """Return the summary of the run, which ended with this head after ``seconds`` of this master."""
         earlier, entries = list[HistoryEntry](), dict[str, JournalEntry]()
         first = history.first_version or head.version + 1
-        with contextlib.suppress(Dl4jError):  # what is away now is missing in the summary, and ends no run
+        with contextlib.suppress(Dl4jError):  # data that cannot be read is missing in the summary, without an error
             entries |= {entry.key: entry for entry in Journal.read(self._tracker)}
         if self._folder is not None:
             with contextlib.suppress(Dl4jError):
@@ -315,7 +318,7 @@ class ClusterMonitor:
         )
 
     def end(self) -> None:
-        """Write the end of the run into the journal, if the run has ended, and what is not in there yet."""
+        """Write the remaining journal entries, and the end of the run if it has ended."""
         self._guarded(self._write_untold)
         self._guarded(self._write_noted)
         self._guarded(self._write_end)
@@ -333,13 +336,13 @@ class ClusterMonitor:
     # -- for any thread -----------------------------------------------------------------------------------------------
 
     def workers(self) -> tuple[WorkerRecord, ...]:
-        """Return the registered workers, at most a second old; those whose processes are gone say so."""
+        """Return the registered workers, at most one second old; the state of lost ones contains the reason."""
         gone = gone_workers(self._records, self._reasons())
         said = ((one, gone.get(one.id)) for one in self._records)
         return tuple(one if how is None else msgspec.structs.replace(one, state=f"gone ({how})") for one, how in said)
 
     def state(self) -> RunState:
-        """Return the state of the run from what is known here, without waiting."""
+        """Return the state of the run from what is known in this process, without waiting."""
         head, away = self.head, self._tracker.away_seconds()
         facts = RunFacts(
             status="" if head is None else head.status,
@@ -368,7 +371,7 @@ class ClusterMonitor:
         return self._detector.is_gone(worker)
 
     def death_of(self, worker: str) -> str:
-        """Return how it is known that a worker's process has died; "": it is not."""
+        """Return the evidence that a worker's process has died; "" if it is not known to be dead."""
         if self._dead_master and process_of(worker) == self._dead_master:
             return NOBODY_LISTENS
         return self._detector.death_of(worker, time.monotonic())
@@ -380,7 +383,7 @@ class ClusterMonitor:
     # -- the monitor's thread -----------------------------------------------------------------------------------------
 
     def _connection_changed(self, process: str, state: ConnectionState) -> None:
-        """Take a change from the liveness server, on its thread: only enqueue."""
+        """Queue a change from the liveness server; runs on that server's thread."""
         self._connections.append((process, state, time.monotonic()))
         self._wakeup.set()
 
@@ -434,7 +437,7 @@ class ClusterMonitor:
         self._remove_foreign(keys)
 
     def _is_still_master(self) -> bool:
-        """Return whether this process is still the master; if not, it must write nothing into the run any more."""
+        """Return whether this process is still the master; if not, it must not write anything to the run any more."""
         try:
             self.leadership.check()
             return self._own_guard.may_continue() and not self._stopped.is_set()
@@ -448,7 +451,7 @@ class ClusterMonitor:
         return 0.0 if peer is None else max(0.0, now - peer.heard)
 
     def _write_changes(self) -> None:
-        """Write which processes are gone or back, except those that left in an orderly way or are not registered."""
+        """Journal which processes are gone or back, except those that left in an orderly way or are not registered."""
         changes, self._changes = self._changes, []
         here = {process_of(record.id) for record in self._records}
         for change in changes:
@@ -465,9 +468,10 @@ class ClusterMonitor:
         self._tracker.define(GONE, self._reasons())
 
     def _write_reissued(self, *, last: bool = False) -> None:
-        """Write which jobs were given to another worker, per worker and reason at most once in ``_REPEAT_SECONDS``.
+        """Journal the jobs that were given to another worker.
 
-        An entry says how many ``others`` there were since the one before; the ``last`` ones, of those that are left.
+        There is at most one entry per ``_REPEAT_SECONDS`` for each worker and reason. An entry's ``others`` is the
+        number of further jobs since the previous entry. With ``last``, all remaining jobs are written.
         """
         while self._reissued:
             slot, worker, reason = self._reissued.popleft()
@@ -478,7 +482,7 @@ class ClusterMonitor:
             if not last and now - self._last_written.get((worker, reason), -_REPEAT_SECONDS) < _REPEAT_SECONDS:
                 continue
             (round_, slot_), count = self._untold.pop((worker, reason), ((0, 0), 0))
-            if not count:  # the other thread has it
+            if not count:  # the other thread has taken it
                 continue
             self._last_written[worker, reason] = now
             event: Event = "backup_issued" if reason == "slow" else "lease_broken"
@@ -496,7 +500,7 @@ class ClusterMonitor:
             self.journal.write("state_changed", **state.fields(), before=before)
 
     def _remove_stale(self) -> None:
-        """Remove workers whose processes have been gone for long; a process that was frozen registers again."""
+        """Remove workers whose processes have been gone for long; a process that was only frozen registers again."""
         now = time.monotonic()
         for record in self._records:
             _, since = self._gone.get(process_of(record.id), ("", now))
@@ -504,7 +508,7 @@ class ClusterMonitor:
                 self._tracker.remove_worker(record.id)
 
     def _restore_globals(self) -> None:
-        for key in (ARITHMETIC, MADE_OF, PERFORMER):  # a worker's, or the program's; others must agree with it
+        for key in (ARITHMETIC, MADE_OF, PERFORMER):  # set by a worker or the program; others must agree with them
             is_decided = key == ARITHMETIC or self._is_set_up
             if is_decided and key not in self._definitions and (found := self._tracker.get(key)) is not None:
                 self._definitions[key] = found
@@ -518,9 +522,9 @@ class ClusterMonitor:
                 self._tracker.define(key, known)
 
     def _go_on_after_copy(self) -> None:
-        """Number the journal's entries on from those in the folder, which the tracker may know nothing of."""
+        """Continue numbering after the journal's copy in the folder, whose entries the tracker may have lost."""
         if self._folder is not None:
-            with contextlib.suppress(CheckpointError):  # there is none yet
+            with contextlib.suppress(CheckpointError):  # there is no copy yet
                 self.journal.came_after(JournalFile(self._folder).read())
 
     def _read_journal(self, keys: Sequence[str] | None = None) -> None:
@@ -536,7 +540,7 @@ class ClusterMonitor:
             self._reader.prune()
 
     def _remove_foreign(self, keys: Sequence[str]) -> None:
-        """Remove what others wrote into the run's part of the grid: keys of no run, and values that were refused."""
+        """Remove foreign data from the run's part of the grid: keys that no run has, and refused values."""
         foreign = self._tracker.store.foreign
         strange = list(islice((key for key in keys if not Keys.is_of_run(key)), _MOST_REMOVED))
         for key in strange:
@@ -548,7 +552,7 @@ class ClusterMonitor:
             self._keeper.add(entries)
 
     def _quorum_changed(self, is_waiting: bool) -> None:
-        """Write a pause and its end, on the master's thread; waiting for the first workers is not a pause."""
+        """Journal a pause and its end, on the master's thread; waiting for the first workers is not a pause."""
         had_begun, self._has_begun = self._has_begun, self._has_begun or not is_waiting
         if had_begun:
             event: Event = "paused" if is_waiting else "went_on"

@@ -1,4 +1,4 @@
-"""Interfaces by which a program follows its run: listeners, savers of models, observers.
+"""Interfaces by which a program follows its run: listeners, model savers, observers.
 
 Legacy: ``IterationListener`` and ``ModelSaver``; an error in either ended the actor that called it, and with it the
 run.
@@ -34,27 +34,28 @@ logger = logging.getLogger(__name__)
 
 
 class ModelSaver(Protocol):
-    """Saves models in the program's own way, beside the checkpoints."""
+    """Saves models in a user-defined way, in addition to the checkpoints."""
 
     def save(self, head: Head, model: Result) -> None:
         """Save version ``head.version`` of the run's model, whose arrays are read-only views.
 
-        Called on a thread of its own, in the order of the versions: with every ``Conf.checkpoint_every``-th, or the
-        next one if it was still busy, and with the last. A run that another process takes over may save a version
-        again. An error is a warning, and the run goes on.
+        Called on its own thread, in the order of the versions: with every ``Conf.checkpoint_every``-th version, or the
+        next one if the saver was still busy, and with the last. A run that another process takes over may save a
+        version again. An error causes a warning, and the run continues.
         """
         ...
 
 
 class Observers:
-    """Calls the listeners and the saver of a run; the first error of each is a warning, and the run goes on.
+    """Calls the listeners and the saver of a run; the first error of each causes a warning, and the run continues.
 
     Args:
-        outcome: takes the warnings.
+        outcome: receives the warnings.
         listeners: called with every new version, on the master's thread, which waits for them. The number of examples
             of the first version of a resumed run is unknown; it is passed as 0.
-        saver: gets the versions to be saved; None: there is none.
-        network_of: makes the trained network of a model for the listeners; for jobs without a network the model itself.
+        saver: receives the versions to be saved; None: there is none.
+        network_of: makes the trained network from a model for the listeners; for jobs without a network, returns the
+            model itself.
     """
 
     def __init__(
@@ -70,9 +71,9 @@ class Observers:
         self._kept = 0
 
     def on_version(self, event: NewModel) -> None:
-        """Call the listeners with a new version, once, though the last one comes again at the end of the run.
+        """Call the listeners once with a new version; the last version arrives again at the end of the run.
 
-        They are not called for validations, but for rounds that leave the model as it is.
+        They are not called for validations, but they are for rounds that leave the model unchanged.
         """
         head = event.head
         last, self._last = self._last, head
@@ -87,7 +88,7 @@ class Observers:
             self._guarded(listener, done)
 
     def keep(self, head: Head, frame: Buffer) -> None:
-        """Give the saver a version, once."""
+        """Pass a version to the saver, once."""
         saver = self._saver
         if saver is not None and head.version > self._kept:
             self._kept = head.version
@@ -95,10 +96,10 @@ class Observers:
 
 
 class _Guard:
-    """Calls parts of the program whose errors the run survives: the first error of each part is a warning.
+    """Calls parts of the program whose errors do not end the run: the first error of each part causes a warning.
 
     Args:
-        warn: takes the warning, for people.
+        warn: receives the warning as text.
     """
 
     def __init__(self, warn: Callable[[str], None]) -> None:
@@ -111,7 +112,7 @@ class _Guard:
             with exits_as_errors():
                 call()
         except Exception as exc:
-            name = str(getattr(part, "name", "")) or type(part).__name__  # a listener that passes on to others has one
+            name = str(getattr(part, "name", "")) or type(part).__name__  # a listener that forwards has a name
             if name not in self._failed:
                 self._failed.add(name)
                 logger.warning("%s failed, and the run goes on without what it does", name, exc_info=True)
@@ -123,12 +124,12 @@ class ObservedRun:
     """A run as a ``RunObserver`` sees it, from any of its threads.
 
     Attributes:
-        conf, plan: the run's.
-        process: the name of this process, which no other has.
-        tracker: the run's.
+        conf, plan: of the run.
+        process: the unique name of this process.
+        tracker: of the run.
         workers: returns the known workers without waiting for the tracker; none in a worker's process.
-        is_master: whether this process leads the run; else it is a worker's.
-        state: returns the state of the run, without waiting for anything; of use to a master only.
+        is_master: whether this process leads the run; otherwise it is a worker's process.
+        state: returns the state of the run without waiting; meaningful in a master only.
     """
 
     conf: Conf
@@ -143,12 +144,12 @@ class ObservedRun:
 class RunObserver:
     """Follows a run, in the process of its master or of its workers; this base class does nothing.
 
-    The methods must not wait for anything: the run would wait too. The first error of a method other than ``begin`` is
-    a warning, and the run goes on. An observer may follow several runs, one after the other.
+    The methods must not wait for anything: the run would wait too. The first error of a method other than ``begin``
+    causes a warning, and the run continues. An observer may follow several runs, one after the other.
     """
 
     wants_phases: ClassVar[bool] = False
-    """Whether ``phases`` is called; then the process records them."""
+    """Whether ``phases`` is called; if so, the process records phases."""
 
     def begin(self, run: ObservedRun) -> None:
         """Called before a run begins in this process; an error ends the run."""
@@ -163,7 +164,7 @@ class RunObserver:
         """Called when the job of a (round, slot) failed in this process, on the worker's thread."""
 
     def job_reissued(self, reason: ReissueReason) -> None:
-        """Called when a job was given to another worker, on the master's thread."""
+        """Called twice a second with the phases of this process that have ended, on a separate thread."""
 
     def checkpoint_failed(self, message: str) -> None:
         """Called when a checkpoint could not be written, on the thread that writes them."""
@@ -172,15 +173,15 @@ class RunObserver:
         """Called with new entries of the run's journal, on the thread of a master's monitor."""
 
     def end(self) -> None:
-        """Called when the run is over or this process leaves it: write what is left, and end all threads."""
+        """Called when the run is over or this process leaves it: write the remaining data, and end all threads."""
 
 
 class RunObservers(RunObserver):
-    """Passes everything on to several observers; the first error of each is a warning, and the run goes on.
+    """Forwards every call to several observers; the first error of each causes a warning, and the run continues.
 
     Args:
         observers: in the order in which they are called.
-        warn: takes the warnings, for people.
+        warn: receives the warnings as text.
     """
 
     def __init__(self, observers: Sequence[RunObserver], warn: Callable[[str], None]) -> None:
@@ -191,7 +192,7 @@ class RunObservers(RunObserver):
         return bool(self._observers)
 
     def follow_phases(self) -> bool:
-        """Return whether any of them wants phases."""
+        """Return whether any observer wants phases."""
         return any(observer.wants_phases for observer in self._observers)
 
     def begin(self, run: ObservedRun) -> None:
@@ -206,7 +207,7 @@ class RunObservers(RunObserver):
         self._call("new_version", version, event)
 
     def phases(self, events: Sequence[EventStats]) -> None:
-        """See ``RunObserver``; only for those that want phases."""
+        """See ``RunObserver``; only called for observers that want phases."""
         for observer in self._begun:
             if observer.wants_phases:
                 self._guarded(observer, partial(observer.phases, events))
@@ -228,7 +229,7 @@ class RunObservers(RunObserver):
         self._call("happened", entries)
 
     def end(self) -> None:
-        """See ``RunObserver``; once, and only those that have begun."""
+        """See ``RunObserver``; called once, and only for observers that have begun."""
         self._call("end")
         self._begun.clear()
 

@@ -44,7 +44,7 @@ class TrainingResult:
     devices: tuple[Device, ...] = ()
     """The devices of the workers in this process."""
     best_model: Result | None = None
-    """The model with the best score; None: the run had no score to go by (``Conf.validation``, ``early_stopping``)."""
+    """The model with the best score; None: the run was not scored (``Conf.validation``, ``early_stopping``)."""
 
     def __repr__(self) -> str:
         head = self.head
@@ -53,17 +53,17 @@ class TrainingResult:
 
     @property
     def best(self) -> Best | None:
-        """What is known of the best model: its score, and the round and epoch that it is of."""
+        """The record of the best model: its score, and its round and epoch."""
         return self.head.best
 
     @property
     def validation(self) -> Figures | None:
-        """What the last validation has found."""
+        """The metrics of the last validation."""
         return None if self.head.scores is None else self.head.scores.figures
 
     @property
     def stopped_by(self) -> str:
-        """The condition that ended the run before its plan, with its values; "": none did."""
+        """The condition that ended the run before its plan, with its values; "": there is none."""
         return self.head.stopped_by
 
     @property
@@ -90,7 +90,7 @@ class RunStatus:
     head: Head | None
     seconds: float
     workers: tuple[tuple[str, str], ...]
-    """(name, state and job) of every worker: its number in this process, or what it is called on a cluster."""
+    """(name, state and job) of every worker: its number in this process, or its name on a cluster."""
     waiting: Waiting | None = None
     """Set while the run is paused because it has too few workers."""
     news: tuple[JournalEntry, ...] = ()
@@ -109,7 +109,7 @@ class End(NamedTuple):
 
 
 class Outcome:
-    """Passes the end of a run from the actors to the runner; set once, by the first that knows. Thread-safe."""
+    """Passes the end of a run from the actors to the runner; set once, by the first caller. Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -143,7 +143,10 @@ class Outcome:
             self._progress = self._clock.now()
 
     def look(self, *, is_excused: bool) -> None:
-        """Do not count the time since the last look as idle if something else was waited for, with its own deadline."""
+        """Check in; if ``is_excused``, the time since the last call does not count as idle.
+
+        That is so while the run waits for something that has its own deadline.
+        """
         with self._lock:
             before, self._looked = self._looked, self._clock.now()
             if is_excused:

@@ -16,11 +16,11 @@ from dl4jlegacy.scaleout.tracker import StateTracker
 __all__ = ["save_known", "what_is_kept", "where_it_is"]
 
 _SHOWN = 8
-"""So many workers, and so many failures, are named in a message."""
+"""Maximum number of workers, and of failures, named in a message."""
 
 
 def where_it_is(tracker: StateTracker, plan: Plan) -> str:
-    """Return how far a run is, what its workers do, and what failed last, in words."""
+    """Return the progress of a run, the states of its workers, and the last failures, as text."""
     try:
         head, records, workers = tracker.head(), tracker.current_jobs(plan), tracker.workers()
     except Dl4jError as exc:
@@ -39,7 +39,7 @@ def where_it_is(tracker: StateTracker, plan: Plan) -> str:
 
 
 def what_is_kept(conf: Conf, plan: Plan, folder: RunFolder, *, in_grid: bool) -> str:
-    """Return where a run is that was interrupted and shut down, and how it goes on."""
+    """Return where an interrupted run is stored after its shutdown, and how to continue it, as text."""
     run = conf.run
     if in_grid:
         return f"run {run} was stopped; it stays in its tracker: setup(conf, resume=True) goes on with it"
@@ -64,12 +64,12 @@ def save_known(
     plan: Plan,
     check_leads: Callable[[], None],
 ) -> str:
-    """Save what a master knows of a run whose tracker is lost; return where that is, in words.
+    """Save the newest version that a master knows of a run whose tracker is lost; return the result as text.
 
     Args:
-        known: its last version; None: it had none.
+        known: the newest version; None: there is none.
         best: returns the best model that belongs to a head.
-        folder, plan: the run's.
+        folder, plan: of the run.
         check_leads: raises ``Dl4jError`` if another process leads the run by now.
     """
     if known is None:

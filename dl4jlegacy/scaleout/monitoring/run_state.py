@@ -1,14 +1,14 @@
-"""The state of a run: one function that every view uses, so that all of them say the same.
+"""The state of a run: one function that every view uses, so that all of them show the same.
 
 =========  ==========================================================================================================
-running    it goes on, with all that it has
-degraded   it goes on, but something is missing: a worker is gone or stuck, checkpoints cannot be written
-waiting    nothing is computed, and it goes on by itself: when there are enough workers, or a standby takes over
-stalled    nothing is computed until somebody does something: it has no master, or its tracker does not answer
-ended      it is done, or it failed, or somebody has stopped it
+running    the run computes, and nothing is missing
+degraded   the run computes, but something is missing: a worker is gone or stuck, checkpoints cannot be written
+waiting    nothing is computed until there are enough workers, or a standby takes over; no action is needed
+stalled    nothing is computed until somebody acts: the run has no master, or its tracker does not answer
+ended      the run is done, has failed, or was stopped
 =========  ==========================================================================================================
 
-A slow worker does not degrade a run: others do its jobs as well.
+A slow worker does not degrade a run, because other workers do its jobs as well.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ STATES: tuple[StateName, ...] = get_args(StateName)
 GOES_ON = ("running", "degraded")
 """The states in which a run computes."""
 GONE, TROUBLES = "gone", "troubles"
-"""Globals of the run: processes that are gone, and why; parts of its storage that cannot be written now, and why."""
+"""Globals of the run: lost processes, and parts of its storage that cannot be written now, each with the reason."""
 LEADER = "leader"
 """Global of the run: the process that leads it."""
 AWAY_SECONDS = 3.0
 """Seconds without an answer after which the tracker counts as away; a dead member is replaced sooner."""
 NO_ANSWER = "its tracker does not answer, and all its processes wait for that"
 _NAMED = 3
-"""Workers that a message names."""
+"""Maximum number of workers named in a message."""
 _HOW = {
     "closed": "its connection broke: it was killed, or has died",
     "silent": "silent: it is frozen, or cut off",
@@ -72,36 +72,36 @@ _MOST_TEXT = 300
 
 
 class RunState(msgspec.Struct, frozen=True):
-    """The state of a run, and its reason in words, "" if there is none."""
+    """The state of a run, and the reason as text, or "" if there is none."""
 
     state: StateName = "running"
     reason: str = ""
 
     def text(self) -> str:
-        """Return both as one line."""
+        """Return state and reason as one line."""
         between = " " if self.reason.startswith("for ") else ": "
         return f"{self.state}{between}{self.reason}" if self.reason else self.state
 
     def fields(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return the fields for JSON."""
         return {"state": self.state, "reason": self.reason}
 
 
 class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a run.
+    """The facts from which the state of a run is determined.
 
     Attributes:
-        status: of its head; "": it has not begun.
-        ending: how a run that is over has ended, in words.
-        is_over: whether it is over whatever its head says, since it is not registered any more.
-        has_master: whether a process leads it; True, too, if that is unknown.
-        standbys: number of processes that wait to take it over.
-        workers: the registered ones.
+        status: of its head; "": the run has not begun.
+        ending: how a finished run has ended, as text.
+        is_over: whether the run is over whatever its head says, because it is no longer registered.
+        has_master: whether a process leads the run; True also if that is unknown.
+        standbys: number of processes that wait to take the run over.
+        workers: the registered workers.
         gone: the processes that are gone, and why.
-        needed: the workers below whose number nothing is computed.
+        needed: minimum number of workers; with fewer, nothing is computed.
         troubles: parts of its storage that cannot be used, and why.
         unanswered: why its servers do not answer; "": they do.
-        silence: why it seems to have stopped, of a run of which only a folder is known; "": it may be under way.
+        silence: why the run seems to have stopped, if only its folder is known; "": it may be active.
     """
 
     status: str = ""
@@ -143,14 +143,14 @@ def run_state(facts: RunFacts) -> RunState:
 
 
 def state_in_process(tracker: StateTracker, troubles: Mapping[str, str]) -> RunState:
-    """Return the state of a run whose workers are threads of this process: none can be missing."""
+    """Return the state of a run whose workers are threads of this process, so that none can be missing."""
     head = tracker.head()
     status, ending = ("", "") if head is None else (head.status, ending_of(head))
     return run_state(RunFacts(status=status, ending=ending, workers=tuple(tracker.workers()), troubles=troubles))
 
 
 def facts_of(tracker: StateTracker, needed: int) -> RunFacts:
-    """Return a run's facts from its tracker; ``needed`` is its ``Conf.min_workers``. Raises as the tracker does."""
+    """Return a run's facts from its tracker; ``needed`` is its ``Conf.min_workers``. Raises the tracker's errors."""
     head, gone = tracker.head(), tracker.get(GONE)
     return RunFacts(
         status="" if head is None else head.status,
@@ -165,9 +165,9 @@ def facts_of(tracker: StateTracker, needed: int) -> RunFacts:
 def who_leads(
     leader: Any, elected: Mapping[str, Any] | None, standbys: Sequence[Mapping[str, Any]]
 ) -> tuple[Mapping[str, Any] | None, tuple[Mapping[str, Any], ...]]:
-    """Return the master and the standbys of a run, of the candidates that Zookeeper has.
+    """Return the master and the standbys of a run, from the candidates in Zookeeper.
 
-    A process that was elected after another is still a standby until the global ``LEADER`` names it.
+    An elected process that follows another master is still a standby until the global ``LEADER`` names it.
     """
     if elected is None or leader is None or elected.get("process", leader) == leader:
         return elected, tuple(standbys)
@@ -175,7 +175,7 @@ def who_leads(
 
 
 def shown_workers(workers: Iterable[WorkerRecord], *, is_here: bool) -> tuple[tuple[str, str], ...]:
-    """Return (name, state and job) of each: its number if all are threads of this process, else its short name."""
+    """Return (name, state and job) of each worker; the name is its number if it is a thread here, else a short name."""
     return tuple(
         (one.id.rpartition("-")[2] if is_here else short_name(one.id), f"{one.state} {one.job}".strip())
         for one in workers
@@ -189,7 +189,7 @@ def _ending(facts: RunFacts) -> str:
 
 
 def ending_of(head: Head | None) -> str:
-    """Return why a run has ended before its plan, in words; "": it has not, or nothing is known of that."""
+    """Return why a run has ended early, as text; "" if it has not, or the reason is unknown."""
     if head is None:
         return ""
     return head.failure.message if head.failure is not None and head.status == "failed" else head.stopped_by
@@ -206,7 +206,7 @@ def _hindrances(facts: RunFacts, gone: Mapping[str, str]) -> Iterable[str]:
 
 
 def gone_workers(workers: Iterable[WorkerRecord], gone: Mapping[str, str]) -> dict[str, str]:
-    """Return the workers whose processes are gone, and why, without those that have left in an orderly way."""
+    """Return the workers whose processes are gone, and why, except those that left in an orderly way."""
     return {one.id: gone[process_of(one.id)] for one in workers if gone.get(process_of(one.id), "left") != "left"}
 
 
@@ -218,7 +218,7 @@ def _told(workers: Mapping[str, str], all_: int, what: str) -> str:
 
 
 def short_name(worker: str) -> str:
-    """Return a worker's name as short as its machine's other workers leave it: its process and its number."""
+    """Return a short form of a worker's name that is unique on its machine: its process and its number."""
     return "-".join(worker.split("-")[-2:])
 
 
@@ -228,7 +228,7 @@ def troubles_of(found: Any) -> dict[str, str]:
 
 
 class StateLog:
-    """Notes how the state of a run changes, from when it has begun to run. Thread-safe.
+    """Records how the state of a run changes, starting when the run first computes. Thread-safe.
 
     Args:
         clock: of running time.
@@ -241,16 +241,16 @@ class StateLog:
         self._seconds: dict[StateName, float] = {}
         self._new: deque[tuple[StateName, RunState]] = deque(maxlen=100)
         self.on_change: Callable[[StateName, RunState], None] = lambda before, state: None
-        """Called with the states before and after each change, on the thread that noted it: it must only enqueue."""
+        """Called with the states before and after each change, on the thread that noted it; must only enqueue."""
 
     def note(self, state: RunState) -> RunState:
-        """Note the present state of the run, and return it."""
+        """Record the present state of the run, and return it."""
         with self._lock:
             before, self._now = self._now, state
             if before.state == state.state:
                 return state
             self._count()
-            is_told = self._has_run and state.state != "ended"  # other entries tell of how it begins and ends
+            is_told = self._has_run and state.state != "ended"  # beginning and end have other entries
             self._has_run = self._has_run or state.state in GOES_ON
             if is_told:
                 self._new.append((before.state, state))
@@ -259,20 +259,20 @@ class StateLog:
         return state
 
     def take(self) -> list[tuple[StateName, RunState]]:
-        """Return the changes since the last call: the states before, and those after."""
+        """Return the changes since the last call, as pairs of the states before and after."""
         with self._lock:
             new = list(self._new)
             self._new.clear()
             return new
 
     def seconds(self) -> dict[str, float]:
-        """Return for how long the run has been in each state."""
+        """Return the seconds that the run has been in each state."""
         with self._lock:
             self._count()
             return {state: round(self._seconds[state], 3) for state in STATES if self._seconds.get(state)}
 
     def _count(self) -> None:
-        """Add the time since the last look to that of the state before; under the lock."""
+        """Add the time since the last count to the previous state; called under the lock."""
         now, since = self._clock.now(), self._since
         self._since = now
         self._seconds[self._counted] = self._seconds.get(self._counted, 0.0) + now - since

@@ -1,8 +1,8 @@
 """The summary of a run on a cluster: the work of each worker, failures and durations.
 
-It is made of the run's history (the work of the workers), its journal (failures and losses) and its head (batches).
+It is computed from the run's history (work of the workers), its journal (failures and losses) and its head (batches).
 
-Legacy: none; the master logged that it was done.
+Legacy: none; the master only logged that it was done.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from dl4jlegacy.scaleout.state.records import Head
 __all__ = ["RunSummary", "WorkerSummary", "summarize"]
 
 _NOBODY = Share(0, 0, 0.0)
-_MOST_THREADS = 10_000  # of a process, as far as an entry is believed
-_MOST_SECONDS = 1e9  # that a process has run, likewise
+_MOST_THREADS = 10_000  # per process: more are not plausible
+_MOST_SECONDS = 1e9  # running time of a process: more is not plausible
 _OF_MASTERS = ("run_began", "master_took_over", "worker_gone", "worker_back", "paused", "went_on")
 
 
@@ -31,12 +31,12 @@ class WorkerSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         worker: its name.
-        jobs: that it has done and that count, validations among them.
-        examples: that it has trained on in these.
-        seconds: that these jobs took it.
-        examples_per_second: of these jobs; None: it did none of training.
-        failures: jobs that failed there.
-        lost_jobs: that were given to another worker, because it was gone, late or slow.
+        jobs: number of its jobs that count, including validations.
+        examples: number of training examples in these jobs.
+        seconds: total duration of these jobs.
+        examples_per_second: speed in these jobs; None: the worker did no training job.
+        failures: number of jobs that failed there.
+        lost_jobs: number of its jobs that were given to another worker, because it was gone, late or slow.
         lost_seconds: from its last sign of life before it was gone until it was back, or until the end of the run.
     """
 
@@ -54,17 +54,18 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The summary of a run.
 
     Attributes:
-        workers: those of whom anything is known, by name.
-        rounds, batches, examples: that count in the model, each batch once.
+        workers: all known workers, by name.
+        rounds, batches, examples: those that count in the model, each batch once.
         jobs, failures: of all workers.
-        backup_jobs, broken_leases: given to a second worker because the first was slow; because it was gone or late.
-        take_overs: by how many masters the run was gone on with after the first one.
-        paused_seconds: for which it waited for enough workers.
-        seconds: for which masters have led it, each by its own clock; without the time in which none did.
-        first_version: the first version of the model whose jobs are among those of the workers; above 1 if a master
-            before led the run, and the history that it kept, if any, is not to be had.
-        states: for how many seconds it was in each state while this master led it.
-        checkpoints_failed: how often it was said that checkpoints could not be written.
+        backup_jobs, broken_leases: jobs given to a second worker because the first was slow; because it was gone or
+            late.
+        take_overs: number of masters after the first one.
+        paused_seconds: time in which the run waited for enough workers.
+        seconds: time in which masters led the run, each by its own clock; times without a master are not included.
+        first_version: the first model version whose jobs are included in the workers' figures; above 1 if an earlier
+            master led the run and its history is not available.
+        states: seconds that the run was in each state while this master led it.
+        checkpoints_failed: number of times that checkpoints were reported as not writable.
     """
 
     workers: tuple[WorkerSummary, ...]
@@ -83,7 +84,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints_failed: int = 0
 
     def fields(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return the fields for JSON."""
         fields: dict[str, Any] = msgspec.to_builtins(self)
         return fields
 
@@ -103,14 +104,14 @@ def summarize(
     """Return the summary of a run that has ended.
 
     Args:
-        head: its last one.
-        shares: what each worker has done, from ``first_version`` of the model on.
+        head: the last head.
+        shares: the work of each worker, from model version ``first_version`` on.
         journal: its entries, as far as they are kept.
-        reissued: of (worker, reason), how many jobs this master has given to another worker; those of others are in the
-            journal.
+        reissued: by (worker, reason), number of jobs that this master has given to another worker; those of other
+            masters are in the journal.
         source: this master's name in the journal.
-        now: the seconds that this master's process has run, as in its entries.
-        seconds: for how long this master has led the run.
+        now: the running time of this master's process in seconds, as in its entries.
+        seconds: time for which this master has led the run.
         first_version, states: as for ``RunSummary``.
     """
     entries = sorted(journal, key=lambda entry: entry.key)
@@ -163,7 +164,7 @@ def _worker(name: str, share: Share, *, failures: int, lost_jobs: int, lost_seco
 def _reissued(
     entries: Iterable[JournalEntry], own: Mapping[tuple[str, str], int], source: str
 ) -> Counter[tuple[str, str]]:
-    """Return of (worker, reason) how many jobs were given to another worker, by all masters."""
+    """Return, by (worker, reason), the number of jobs that any master has given to another worker."""
     given = Counter(own)
     for entry in entries:
         if entry.event in ("backup_issued", "lease_broken") and entry.source != source:
@@ -180,11 +181,11 @@ def _joined(entries: Iterable[JournalEntry]) -> set[str]:
 
 
 class _Axis:
-    """One axis of time for the masters of a run, each of which has a clock of its own: their times one after another.
+    """One time axis for the masters of a run, each of which has its own clock: their times follow each other.
 
     Args:
         entries: the journal, in its order.
-        source: the present master, of which ``now`` is how long its process has run.
+        source: the present master; ``now`` is the running time of its process.
     """
 
     def __init__(self, entries: Sequence[JournalEntry], source: str, now: float) -> None:
@@ -198,17 +199,17 @@ class _Axis:
             self.now += max(ran) - min(ran)
 
     def at(self, entry: JournalEntry) -> float:
-        """Return when an entry of a master was written."""
+        """Return the time of a master's entry on this axis."""
         return self._offsets[entry.source] + _ran(entry)
 
 
 def _ran(entry: JournalEntry) -> float:
-    """Return how long the process had run that wrote an entry; 0 if that cannot be."""
+    """Return the running time of the process that wrote an entry; 0 if the value is not plausible."""
     return entry.ran if 0 <= entry.ran < _MOST_SECONDS else 0.0
 
 
 def _between(entries: Iterable[JournalEntry], begins: str, ends: str, axis: _Axis) -> defaultdict[str, float]:
-    """Return the seconds between two kinds of events, for each process that they are of; "" for those of none."""
+    """Return the seconds between two kinds of events, by the process in the entries; "" for entries without one."""
     since: dict[str, float] = {}
     total: defaultdict[str, float] = defaultdict(float)
     for entry in entries:

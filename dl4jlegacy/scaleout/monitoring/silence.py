@@ -1,4 +1,4 @@
-"""For how long workers have given no sign of life, by the clock of the process that watches them."""
+"""Measures how long workers have been silent, by the clock of the process that watches them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Silence"]
 
 
 class Silence:
-    """Seconds since each worker's heartbeat last changed, by this process's clock: no other machine's is believed.
+    """Seconds since each worker's heartbeat last changed, by this process's clock; other clocks are not used.
 
     Args:
         clock: of running time.
@@ -20,7 +20,7 @@ class Silence:
         self._clock, self._seen = clock, dict[str, tuple[float, float]]()
 
     def update(self, beats: Mapping[str, float]) -> dict[str, float]:
-        """Take the present heartbeats of all workers; return the seconds since each one was first seen."""
+        """Update with the present heartbeats of all workers; return the seconds since each one was first seen."""
         now = self._clock.now()
         self._seen = {
             id: self._seen[id] if id in self._seen and self._seen[id][0] == beat else (beat, now)

@@ -1,4 +1,4 @@
-"""The speed of a run, from the numbers of examples that were seen in it."""
+"""The speed of a run, computed from the examples that it has counted over time."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ _WINDOW_SECONDS = 10.0
 
 
 class Speed:
-    """Examples per second over the last few seconds: phases differ, and compiling kernels does not count."""
+    """Examples per second over the last few seconds only, since phases differ and kernels are compiled at the start."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()
 
     def add(self, seconds: float, examples: int) -> None:
-        """Note how many examples the run had counted after so many seconds."""
+        """Record the number of examples that the run had counted after ``seconds``."""
         if self._seen and (seconds < self._seen[-1][0] or examples < self._seen[-1][1]):
-            self._seen.clear()  # of another run, or one that went back
+            self._seen.clear()  # another run, or one that went back
         if not self._seen or seconds > self._seen[-1][0]:
             self._seen.append((seconds, examples))
         while len(self._seen) > 2 and self._seen[1][0] <= seconds - _WINDOW_SECONDS:
@@ -26,7 +26,7 @@ class Speed:
 
     @property
     def now(self) -> float:
-        """The speed; 0 while it is not known."""
+        """The speed in examples per second; 0 while it is unknown."""
         if len(self._seen) < 2:
             return 0.0
         (start, before), (end, after) = self._seen[0], self._seen[-1]

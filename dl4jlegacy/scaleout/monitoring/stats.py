@@ -1,12 +1,12 @@
 """The training statistics of a run: the phases of all its processes.
 
-The processes of a cluster write their events into the tracker, beside the protocol. Each process has ``RING`` keys
-that it uses in turn, so that a run without a master does not fill the grid. The master keeps the newest events in
-memory, writes all of them into the folder of the run's checkpoints, and only then removes them from the tracker: if it
-is killed before, the next master finds them. The training waits for none of this.
+The processes of a cluster write their events into the tracker, beside the protocol's records. Each process has ``RING``
+keys that it uses in turn, so that a run without a master does not fill the grid. The master keeps the newest events in
+memory and writes all of them to the run's checkpoint folder. Only then it removes them from the tracker: if it is
+killed before, the next master finds them. The training waits for none of this.
 
-The last second or two of a killed process are lost, and events for which there is no room, because a process records
-too many or there is no master for too long. Gaps in the events' numbers tell how many.
+The last second or two of a killed process are lost. Events are also lost if there is no room for them, because a
+process records too many or there is no master for too long. Gaps in the events' numbers show how many are lost.
 
 Legacy: ``SparkTrainingStats``, ``ParameterAveragingTrainingMasterStats``, ``ParameterAveragingTrainingWorkerStats``.
 """
@@ -60,18 +60,18 @@ NOT_COLLECTED = (
     "Conf(collect_training_stats=True)"
 )
 MOST_KEPT = 200_000
-"""Events that are kept in memory; a file has all."""
+"""Maximum number of events kept in memory; a file has all."""
 CHUNK = 1000
-"""Most events in one value of the tracker."""
+"""Maximum number of events in one value of the tracker."""
 RING = 64
-"""Most values of a process in the tracker."""
+"""Maximum number of values of a process in the tracker."""
 _PREFIX = "stats/"
 _SEND_SECONDS, _CLOSE_SECONDS = 0.5, 5.0
 _Event = tuple[int, str, str, int | None, int | None, float, float]
 
 
 class _Chunk(msgspec.Struct, frozen=True):
-    """Events of one process, as they travel: number, thread, phase, round, slot, start, seconds."""
+    """Events of one process in transfer format: number, thread, phase, round, slot, start, seconds."""
 
     machine: str
     process: str
@@ -84,8 +84,9 @@ class PhaseStats:
 
     Attributes:
         phase: its name.
-        count, total, mean, median, p95: how often it was, and how long; 95 in 100 took no longer than ``p95``.
-        share: of the time that was measured on the same side, the workers' or the master's: 0 to 1.
+        count, total, mean, median, p95: number of events, and statistics of their durations; ``p95`` is the 95th
+            percentile.
+        share: fraction of the time measured on the same side (workers or master): 0 to 1.
     """
 
     phase: str
@@ -102,14 +103,14 @@ class TrainingStats:
     """The statistics of a run, as far as they are known. DL4J: ``SparkTrainingStats``.
 
     Args:
-        found: the events, in any order, also more than once.
-        damaged: how many lines of the file were no events.
+        found: the events, in any order; duplicates are allowed.
+        damaged: number of lines in the file that are not events.
     """
 
     found: tuple[EventStats, ...] = ()
     damaged: int = 0
     events: tuple[EventStats, ...] = field(init=False)
-    """The events, each once, in the order in which they began."""
+    """The events without duplicates, ordered by their start."""
 
     def __post_init__(self) -> None:
         unique = {(event.process, event.number): event for event in self.found}
@@ -119,7 +120,7 @@ class TrainingStats:
 
     @cached_property
     def lost(self) -> Mapping[str, int]:
-        """Number of missing events of each process that has some, before its last known event."""
+        """Number of missing events for each process with gaps, up to its last known event."""
         counts = Counter(event.process for event in self.events)
         last = dict[str, int]()
         for event in self.events:
@@ -128,17 +129,17 @@ class TrainingStats:
         return {process: count for process, count in sorted(missing.items()) if count}
 
     def get_key_set(self) -> tuple[str, ...]:
-        """Return the phases that were there, in the order of ``PHASES``; unknown ones after them."""
+        """Return the phases that occurred, in the order of ``PHASES``; unknown ones after them."""
         found = {event.phase for event in self.events}
         return (*(phase for phase in PHASES if phase in found), *sorted(found.difference(PHASES)))
 
     def get_value(self, key: str) -> list[EventStats]:
-        """Return the events of a phase; none if it never was."""
+        """Return the events of a phase; none if it did not occur."""
         return [event for event in self.events if event.phase == key]
 
     @cached_property
     def phases(self) -> tuple[PhaseStats, ...]:
-        """The figures of each phase that was there."""
+        """The figures of each phase that occurred."""
         seconds: defaultdict[str, list[float]] = defaultdict(list)
         for event in self.events:
             seconds[event.phase].append(event.seconds)
@@ -148,7 +149,7 @@ class TrainingStats:
         return tuple(_figures(phase, seconds[phase], sides[side_of(phase)]) for phase in self.get_key_set())
 
     def stats_as_string(self) -> str:
-        """Return a line for each phase: its name, and all durations in milliseconds."""
+        """Return one line per phase: its name, and all durations in milliseconds."""
         lines = []
         for key in self.get_key_set():
             shown = ",".join(f"{1000 * event.seconds:.3f}" for event in self.get_value(key))
@@ -162,7 +163,7 @@ def side_of(phase: str) -> str:
 
 
 def _figures(phase: str, seconds: Sequence[float], measured: float) -> PhaseStats:
-    """Return the figures of a phase; ``measured`` seconds are those of its whole side."""
+    """Return the figures of a phase; ``measured`` is the total number of seconds of its side."""
     ordered, total = sorted(seconds), math.fsum(seconds)
     p95 = ordered[math.ceil(0.95 * len(ordered)) - 1]
     share = total / measured if measured else 0.0
@@ -181,7 +182,7 @@ def duration(seconds: float) -> str:
 
 
 class StatsFile(JsonlFile[EventStats]):
-    """The events in a run's folder, one a line."""
+    """The events in a run's folder, one per line."""
 
     NAME = "stats.jsonl"
 
@@ -190,10 +191,11 @@ class StatsFile(JsonlFile[EventStats]):
         self._in = folder
 
     def read(self) -> TrainingStats:
-        """Return what is whole.
+        """Return the statistics from all complete lines.
 
         Raises:
-            CheckpointError: there is none, it cannot be read, or nothing of it. CloudError and its like: what AWS says.
+            CheckpointError: there is no file, it cannot be read, or no line is an event. CloudError and its like:
+                errors reported by AWS.
         """
         try:
             lines = self._in.read_lines(self.NAME)
@@ -205,7 +207,7 @@ class StatsFile(JsonlFile[EventStats]):
 
     @staticmethod
     def read_alone(path: Path) -> TrainingStats:
-        """Return what is whole in a file of any name, on this machine; errors as for ``read``."""
+        """Return the statistics from all complete lines of a local file of any name; errors as for ``read``."""
         with files.errors_as(CheckpointError, f"{path} cannot be read"):
             return read_lines(str(path), files.read(path).splitlines())
 
@@ -230,7 +232,7 @@ def read_lines(place: str, lines: Iterable[bytes]) -> TrainingStats:
 
 
 def _is_sound(number: int, start: float, seconds: float) -> bool:
-    """Return whether figures can be of an event: finite, and of times that a calendar has."""
+    """Return whether the numbers can belong to an event: finite, and times within a plausible range."""
     return number >= 0 and 0 <= start < 1e11 and 0 <= seconds < 1e11
 
 
@@ -241,7 +243,7 @@ class StatsCollector:
     """Collects the events of all processes of a run, in its master's process. Thread-safe.
 
     Args:
-        folder: of the run's checkpoints; None: it has none, and only the newest events are kept, in memory.
+        folder: of the run's checkpoints; None: there is none, and only the newest events are kept, in memory.
     """
 
     def __init__(self, folder: LinesFolder | None) -> None:
@@ -251,9 +253,10 @@ class StatsCollector:
         self._taken: dict[str, tuple[Buffer, int]] = {}  # what is in the tracker still: its value, when it is written
 
     def add(self, events: Sequence[EventStats]) -> int:
-        """Keep events, and have them written soon; does not wait. Returns as ``JsonlWriter.add``; 0: there is no file.
+        """Keep events, and queue them for writing; does not wait.
 
-        Thread-safe, as ``stats`` is; ``gather`` and ``close`` are for one thread at a time.
+        Returns as ``JsonlWriter.add``; 0 if there is no file. Thread-safe, as ``stats`` is; ``gather`` and ``close``
+        are for one thread at a time.
         """
         with self._lock:
             self._newest.extend(events)
@@ -262,15 +265,16 @@ class StatsCollector:
     def gather(self, tracker: StateTracker, keys: Iterable[str] | None = None) -> None:
         """Take the events of other processes from the tracker; ``keys`` are its keys, if they were just listed.
 
-        A value stays there until its events are in the file, for the next master if this one is killed before; and what
-        there is no room for until the file is written, as of a run that had no master for a while.
+        A value stays in the tracker until its events are in the file, so that the next master finds them if this one is
+        killed. Values for which there is no room, for example after a time without a master, stay until the file is
+        written.
         """
         listed = tracker.store.keys(_PREFIX) if keys is None else [key for key in keys if key.startswith(_PREFIX)]
         removed = self._remove_written(tracker)
         sent = [key for key in listed if key not in removed and Keys.is_of_run(key)]
         for key, raw in zip(sent, drive(protocol.read_many(tracker.store, sent)), strict=True):
             if raw is None or (key in self._taken and raw == self._taken[key][0]):
-                continue  # it is gone, or refused, and the monitor removes it; or it waits to be written
+                continue  # gone, or refused (the monitor removes it), or waiting to be written
             if not self._has_room():
                 break
             chunk = protocol.parse_record(tracker.store, key, raw, _Chunk)
@@ -278,16 +282,16 @@ class StatsCollector:
         self._remove_written(tracker)
 
     def _has_room(self) -> bool:
-        """Return whether one more value's events can wait until they are written, and none before them is dropped."""
+        """Return whether one more value's events can wait to be written without dropping earlier ones."""
         return self._keeper is None or self._keeper.added - self._keeper.written <= MOST_WAITING - CHUNK
 
     def _remove_written(self, tracker: StateTracker) -> set[str]:
-        """Remove what is in the file, if any, from the tracker; return the keys that are not there any more."""
+        """Remove values whose events are in the file, if any, from the tracker; return the removed keys."""
         written = 0 if self._keeper is None else self._keeper.written
         removed = set()
         for key, (raw, added) in list(self._taken.items()):
             if added <= written:
-                if tracker.store.delete_if_same(key, raw):  # else its process has used the key again
+                if tracker.store.delete_if_same(key, raw):  # else its process has reused the key
                     removed.add(key)
                 del self._taken[key]
         return removed
@@ -298,14 +302,14 @@ class StatsCollector:
             return TrainingStats(tuple(self._newest))
 
     def close(self) -> None:
-        """Write what is left; no more than once."""
+        """Write the remaining events; later calls do nothing."""
         keeper, self._keeper = self._keeper, None
         if keeper is not None:
             keeper.close()
 
 
 def _events(chunk: _Chunk) -> list[EventStats]:
-    """Return the valid events in a chunk, which a stranger may have written."""
+    """Return the valid events of a chunk, which an outsider may have written."""
     return [
         EventStats(
             phase=phase,
@@ -342,11 +346,11 @@ def _travelling(event: EventStats) -> _Event:
 
 
 class StatsSender:
-    """Takes the events of this process from its recorder, twice a second, on a thread of its own.
+    """Takes the events of this process from its recorder twice a second, on its own thread, and passes them on.
 
     Args:
-        recorder: the process's.
-        send: what is done with up to ``CHUNK`` of them; a ``Dl4jError`` of it loses them.
+        recorder: of the process.
+        send: called with up to ``CHUNK`` events; if it raises ``Dl4jError``, these events are lost.
     """
 
     def __init__(self, recorder: PhaseRecorder, send: Callable[[Sequence[EventStats]], None]) -> None:
@@ -355,11 +359,11 @@ class StatsSender:
         self._thread = ServiceThread(target=self._run, name="dl4j-stats")
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """Send what is left, and end; after a few seconds without success it is lost."""
+        """Send the remaining events, and end; events that cannot be sent within a few seconds are lost."""
         self._closed.set()
         if self._thread.ident is not None:
             self._thread.join(_CLOSE_SECONDS)
@@ -391,15 +395,15 @@ def to_all(*sends: Callable[[Sequence[EventStats]], object] | None) -> Callable[
 
 
 class MasterStats:
-    """The statistics in a master's process: those that it records itself, and those that it collects.
+    """The statistics in a master's process: it records its own and collects those of other processes.
 
     Args:
         process: its name.
         clock: of running time.
-        collector: of a cluster's master, which outlives this; None: one of its own.
-        folder: of the run's checkpoints, for one of its own; None: there is none.
-        collects: whether anything is collected at all; if not, the process's events are only for ``follow``.
-        follow: gets the events of this process as well.
+        collector: of a cluster's master, which outlives this object; None: this object creates its own.
+        folder: of the run's checkpoints, for a collector of its own; None: there is none.
+        collects: whether statistics are collected at all; if not, the process's events are only passed to ``follow``.
+        follow: also receives the events of this process.
     """
 
     def __init__(
@@ -422,7 +426,7 @@ class MasterStats:
         self._sender.start()
 
     def close(self) -> None:
-        """Take and write the events that are left. The collected ones can still be read."""
+        """Collect and write the remaining events. The collected ones can still be read afterwards."""
         self._sender.close()
         if self._own is not None:
             self._own.close()

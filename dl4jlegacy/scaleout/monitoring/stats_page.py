@@ -1,6 +1,6 @@
-"""A run's statistics as one page of HTML, which needs nothing but itself: table, timeline, histograms.
+"""A run's statistics as one self-contained HTML page: table, timeline, histograms.
 
-All texts of the run are escaped, here or by the page's script, which sets texts and no markup.
+All texts of the run are escaped, here or by the page's script, which sets text content and never markup.
 
 Legacy: ``StatsUtils.exportStatsAsHtml``, whose page was "Deeplearning4j - Spark Training Analysis".
 """
@@ -19,7 +19,7 @@ from dl4jlegacy.system.strict_json import to_json
 __all__ = ["MOST_SHOWN", "histogram", "stats_page"]
 
 MOST_SHOWN = 100_000
-"""So many events, the newest, are on the timeline; table and histograms are of all."""
+"""Maximum number of events on the timeline, the newest ones; table and histograms include all."""
 _BINS = 20
 _WIDTH, _HEIGHT = 300, 110
 
@@ -210,7 +210,7 @@ def _summary(stats: TrainingStats) -> str:
 
 
 def _colour(phase: str, number: int) -> str:
-    """Return a phase's colour: hues as far apart as they can be, and none for waiting."""
+    """Return a phase's colour: well separated hues, and grey for waiting."""
     return "hsl(215 8% var(--l))" if phase.endswith("Wait") else f"hsl({number * 137.5 % 360:.0f} 62% var(--l))"
 
 
@@ -268,7 +268,7 @@ def _shortened(machine: str) -> str:
 
 
 def _inert(json: str) -> str:
-    """Return JSON that no browser takes for markup."""
+    """Return JSON in which a browser cannot find markup."""
     return json.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
@@ -303,7 +303,7 @@ def _histogram(phase: PhaseStats, seconds: Sequence[float], colour: str) -> Iter
 
 
 def histogram(seconds: Sequence[float]) -> tuple[list[float], list[int]]:
-    """Return the edges of bins that are equally wide in the logarithm, and how many durations are in each."""
+    """Return the edges of bins that are equally wide on a log scale, and the number of durations in each bin."""
     logs = [math.log(max(one, 1e-6)) for one in seconds]
     low, high = min(logs), max(logs)
     if high - low < 1e-9:

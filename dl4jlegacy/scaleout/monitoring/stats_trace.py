@@ -13,22 +13,22 @@ Lane = tuple[str, str, str]
 
 
 def lanes(stats: TrainingStats) -> list[Lane]:
-    """Return the threads of a run: the master's process first, then by machine, process and thread."""
+    """Return the threads of a run: those of the master's process first, then sorted by machine, process and thread."""
     found = {(event.machine, event.process, event.thread) for event in stats.events}
     leaders = {(machine, process) for machine, process, thread in found if thread == "master"}
     return sorted(found, key=lambda lane: (lane[:2] not in leaders, *lane[:2], _in_numbers(lane[2])))
 
 
 def _in_numbers(thread: str) -> tuple[str, int, str]:
-    """Return what ``worker-10`` comes after ``worker-9`` by."""
+    """Return a sort key by which ``worker-10`` comes after ``worker-9``."""
     name, _, number = thread.rpartition("-")
     return (name, int(number), thread) if number.isdecimal() and len(number) < 10 else (thread, 0, thread)
 
 
 def chrome_trace(stats: TrainingStats) -> dict[str, Any]:
-    """Return the trace as a JSON object: a complete event (``X``) for each phase, times in microseconds from the first.
+    """Return the trace as a JSON object: a complete event (``X``) per phase, times in microseconds from the first.
 
-    Processes and threads are numbered, as the format wants it, and named.
+    Processes and threads have numbers, as the format requires, and names.
     """
     order = lanes(stats)
     processes = {process: number for number, process in enumerate(dict.fromkeys(lane[:2] for lane in order), 1)}

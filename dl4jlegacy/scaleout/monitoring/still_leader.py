@@ -1,4 +1,4 @@
-"""Whether a process still leads its run, as its monitor and its master ask it: others may lead it meanwhile."""
+"""Checks whether a process still leads its run, for its monitor and its master: another process may have taken over."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ class Leadership(Protocol):
         ...
 
     def may_hand_over(self) -> Steps[bool]:
-        """Return whether this process, which leaves, may write a head for the standby that leads the run."""
+        """Return whether this process, which is leaving, may write a head for the standby that leads the run."""
         ...
 
     def restore(self) -> None:
-        """Register the run again if its registration is gone or damaged."""
+        """Register the run again if its registration is lost or damaged."""
         ...
 
 
 class StallGuard:
-    """Holds a thread back after its process was stopped, until the process is known to be the master still."""
+    """Holds a thread back after its process was stopped, until it is confirmed that the process is still the master."""
 
     def __init__(self, leadership: Leadership, tracker: StateTracker) -> None:
         self._leadership, self._tracker = leadership, tracker

@@ -383,8 +383,7 @@ class CheckpointStore:
         return f"model-{version:08d}.safetensors", f"checkpoint-{version:08d}.json"
 
     def load(self, version: int) -> tuple[Head, Buffer]:
-        """Return the checkpoint of one version; raises ``CheckpointError`` if it is missing, damaged or another run's.
-        """
+        """Return the checkpoint of one version; raises ``CheckpointError`` if it is missing, damaged or foreign."""
         manifest = self._files(version)[1]
         with _as_checkpoint_error(manifest):
             body = self._manifest(version)

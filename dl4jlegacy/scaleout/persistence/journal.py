@@ -110,8 +110,7 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
         return f"{event}: {shown}" if shown else event
 
     def text(self) -> str:
-        """Return the entry as text: time (in this machine's time zone), process and event, followed by any traceback.
-        """
+        """Return the entry as text: time in this machine's time zone, process, event, and traceback if any."""
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.time)) + f".{int(self.time * 1000) % 1000:03}"
         trace = str(self.fields.get("traceback") or "").rstrip()
         return "\n  ".join([f"{when} {self.host} {self.pid} {self.line()}", *trace.splitlines()])
@@ -206,8 +205,7 @@ class Journal:
             self._note(_number(entry.key))
 
     def restore(self, keys: Iterable[str]) -> None:
-        """Write the counter again if it is missing in the store's ``keys``, so that other processes continue from it.
-        """
+        """Write the counter again if it is missing in the store's ``keys``, so that others continue from it."""
         if self._last and _COUNTER not in keys:
             drive(protocol.next_number(self._tracker.store, _COUNTER, self._last))
 

@@ -67,8 +67,7 @@ class Result:
         return cls(values, arrays, frame)
 
     def with_values(self, values: Mapping[str, Any]) -> Result:
-        """Return this result with other values; use only the new one, since it takes the frame of an allocated result.
-        """
+        """Return this result with other values; use only the new one, because it takes over an allocated frame."""
         if self._frame is None or not wire.replace_header(self._frame, values):
             return Result(values, self.arrays)
         return Result(values, self.arrays, self._frame)
