@@ -1,1 +1,1 @@
-"""Kernels compiled ahead of training, and checked against NumPy."""
+"""Compilation of kernels before training, and their comparison between machines."""

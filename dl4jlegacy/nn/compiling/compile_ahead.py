@@ -1,9 +1,9 @@
-"""Processes that compile a network's kernels beside this one, where there are cores to spare.
+"""Helper processes that compile a network's kernels in parallel to this process, if there are spare cores.
 
-Numba compiles one kernel at a time, most of that in Python, so that threads would not help. A compiler goes through one
-step of training in which nothing is computed, and then compiles what of that nobody else is at, the last first. This
-process goes on as it would alone, and finds in the cache what it comes to. Compilers can only save time: one that
-fails, or is killed, leaves its kernel to others.
+Numba compiles one kernel at a time, mostly in Python, so threads would not help. A compiler process goes through one
+training step without computing anything, and then compiles the kernels of that step, the last first, except for those
+that another process is compiling. The main process runs as it would alone, and finds compiled kernels in the cache.
+Compilers can only save time: if one fails, or is killed, other processes compile its kernel.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ __all__ = ["compilers", "compiling_ahead"]
 
 logger = logging.getLogger(__name__)
 
-LOCK_FILE = "compilers.lock"  # in the folder of the cache, held by the process that has some
-_MOST = 3  # with more, all wait for the largest kernel
-_MEMORY = 512 << 20  # bytes that a compiler takes at most, and as much again stays free
+LOCK_FILE = "compilers.lock"  # in the cache folder; locked by the process that has compilers
+_MOST = 3  # with more, all would wait for the largest kernel
+_MEMORY = 512 << 20  # maximum bytes of one compiler; the same amount stays free
 _KINDS: dict[str, type[MultiLayerConfiguration] | type[ComputationGraphConfiguration]] = {
     "layers": MultiLayerConfiguration,
     "graph": ComputationGraphConfiguration,
@@ -42,7 +42,7 @@ _END_SECONDS = 5.0
 
 
 def compilers() -> int:
-    """Return how many compilers this machine has cores and memory for, beside this process."""
+    """Return the number of compilers for which this machine has cores and memory, besides this process."""
     cores, memory = threads.count(), free_memory()
     if (quota := most_cores()) is not None:
         cores = min(cores, int(quota))
@@ -52,13 +52,14 @@ def compilers() -> int:
 
 @contextlib.contextmanager
 def compiling_ahead(conf: NetworkConfiguration, kernels: Kernels) -> Iterator[None]:
-    """Let other processes compile the kernels that ``training_digest`` of a network needs, once one is in no cache.
+    """Let other processes compile the kernels for a network's ``training_digest``, after the first cache miss.
 
-    They have ended afterwards. While one process of a machine has some, no other one gets any for the same cache.
+    The processes have ended when the context ends. On one machine, only one process at a time has compilers for the
+    same cache.
 
     Args:
         conf: resolved.
-        kernels: those that are used meanwhile; only ``numba``'s are compiled.
+        kernels: the kernels in use meanwhile; only those of ``numba`` are compiled.
     """
     if kernels.name != "numba":
         yield
@@ -77,12 +78,12 @@ def _start(conf: NetworkConfiguration, ended: contextlib.ExitStack) -> None:
     try:
         for _ in range(count):
             ended.callback(_end, _compiler(kind, text))
-    except OSError as exc:  # there can be no more processes, or the disk is full: it is compiled here
+    except OSError as exc:  # no more processes are possible, or the disk is full: the kernels are compiled here
         logger.info("no process that compiles ahead: %s", exc)
 
 
 def _compiler(kind: str, text: bytes) -> subprocess.Popen[bytes]:
-    with tempfile.TemporaryFile(prefix="dl4j-conf-") as given:  # a pipe would have to be written to while it is read
+    with tempfile.TemporaryFile(prefix="dl4j-conf-") as given:  # a pipe would need concurrent writing
         given.write(text)
         given.seek(0)
         return subprocess.Popen(
@@ -95,7 +96,7 @@ def _compiler(kind: str, text: bytes) -> subprocess.Popen[bytes]:
 
 
 def _end(compiler: subprocess.Popen[bytes]) -> None:
-    """Kill a compiler: what it is at now nobody waits for."""
+    """Kill a compiler: its result is no longer needed."""
     compiler.kill()
     with contextlib.suppress(subprocess.TimeoutExpired):
         compiler.wait(_END_SECONDS)
@@ -103,7 +104,7 @@ def _end(compiler: subprocess.Popen[bytes]) -> None:
 
 @contextlib.contextmanager
 def _held(path: Path) -> Iterator[bool]:
-    """Hold a lock that one process at a time can have; yield whether this one has it."""
+    """Try to take an exclusive lock; yield whether this process has it."""
     try:
         handle = files.open_lock(path)
     except OSError:
@@ -121,7 +122,7 @@ def _held(path: Path) -> Iterator[bool]:
 
 
 def _be_compiler(arguments: list[str]) -> None:
-    """Be a compiler: ``KIND``, and on stdin the network's configuration as JSON."""
+    """Run as a compiler: the argument is ``KIND``, and stdin has the network's configuration as JSON."""
     from dl4jlegacy.kernels.numba.compile import compile_for_others
 
     conf, kernels = _KINDS[arguments[0]].from_json(sys.stdin.buffer.read()), load("numba")

@@ -1,7 +1,7 @@
-"""What training makes of a network's first parameters here: the bits in which machines of one run must agree.
+"""A digest of one training step, whose bits must be equal on all machines of a run.
 
-One pass over made-up examples uses all kernels that the network trains with, in milliseconds, and whatever any of them
-computes in another way shows in the parameters.
+One pass over synthetic examples uses all kernels of the network's training, in milliseconds; any difference in the
+arithmetic of a kernel shows in the parameters.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ logger = logging.getLogger(__name__)
 
 _EXAMPLES, _STEPS = 5, 4
 _MOST_PARAMETERS = 20_000_000
-"""A larger network is not checked, since that would take seconds, and its memory twice."""
+"""Larger networks are not checked: a check would take seconds, and twice the network's memory."""
 
 
 def training_digest(conf: NetworkConfiguration, kernels: Kernels) -> str:
     """Return the beginning of the SHA-256 of a network's parameters and updater state after one batch of training.
 
-    Where made-up examples do not fit the network, or it is very large, the same word on every machine.
+    If synthetic examples do not fit the network, or the network is very large, return the same word on every machine.
 
     Args:
         conf: resolved.
-        kernels: those that a worker trains with, for arrays in the host's memory.
+        kernels: the kernels of a worker's training, for arrays in the host's memory.
     """
     network = build_network(conf, kernels)
     if network.num_params > _MOST_PARAMETERS:
@@ -68,13 +68,13 @@ def _train(network: Network) -> None:
 
 
 def _features(kind: AnyInputType, number: int) -> Array:
-    """Return examples for an input: zeros and ones, which may be numbers of classes, too."""
+    """Return examples for an input: zeros and ones, which are also valid class numbers."""
     shape = tuple(size or _STEPS for size in kind.shape)
     return (_mixed((_EXAMPLES, *shape), number) >> np.uint64(40) & np.uint64(1)).astype(np.float32)
 
 
 def _labels(output: Array, layer: object) -> Array:
-    """Return labels for an output: class 0, or numbers between 0 and 1 that are 1 together, over the classes."""
+    """Return labels for an output: class 0, or numbers between 0 and 1 with sum 1 over the classes."""
     if isinstance(layer, BaseOutputLayer) and layer.takes_indices():
         return np.zeros_like(output[:, :1])
     some = (_mixed(output.shape, 0) >> np.uint64(40)).astype(np.float32) + np.float32(1)
@@ -83,7 +83,7 @@ def _labels(output: Array, layer: object) -> Array:
 
 
 def _mixed(shape: tuple[int, ...], number: int) -> Array:
-    """Return integers that look like random ones, the same everywhere."""
+    """Return pseudo-random integers, equal on all machines."""
     count = int(np.prod(shape))
     numbers = np.arange(1 + number * count, 1 + (number + 1) * count, dtype=np.uint64)
     return (numbers * np.uint64(0x9E3779B97F4A7C15)).reshape(shape)

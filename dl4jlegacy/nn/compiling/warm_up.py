@@ -1,8 +1,8 @@
-"""Compile the kernels of models before they are needed, so that a first run does not wait for it.
+"""Compiles the kernels of models in advance, so that a first run need not wait for the compilation.
 
 A kernel is compiled at its first use on a machine and kept in a cache (``kernels.compilation``). Here models of the zoo
-train on a batch of made-up examples each, which uses all kernels that they have, and what runs do to updates is done to
-a short vector.
+train on one batch of synthetic examples each, which uses all their kernels, and the operations of a run on updates are
+applied to a short vector.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from dl4jlegacy.nn.zoo import ZOO, select
 __all__ = ["RUNS", "WarmedUp", "made_up_batch", "warm_up"]
 
 RUNS = "runs"
-"""What every run needs, whatever its model: to compare its processes' arithmetic, and to combine their updates."""
+"""Kernels that every run needs for any model: to compare its processes' arithmetic, and to combine updates."""
 
-_LETTERS, _STEPS, _CLASSES = 32, 7, 10  # so few of a letter's numbers are not zero that only those are multiplied
-_SIDES = {"lenet": 28, "alexnet-small": 28}  # of images, as MNIST's, since blocks go by the width; of others 8
-_ELEMENTS = 2 * 64 + 1  # of an update: whole lines, and what is left
+_LETTERS, _STEPS, _CLASSES = 32, 7, 10  # few of a letter's numbers are non-zero, so that only those are multiplied
+_SIDES = {"lenet": 28, "alexnet-small": 28}  # image width, as MNIST's, since blocks depend on it; else 8
+_ELEMENTS = 2 * 64 + 1  # length of an update: whole lines, and a remainder
 
 
 @dataclass(frozen=True, slots=True)
 class WarmedUp:
-    """What has its kernels compiled now.
+    """A model whose kernels are now compiled.
 
     Attributes:
         name: of a model in the zoo, or ``RUNS``.
-        seconds: of its first batch, compilation included.
-        again: seconds of the same batch once more.
+        seconds: time of its first batch, including compilation.
+        again: seconds of a second pass over the same batch.
     """
 
     name: str
@@ -50,7 +50,7 @@ class WarmedUp:
 
 
 def made_up_batch(model: str, examples: int = 17) -> tuple[int, int, DataSet]:
-    """Return small examples that a model of the zoo trains on, the same at every call, and the sizes of its builder.
+    """Return small training examples for a model of the zoo, equal at every call, and the sizes for its builder.
 
     Raises:
         ConfError: there is no such model.
@@ -71,13 +71,13 @@ def made_up_batch(model: str, examples: int = 17) -> tuple[int, int, DataSet]:
 
 
 def warm_up(models: Sequence[str] = (), clock: Callable[[], float] = time.perf_counter) -> Iterator[WarmedUp]:
-    """Let models of the zoo (none: all of them) train on one batch each, and compile what any run needs.
+    """Let models of the zoo (none: all of them) train on one batch each, and compile the kernels of every run.
 
-    Each is yielded when its kernels are compiled, ``RUNS`` last.
+    Each item is yielded when its kernels are compiled, ``RUNS`` last.
 
     Raises:
-        ConfError: there is no such model; before any is compiled for.
-        VersionError: the kernels that are asked for cannot be used here.
+        ConfError: there is no such model; raised before any compilation.
+        VersionError: the requested kernels cannot be used here.
     """
     names, kernels = list(models) or list(ZOO), load()
     for name in names:
@@ -108,7 +108,7 @@ def _train(network: MultiLayerNetwork, batch: DataSet) -> None:
 
 
 def _combine(kernels: Kernels) -> None:
-    """Do to an update all that strategies and messages do, and what workers of a run compare."""
+    """Apply to an update all operations of strategies, messages and the comparison of workers."""
     cpu_arithmetic(kernels.name)
     update, total = np.ones(_ELEMENTS, np.float32), np.zeros(_ELEMENTS, np.float32)
     kernels.weighted_sum([update, update], [0.5, 0.5], total)

@@ -1,7 +1,7 @@
-"""EvaluationBinary: how well a network with independent yes-or-no outputs does, output by output.
+"""EvaluationBinary: metrics of a network with independent yes-or-no outputs, for each output.
 
-Follows ``org.nd4j.evaluation.classification.EvaluationBinary``; where that class returns NaN for 0/0 this one returns
-0, so that results are always valid JSON.
+Follows ``org.nd4j.evaluation.classification.EvaluationBinary``, but returns 0 where that class returns NaN for 0/0, so
+that results are always valid JSON.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _HEADERS = ("Accuracy", "F1", "Precision", "Recall")
 
 
 class EvaluationBinary:
-    """Counts of true and false, positives and negatives, for every output; merges by addition.
+    """Counts of true and false positives and negatives for every output; merges by addition.
 
     Args:
         label_names: names of the outputs.
-        thresholds: an output above its threshold means yes, one for each output; default 0.5.
-        roc_steps: also keep a ``ROCBinary`` of so many threshold steps (0: exact), for the column AUC.
+        thresholds: one for each output; an output above its threshold means yes. Default 0.5.
+        roc_steps: also keep a ``ROCBinary`` with this number of threshold steps (0: exact), for the column AUC.
     """
 
     merges_exactly = True
@@ -46,7 +46,7 @@ class EvaluationBinary:
         if self.thresholds is not None and not all(0 <= t <= 1 for t in self.thresholds):
             raise ConfError(f"EvaluationBinary got thresholds {self.thresholds}; they must lie between 0 and 1")
         self.roc = None if roc_steps is None else ROCBinary(roc_steps)
-        self._counts: Array | None = None  # (4, outputs), rows as in _COUNTS
+        self._counts: Array | None = None  # (4, outputs), rows in the order of _COUNTS
 
     def eval(self, labels: Array, output: Array, mask: Array | None = None) -> None:
         """Count one batch of 0s and 1s against outputs from 0 to 1; shapes and mask as in ``unmasked_rows``.
@@ -93,19 +93,19 @@ class EvaluationBinary:
         return self._counts
 
     def settings(self) -> dict[str, Any]:
-        """Return what makes an evaluation like this one: the constructor's arguments."""
+        """Return the constructor's arguments, to create an equal evaluation."""
         steps = None if self.roc is None else self.roc.steps
         return {"label_names": self.label_names, "thresholds": self.thresholds, "roc_steps": steps}
 
     def state(self) -> dict[str, Array]:
-        """Return what was counted, as arrays; ``restore`` reads it back."""
+        """Return the counts as arrays; ``restore`` reads them back."""
         if self._counts is None:
             return {}
         of_roc = {} if self.roc is None else self.roc.state()
         return {"counts": self._counts.copy(), **{f"roc.{name}": array for name, array in of_roc.items()}}
 
     def restore(self, state: Mapping[str, Array]) -> Self:
-        """Take the counts of ``state``; return this evaluation."""
+        """Set the counts to ``state``; return this evaluation."""
         self._counts = state["counts"]
         if self.roc is not None:
             of_roc = {name.removeprefix("roc."): array for name, array in state.items() if name != "counts"}
@@ -116,7 +116,7 @@ class EvaluationBinary:
 
     @property
     def num_labels(self) -> int:
-        """Number of outputs; 0 while nothing was evaluated."""
+        """Number of outputs; 0 before the first batch."""
         return 0 if self._counts is None else int(self._counts.shape[1])
 
     def _count(self, row: int, output: int) -> int:
@@ -124,11 +124,11 @@ class EvaluationBinary:
         return int(self._table()[row, output])
 
     def true_positives(self, output: int) -> int:
-        """Examples that are, and were predicted, 1."""
+        """Examples that are 1 and were predicted 1."""
         return self._count(0, output)
 
     def true_negatives(self, output: int) -> int:
-        """Examples that are, and were predicted, 0."""
+        """Examples that are 0 and were predicted 0."""
         return self._count(1, output)
 
     def false_positives(self, output: int) -> int:
@@ -140,7 +140,7 @@ class EvaluationBinary:
         return self._count(3, output)
 
     def total_count(self, output: int) -> int:
-        """Examples that counted for this output."""
+        """Unmasked examples of this output."""
         return sum(self._count(row, output) for row in range(4))
 
     def accuracy(self, output: int) -> float:

@@ -1,8 +1,8 @@
 """EvaluationCalibration: whether a network's probabilities agree with the observed frequencies.
 
 Reliability diagrams (Niculescu-Mizil and Caruana 2005), residual plots (Wallace and Dahabreh 2012) and histograms of
-the probabilities. Follows ``org.nd4j.evaluation.classification.EvaluationCalibration``; all of it merges (DL4J's merge
-forgets the histograms).
+the probabilities. Follows ``org.nd4j.evaluation.classification.EvaluationCalibration``; all parts merge (DL4J's merge
+omits the histograms).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _COUNTS = ("positives", "totals", "residuals", "probabilities", "labels", "predi
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReliabilityDiagram:
-    """Mean predicted probability (x) and share of positives (y) of every bin; on the diagonal when calibrated."""
+    """Mean predicted probability (x) and share of positives (y) of every bin; on the diagonal if well calibrated."""
 
     title: str
     mean_predicted: Array
@@ -42,15 +42,15 @@ class Histogram:
 
 
 class EvaluationCalibration:
-    """Reliability, residuals and probabilities of a classifier.
+    """Reliability diagrams, residual plots and probability histograms of a classifier.
 
     Args:
-        reliability_bins: of a reliability diagram.
-        histogram_bins: of the histograms.
-        exclude_empty_bins: leave them out of reliability diagrams.
+        reliability_bins: number of bins of a reliability diagram.
+        histogram_bins: number of bins of the histograms.
+        exclude_empty_bins: omit empty bins from reliability diagrams.
     """
 
-    merges_exactly = False  # the sums of predictions are rounded
+    merges_exactly = False  # sums of predictions are rounded
 
     def __init__(
         self, reliability_bins: int = 10, histogram_bins: int = 50, *, exclude_empty_bins: bool = True
@@ -63,7 +63,7 @@ class EvaluationCalibration:
         self.histogram_bins = histogram_bins
         self.exclude_empty_bins = exclude_empty_bins
         self._counts: dict[str, Array] = {}
-        self._sums: Array | None = None  # of predictions, (reliability bins, classes)
+        self._sums: Array | None = None  # sums of predictions, (reliability bins, classes)
 
     def eval(self, labels: Array, output: Array, mask: Array | None = None) -> None:
         """Add one batch of one-hot labels; shapes and mask as in ``unmasked_rows``.
@@ -94,7 +94,7 @@ class EvaluationCalibration:
         self._add(counts, sums)
 
     def merge(self, other: EvaluationCalibration) -> Self:
-        """Add what ``other`` has counted; raises for other bins or another number of classes."""
+        """Add the counts of ``other``; raises for other bins or another number of classes."""
         mine, theirs = ((e.reliability_bins, e.histogram_bins) for e in (self, other))
         if mine != theirs:
             raise ConfError(f"cannot merge a calibration with {theirs} bins into one with {mine}")
@@ -113,7 +113,7 @@ class EvaluationCalibration:
 
     @property
     def num_classes(self) -> int:
-        """Number of classes; 0 while nothing was evaluated."""
+        """Number of classes; 0 before the first batch."""
         return 0 if self._sums is None else int(self._sums.shape[1])
 
     def _of(self, name: str, label: int = 0) -> Array:
@@ -138,14 +138,14 @@ class EvaluationCalibration:
         return self._of("predictions")
 
     def residual_plot(self, label: int | None = None) -> Histogram:
-        """Return the histogram of |label - probability| over all classes, or over the examples of one."""
+        """Return the histogram of |label - probability| over all classes, or over the examples of one class."""
         if label is None:
             return self._histogram("Residual Plot - All Predictions and Classes", self._of("all")[0])
         counts = self._of("residuals", label)[:, label]
         return self._histogram(f"Residual Plot - Predictions for Label Class {label}", counts)
 
     def probability_histogram(self, label: int | None = None) -> Histogram:
-        """Return the histogram of all probabilities, or of a class's own over its examples."""
+        """Return the histogram of all probabilities, or of one class's probability over the examples of that class."""
         if label is None:
             return self._histogram("Network Probabilities Histogram - All Predictions and Classes", self._of("all")[1])
         title = f"Network Probabilities Histogram - P(class {label}) - Data Labelled Class {label} Only"
@@ -171,16 +171,16 @@ class EvaluationCalibration:
         }
 
     def settings(self) -> dict[str, Any]:
-        """Return what makes an evaluation like this one: the constructor's arguments."""
+        """Return the constructor's arguments, to create an equal evaluation."""
         names = ("reliability_bins", "histogram_bins", "exclude_empty_bins")
         return {name: getattr(self, name) for name in names}
 
     def state(self) -> dict[str, Array]:
-        """Return what was counted, as arrays; ``restore`` reads it back."""
+        """Return the counts as arrays; ``restore`` reads them back."""
         return {} if self._sums is None else {**self._counts, "sums": self._sums}
 
     def restore(self, state: Mapping[str, Array]) -> Self:
-        """Take the counts of ``state``; return this evaluation."""
+        """Set the counts to ``state``; return this evaluation."""
         self._counts, self._sums = {name: state[name] for name in _COUNTS}, state["sums"]
         return self
 
@@ -194,19 +194,19 @@ class EvaluationCalibration:
         return evaluation
 
     def stats(self) -> str:
-        """Return DL4J's text, which only names the bins."""
+        """Return DL4J's text, which has only the numbers of bins."""
         return f"EvaluationCalibration(nBins={self.reliability_bins})"
 
 
 def _bin(values: Array, bins: int) -> Array:
-    """Return every value's bin, ``lower <= value < upper``; 1 lies in the last; -1 for values outside 0..1."""
-    edges = (np.arange(bins) / bins).astype(values.dtype)  # k / bins, rounded once: 0.3 begins a bin of ten
+    """Return every value's bin, ``lower <= value < upper``; 1 is in the last bin; -1 for values outside 0..1."""
+    edges = (np.arange(bins) / bins).astype(values.dtype)  # k / bins, rounded once: 0.3 is the start of one of ten bins
     found = np.searchsorted(edges, values, side="right") - 1
     return np.where(values > 1, -1, found)
 
 
 def _count(bins: Array, counted: Array, n_bins: int) -> Array:
-    """Return ``(bins, columns)``: how many cells of each column that count lie in each bin."""
+    """Return ``(bins, columns)``: the number of counted cells of each column in each bin."""
     table = np.zeros((n_bins, bins.shape[1]), np.int64)
     np.add.at(table, (np.maximum(bins, 0), np.arange(bins.shape[1])), counted & (bins >= 0))
     return table

@@ -1,9 +1,9 @@
-"""How well a classifier does: counts of (actual, predicted) class pairs and the metrics that follow from them.
+"""Evaluation of a classifier: counts of (actual, predicted) class pairs, and the metrics computed from them.
 
-Sits at the end of the data flow: the network's output on held-out examples comes in, numbers and DL4J's ``stats()``
-text go out. The confusion matrix is the whole state, so evaluations made on different workers merge by addition, in
-any order, without loss. Follows ``org.nd4j.evaluation.classification.Evaluation`` of Deeplearning4j 1.0.0; where
-that class returns NaN for 0/0 this one returns 0, so that results are always valid JSON.
+The input is the network's output on held-out examples; the results are numbers and DL4J's ``stats()`` text. The
+confusion matrix is the whole state, so evaluations from different workers merge by addition, in any order, without
+loss. Follows ``org.nd4j.evaluation.classification.Evaluation`` of Deeplearning4j 1.0.0, but returns 0 where that class
+returns NaN for 0/0, so that results are always valid JSON.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _WARNING_PRINT_MAX_CLASSES = 16
 
 
 class Evaluation:
-    """Accuracy, precision, recall, F1 and relatives of a classifier, accumulated batch by batch.
+    """Accuracy, precision, recall, F1 and related metrics of a classifier, accumulated batch by batch.
 
-    ``n_classes`` may be left out: the first batch (or ``label_names``) then decides. With exactly two classes the
-    precision, recall, F1 and so on of ``binary_positive_class`` are reported, as DL4J does; pass ``None`` to get
-    macro averages instead. ``top_n`` > 1 also counts an example as top-N correct when fewer than N classes got a
+    Without ``n_classes``, ``label_names`` or the first batch decides. With exactly two classes the
+    precision, recall, F1 and so on of ``binary_positive_class`` are reported, as in DL4J; pass ``None`` to get
+    macro averages instead. ``top_n`` > 1 also counts an example as top-N correct if fewer than N classes got a
     higher probability than the true one.
 
-    Not thread-safe: one thread accumulates, or each has its own object and they are merged.
+    Not thread-safe: one thread accumulates, or each thread has its own object and the objects are merged.
     """
 
     merges_exactly = True
@@ -80,7 +80,7 @@ class Evaluation:
         labels, output, _ = unmasked_rows(labels, output, mask)
         if output.shape[1] == 1:
             self._count((labels[:, 0] > 0.5).astype(np.intp), (output[:, 0] > 0.5).astype(np.intp), 2)
-            self._top_n_correct += len(output) if self.top_n > 1 else 0  # of two classes, both are among the first two
+            self._top_n_correct += len(output) if self.top_n > 1 else 0  # with two classes, both are in the top 2
             return
         actual = labels.argmax(axis=1)
         self._count(actual, output.argmax(axis=1), output.shape[1])
@@ -92,8 +92,8 @@ class Evaluation:
         """Count examples given by class numbers; needs ``n_classes`` to be known, and ``top_n`` to be 1.
 
         Raises:
-            ConfError: ``top_n`` is more, for which class numbers do not say enough.
-            DataError: they are no class numbers. ShapeError: there is not one of each per example.
+            ConfError: ``top_n`` is greater than 1, for which class numbers are not sufficient.
+            DataError: the values are not class numbers. ShapeError: there is not one of each per example.
         """
         if self.top_n > 1:
             raise ConfError(f"class numbers do not say which {self.top_n} classes are the most probable; use eval")
@@ -107,7 +107,7 @@ class Evaluation:
 
         Raises:
             ShapeError: both have data, for different numbers of classes.
-            ConfError: the two count different top-N.
+            ConfError: the two have different ``top_n``.
         """
         if other._confusion is None:
             return self
@@ -142,7 +142,7 @@ class Evaluation:
 
     @property
     def n_classes(self) -> int:
-        """Number of classes; raises ``ConfError`` while nothing has decided it."""
+        """Number of classes; raises ``ConfError`` while it is unknown."""
         if self._confusion is None:
             raise ConfError("this Evaluation does not know its classes yet; pass n_classes or evaluate a batch first")
         return int(self._confusion.shape[0])
@@ -154,29 +154,29 @@ class Evaluation:
 
     @property
     def confusion(self) -> Array:
-        """Counts ``(actual class, predicted class)``, int64; a copy."""
+        """Counts ``(actual class, predicted class)``, int64, as a copy."""
         return self._counts(self.n_classes).copy()
 
     @property
     def true_positives(self) -> Array:
-        """Per class: examples of the class that were predicted as it."""
+        """Per class: examples of the class that were predicted as this class."""
         return self.confusion.diagonal().copy()
 
     @property
     def false_positives(self) -> Array:
-        """Per class: examples of other classes that were predicted as it."""
+        """Per class: examples of other classes that were predicted as this class."""
         c = self.confusion
         return np.asarray(c.sum(axis=0) - c.diagonal())
 
     @property
     def false_negatives(self) -> Array:
-        """Per class: examples of the class that were predicted as another."""
+        """Per class: examples of the class that were predicted as another class."""
         c = self.confusion
         return np.asarray(c.sum(axis=1) - c.diagonal())
 
     @property
     def true_negatives(self) -> Array:
-        """Per class: examples of other classes that were not predicted as it."""
+        """Per class: examples of other classes that were not predicted as this class."""
         return np.asarray(self.examples - self.true_positives - self.false_positives - self.false_negatives)
 
     # -- metrics -----------------------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ class Evaluation:
         return (self.false_positive_rate() + self.false_negative_rate()) / 2.0
 
     def excluded_classes(self, metric: Literal["precision", "recall", "f1"]) -> tuple[int, ...]:
-        """Classes that the macro average of ``metric`` leaves out because it is 0/0 there."""
+        """Classes that the macro average of ``metric`` excludes because the metric is 0/0 there."""
         formula = {"precision": _precision, "recall": _recall, "f1": lambda *c: _f_beta(1.0, *c)}[metric]
         return tuple(int(i) for i in np.flatnonzero(np.isnan(formula(*self._tallies()))))
 
@@ -239,7 +239,7 @@ class Evaluation:
         return tp, fp, fn, tn
 
     def _metric(self, formula: Any, label: int | None, averaging: Averaging | None) -> float:
-        """Apply ``formula(tp, fp, fn, tn)`` to a class or average it; NaN marks a class without a value."""
+        """Apply ``formula(tp, fp, fn, tn)`` to a class, or average it over classes; a class with NaN has no value."""
         counts = self._tallies()
         if label is None and averaging is None and self.n_classes == 2:
             label = self.binary_positive_class
@@ -275,7 +275,7 @@ class Evaluation:
         return report
 
     def settings(self) -> dict[str, Any]:
-        """Return what makes an evaluation like this one: the constructor's arguments."""
+        """Return the constructor's arguments, to create an equal evaluation."""
         return {
             "n_classes": None if self._confusion is None else self.n_classes,
             "label_names": self.label_names,
@@ -284,19 +284,19 @@ class Evaluation:
         }
 
     def state(self) -> dict[str, Array]:
-        """Return what was counted, as arrays; ``restore`` reads it back."""
+        """Return the counts as arrays; ``restore`` reads them back."""
         if self._confusion is None:
             return {}
         return {"confusion": self.confusion, "top_n_correct": np.array(self._top_n_correct, np.int64)}
 
     def restore(self, state: Mapping[str, Array]) -> Self:
-        """Take the counts of ``state``; return this evaluation."""
+        """Set the counts to ``state``; return this evaluation."""
         self._confusion, self._top_n_correct = state["confusion"], int(state["top_n_correct"])
         return self
 
     @classmethod
     def from_dict(cls, report: dict[str, Any]) -> Evaluation:
-        """Rebuild an evaluation from ``to_dict``, for example to merge those of several workers."""
+        """Rebuild an evaluation from ``to_dict``, for example to merge evaluations of several workers."""
         confusion = np.asarray(report["confusion"], np.int64)
         if confusion.ndim != 2 or confusion.shape[0] != confusion.shape[1] or (confusion < 0).any():
             raise DataError(f"confusion matrix of shape {confusion.shape} is not a square matrix of counts")
@@ -308,9 +308,9 @@ class Evaluation:
         return evaluation
 
     def stats(self, *, suppress_warnings: bool = False, include_confusion: bool | None = None) -> str:
-        """Return DL4J 1.0.0's report text, character for character, but every warning ends its line.
+        """Return DL4J 1.0.0's report text, character for character, but with a line break after every warning.
 
-        The confusion matrix is part of it for at most 20 classes, or as ``include_confusion`` says.
+        The confusion matrix is included for at most 20 classes, or as ``include_confusion`` says.
         """
         if not self.examples:
             return "Evaluation: No data available (no evaluation has been performed)"
@@ -406,7 +406,7 @@ def _g_measure(tp: Array, fp: Array, fn: Array, tn: Array) -> Array:
 
 
 def _class_numbers(name: str, classes: Iterable[int]) -> Array:
-    """Return class numbers as an array; raises ``DataError`` for what is no whole number."""
+    """Return class numbers as an array; raises ``DataError`` for values that are not whole numbers."""
     found = np.asarray(list(classes))
     if found.size and (found.dtype.kind not in "iufb" or not (found == np.floor(found)).all()):
         raise DataError(f"{name} classes {found[:3].tolist()}... are no class numbers; they must be whole numbers")

@@ -1,4 +1,4 @@
-"""What all evaluations share: ``IEvaluation``, running them over a network's outputs, and batches as unmasked rows.
+"""The common parts of all evaluations: ``IEvaluation``, the loop over a network's outputs, and removal of masked rows.
 
 Legacy: ``org.nd4j.evaluation.IEvaluation``, ``BaseEvaluation.reshapeAndExtractNotMasked``, and ``doEvaluation`` of
 ``MultiLayerNetwork`` and ``ComputationGraph``.
@@ -39,7 +39,7 @@ class IEvaluation(Protocol):
         """Add one batch; shapes as in ``unmasked_rows``."""
 
     def merge(self, other: Self) -> Self:
-        """Add what ``other`` has counted; return this evaluation."""
+        """Add the counts of ``other``; return this evaluation."""
 
     def stats(self) -> str:
         """Return a report for people."""
@@ -49,7 +49,7 @@ class IEvaluation(Protocol):
 
 
 class Compared(NamedTuple):
-    """What evaluations compare, as outside the network and on the host: the arguments of ``IEvaluation.eval``."""
+    """The arguments of ``IEvaluation.eval``, in the layout outside the network and on the host."""
 
     labels: Array
     output: Array
@@ -59,17 +59,17 @@ class Compared(NamedTuple):
 def compared(
     layer: object, labels: Array, output: Array, labels_mask: Array | None, output_mask: Array | None
 ) -> Compared:
-    """Return what evaluations compare of a batch: labels in the shape of the output, whatever the loss takes.
+    """Return the arrays that evaluations compare for a batch, with labels in the shape of the output for any loss.
 
     Args:
-        layer: at the output; one without a loss leaves labels as they are.
+        layer: the output layer; a layer without a loss leaves labels unchanged.
         labels: as for ``fit``.
         output: of the network.
-        labels_mask: of the labels, as outside the network.
-        output_mask: which time steps of the output count.
+        labels_mask: of the labels, in the layout outside the network.
+        output_mask: the mask of the output's time steps.
 
     Raises:
-        ShapeError, DataError: labels do not belong to the output; see ``BaseOutputLayer.targets``.
+        ShapeError, DataError: the labels do not fit the output; see ``BaseOutputLayer.targets``.
     """
     labels, output = to_host(labels), to_host(output)
     if isinstance(layer, BaseOutputLayer):
@@ -87,7 +87,7 @@ class _Network(Protocol):
 def do_evaluation(network: _Network, data: Data, *evaluations: IEvaluation) -> None:
     """Add the (first) output of a network of either kind, over one epoch of ``data``, to evaluations of any kind.
 
-    Raises like ``network.output`` and the evaluations' ``eval``.
+    Raises like ``network.output`` and ``eval`` of the evaluations.
     """
     for batch in network.batches(data):
         first = network.compared(batch)[0]
@@ -96,26 +96,26 @@ def do_evaluation(network: _Network, data: Data, *evaluations: IEvaluation) -> N
 
 
 def label_mask(labels: Array, labels_mask: Array | None, output_mask: Array | None) -> Array | None:
-    """Return the mask that says which labels count: theirs, or for sequences without one that of the output."""
+    """Return the mask of the labels: their own, or for sequences without one the mask of the output."""
     return output_mask if labels_mask is None and labels.ndim == 3 else labels_mask
 
 
 def unmasked_rows(
     labels: Array, output: Array, mask: Array | None, *, per_output: bool = False
 ) -> tuple[Array, Array, Array | None]:
-    """Return labels and output as ``(rows, columns)`` without what is masked, and a mask per output if there is one.
+    """Return labels and output as ``(rows, columns)`` without masked rows, and a mask per output if there is one.
 
     Args:
-        labels: ``(examples, columns)``, or ``(examples, columns, time steps)``: a row for every time step.
+        labels: ``(examples, columns)``, or ``(examples, columns, time steps)``: one row for every time step.
         output: of the network, same shape.
-        mask: 0 leaves out: ``(examples,)`` or ``(examples, 1)``; ``(examples, time steps)`` for sequences; of the shape
-            of the labels: single outputs.
-        per_output: whether a mask of single outputs is allowed; it then comes back as ``(rows, columns)`` of 0 and 1.
+        mask: 0 excludes: ``(examples,)`` or ``(examples, 1)``; ``(examples, time steps)`` for sequences; the shape of
+            the labels: single outputs.
+        per_output: whether a mask of single outputs is allowed; it is then returned as ``(rows, columns)`` of 0 and 1.
 
     Raises:
-        ShapeError: the three do not belong together.
-        NotFiniteError: the output holds NaN where it counts.
-        DataError: the labels hold NaN or infinity where they count.
+        ShapeError: the shapes of the three do not fit.
+        NotFiniteError: an unmasked output is NaN.
+        DataError: an unmasked label is NaN or infinite.
     """
     labels, output = to_host(labels), to_host(output)
     if labels.ndim not in (2, 3) or labels.shape != output.shape:
@@ -147,7 +147,7 @@ def check_names(kind: str, names: tuple[str, ...] | None, columns: int) -> None:
 
 
 def check_column(kind: str, column: int, columns: int) -> None:
-    """Raise ``ConfError`` unless ``column`` is one of ``columns``; 0 columns: nothing was evaluated yet."""
+    """Raise ``ConfError`` unless ``column`` is one of ``columns`` columns; 0 columns: no batch was evaluated yet."""
     if not columns:
         raise ConfError(f"this {kind} has no data yet; evaluate a batch first")
     if not 0 <= column < columns:
@@ -155,14 +155,14 @@ def check_column(kind: str, column: int, columns: int) -> None:
 
 
 def java_fixed(value: float, digits: int) -> str:
-    """Return what Java's ``%.<digits>f`` prints: it rounds half up what ``repr`` shows."""
+    """Return the output of Java's ``%.<digits>f``, which rounds the digits of ``repr`` half up."""
     if not np.isfinite(value):
         return _odd(value)
     return format(Decimal(repr(float(value))).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP), "f")
 
 
 def java_scientific(value: float, digits: int) -> str:
-    """Return what Java's ``%.<digits>e`` prints."""
+    """Return the output of Java's ``%.<digits>e``."""
     if not np.isfinite(value):
         return _odd(value)
     number = Decimal(repr(float(value)))
@@ -176,7 +176,7 @@ def _odd(value: float) -> str:
 
 
 def _flat(array: Array) -> Array:
-    """``(examples, columns, time steps)`` to ``(examples * time steps, columns)``."""
+    """Reshape ``(examples, columns, time steps)`` to ``(examples * time steps, columns)``."""
     return array if array.ndim == 2 else array.transpose(0, 2, 1).reshape(-1, array.shape[1])
 
 

@@ -1,7 +1,7 @@
-"""Evaluations as plain values and arrays, in which processes hand them to each other: ``described``, ``packed``.
+"""Conversion of evaluations to plain values and arrays, for exchange between processes: ``described``, ``packed``.
 
-Counts of several batches are one state. Where sums are rounded, each batch has its own, since they must be added one
-after another, as in one process.
+Counts of several batches share one state. If sums are rounded, each batch has its own state, since they must be added
+one after another, as in one process.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ __all__ = ["AnyEvaluation", "check_evaluations", "described", "empty", "joined",
 AnyEvaluation = (
     Evaluation | EvaluationBinary | EvaluationCalibration | RegressionEvaluation | ROC | ROCBinary | ROCMultiClass
 )
-"""An evaluation of a kind that every process knows."""
+"""An evaluation of a kind that every process can create."""
 _KINDS: dict[str, type[AnyEvaluation]] = {kind.__name__: kind for kind in get_args(AnyEvaluation)}
 
 
 def check_evaluations(evaluations: Sequence[Any], found: Compared) -> None:
-    """Raise unless each of some evaluations can be added to by several processes, and takes such outputs.
+    """Raise unless several processes can contribute to each of the evaluations, and each accepts the network's outputs.
 
     Args:
-        evaluations: that a user has made; they stay as they are.
-        found: of some example.
+        evaluations: made by a user; they are not changed.
+        found: labels and outputs of some example.
 
     Raises:
-        ConfError: one is of another kind, or is given twice. ShapeError: the outputs are not for it.
+        ConfError: an evaluation is of another kind, or is given twice. ShapeError: the outputs do not fit it.
     """
     for number, evaluation in enumerate(evaluations, 1):
         name = type(evaluation).__name__
@@ -63,10 +63,10 @@ def described(evaluation: AnyEvaluation) -> dict[str, Any]:
 
 
 def empty(description: Mapping[str, Any]) -> AnyEvaluation:
-    """Return a new evaluation such as was ``described``.
+    """Return a new evaluation with the kind and settings of a ``described`` one.
 
     Raises:
-        WireError: there is no such kind, or its settings are others.
+        WireError: there is no such kind, or it has other settings.
     """
     settings = {name: value for name, value in description.items() if name != "kind"}
     kind = _KINDS.get(str(description.get("kind")))
@@ -81,7 +81,7 @@ def empty(description: Mapping[str, Any]) -> AnyEvaluation:
 
 
 def joined(parts: Iterable[AnyEvaluation]) -> tuple[AnyEvaluation, ...]:
-    """Return evaluations of consecutive batches as few ones that merge to the same bits."""
+    """Return evaluations of consecutive batches joined where possible; they merge to the same bits."""
     given = tuple(parts)
     if not given or not given[0].merges_exactly:
         return given
@@ -92,14 +92,14 @@ def joined(parts: Iterable[AnyEvaluation]) -> tuple[AnyEvaluation, ...]:
 
 
 def packed(parts: Sequence[AnyEvaluation]) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Return the description and the state, as arrays, of evaluations of one kind; ``unpacked`` makes them of these."""
+    """Return the description and the state arrays of evaluations of one kind, for ``unpacked``."""
     states = [state for part in parts if (state := part.state())]
     arrays = {name: np.stack([state[name] for state in states]) for name in (states[0] if states else ())}
     return described(parts[0]), arrays
 
 
 def unpacked(description: Mapping[str, Any], arrays: Mapping[str, Array]) -> tuple[AnyEvaluation, ...]:
-    """Return the evaluations that were ``packed``, with arrays of their own; raises ``WireError`` if there are none."""
+    """Return the evaluations that were ``packed``, with their own arrays; raises ``WireError`` for invalid data."""
     try:
         count = max((len(array) for array in arrays.values()), default=0)
         states = [{name: array[index].copy() for name, array in arrays.items()} for index in range(count)]

@@ -1,8 +1,8 @@
-"""RegressionEvaluation: how far a network's outputs are from real-valued labels, column by column.
+"""RegressionEvaluation: errors of a network's outputs against real-valued labels, for each column.
 
 Follows ``org.nd4j.evaluation.regression.RegressionEvaluation``. The state is the count, the means, and the sums of
 squares about the means, merged by Chan, Golub and LeVeque (1979), so that no large sums are subtracted from each other
-and parts of the data merge without loss (DL4J forgets the labels' sum there, and its R² is wrong afterwards).
+and parts of the data merge without loss (DL4J's merge omits the labels' sum, which makes its R² wrong).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class RegressionEvaluation:
     """MSE, MAE, RMSE, RSE, Pearson's correlation and R² of every column.
 
     Args:
-        columns: their names; by default ``col_0`` ..., as many as the first batch has.
-        digits: of ``stats()``.
+        columns: names of the columns; by default ``col_0`` ..., as many as in the first batch.
+        digits: number of digits in ``stats()``.
     """
 
     merges_exactly = False  # sums and means are rounded
@@ -49,7 +49,7 @@ class RegressionEvaluation:
         self._add(_state_of(labels, output, mask))
 
     def merge(self, other: RegressionEvaluation) -> Self:
-        """Add what ``other`` has counted; raises ``ShapeError`` for another number of columns."""
+        """Add the statistics of ``other``; raises ``ShapeError`` for another number of columns."""
         if other._state is not None:
             self.columns = self.columns or other.columns
             self._add(other._state)
@@ -58,9 +58,9 @@ class RegressionEvaluation:
     def scaled(
         self, scale: float | Sequence[float], shift: float | Sequence[float], columns: Sequence[str] | None = None
     ) -> RegressionEvaluation:
-        """Return the evaluation of the same labels and outputs, each ``value * scale + shift``, under other names.
+        """Return the evaluation of the labels and outputs after ``value * scale + shift``, with new column names.
 
-        ``scale`` and ``shift`` are those of all columns, or one for each.
+        ``scale`` and ``shift`` are one number for all columns, or one for each.
         """
         evaluation = RegressionEvaluation(columns or self.columns, digits=self.digits)
         if self._state is not None:
@@ -74,7 +74,7 @@ class RegressionEvaluation:
         if self._state is None:
             check_names("RegressionEvaluation", self.columns, part.shape[1])
             self.columns = self.columns or tuple(f"col_{i}" for i in range(part.shape[1]))
-            self._state = part  # as it is, so that a batch that another evaluation has added first counts alike
+            self._state = part  # as it is, so that eval of a batch and merge of its evaluation give the same bits
             return
         whole = self._state
         if whole.shape != part.shape:
@@ -94,7 +94,7 @@ class RegressionEvaluation:
 
     @property
     def num_columns(self) -> int:
-        """Number of columns; 0 while nothing has decided it."""
+        """Number of columns; 0 while it is unknown."""
         return len(self.columns or ())
 
     def _of(self, column: int) -> dict[str, float]:
@@ -102,12 +102,12 @@ class RegressionEvaluation:
         assert self._state is not None
         s = dict(zip(_STATE, self._state[:, column].tolist(), strict=True))
         for mean, squares in (("mean", "squares"), ("mean_output", "squares_output")):
-            if s[squares] <= s["count"] * (_ROUNDING * s[mean]) ** 2:  # all alike but for the mean's last digit
+            if s[squares] <= s["count"] * (_ROUNDING * s[mean]) ** 2:  # all equal except for the mean's last digit
                 s[squares] = 0.0
         return s
 
     def count(self, column: int) -> int:
-        """Values of this column that counted."""
+        """Number of unmasked values of this column."""
         return int(self._of(column)["count"])
 
     def mse(self, column: int) -> float:
@@ -125,18 +125,18 @@ class RegressionEvaluation:
         return math.sqrt(self.mse(column))
 
     def rse(self, column: int) -> float:
-        """Squared error relative to that of always answering the labels' mean; infinite for labels all alike."""
+        """Squared error relative to that of predicting the labels' mean; infinite if all labels are equal."""
         s = self._of(column)
         return s["squared_errors"] / s["squares"] if s["squares"] else math.inf
 
     def pc(self, column: int) -> float:
-        """Pearson's correlation of labels and output; 0 where one of them is constant (DL4J: NaN)."""
+        """Pearson's correlation of labels and output; 0 if one of them is constant (DL4J: NaN)."""
         s = self._of(column)
         spread = math.sqrt(s["squares"]) * math.sqrt(s["squares_output"])
         return s["products"] / spread if spread else 0.0
 
     def r2(self, column: int) -> float:
-        """Coefficient of determination; 0 for labels all alike (DL4J: NaN)."""
+        """Coefficient of determination; 0 if all labels are equal (DL4J: NaN)."""
         s = self._of(column)
         return 1 - s["squared_errors"] / s["squares"] if s["squares"] else 0.0
 
@@ -150,7 +150,7 @@ class RegressionEvaluation:
     # -- reports -----------------------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """Return averages and state as plain JSON values (an infinite one as None); ``from_dict`` reads it back."""
+        """Return averages and state as plain JSON values (infinity as None); ``from_dict`` reads the state back."""
         report: dict[str, Any] = {"columns": list(self.columns) if self.columns else None, "digits": self.digits}
         report["state"] = None if self._state is None else self._state.tolist()
         if self._state is not None:
@@ -159,15 +159,15 @@ class RegressionEvaluation:
         return report
 
     def settings(self) -> dict[str, Any]:
-        """Return what makes an evaluation like this one: the constructor's arguments."""
+        """Return the constructor's arguments, to create an equal evaluation."""
         return {"columns": self.columns, "digits": self.digits}
 
     def state(self) -> dict[str, Array]:
-        """Return what was counted, as arrays; ``restore`` reads it back."""
+        """Return the state as arrays; ``restore`` reads it back."""
         return {} if self._state is None else {"state": self._state}
 
     def restore(self, state: Mapping[str, Array]) -> Self:
-        """Take the counts of ``state``; return this evaluation."""
+        """Set the state to ``state``; return this evaluation."""
         self._state = state["state"]
         return self
 
@@ -194,7 +194,7 @@ class RegressionEvaluation:
 
 
 def _state_of(labels: Array, output: Array, mask: Array | None) -> Array:
-    """Return what an evaluation keeps of one batch, ``(8, columns)`` float64; args and errors as for ``eval``."""
+    """Return the state of an evaluation of one batch, ``(8, columns)`` float64; args and errors as for ``eval``."""
     actual, found, single = unmasked_rows(labels, output, mask, per_output=True)
     x, y = actual.astype(np.float64), found.astype(np.float64)
     w = np.ones(x.shape) if single is None else single

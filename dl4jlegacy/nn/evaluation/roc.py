@@ -1,10 +1,9 @@
-"""ROC: how well a probability separates two classes, at every threshold: the curves and the areas under them.
+"""ROC and precision-recall curves: how well a probability separates two classes at every threshold, and the areas.
 
 ``ROC`` is for one yes-or-no output, ``ROCBinary`` for several independent ones, ``ROCMultiClass`` for the classes of a
 softmax, each against the rest. They follow the classes of these names in ``org.nd4j.evaluation.classification``.
-Exact (the default) keeps every probability; with ``steps`` it counts at fixed thresholds. Examples with the same
-probability are one point of a curve here, so that the areas do not depend on the order of the examples, as they do in
-DL4J.
+Exact (the default) keeps every probability; with ``steps`` it counts at fixed thresholds. Unlike in DL4J, examples with
+the same probability are one point of a curve, so that the areas do not depend on the order of the examples.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class PrecisionRecallPoint:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrecisionRecallCurve:
-    """Precision (y) and recall (x) at rising thresholds, with the counts behind them; ``total`` examples."""
+    """Precision (y) and recall (x) at rising thresholds, with the underlying counts; ``total`` examples."""
 
     threshold: Array
     precision: Array
@@ -82,7 +81,7 @@ class PrecisionRecallCurve:
         return self.point(int(found[0]) if found.size else len(self.threshold) - 1)
 
     def at_recall(self, recall: float) -> PrecisionRecallPoint:
-        """Return, of the points with at least this recall and no more than needed, the most precise one."""
+        """Return the most precise of the points with the lowest recall that is at least ``recall``."""
         found = np.flatnonzero(self.recall >= recall)
         if not found.size:
             return self.point(0)
@@ -95,8 +94,8 @@ class ROC:
     """ROC and precision-recall curve of one yes-or-no output; merges without loss.
 
     Args:
-        steps: of the threshold, from 0 to 1; 0: exact.
-        remove_redundant: leave out points on straight lines of an exact curve, which changes no area.
+        steps: number of threshold steps from 0 to 1; 0: exact.
+        remove_redundant: omit points on straight lines of an exact curve, which does not change the areas.
     """
 
     merges_exactly = True
@@ -111,7 +110,7 @@ class ROC:
         self._actual = [0, 0]  # positives, negatives
 
     def eval(self, labels: Array, output: Array, mask: Array | None = None) -> None:
-        """Add one batch: one column, or two of which the second is the probability of "yes".
+        """Add one batch: one column, or two columns of which the second is the probability of "yes".
 
         Shapes and mask are as in ``unmasked_rows``.
 
@@ -138,7 +137,7 @@ class ROC:
         self._counts[1] += (above & ~yes[:, None]).sum(axis=0)
 
     def merge(self, other: ROC) -> Self:
-        """Add what ``other`` has counted; raises ``ConfError`` for other steps."""
+        """Add the counts of ``other``; raises ``ConfError`` for other steps."""
         if self.steps != other.steps:
             raise ConfError(f"cannot merge a ROC of {other.steps} threshold steps into one of {self.steps}")
         self._parts += other._parts
@@ -191,7 +190,7 @@ class ROC:
         probability, yes = np.concatenate(self._parts, axis=1)
         order = np.argsort(-probability, kind="stable")
         probability, yes = probability[order], yes[order].astype(np.int64)
-        last = np.append(probability[1:] != probability[:-1], True)  # of examples with the same probability
+        last = np.append(probability[1:] != probability[:-1], True)  # last example of each probability
         tp, seen = yes.cumsum()[last], np.flatnonzero(last) + 1
         return np.insert(probability[last], 0, 1.0), np.insert(tp, 0, 0), np.insert(seen - tp, 0, 0)
 
@@ -199,12 +198,12 @@ class ROC:
         return np.arange(self.steps + 1) / self.steps
 
     def calculate_auc(self) -> float:
-        """Return the area under the ROC curve; NaN where a class is missing, since nothing is to be told apart."""
+        """Return the area under the ROC curve; NaN if there are no examples of one class."""
         area = self.roc_curve().area()
         return area if all(self._actual) else math.nan
 
     def calculate_aucpr(self) -> float:
-        """Return the area under the precision-recall curve; NaN without positives, which recall is about."""
+        """Return the area under the precision-recall curve; NaN without positives, where recall is undefined."""
         area = self.precision_recall_curve().area()
         return area if self.positives else math.nan
 
@@ -219,7 +218,7 @@ class ROC:
         return "\n".join(name + area for name, area in zip(names, areas, strict=True)) + self.note()
 
     def note(self) -> str:
-        """Return a line on the precision of thresholded results; empty if they are exact."""
+        """Return a line on the precision of thresholded results; empty if results are exact."""
         if not self.steps:
             return ""
         return f"\n[Note: Thresholded AUC/AUPRC calculation used with {self.steps} steps); " + (
@@ -240,16 +239,16 @@ class ROC:
         }
 
     def settings(self) -> dict[str, Any]:
-        """Return what makes an evaluation like this one: the constructor's arguments."""
+        """Return the constructor's arguments, to create an equal evaluation."""
         return {"steps": self.steps, "remove_redundant": self.remove_redundant}
 
     def state(self) -> dict[str, Array]:
-        """Return what was counted, as arrays; ``restore`` reads it back."""
+        """Return the counts as arrays; ``restore`` reads them back."""
         examples = np.concatenate([np.zeros((2, 0)), *self._parts], axis=1)
         return {"examples": examples, "counts": self._counts, "actual": np.array(self._actual, np.int64)}
 
     def restore(self, state: Mapping[str, Array]) -> Self:
-        """Take the counts of ``state``; return this evaluation."""
+        """Set the counts to ``state``; return this evaluation."""
         self._parts, self._counts = [state["examples"]] if state["examples"].size else [], state["counts"]
         self._actual = [int(count) for count in state["actual"]]
         return self
@@ -274,7 +273,7 @@ def _area(x: Array, y: Array) -> float:
 
 
 def _needed(x: Array, y: Array) -> Array:
-    """Return which points a curve cannot do without: the ends, and those that are not inside a straight run."""
+    """Return a mask of the necessary points of a curve: the ends, and those not inside a straight segment."""
     inner = slice(1, -1)
     flat = (y[:-2] == y[inner]) & (y[inner] == y[2:])
     steep = (x[:-2] == x[inner]) & (x[inner] == x[2:])
@@ -285,7 +284,7 @@ class _RocColumns:
     """A ``ROC`` for every column.
 
     Args:
-        steps: of the threshold; 0: exact.
+        steps: number of threshold steps; 0: exact.
         label_names: names of the columns.
         remove_redundant: as in ``ROC``.
     """
@@ -310,7 +309,7 @@ class _RocColumns:
             roc.eval_columns(actual[counted, i], found[counted, i])
 
     def merge(self, other: Self) -> Self:
-        """Add what ``other`` has counted; raises for another number of columns or of steps."""
+        """Add the counts of ``other``; raises for another number of columns or of steps."""
         if other.columns:
             self._expect(len(other.columns))
             for mine, theirs in zip(self.columns, other.columns, strict=True):
@@ -327,7 +326,7 @@ class _RocColumns:
 
     @property
     def num_labels(self) -> int:
-        """Number of columns; 0 while nothing was evaluated."""
+        """Number of columns; 0 before the first batch."""
         return len(self.columns)
 
     def roc(self, column: int) -> ROC:
@@ -352,12 +351,12 @@ class _RocColumns:
         return self.roc(column).calculate_aucpr()
 
     def calculate_average_auc(self) -> float:
-        """Return the mean of ``calculate_auc`` over the columns that have one; NaN if none has."""
+        """Return the mean of ``calculate_auc`` over the columns where it is defined; NaN if there are none."""
         self.roc(0)
         return _mean([roc.calculate_auc() for roc in self.columns])
 
     def calculate_average_aucpr(self) -> float:
-        """Return the mean of ``calculate_aucpr`` over the columns that have one; NaN if none has."""
+        """Return the mean of ``calculate_aucpr`` over the columns where it is defined; NaN if there are none."""
         self.roc(0)
         return _mean([roc.calculate_aucpr() for roc in self.columns])
 
@@ -371,12 +370,12 @@ class _RocColumns:
         }
 
     def settings(self) -> dict[str, Any]:
-        """Return what makes an evaluation like this one: the constructor's arguments."""
+        """Return the constructor's arguments, to create an equal evaluation."""
         names = ("steps", "label_names", "remove_redundant")
         return {name: getattr(self, name) for name in names}
 
     def state(self) -> dict[str, Array]:
-        """Return what was counted, as arrays; ``restore`` reads it back."""
+        """Return the counts as arrays; ``restore`` reads them back."""
         if not self.columns:
             return {}
         states = [roc.state() for roc in self.columns]
@@ -386,7 +385,7 @@ class _RocColumns:
         return {"examples": examples, "lengths": lengths, **stacked}
 
     def restore(self, state: Mapping[str, Array]) -> Self:
-        """Take the counts of ``state``; return this evaluation."""
+        """Set the counts to ``state``; return this evaluation."""
         self.columns = []
         self._expect(len(state["lengths"]))
         parts = np.split(state["examples"], np.cumsum(state["lengths"])[:-1], axis=1)
@@ -416,7 +415,7 @@ class _RocColumns:
 
 
 class ROCBinary(_RocColumns):
-    """ROC of independent yes-or-no outputs; a mask may leave out single outputs."""
+    """ROC of independent yes-or-no outputs; a mask may exclude single outputs."""
 
     _single_masks = True
 
@@ -429,7 +428,7 @@ class ROCMultiClass(_RocColumns):
     """ROC of every class against the rest."""
 
     def stats(self, digits: int = 4) -> str:
-        """Return DL4J 1.0.0's table, character for character (but for a line break that is missing there)."""
+        """Return DL4J 1.0.0's table, character for character (except for a line break that DL4J omits)."""
         text = self._table(digits, with_aucpr=False)
         if not self.columns:
             return text

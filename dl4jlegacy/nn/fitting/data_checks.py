@@ -1,4 +1,4 @@
-"""Checks that data fit a network, made before anything is trained."""
+"""Checks before training that the data fit a network."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _WANTED: dict[str, tuple[str, Callable[[Array], Array]]] = {
 
 
 def check_data(network: Network, iterator: BatchIterator) -> None:
-    """Raise ``ConfError``, ``ShapeError`` or ``DataError`` unless a network can be trained with what is given.
+    """Raise ``ConfError``, ``ShapeError`` or ``DataError`` unless the data are suitable to train the network.
 
     Checks the numbers of inputs and outputs, and the first batch: its shapes, and its labels if there is a loss. For a
     graph it checks all inputs and outputs.
@@ -56,7 +56,7 @@ def check_data(network: Network, iterator: BatchIterator) -> None:
 
 
 def _check_columns(network: Network, iterator: DataSetIterator) -> None:
-    """Raise unless examples have as many values as a network with one input and one output takes and gives."""
+    """Raise unless the numbers of columns fit the input and output of a network with one of each."""
     trained = network.conf.backprop
     columns, outcomes = iterator.input_columns, iterator.total_outcomes
     last = network.layers[-1]
@@ -70,7 +70,7 @@ def _check_columns(network: Network, iterator: DataSetIterator) -> None:
 
 
 def _check_batch(network: MultiLayerNetwork, batch: DataSet) -> None:
-    """Raise unless a batch has the shapes that the network takes, and labels that its loss can be computed for."""
+    """Raise unless a batch has shapes that fit the network, and labels that are valid for its loss."""
     nothing: list[dict[str, Array]] = [{} for _ in network.stages]
     labels = batch.labels if network.conf.backprop else None
     stack = Stack(network.stages, nothing, nothing)
@@ -109,10 +109,10 @@ def _check_graph(network: ComputationGraph, iterator: BatchIterator) -> None:
 
 
 def _output_shapes(network: ComputationGraph, ends: Sequence[Node], batch: MultiDataSet) -> list[tuple[int, ...]]:
-    """Return the shape of every output, ``ends``, for a batch, as outside the network.
+    """Return the shape of every output, ``ends``, for a batch, in the layout outside the network.
 
-    How long sequences are when they leave, and how many examples behind vertices that put batches together, only
-    running it tells. A copy of the network does that on the host, uncompiled, with few examples where it can.
+    The length of output sequences, and the number of examples behind vertices that regroup examples, are known only
+    after a forward pass. A copy of the network runs one on the host, uncompiled, with few examples if possible.
     """
     count = batch.num_examples
     regroups = any(isinstance(node.vertex, StackVertex | UnstackVertex) for node in network.nodes)
@@ -125,7 +125,7 @@ def _output_shapes(network: ComputationGraph, ends: Sequence[Node], batch: Multi
 
 
 def check_output(layer: BaseOutputLayer, title: str) -> None:
-    """Raise ``ConfError`` if an output layer's activation gives what its loss cannot take, as DL4J 1.0.0 does."""
+    """Raise ``ConfError`` if the outputs of a layer's activation are invalid for its loss, as DL4J 1.0.0 does."""
     activation = layer.forward_activation()
     if layer.loss in _PROBABILITIES and activation not in _BOUNDED:
         raise ConfError(
@@ -135,7 +135,7 @@ def check_output(layer: BaseOutputLayer, title: str) -> None:
 
 
 def check_labels(layer: BaseOutputLayer, labels: Array, title: str) -> None:
-    """Raise ``DataError`` naming the first label that the loss of ``layer`` has no meaning for."""
+    """Raise ``DataError`` naming the first label that is invalid for the loss of ``layer``."""
     name = LOSSES[layer.loss].name
     if layer.takes_indices() and labels.shape[1] == 1:
         wanted, inside = f"a whole number from 0 to {layer.n_out - 1}", _is_index(labels, layer.n_out)

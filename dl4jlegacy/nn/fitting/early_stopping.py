@@ -1,7 +1,7 @@
-"""Early stopping: train until the held-out score gets no better, and keep the best model.
+"""Early stopping: train until the held-out score no longer improves, and keep the best model.
 
-Follows ``org.deeplearning4j.earlystopping``. Unlike there, ``score_vs_epoch`` has the epoch's own number, epochs are
-counted whether or not they are evaluated, and the last epoch is always evaluated.
+Follows ``org.deeplearning4j.earlystopping``, with differences: ``score_vs_epoch`` has the epoch's own number, all
+epochs are counted, evaluated or not, and the last epoch is always evaluated.
 """
 
 from __future__ import annotations
@@ -41,28 +41,28 @@ __all__ = [
 
 
 class EpochTerminationCondition(Protocol):
-    """Looks at the held-out score of every epoch that is evaluated."""
+    """A condition on the held-out score of every evaluated epoch."""
 
     def initialize(self) -> None:
-        """Forget everything: training begins."""
+        """Reset the condition at the start of training."""
 
     def terminate(self, epoch: int, score: float, *, minimize: bool) -> bool:
-        """Tell whether to stop behind ``epoch`` (from 0), whose score is ``score``."""
+        """Return whether to stop after ``epoch`` (from 0) with score ``score``."""
 
 
 class IterationTerminationCondition(Protocol):
-    """Looks at the training score of every update."""
+    """A condition on the training score of every update."""
 
     def initialize(self) -> None:
-        """Forget everything: training begins."""
+        """Reset the condition at the start of training."""
 
     def terminate(self, score: float) -> bool:
-        """Tell whether to stop now."""
+        """Return whether to stop now."""
 
 
 @dataclass(frozen=True, slots=True)
 class MaxEpochsTerminationCondition:
-    """Stop after so many epochs."""
+    """Stop after a number of epochs."""
 
     max_epochs: int
 
@@ -80,7 +80,7 @@ class MaxEpochsTerminationCondition:
 
 @dataclass(frozen=True, slots=True)
 class BestScoreEpochTerminationCondition:
-    """Stop when the score is as good as one could expect: lower (when maximized: higher) than ``best_expected``."""
+    """Stop when the score is better than ``best_expected``: lower, or higher if the score is maximized."""
 
     best_expected: float
 
@@ -94,7 +94,7 @@ class BestScoreEpochTerminationCondition:
 
 @dataclass(slots=True)
 class ScoreImprovementEpochTerminationCondition:
-    """Stop when the score got no better by more than ``min_improvement`` in so many evaluated epochs in a row."""
+    """Stop when the score did not improve by more than ``min_improvement`` in several evaluated epochs in a row."""
 
     max_epochs_without_improvement: int
     min_improvement: float = 0.0
@@ -124,7 +124,7 @@ class ScoreImprovementEpochTerminationCondition:
 
 @dataclass(frozen=True, slots=True)
 class InvalidScoreIterationTerminationCondition:
-    """Stop when the score is NaN or infinite; without this condition that is an error."""
+    """Stop when the score is NaN or infinite; without this condition such a score is an error."""
 
     def initialize(self) -> None:
         """Do nothing."""
@@ -136,7 +136,7 @@ class InvalidScoreIterationTerminationCondition:
 
 @dataclass(frozen=True, slots=True)
 class MaxScoreIterationTerminationCondition:
-    """Stop when a batch's score is above ``max_score`` (or NaN): training diverges."""
+    """Stop when a batch's score is above ``max_score`` (or NaN), which means that training diverges."""
 
     max_score: float
 
@@ -150,7 +150,7 @@ class MaxScoreIterationTerminationCondition:
 
 @dataclass(slots=True)
 class MaxTimeIterationTerminationCondition:
-    """Stop after so many seconds."""
+    """Stop after a number of seconds."""
 
     seconds: float
     clock: Callable[[], float] = time.monotonic
@@ -178,10 +178,10 @@ class EarlyStoppingConfiguration:
 
     Attributes:
         epoch_termination_conditions, iteration_termination_conditions: at least one of either kind.
-        score_calculator: the score behind an epoch; None: that of the last training batch.
-        evaluate_every_n_epochs: how often; the last epoch is evaluated too.
+        score_calculator: computes the score after an epoch; None: the score of the last training batch.
+        evaluate_every_n_epochs: the interval; the last epoch is evaluated too.
         model_saver: keeps the best model.
-        save_last_model: also keep the newest one, behind every evaluation.
+        save_last_model: also keep the newest model, after every evaluation.
     """
 
     epoch_termination_conditions: Sequence[EpochTerminationCondition] = ()
@@ -217,12 +217,12 @@ class EarlyStoppingResult:
     """How training ended.
 
     Attributes:
-        reason, details: why, and the condition (or error) in words.
+        reason, details: the reason, and the condition (or error) as text.
         score_vs_epoch: the score of every evaluated epoch, epochs from 0.
         best_epoch, best_score: of the best model; -1 and NaN if none was evaluated.
-        total_epochs: epochs that were finished.
+        total_epochs: the number of finished epochs.
         best_model: the best network; None if none was evaluated.
-        error: the ``Dl4jError`` that ended training; None unless ``reason`` is ERROR (bugs are not caught).
+        error: the ``Dl4jError`` that ended training; None unless ``reason`` is ERROR (other exceptions are not caught).
     """
 
     reason: TerminationReason
@@ -236,7 +236,7 @@ class EarlyStoppingResult:
 
 
 class EarlyStoppingListener(Protocol):
-    """Anything that wants to follow early stopping."""
+    """Interface of observers of early stopping."""
 
     def on_start(self, configuration: EarlyStoppingConfiguration, network: Network) -> None:
         """Training begins."""
@@ -254,7 +254,7 @@ class _StopTraining(Exception):  # noqa: N818  # no error: how a listener ends `
 
 
 class _Watch:
-    """A training listener that asks the iteration conditions; keeps the last score."""
+    """A training listener that evaluates the iteration conditions and keeps the last score."""
 
     def __init__(self, conditions: Sequence[IterationTerminationCondition]) -> None:
         self._conditions = conditions
@@ -278,7 +278,7 @@ class EarlyStoppingTrainer:
     Args:
         configuration: when to stop.
         network: trained in place; the best model is in the result.
-        data: batches, gone through once an epoch, as ``network.fit`` takes them; no generator, which has one epoch.
+        data: batches, read once per epoch, as for ``network.fit``; not a generator, which has only one epoch.
         listener: called at the start, after every evaluated epoch, and at the end.
     """
 
@@ -295,7 +295,7 @@ class EarlyStoppingTrainer:
         self._listener = listener
 
     def fit(self) -> EarlyStoppingResult:
-        """Train; return how it ended. An error of training ends it too: with the best model so far, as ERROR."""
+        """Train; return how training ended. An error in training gives an ERROR result with the best model so far."""
         configuration, network = self._configuration, self._network
         for condition in configuration.epoch_termination_conditions:
             condition.initialize()
@@ -321,7 +321,7 @@ class EarlyStoppingTrainer:
                 self._one_epoch(epoch, watch)
             except _StopTraining as stop:
                 return self._result(TerminationReason.ITERATION_TERMINATION_CONDITION, str(stop), scores, epoch)
-            except Dl4jError as error:  # the best model so far is worth having
+            except Dl4jError as error:  # keep the best model so far
                 details = f"{type(error).__name__}: {error}"
                 return self._result(TerminationReason.ERROR, details, scores, epoch, error)
             if epoch % self._configuration.evaluate_every_n_epochs == 0 or self._is_last(epoch):
@@ -340,7 +340,7 @@ class EarlyStoppingTrainer:
             else:
                 network.fit(data)
         except NotFiniteError:
-            watch.ask(math.nan)  # a condition may take a score that is not finite for a normal end
+            watch.ask(math.nan)  # a condition may treat a score that is not finite as a normal end
             raise
 
     def _is_last(self, epoch: int) -> bool:
@@ -349,7 +349,7 @@ class EarlyStoppingTrainer:
         return epoch + 1 >= min(limits, default=epoch + 2)
 
     def _evaluate(self, epoch: int, watch: _Watch, scores: dict[int, float]) -> EpochTerminationCondition | None:
-        """Score an epoch, keep the model if it is the best; return the condition that ends training."""
+        """Score an epoch and keep the model if it is the best; return the condition that ends training, or None."""
         configuration, network = self._configuration, self._network
         calculator = configuration.score_calculator
         score = watch.score if calculator is None else calculator.calculate_score(network)
@@ -388,7 +388,7 @@ class EarlyStoppingTrainer:
 
 
 def _best(scores: dict[int, float], *, minimize: bool) -> int | None:
-    """Return the epoch with the best score, the first of equals; None if there is none."""
+    """Return the epoch with the best score, the first of equal ones; None if there is none."""
     known = {epoch: score for epoch, score in scores.items() if not math.isnan(score)}
     if not known:
         return None

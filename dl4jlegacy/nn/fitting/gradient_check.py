@@ -1,7 +1,7 @@
-"""Gradient checks: compares a network's gradient with central differences of its score, in float64.
+"""Gradient checks: comparison of a network's gradient with central differences of its score, in float64.
 
-Legacy: ``org.deeplearning4j.gradientcheck.GradientCheckUtil``, with its tolerances. Layers and losses are tested with
-this; so is anybody's own configuration.
+Legacy: ``org.deeplearning4j.gradientcheck.GradientCheckUtil``, with its tolerances. The tests of layers and losses use
+it; users can check their own configurations.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["GradientCheckReport", "GradientCheckUtil"]
 
 @dataclass(frozen=True, slots=True)
 class GradientCheckReport:
-    """How many parameters were checked, and those that failed: ``(name, index, analytic, numeric)``."""
+    """The number of checked parameters, and the failures as ``(name, index, analytic, numeric)``."""
 
     checked: int
     max_rel_error: float
@@ -31,7 +31,7 @@ class GradientCheckReport:
 
     @property
     def passed(self) -> bool:
-        """Whether every parameter agreed."""
+        """Whether all parameters agreed."""
         return not self.failures
 
 
@@ -65,16 +65,17 @@ class GradientCheckUtil:
         """Compare backpropagation (and regularization) with central differences, for every parameter.
 
         A parameter fails if its relative error ``|a - n| / (|a| + |n|)`` exceeds ``max_rel_error`` and its absolute
-        error ``min_abs_error``. Skipped is what no gradient step touches: visible biases, layers' state, frozen layers.
+        error exceeds ``min_abs_error``. Values without a gradient step are skipped: visible biases, layers' state,
+        frozen layers.
 
         Args:
-            network: in float64; its parameters are as before afterwards.
+            network: in float64; its parameters are restored at the end.
             x: ``(examples, n_in)``, or as in ``input_type``; for a graph one for every input.
             labels: ``(examples, n_out)``; for a graph one for every output.
             eps: the step of the differences.
             max_rel_error: tolerance.
             min_abs_error: absolute errors below this never fail.
-            max_params: check so many parameters, evenly spread, instead of all.
+            max_params: check this number of parameters, evenly spread, instead of all.
             stream: fixes the drop-out masks of all passes.
             features_mask: as in ``fit_batch``.
             labels_mask: as in ``fit_batch``.
@@ -111,8 +112,9 @@ class GradientCheckUtil:
     ) -> GradientCheckReport:
         """Compare an autoencoder's pretraining gradient with central differences; arguments as above.
 
-        ``x (examples, n_in of the layer)`` must have no more examples than a pretraining score looks at
-        (``reconstruction.SCORED_ROWS``). An RBM has no such check: contrastive divergence follows no function.
+        ``x (examples, n_in of the layer)`` must have at most as many examples as a pretraining score uses
+        (``reconstruction.SCORED_ROWS``). There is no check for an RBM: contrastive divergence is not the gradient of a
+        function.
         """
         chosen = stream or Stream.of(0)
 
@@ -167,6 +169,6 @@ def _central_difference(params: Array, i: int, score: Callable[[], float], eps: 
 
 
 def _name(network: MultiLayerNetwork | ComputationGraph, i: int) -> str:
-    """Return the parameter of DL4J's ``param_table`` that place ``i`` of the flat vector belongs to."""
+    """Return the name in DL4J's ``param_table`` of the parameter at index ``i`` of the flat vector."""
     spans = zip(network.param_table, network.layout.spans, strict=True)
     return next(name for name, span in spans if span.start <= i < span.stop)

@@ -1,7 +1,7 @@
-"""Model savers: where early stopping keeps the best and the newest model.
+"""Model savers: storage of the best and the newest model in early stopping.
 
 Legacy: ``org.deeplearning4j.earlystopping.saver``: ``InMemoryModelSaver``, ``LocalFileModelSaver`` and
-``LocalFileGraphSaver`` (here one, since a file knows which kind of network it holds).
+``LocalFileGraphSaver`` (one class here, since a file contains the kind of its network).
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ class InMemoryModelSaver:
 
 
 class LocalFileModelSaver:
-    """Keeps ``bestModel.zip`` and ``latestModel.zip`` in a folder, each replaced in one step.
+    """Keeps ``bestModel.zip`` and ``latestModel.zip`` in a folder; each is replaced atomically.
 
     Args:
-        folder: made if it is not there; what it holds already is found again.
+        folder: created if missing; models already in the folder are available.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -75,11 +75,11 @@ class LocalFileModelSaver:
             raise ModelError(f"folder {folder} cannot be made: {exc.strerror or exc}; choose another one") from exc
 
     def save_best_model(self, network: Network, score: float) -> None:
-        """See ``ModelSaver``; raises ``ModelError`` if it cannot be written."""
+        """See ``ModelSaver``; raises ``ModelError`` if the file cannot be written."""
         write_model(network, self.folder / "bestModel.zip")
 
     def save_latest_model(self, network: Network, score: float) -> None:
-        """See ``ModelSaver``; raises ``ModelError`` if it cannot be written."""
+        """See ``ModelSaver``; raises ``ModelError`` if the file cannot be written."""
         write_model(network, self.folder / "latestModel.zip")
 
     def best_model(self) -> Network | None:

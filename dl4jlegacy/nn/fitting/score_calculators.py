@@ -1,7 +1,7 @@
 """Score calculators: the score of a network on held-out data, for early stopping.
 
-Legacy: ``org.deeplearning4j.earlystopping.scorecalc``. All of them work for both kinds of network; of a graph with
-several outputs the evaluations look at the first one, the loss at all.
+Legacy: ``org.deeplearning4j.earlystopping.scorecalc``. All of them work for both kinds of network; for a graph with
+several outputs the evaluations use the first output, and the loss uses all.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ __all__ = [
 
 
 class ScoreCalculator(Protocol):
-    """Gives a network a score."""
+    """Computes the score of a network."""
 
     @property
     def minimize_score(self) -> bool:
-        """Whether lower is better."""
+        """Whether a lower score is better."""
 
     def calculate_score(self, network: Network) -> float:
         """Return the score of ``network``."""
 
 
 class DataSetLossCalculator:
-    """The loss over ``data``, regularization included: the mean over the examples, or the sum.
+    """The loss over ``data`` with regularization: the mean over the examples, or the sum.
 
     Legacy: also ``DataSetLossCalculatorCG``.
     """
@@ -81,7 +81,7 @@ class ClassificationScoreCalculator:
 
 
 class RegressionScoreCalculator:
-    """An average of ``RegressionEvaluation``; errors are to be low, pc and r2 high."""
+    """An average of ``RegressionEvaluation``; lower is better for errors, higher for pc and r2."""
 
     def __init__(self, metric: Literal["mse", "mae", "rmse", "rse", "pc", "r2"], data: Data) -> None:
         known = ("mse", "mae", "rmse", "rse", "pc", "r2")
@@ -89,7 +89,7 @@ class RegressionScoreCalculator:
 
     @property
     def minimize_score(self) -> bool:
-        """Whether lower is better."""
+        """Whether a lower score is better."""
         return self._metric not in ("pc", "r2")
 
     def calculate_score(self, network: Network) -> float:
@@ -100,13 +100,15 @@ class RegressionScoreCalculator:
 
 
 class ROCScoreCalculator:
-    """Area under a curve, of ``ROC`` (one output or two classes), or the average of the other two; higher is better.
+    """Area under a curve of ``ROC`` (one output or two classes), or the average over outputs of the other kinds.
+
+    Higher is better.
 
     Args:
         kind: "roc", "binary" or "multi_class".
         data: held out.
         metric: "auc" or "aucpr".
-        steps: of the threshold; 0: exact.
+        steps: number of threshold steps; 0: exact.
     """
 
     minimize_score = False
@@ -135,7 +137,7 @@ class ROCScoreCalculator:
 
 
 class AutoencoderScoreCalculator:
-    """Mean squared (or absolute) error with which pretrain layer ``layer`` of a stack rebuilds its input."""
+    """Mean squared (or absolute) error of the reconstruction by pretrain layer ``layer`` of a stack."""
 
     minimize_score = True
 

@@ -40,14 +40,14 @@ from dl4jlegacy.nn.vertices.shape import Vertex
 
 __all__ = ["FineTuneConfiguration", "GraphTransferBuilder", "TransferBuilder", "TransferLearning"]
 
-_FRESH, _NEW = -1, -2  # a layer of the old network that begins anew; one that was not there
+_FRESH, _NEW = -1, -2  # an old layer with new initial parameters; a layer that was added
 _GLOBAL = ("seed", "mini_batch", "minimize")
 
 
 class FineTuneConfiguration(ConfText):
-    """Settings for the new network and all of its layers; None leaves a layer's own.
+    """Settings for the new network and all of its layers; None keeps a layer's own setting.
 
-    The activation of output layers is left alone: it belongs to the loss.
+    The activation of output layers is never changed: it belongs to the loss.
     """
 
     seed: int | None = None
@@ -70,7 +70,7 @@ class FineTuneConfiguration(ConfText):
         resolve_updater(self, "FineTuneConfiguration")
 
     def given(self) -> dict[str, Any]:
-        """Return what is set."""
+        """Return the settings that are not None."""
         return {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
 
     def applied_to(self, conf: NeuralNetConfiguration) -> NeuralNetConfiguration:
@@ -78,7 +78,7 @@ class FineTuneConfiguration(ConfText):
         return conf.replace(**self.given())
 
     def applied_to_layer(self, layer: Any) -> Any:
-        """Return a resolved layer with these settings, as far as it has them."""
+        """Return a resolved layer with those of the settings that it supports."""
         own = {name: value for name, value in self.given().items() if name not in (*_GLOBAL, *layer.unused)}
         if isinstance(layer, BaseOutputLayer):
             own.pop("activation", None)
@@ -86,16 +86,16 @@ class FineTuneConfiguration(ConfText):
 
 
 class TransferLearning:
-    """Where the builders begin."""
+    """Entry point of the builders."""
 
     @staticmethod
     def builder(network: MultiLayerNetwork) -> TransferBuilder:
-        """Return a builder that starts from a stack of layers, which stays as it is."""
+        """Return a builder that starts from a stack of layers, which is not changed."""
         return TransferBuilder(network)
 
     @staticmethod
     def graph_builder(network: ComputationGraph) -> GraphTransferBuilder:
-        """Return a builder that starts from a graph, which stays as it is."""
+        """Return a builder that starts from a graph, which is not changed."""
         return GraphTransferBuilder(network)
 
 
@@ -112,7 +112,7 @@ def _with_n_out(title: str, layer: Any, n_out: int, weight_init: str | None, dis
     changes: dict[str, Any] = {"n_out": n_out}
     if weight_init is not None or dist is not None:
         changes |= {"weight_init": weight_init or "distribution", "dist": dist}
-    if "layer" in layer.__struct_fields__:  # a layer around another one
+    if "layer" in layer.__struct_fields__:  # a wrapper of another layer
         changes["layer"] = msgspec.structs.replace(layer.layer, n_out=n_out)
     return msgspec.structs.replace(layer, **changes, frozen=False)
 
@@ -123,12 +123,12 @@ def _check_next(title: str, next_weight_init: str | None) -> None:
 
 
 def _follows(layer: Any) -> bool:
-    """Tell whether a layer's output has the size of its input."""
+    """Return whether a layer's output always has the size of its input."""
     return isinstance(layer, ParameterlessLayer | BatchNormalization | LossLayer)
 
 
 def _reopened(layer: Any, weight_init: str | None) -> Any:
-    """Return a layer whose input size is to be inferred again, and its output size if that follows."""
+    """Return a layer with an open input size, and an open output size if that equals the input size."""
     changes: dict[str, Any] = {"n_in": 0}
     if _follows(layer):
         changes["n_out"] = 0
@@ -140,7 +140,7 @@ def _reopened(layer: Any, weight_init: str | None) -> Any:
 
 
 def _copy(old: Mapping[str, Array], new: Mapping[str, Array]) -> None:
-    """Copy a layer's parameters; one that changed its shape keeps its initial value."""
+    """Copy a layer's parameters; a parameter with a new shape keeps its initial value."""
     for name, value in new.items():
         if name in old and old[name].shape == value.shape:
             value[...] = old[name].astype(value.dtype, copy=False)
@@ -156,7 +156,7 @@ class TransferBuilder(Fluent):
         self._network = network
         self._tuning = FineTuneConfiguration()
         self._layers: list[Any] = list(network.layers)
-        self._origin = list(range(len(network.layers)))  # whose parameters a layer takes over, or _FRESH, or _NEW
+        self._origin = list(range(len(network.layers)))  # layer that it copies parameters from, _FRESH, or _NEW
         self._pres = dict(network.conf.input_pre_processors)
         self._frozen = 0
 
@@ -180,7 +180,7 @@ class TransferBuilder(Fluent):
         *,
         dist: Distribution | None = None,
     ) -> Self:
-        """Give a layer another number of units; it and the next one with parameters begin anew."""
+        """Change a layer's number of units; it and the next layer with parameters get new initial parameters."""
         self._check(layer, "n_out_replace")
         title = f"layer {layer} ({self._layers[layer].title()})"
         self._layers[layer] = _with_n_out(title, self._layers[layer], n_out, weight_init, dist)
@@ -197,11 +197,11 @@ class TransferBuilder(Fluent):
         return self
 
     def remove_output_layer(self) -> Self:
-        """Take the last layer off."""
+        """Remove the last layer."""
         return self.remove_layers_from_output(1)
 
     def remove_layers_from_output(self, count: int) -> Self:
-        """Take the last ``count`` layers off."""
+        """Remove the last ``count`` layers."""
         if not 0 < count <= len(self._layers):
             raise ConfError(f"remove_layers_from_output({count}): there are {len(self._layers)} layers")
         del self._layers[-count:], self._origin[-count:]
@@ -209,7 +209,7 @@ class TransferBuilder(Fluent):
         return self
 
     def add_layer(self, layer: Layer) -> Self:
-        """Put a new layer on top; its ``n_in`` may be left out."""
+        """Append a new layer; its ``n_in`` may be left out."""
         self._layers.append(layer)
         self._origin.append(_NEW)
         return self
@@ -223,7 +223,7 @@ class TransferBuilder(Fluent):
         """Return the new network.
 
         Raises:
-            ConfError: a feature extractor that is not there any more, or as ``MultiLayerConfiguration``.
+            ConfError: a layer of the feature extractor was removed, or as ``MultiLayerConfiguration``.
             ShapeError: sizes that do not fit; the message names the layer.
         """
         if self._frozen > len(self._layers):
@@ -273,7 +273,7 @@ class GraphTransferBuilder(Fluent):
             node.name: msgspec.structs.replace(node, vertex=resolved.get(node.name, node.vertex))
             for node in network.conf.vertices
         }
-        self._kept = set(resolved)  # layers that take over their parameters
+        self._kept = set(resolved)  # layers that keep their parameters
         self._added: set[str] = set()
         self._outputs = network.conf.network_outputs
         self._frozen: tuple[str, ...] = ()
@@ -299,7 +299,7 @@ class GraphTransferBuilder(Fluent):
         *,
         dist: Distribution | None = None,
     ) -> Self:
-        """Give a layer another number of units; it and the next layers with parameters begin anew."""
+        """Change a layer's number of units; it and the next layers with parameters get new initial parameters."""
         node = self._check(vertex)
         if not isinstance(node.vertex, FeedForwardLayer):
             raise ConfError(f"n_out_replace({vertex!r}): that is no layer but a {node.vertex.title()}")
@@ -325,14 +325,14 @@ class GraphTransferBuilder(Fluent):
         return self
 
     def remove_vertex_keep_connections(self, vertex: str) -> Self:
-        """Take a vertex out; another one of the same name must take its place."""
+        """Remove a vertex; another one of the same name must take its place."""
         self._check(vertex)
         del self._nodes[vertex]
         self._kept.discard(vertex)
         return self
 
     def remove_vertex_and_connections(self, vertex: str) -> Self:
-        """Take a vertex out, also from the inputs of others and from the outputs."""
+        """Remove a vertex, also from the inputs of other vertices and from the outputs."""
         self.remove_vertex_keep_connections(vertex)
         for name, node in self._nodes.items():
             left = tuple(source for source in node.inputs if source != vertex)
@@ -353,7 +353,7 @@ class GraphTransferBuilder(Fluent):
         return self
 
     def set_outputs(self, *names: str) -> Self:
-        """Name the outputs anew."""
+        """Set the outputs."""
         self._outputs = names
         return self
 

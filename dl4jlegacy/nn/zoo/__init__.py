@@ -1,4 +1,4 @@
-"""The model zoo: networks with their training defaults, by the names that ``--model`` takes."""
+"""The model zoo: networks with their training defaults, by the names for ``--model``."""
 
 from dl4jlegacy.nn.zoo.catalogue import (
     ZOO,

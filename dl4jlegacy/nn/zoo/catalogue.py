@@ -1,7 +1,7 @@
-"""The model zoo: networks with their training defaults, by the names that ``--model`` takes.
+"""The model zoo: networks with their training defaults, by the names for ``--model``.
 
-Sizes follow the data: images of MNIST's size get the seed's 500-250-100, small inputs a smaller net. Every builder
-returns a ``MultiLayerConfiguration``; ``ZooModel.defaults`` says how it is best trained.
+Sizes depend on the data: images of MNIST's size get the seed's 500-250-100, small inputs a smaller net. Every builder
+returns a ``MultiLayerConfiguration``; ``ZooModel.defaults`` returns suitable settings for its training.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from dl4jlegacy.nn.zoo.models import char_lstm, deep_autoencoder, lstm, vae, wor
 
 __all__ = ["ZOO", "ZooModel", "dbn", "for_multi_label", "for_regression", "mlp", "sda", "select", "select_for"]
 
-_LARGE = 256  # inputs from which the large sizes are taken
-_MANY = 10_000  # examples from which the settings for large data are taken
+_LARGE = 256  # number of inputs from which the large sizes apply
+_MANY = 10_000  # number of examples from which the settings for large data apply
 
 
 def mlp(
     n_in: int, n_out: int, *, hidden: tuple[int, ...] | None = None, drop_out: float = 0.8, seed: int = 123
 ) -> MultiLayerConfiguration:
-    """Return a multilayer perceptron: rectified hidden layers with drop-out between them, softmax output.
+    """Return a multilayer perceptron: ReLU hidden layers with drop-out between them, softmax output.
 
-    ``drop_out`` is DL4J's: the probability with which a hidden unit is retained; 0 switches it off.
+    ``drop_out`` is DL4J's: the probability that a hidden unit is retained; 0 switches it off.
     """
     sizes = hidden or ((500, 250) if n_in >= _LARGE else (128, 64))
     dense = [DenseLayer(n_out=size, activation="relu", weight_init="relu", drop_out=drop_out) for size in sizes]
@@ -78,7 +78,7 @@ def sda(
 
 
 def _adagrad(n_in: int) -> AdaGrad:
-    """The rate at which small and large stacks of sigmoids were seen to train best, pretraining and finetuning."""
+    """Return AdaGrad with the best rate found for small or large stacks of sigmoids, pretraining and finetuning."""
     return AdaGrad(learning_rate=0.05 if n_in >= _LARGE else 0.12)
 
 
@@ -88,10 +88,10 @@ def _first(layers: tuple[Any, ...], n_in: int) -> tuple[Any, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ZooModel:
-    """A named network: its builder, its legacy class, and the Conf fields it is best trained with.
+    """A named network: its builder, its legacy class, and the Conf fields that suit its training.
 
-    One that ``reconstructs`` learns its features themselves, whatever labels there are; one ``of`` words or sequences
-    takes nothing else, and sequences no other one.
+    A model that ``reconstructs`` learns its features and ignores labels. A model ``of`` words or sequences accepts only
+    that kind of data, and sequences are accepted by no other model.
     """
 
     name: str
@@ -99,15 +99,15 @@ class ZooModel:
     small_epochs: int
     large_epochs: int
     large_batch: int = 32
-    pretrain_epochs: tuple[int, int] | None = None  # of few and of many examples
+    pretrain_epochs: tuple[int, int] | None = None  # defaults for few and for many examples
     clazz: str = "MultiLayerNetwork"
     reconstructs: bool = False
     of: str = ""
 
     def defaults(self, examples: int) -> dict[str, Any]:
-        """Return Conf fields for a training set of that many examples."""
+        """Return Conf fields for a training set of ``examples`` examples."""
         many = examples >= _MANY
-        # An epoch of few examples is few updates: a set as small as iris takes more of them.
+        # An epoch of few examples has few updates: a data set as small as iris needs more epochs.
         epochs = self.large_epochs if many else self.small_epochs * max(1, min(10, 1000 // examples))
         fields = {"batch_size": self.large_batch if many else 16, "epochs": epochs}
         if self.pretrain_epochs:
@@ -133,10 +133,10 @@ ZOO: Mapping[str, ZooModel] = {
 
 
 def for_regression(model: ZooModel, network: MultiLayerConfiguration) -> MultiLayerConfiguration:
-    """Return the network of a zoo model with an output for numbers: no activation, squared error, no drop-out there.
+    """Return a zoo model's network for regression: no activation, squared error, no drop-out at the output.
 
     Raises:
-        ConfError: it learns something else than the labels, or the characters or words of a text.
+        ConfError: the model does not learn from labels, or predicts the characters or words of a text.
     """
     last = network.layers[-1]
     of_sequences = model.of == "sequences" and isinstance(last, RnnOutputLayer)
@@ -147,10 +147,10 @@ def for_regression(model: ZooModel, network: MultiLayerConfiguration) -> MultiLa
 
 
 def for_multi_label(model: ZooModel, network: MultiLayerConfiguration) -> MultiLayerConfiguration:
-    """Return the network of a zoo model with a probability for each label: sigmoids, and binary cross-entropy.
+    """Return a zoo model's network for multi-label data: sigmoid outputs and binary cross-entropy.
 
     Raises:
-        ConfError: it learns something else than the labels, or a label for each time step.
+        ConfError: the model does not learn from labels, or predicts a label for each time step.
     """
     last = network.layers[-1]
     if model.reconstructs or type(last) is not OutputLayer:
@@ -169,8 +169,8 @@ def select(name: str) -> ZooModel:
 def select_for(name: str, kind: str) -> ZooModel:
     """Return the model called ``name`` for data of a kind: "characters" or "words" of a text, "sequences", or "".
 
-    Without a name: ``mlp``, or the LSTM for such data. Raises as ``select``, and ``ShapeError`` if the model is one of
-    words, or of sequences, and the data are not, or the other way round.
+    Without a name: ``mlp``, or the LSTM for such data. Raises as ``select``, and ``ShapeError`` if the model is for
+    words or sequences and the data are not, or the other way round.
     """
     model = select(name or _USUAL[kind])
     if kind in _ONLY and model.of != kind:

@@ -16,20 +16,20 @@ from dl4jlegacy.nn.optimization.updaters import AdaGrad, Nesterovs
 
 __all__ = ["alexnet_small", "lenet"]
 
-_LENET_SIDE = 18  # below that, nothing is left for the second pooling
+_LENET_SIDE = 18  # for smaller images, nothing is left for the second pooling
 
 
 def lenet(
     n_in: int, n_out: int, *, hidden: tuple[int, ...] | None = None, drop_out: float = 0.0, seed: int = 123
 ) -> MultiLayerConfiguration:
-    """Return the LeNet with which DL4J showed training on Spark: two convolutions, the second at stride 2.
+    """Return the LeNet of DL4J's example for training on Spark: two convolutions, the second at stride 2.
 
-    Sizes, rate 0.1 and L2 are the original's. There AdaGrad's step was divided by the 32 examples of a batch (0.9.1);
-    since 1.0.0 the gradient is, which AdaGrad does not notice. Five epochs of MNIST on four workers reach 0.964 with
-    the rate 0.1 / 32 and 0.934 with 0.1, whose first steps are too long; ``epsilon`` shortens those: 0.990.
+    Sizes, rate 0.1 and L2 are the original's. In 0.9.1 AdaGrad's step was divided by the 32 examples of a batch; since
+    1.0.0 the gradient is divided, which does not change AdaGrad's steps. Five epochs of MNIST on four workers reach
+    0.964 with the rate 0.1 / 32 and 0.934 with 0.1, whose first steps are too long; ``epsilon`` shortens those: 0.990.
 
-    The rate suits MNIST. On other images it may stay at chance for some seeds: then take a fifth of it, and
-    ``weight_init="relu"``, which is made for these activations.
+    The rate suits MNIST. On other images the network may stay at chance level for some seeds: then use a fifth of the
+    rate, and ``weight_init="relu"``, which is designed for these activations.
     """
     convolutions = ((20, (1, 1)), (50, (2, 2)))
     images: list[Layer] = []
@@ -50,7 +50,7 @@ def alexnet_small(
 ) -> MultiLayerConfiguration:
     """Return a small AlexNet (Krizhevsky, Sutskever, Hinton 2012): its sequence of layers, for small images.
 
-    ``drop_out`` is the probability with which a value before a dense layer is retained; 0 switches drop-out off.
+    ``drop_out`` is the probability that a value before a dense layer is retained; 0 switches drop-out off.
     """
 
     def convolution(filters: int, size: int) -> Layer:
@@ -74,10 +74,10 @@ def alexnet_small(
 
 
 def square_images(model: str, n_in: int, *, least: int = 1) -> AnyInputType:
-    """Return the type of square images of ``n_in`` values, of 1 or 3 channels, ``least`` pixels wide and high.
+    """Return the type of square images of ``n_in`` values, 1 or 3 channels, at least ``least`` pixels wide.
 
     Raises:
-        ShapeError: there are none.
+        ShapeError: ``n_in`` values do not form such images.
     """
     for channels in (1, 3):
         side = math.isqrt(n_in // channels)

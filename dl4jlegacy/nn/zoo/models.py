@@ -18,7 +18,7 @@ from dl4jlegacy.nn.optimization.updaters import Adam
 __all__ = ["char_lstm", "deep_autoencoder", "lstm", "vae", "word_lstm"]
 
 _WORD_VECTOR = 64
-_LARGE = 256  # inputs from which the large sizes are taken
+_LARGE = 256  # number of inputs from which the large sizes apply
 
 
 def char_lstm(
@@ -45,7 +45,7 @@ def char_lstm(
 def word_lstm(
     n_in: int, n_out: int, *, hidden: tuple[int, ...] | None = None, drop_out: float = 0.0, seed: int = 123
 ) -> MultiLayerConfiguration:
-    """Return LSTMs that predict the next word of a text, on vectors that they learn for the words.
+    """Return LSTMs that predict the next word of a text, with a learned embedding of the words.
 
     ``n_in`` is the length of a window, ``n_out`` the number of words.
     """
@@ -61,9 +61,9 @@ def word_lstm(
 def lstm(
     n_in: int, n_out: int, *, hidden: tuple[int, ...] | None = None, drop_out: float = 0.0, seed: int = 123
 ) -> MultiLayerConfiguration:
-    """Return LSTMs that tell the class of each time step of a sequence, or of the whole one at its end.
+    """Return LSTMs that predict the class of each time step of a sequence, or of the whole sequence at its end.
 
-    ``n_in`` are the columns of a time step.
+    ``n_in`` is the number of columns of a time step.
     """
     lstms = tuple(LSTM(n_out=size, activation="tanh") for size in hidden or (64,))
     return MultiLayerConfiguration(
@@ -76,9 +76,10 @@ def lstm(
 def deep_autoencoder(
     n_in: int, n_out: int, *, hidden: tuple[int, ...] | None = None, drop_out: float = 0.0, seed: int = 123
 ) -> MultiLayerConfiguration:
-    """Return a deep autoencoder (Hinton and Salakhutdinov 2006): pretrained RBMs, their mirror image, the data again.
+    """Return a deep autoencoder (Hinton and Salakhutdinov 2006): pretrained RBMs, then their mirror image.
 
-    ``hidden`` are the sizes down to the code; ``n_out`` must be ``n_in``. Legacy: ``DeepAutoEncoder``.
+    The output reconstructs the input. ``hidden`` are the sizes down to the code; ``n_out`` must be ``n_in``. Legacy:
+    ``DeepAutoEncoder``.
     """
     if n_out != n_in:
         raise ShapeError(
@@ -104,9 +105,9 @@ def deep_autoencoder(
 def vae(
     n_in: int, n_out: int, *, hidden: tuple[int, ...] | None = None, drop_out: float = 0.0, seed: int = 123
 ) -> MultiLayerConfiguration:
-    """Return a variational autoencoder (Kingma and Welling 2013) of data between 0 and 1; labels do not matter.
+    """Return a variational autoencoder (Kingma and Welling 2013) for data between 0 and 1; labels are ignored.
 
-    ``hidden`` are the sizes of the encoder's hidden layers and, last, that of the latent space.
+    ``hidden`` are the sizes of the encoder's hidden layers, followed by the size of the latent space.
     """
     *sizes, latent = hidden or ((256, 128, 16) if n_in >= _LARGE else (64, 8))
     around = tuple(sizes) or (latent,)
