@@ -1,4 +1,4 @@
-"""One call of AWS: all pages of its answer, repeated while AWS learns of a new resource."""
+"""Calls of AWS operations: with all pages of an answer, and repeated while AWS does not know a new resource yet."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def call(
     Args:
         aws: the region.
         service, operation: such as ``"ec2", "describe_instances"``.
-        what: begins an error's message; else the operation and the first of the arguments that is a text do.
+        what: the beginning of an error's message; "": the operation and its first text argument.
         retried: error codes after which the call is repeated, since AWS may not know a new resource yet.
         passed: error codes that are no failure.
         **arguments: of the operation.

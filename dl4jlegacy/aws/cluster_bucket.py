@@ -1,9 +1,9 @@
-"""Objects about the instances in a cluster's bucket: written by ``up``, or by each instance about itself.
+"""Objects in a cluster's bucket about its instances, written by ``up`` or by the instances themselves.
 
-``up`` writes which instance is the present master, and which ones have the servers of a cluster with a standby, where
-no instance can write. An instance writes below a prefix that has its ``aws:userid``, the ids of its role and of itself
-with a colon between, since a policy can limit an instance to that: its SSH host keys, the journal of its services, and
-the end of the run that it has led.
+``up`` writes which instance is the present master, and which instances have the servers of a cluster with a standby, in
+a place where no instance can write. An instance writes its SSH host keys, the journal of its services, and the end of
+the run that it has led. Their prefix has the instance's ``aws:userid`` (the ids of its role and of the instance,
+separated by a colon), since a policy can restrict an instance to that prefix.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def own_user_id(aws: Aws) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PresentMaster:
-    """The private address of the master's instance, or of another one with servers, and its ``aws:userid``."""
+    """The private address and the ``aws:userid`` of the master's instance, or of another instance with servers."""
 
     address: str
     user_id: str
@@ -70,21 +70,21 @@ class Servers:
 
     @property
     def master(self) -> PresentMaster:
-        """The one that the run began on, or that took its place."""
+        """The instance on which the run began, or the one that replaced it."""
         return self.instances[0]
 
     @property
     def leaders(self) -> tuple[PresentMaster, ...]:
-        """Those that may lead the run."""
+        """The instances that may lead the run."""
         return self.instances[:2]
 
     @property
     def addresses(self) -> str:
-        """Their private addresses with commas between them, that of the witness last."""
+        """The private addresses of the instances, separated by commas, that of the witness last."""
         return ",".join(each.address for each in self.instances)
 
     def to_bytes(self) -> bytes:
-        """Return them as the bucket has them."""
+        """Return the instances in the format of the bucket's object."""
         return "\n".join(f"{each.address} {each.user_id}" for each in self.instances).encode()
 
 
@@ -97,10 +97,10 @@ class Done:
 
 
 def read_object(aws: Aws, bucket: str, key: str) -> tuple[bytes, str] | None:
-    """Return an object and when it was written, None if there is none.
+    """Return an object and the time when it was written; None if there is none.
 
-    Raises what ``translate_errors`` raises; for an object that is not there ``NotAuthorisedError``, if whoever asks may
-    not list the bucket, as instances may not.
+    Raises what ``translate_errors`` raises. For a missing object this is ``NotAuthorisedError`` if the caller may not
+    list the bucket; instances may not.
     """
     with translate_errors(what := f"s3://{bucket}/{key}"):
         found = call(aws, "s3", "get_object", what=what, passed=ABSENT, Bucket=bucket, Key=key)
@@ -114,10 +114,10 @@ def write_object(aws: Aws, bucket: str, key: str, content: bytes) -> None:
 
 
 def read_servers(aws: Aws, bucket: str) -> Servers | None:
-    """Return the instances that are the master and the others with servers; None if ``up`` has written none yet.
+    """Return the master's instance and the others with servers; None if ``up`` has written none yet.
 
     Raises:
-        CloudError: the object holds something else. And what ``read_object`` raises.
+        CloudError: the object has another content. Also what ``read_object`` raises.
     """
     found = read_object(aws, bucket, PRESENT_MASTER)
     if found is None:

@@ -1,7 +1,7 @@
-"""What a cluster on AWS should be, its names and its tags. Nothing here talks to AWS.
+"""The specification of a cluster on AWS, its names and its tags. Nothing here calls AWS.
 
-All its resources carry the same tags, and have names that follow from cluster, account and region, so that they are
-found again whatever happened to the process that created them.
+All resources of a cluster have the same tags, and names derived from cluster, account and region, so that they can be
+found whatever happened to the process that created them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ EXPIRES, ROLE = "dl4jlegacy:expires", "dl4jlegacy:role"
 DISK = "dl4jlegacy:disk"
 MASTER, WORKER = "master", "worker"
 STANDBY, WITNESS = "standby", "witness"
-"""Roles of a cluster with a standby: the one that takes over, and the third Zookeeper server, which says who may."""
+"""Roles in a cluster with a standby: the one that takes over, and the one with the deciding third Zookeeper server."""
 WITNESS_SIZES = {"x86_64": "t3.small", "arm64": "t4g.small"}
 """Instance type of a witness, by the architecture of the master."""
 IAM_PATH = "/dl4jlegacy/"
@@ -70,7 +70,7 @@ _LEAST_TTL, _MOST_TTL = 300, 30 * 86400
 
 
 def check_name(name: str) -> str:
-    """Return ``name`` if a cluster can have it; raises ``UsageError``."""
+    """Return ``name`` if it is valid for a cluster; raises ``UsageError`` otherwise."""
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"a cluster cannot be called {name!r}: give up to 16 of a-z, 0-9 and -, beginning with a letter, not "
@@ -118,12 +118,12 @@ def check_key_file(path: Path) -> Path:
 
 
 def utc(seconds: float) -> str:
-    """Return a time, in seconds since 1970, as tags have it."""
+    """Return a time, in seconds since 1970, in the format of tags."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def seconds_of(text: str) -> float:
-    """Return a time of a tag in seconds since 1970, 0 if it is none."""
+    """Return the time in a tag, in seconds since 1970; 0 if the text is no time."""
     try:
         return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
     except ValueError:
@@ -137,13 +137,13 @@ def buckets_in(texts: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def value_of(flag: str, words: Sequence[str]) -> str:
-    """Return the last value of a flag in a command line, "" if there is none."""
+    """Return the last value of a flag in a command line; "" if there is none."""
     pairs = [*itertools.pairwise(words), *(word.split("=", 1) for word in words if "=" in word)]
     return next((value for name, value in reversed(pairs) if name == flag), "")
 
 
 def tag_list(tags: Tags) -> list[dict[str, str]]:
-    """Return tags as AWS wants them."""
+    """Return tags in AWS's format."""
     return [{"Key": name, "Value": text} for name, text in tags.items()]
 
 
@@ -203,26 +203,26 @@ class Names:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSpec:
-    """What ``up`` creates; the flags of the legacy ``ClusterSetup``, and what it lacked.
+    """The specification of what ``up`` creates; the flags of the legacy ``ClusterSetup``, with additions.
 
     Attributes:
         name: of the cluster.
         allow: the network (CIDR) from which SSH is allowed.
-        ttl_seconds: after which instances end by themselves.
+        ttl_seconds: time after which instances end by themselves.
         run: the arguments of ``dl4j master``.
         out: ``s3://bucket/key`` of the trained model.
         workers, size, ami, security_group, key_pair, key_path, worker_script, master_script: ``-w -s -ami -sg -kp
             -kpath -wscript -mscript``; empty ones are chosen, or created and removed again.
         master_size: the master's size, if not ``size``.
-        spot: workers at the spot price; on demand where there is no capacity, unless ``spot_only``.
-        subnet: in which to start; by default those of the default VPC, one after the other.
-        processes: worker processes of an instance; 0 for one a core.
+        spot: workers at the spot price; on demand if there is no spot capacity, unless ``spot_only``.
+        subnet: the subnet to start in; by default those of the default VPC, one after the other.
+        processes: worker processes of an instance; 0: one for each core.
         disk: GB of each instance's disk; more if the image needs more.
-        heap: of the Hazelcast member, as Java writes it; "" for half of the master's memory.
-        keep: whether instances stay when their run is done, until their time is over.
-        standby: whether there are a standby, on an instance like the master's, with a second Hazelcast member, and a
-            witness with a third Zookeeper server, so that the run survives the loss of any one of the three.
-        user: who SSH logs in as.
+        heap: of the Hazelcast member, in Java's notation; "": half of the master's memory.
+        keep: whether instances stay after the end of their run, until their time to live is over.
+        standby: whether there are also a standby, on an instance like the master's with a second Hazelcast member, and
+            a witness with a third Zookeeper server, so that the run survives the loss of any one of the three.
+        user: the login name for SSH.
     """
 
     name: str
@@ -250,7 +250,7 @@ class ClusterSpec:
     user: str = "admin"
 
     def check(self) -> None:
-        """Raise ``UsageError`` or ``ConfError`` for values that are wrong whatever AWS says."""
+        """Raise ``UsageError`` or ``ConfError`` for values that are wrong in any case, without asking AWS."""
         check_name(self.name)
         if not 1 <= self.workers <= 1000:
             raise UsageError(f"-w {self.workers}: give a number of workers from 1 to 1000")
@@ -278,22 +278,22 @@ class ClusterSpec:
 
     @property
     def server_roles(self) -> tuple[str, ...]:
-        """The roles of the instances that the run's servers are on."""
+        """The roles of the instances that have the run's servers."""
         return (MASTER, STANDBY, WITNESS) if self.standby else (MASTER,)
 
     def processes_of(self, cores: int) -> int:
-        """Return how many worker processes an instance with so many cores (vCPUs) runs."""
+        """Return the number of worker processes on an instance with ``cores`` cores (vCPUs)."""
         return self.processes or cores
 
     def heap_of(self, memory: int) -> str:
-        """Return the heap of the Hazelcast member of a master with so much memory (MiB), as Java writes it."""
+        """Return the heap of the Hazelcast member of a master with ``memory`` MiB, in Java's notation."""
         return self.heap or f"{max(memory // 2, 256)}m"
 
     def check_gpus(self, size: str, gpus: int) -> str:
-        """Return a warning if instances of a size are paid for GPUs that stay idle, "" if they have none.
+        """Return a warning if instances of a size have GPUs, which are paid for but stay idle; "" if they have none.
 
         Raises:
-            ConfError: the run has no ``--device cpu``, which accepts that.
+            ConfError: the run has no ``--device cpu``, which would accept that.
         """
         if not gpus:
             return ""
@@ -306,10 +306,10 @@ class ClusterSpec:
         return f"{what}: it costs what it costs with GPUs, and trains on its CPUs"
 
     def jobs_per_round(self, processes: int) -> int:
-        """Return the jobs of a round with so many worker processes, unless a Conf file of the run says another number.
+        """Return the jobs of a round for a number of worker processes, unless the run's Conf file gives another number.
 
         Raises:
-            UsageError: the run's arguments do not give a number for it.
+            UsageError: the number in the run's arguments is not valid.
         """
         flag = next((flag for flag in ("--jobs-per-round", "--workers") if value_of(flag, self.run)), "")
         if not flag:

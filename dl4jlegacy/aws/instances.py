@@ -47,7 +47,7 @@ _RETRIED = {
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """An instance as AWS last described it; a field that it does not have (yet) is empty."""
+    """An instance as AWS last described it; fields that AWS does not give (yet) are empty."""
 
     id: str
     state: str
@@ -64,7 +64,7 @@ class Instance:
 
     @property
     def alive(self) -> bool:
-        """True if it may still cost something."""
+        """Whether the instance may still cost something."""
         return self.state != "terminated"
 
 
@@ -108,21 +108,21 @@ def _parse(described: dict[str, Any]) -> Instance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ec2BoxCreator:
-    """Launches instances ("boxes") that are alike.
+    """Launches identical instances ("boxes").
 
     Attributes:
         aws: the region.
         ami: the image; empty for the newest Debian 12 of the size's architecture.
-        num_boxes: how many instances are launched.
+        num_boxes: number of instances to launch.
         size: the instance type.
-        security_group_id: their security group.
-        key_pair: its owner may log in.
+        security_group_id: the security group of the instances.
+        key_pair: the key pair whose owner may log in.
         tags: of instances, volumes and spot requests.
-        profile: the instance profile that gives them their role.
-        subnets: tried one after the other where there is no capacity.
-        user_data: the cloud-config that they run at their first boot.
+        profile: the instance profile that gives the instances their role.
+        subnets: tried one after the other if there is no capacity.
+        user_data: the cloud-config that the instances run at their first boot.
         disk: GB of the disk, more if the image needs more.
-        private_address: of the one instance, in the one subnet; "": any.
+        private_address: for a single instance in a single subnet; "": any.
     """
 
     aws: Aws
@@ -208,7 +208,7 @@ class Ec2BoxCreator:
 
 
 def boxes_like(aws: Aws, instance: Instance, count: int, profile: str, subnets: Sequence[str]) -> Ec2BoxCreator:
-    """Return what launches ``count`` instances like one that runs, in its subnet, or else in one of ``subnets``."""
+    """Return a creator of ``count`` instances like a running one, in its subnet or else in one of ``subnets``."""
     [reservation] = call(aws, "ec2", "describe_instances", InstanceIds=[instance.id])["Reservations"]
     [described] = reservation["Instances"]
     asked = {"InstanceId": instance.id, "Attribute": "userData"}
@@ -230,10 +230,10 @@ def boxes_like(aws: Aws, instance: Instance, count: int, profile: str, subnets: 
 
 
 def terminate_instances(aws: Aws, instances: Sequence[Instance], *, seconds: float = 600.0) -> None:
-    """Terminate instances and wait until that is done; those without a cluster's tag are left alone.
+    """Terminate instances and wait for the termination; instances without a cluster's tag are left alone.
 
     Raises:
-        DeadlineError: not in ``seconds``.
+        DeadlineError: this did not end within ``seconds``.
     """
     ids = [instance.id for instance in instances if instance.alive and instance.cluster]
     if not ids:
@@ -266,7 +266,7 @@ def cancel_spot_requests(aws: Aws, cluster: str) -> None:
 
 
 def describe_instance_type(aws: Aws, size: str) -> InstanceType:
-    """Return what AWS knows of an instance type; raises ``ConfError`` if the region does not have it."""
+    """Return AWS's description of an instance type; raises ``ConfError`` if the region does not have it."""
     what = f"instance type {size!r} in {aws.region}"
     found = call(aws, "ec2", "describe_instance_types", what=what, InstanceTypes=[size])["InstanceTypes"]
     if not found:
@@ -281,7 +281,7 @@ def describe_instance_type(aws: Aws, size: str) -> InstanceType:
 
 
 def check_image(aws: Aws, ami: str, architecture: str) -> None:
-    """Raise ``ConfError`` if the region has no such image, or it is for another architecture."""
+    """Raise ``ConfError`` if the region has no such image, or if the image is for another architecture."""
     theirs = _describe_image(aws, ami).get("Architecture", architecture)
     if theirs != architecture:
         raise ConfError(f"image {ami} is for {theirs}, the size for {architecture}; give another -ami or -s")

@@ -1,19 +1,19 @@
-"""What an instance runs of this package besides ``dl4j``: ``python -m dl4jlegacy.aws.on_instance COMMAND ...``.
+"""Commands for an instance besides ``dl4j``: ``python -m dl4jlegacy.aws.on_instance COMMAND ...``.
 
 ``boot REGION BUCKET CLUSTER``, as root, prepares the instance at its first boot, after the wheel was installed. It
 writes the run's secret into a file that only the service's user can read, and the instance's own private address. It
-puts the SSH host keys into the cluster's bucket, under a key that no other instance can write: whoever logs in later
-compares them.
+puts the SSH host keys into the cluster's bucket, under a key that no other instance can write; later logins compare the
+keys.
 
-``servers REGION BUCKET`` prints where the cluster's servers are: the present master's private address. In a cluster
-with a standby it prints those of all three instances with servers, with commas between them, the witness's last. ``up``
-writes them to the cluster's bucket, where no instance can write.
+``servers REGION BUCKET`` prints the address of the cluster's servers: the present master's private address. In a
+cluster with a standby it prints the addresses of all three instances with servers, separated by commas, the witness's
+last. ``up`` writes these addresses to the cluster's bucket, where no instance can write.
 
-``is-kept URL`` prints ``yes`` if a run is kept below a prefix in S3. A master's instance asks before it begins a run:
-the run may have begun on an instance that was lost.
+``is-kept URL`` prints ``yes`` if a run is stored below a prefix in S3. A master's instance asks this before it begins a
+run: the run may have begun on an instance that was lost.
 
-``workers ZOOKEEPER`` lists the registered workers. ``watch REGION BUCKET [keep]`` keeps the journal, and ends with the
-run; ``done REGION BUCKET MODEL`` says that the run is done (``watch.py``).
+``workers ZOOKEEPER`` lists the registered workers. ``watch REGION BUCKET [keep]`` saves the journal, and ends with the
+run; ``done REGION BUCKET MODEL`` records that the run is done (``watch.py``).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _USER = "dl4j"
 
 
 def own_address() -> str:
-    """Return the address from which this machine reaches others, 127.0.0.1 if it reaches none. Sends nothing."""
+    """Return the address from which this machine reaches others; 127.0.0.1 if it reaches none. Sends nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))
@@ -69,7 +69,7 @@ def _write_secret(path: Path, secret: bytes) -> None:
 
 
 def server_addresses(aws: Aws, bucket: str) -> str:
-    """Return the private addresses of the cluster's servers; raises ``CloudError`` while they are not known."""
+    """Return the private addresses of the cluster's servers; raises ``CloudError`` while they are unknown."""
     servers = read_servers(aws, bucket)
     if servers is None:
         raise CloudError(f"s3://{bucket} does not say yet where the cluster's servers are; ask again")
@@ -77,7 +77,7 @@ def server_addresses(aws: Aws, bucket: str) -> str:
 
 
 def is_kept(url: str) -> bool:
-    """Return whether there is a run's ``conf.json``; raises ``ConfError`` and what AWS says."""
+    """Return whether a run's ``conf.json`` exists there; raises ``ConfError`` and the errors of AWS."""
     try:
         S3Folder(Location.parse(url)).read("conf.json")
     except FileNotFoundError:
@@ -113,7 +113,7 @@ def _run(command: str, *words: str) -> None:
 
 
 def main(words: list[str] | None = None) -> None:
-    """Entry point: a command and its arguments, which only the scripts of ``user_data.py`` and ``setup.py`` give."""
+    """Entry point: a command and its arguments, given only by the scripts of ``user_data.py`` and ``setup.py``."""
     sys.exit(run_guarded(lambda: _run(*(sys.argv[1:] if words is None else words))))
 
 

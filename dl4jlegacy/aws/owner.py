@@ -1,8 +1,8 @@
 """The owner of a cluster, and the ``up`` that works on it: one object in the cluster's bucket, ``owner.json``.
 
-It changes only by compare-and-set (``conditional_object``): of two users, or of two ``up`` at once, exactly one writes
-it. A working ``up`` writes it again and again; one that has not for a while was killed, and the next takes over. Both
-times of that are S3's own: no machine's clock matters.
+The object changes only by compare-and-set (``conditional_object``): of two users, or of two concurrent ``up``, exactly
+one writes it. A running ``up`` rewrites the object again and again; an ``up`` that has not written for a while was
+killed, and the next one takes over. Both times for that are S3's own: no machine's clock matters.
 
 Removing a cluster removes the object last, so that a partly removed cluster still has an owner.
 """
@@ -32,7 +32,7 @@ __all__ = ["SILENT_SECONDS", "Owner", "Ownership", "owner_of"]
 logger = logging.getLogger(__name__)
 
 SILENT_SECONDS = 180.0
-"""An ``up`` that has not written for so long no longer works on the cluster."""
+"""Seconds without a write after which an ``up`` counts as ended."""
 _WAIT_SECONDS = 900.0
 _MADE_UP_SESSION = re.compile(r"(:assumed-role/[^/]+)/(?:botocore-session|AWS-CLI-session)-\d+$")
 
@@ -58,7 +58,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The object as S3 has it: its ETag, and the seconds since it was written."""
+    """The object in S3: its content, its ETag, and the seconds since it was written."""
 
     owner: Owner
     etag: str
@@ -66,9 +66,9 @@ class _Found:
 
 
 def owner_of(arn: str) -> str:
-    """Return the caller's ARN as the owner of a cluster, without a generated session name.
+    """Return the owner of a cluster for a caller's ARN, without a generated session name.
 
-    Roles that are assumed through a profile get a new session name in every process, which would be a new owner.
+    Roles assumed through a profile get a new session name in every process, which would be a new owner.
     """
     return _MADE_UP_SESSION.sub(r"\1", arn)
 
@@ -79,7 +79,7 @@ class Ownership:
     Args:
         aws: the region.
         names: the cluster's.
-        me: the caller, as ``owner_of`` has it.
+        me: the caller, as returned by ``owner_of``.
     """
 
     def __init__(self, aws: Aws, names: Names, me: str) -> None:
@@ -108,14 +108,14 @@ class Ownership:
 
     @contextmanager
     def held(self, make_bucket: Callable[[], object], *, others: bool = False) -> Iterator[None]:
-        """Own the cluster while no other ``up`` works on it; wait for one that does.
+        """Hold the cluster while no other ``up`` works on it; wait for an ``up`` that does.
 
         Args:
             make_bucket: creates the cluster's bucket, unless there is one.
-            others: whether a cluster of another user is accepted; it stays theirs.
+            others: whether a cluster of another user is accepted; the other user stays its owner.
 
         Raises:
-            ConfError: it belongs to somebody else. DeadlineError: another ``up`` works on it all the time.
+            ConfError: the cluster belongs to another user. DeadlineError: another ``up`` works on it all the time.
         """
         up, self._held = secrets.token_hex(8), None
         try:
@@ -195,7 +195,7 @@ class Ownership:
         return _Found(owner, found.etag, found.age)
 
     def _write(self, owner: Owner, etag: str | None) -> bool:
-        """Write the object if it is still the one with ``etag`` (None: if there is none); return False otherwise."""
+        """Write the object if it still has ``etag`` (None: if there is none); return False otherwise."""
         owner = replace(owner, writes=owner.writes + 1)
         written = self._object.write(to_json(asdict(owner)).encode(), etag)
         if written is None:

@@ -40,8 +40,8 @@ def load_payload(wheel: str = "", requirements: str = "") -> Payload:
     """Return the files that instances install.
 
     Args:
-        wheel: a wheel's path; else one is made of the package that this belongs to.
-        requirements: a pip requirements file in which every line has hashes; else this package's own.
+        wheel: the path of a wheel; "": a wheel is made of this package.
+        requirements: a pip requirements file in which every line has hashes; "": this package's own.
 
     Raises:
         ConfError: a file cannot be read, a line of ``requirements`` has no hash, or no wheel can be made.
@@ -60,7 +60,7 @@ def load_payload(wheel: str = "", requirements: str = "") -> Payload:
 
 
 def _read_requirements(path: str) -> bytes:
-    """Return a requirements file, "" for the package's own, after a look at every line."""
+    """Return a requirements file ("": the package's own) after checking every line."""
     if not path:
         return files("dl4jlegacy.aws").joinpath("requirements.txt").read_bytes()
     content = Path(path).expanduser().read_bytes()

@@ -1,4 +1,4 @@
-"""Prices of a cluster in US dollars: asked from AWS, or from a short table of list prices when that cannot be.
+"""Prices of a cluster in US dollars: from AWS, or from a short table of list prices if AWS cannot be asked.
 
 On demand prices come from the price list (``pricing:GetProducts``), spot prices from the last ones paid.
 """
@@ -40,7 +40,7 @@ LIST_PRICES = {
     "g4dn.xlarge": 0.526,
     "g5.xlarge": 1.006,
 }
-"""Dollars an hour on demand, Linux, us-east-1; elsewhere more. A fallback: AWS's own price list is asked first."""
+"""Dollars an hour on demand, Linux, us-east-1; other regions cost more. A fallback: AWS's price list is asked first."""
 
 _GB_AN_HOUR = 0.08 / 730  # of gp3
 _ADDRESS_AN_HOUR = 0.005
@@ -49,7 +49,7 @@ _PRICE_LIST_REGION = "us-east-1"
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Dollars an hour of one instance, and the source of that figure."""
+    """Dollars an hour of one instance, and the source of the price."""
 
     size: str
     dollars: float
@@ -58,7 +58,7 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a cluster costs until its time to live is over (data transfer apart), and what that buys.
+    """The cost of a cluster until the end of its time to live (without data transfer), and its computing power.
 
     Attributes:
         prices: of one instance, by its role.
@@ -77,22 +77,22 @@ class Estimate:
     jobs_per_round: int = 0
 
     def of_running(self, counts: Mapping[str, int]) -> float:
-        """Return the dollars an hour of so many instances of each role, with their disks and addresses."""
+        """Return the dollars an hour for ``counts`` instances of each role, with their disks and addresses."""
         more = self.disk * _GB_AN_HOUR + _ADDRESS_AN_HOUR
         return sum(count * (self.prices[role].dollars + more) for role, count in counts.items())
 
     @property
     def dollars_per_hour(self) -> float:
-        """What the whole cluster costs in an hour."""
+        """The cost of the whole cluster in an hour."""
         return self.of_running({**dict.fromkeys(self.prices, 1), WORKER: self.workers})
 
     @property
     def dollars_at_most(self) -> float:
-        """What the whole cluster costs until its time to live is over."""
+        """The cost of the whole cluster until its time to live is over."""
         return self.dollars_per_hour * self.ttl_seconds / 3600
 
     def fields(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the estimate for JSON."""
         return {
             "dollars_per_hour": round(self.dollars_per_hour, 4),
             "dollars_at_most": round(self.dollars_at_most, 2),
@@ -107,7 +107,7 @@ class Estimate:
         }
 
     def text(self) -> str:
-        """Return it as text."""
+        """Return the estimate as text."""
         lines = [f"{role:8} {each.size}: {each.dollars:.4f} $/h ({each.source})" for role, each in self.prices.items()]
         lines[1] = lines[1].replace("worker  ", f"workers  {self.workers} x", 1)
         if self.processes:
@@ -124,7 +124,7 @@ class Estimate:
 
 
 def on_demand(aws: Aws, size: str) -> Price:
-    """Return the on demand price of a size (Linux, shared); raises ``ConfError`` if it is not known."""
+    """Return the on demand price of a size (Linux, shared); raises ``ConfError`` if it is unknown."""
     filters = {
         "instanceType": size,
         "regionCode": aws.region,
@@ -143,12 +143,12 @@ def on_demand(aws: Aws, size: str) -> Price:
         if dollars := min(filter(None, prices), default=0.0):
             return Price(size, dollars, f"AWS's price list, {aws.region}")
     except (Dl4jError, ValueError, KeyError):
-        pass  # not allowed, or not reached: the table will do for an estimate
+        pass  # not allowed, or not reached: the table is good enough
     return list_price(size)
 
 
 def list_price(size: str) -> Price:
-    """Return a size's price in ``LIST_PRICES``; raises ``ConfError`` if it is not there."""
+    """Return a size's price in ``LIST_PRICES``; raises ``ConfError`` if it is not in the table."""
     if size not in LIST_PRICES:
         raise ConfError(
             f"the price of {size} is not known: AWS's price list could not be asked (it needs pricing:GetProducts)"
@@ -157,7 +157,7 @@ def list_price(size: str) -> Price:
 
 
 def spot(aws: Aws, size: str) -> Price:
-    """Return the lowest last spot price of a size among the region's zones; raises ``CloudError`` if there is none."""
+    """Return the lowest of the newest spot prices in the region's zones; raises ``CloudError`` if there is none."""
     history = call(
         aws,
         "ec2",
@@ -175,7 +175,7 @@ def spot(aws: Aws, size: str) -> Price:
 
 
 def estimate(aws: Aws | None, spec: ClusterSpec) -> Estimate:
-    """Return the cost of the cluster; without AWS by list prices on demand."""
+    """Return the cost of the cluster; without AWS from on demand list prices."""
     leads, architecture, processes = spec.master_size or spec.size, "x86_64", 0
     if aws is not None:
         architecture = describe_instance_type(aws, leads).architecture

@@ -36,7 +36,7 @@ class RemoteResult:
 
 
 def new_key(path: Path) -> str:
-    """Return the public half of the private key at ``path`` (OpenSSH), made now (Ed25519) if there is none.
+    """Return the public half of the private key at ``path`` (OpenSSH); create the key (Ed25519) if there is none.
 
     Raises:
         ConfError: the file cannot be used.
@@ -66,10 +66,10 @@ class HostProvisioner:
     """One SSH connection, made when first needed; used by one thread at a time, closed by ``close``.
 
     Args:
-        host, user, port: where to log in as whom.
-        key_file: the private key; its file must be its owner's alone.
-        host_keys: lines ``type base64`` of the keys that the host may show.
-        seconds: the deadline of every command that has none of its own.
+        host, user, port: address and login name.
+        key_file: the private key; only its owner may have access to the file.
+        host_keys: lines ``type base64`` of the keys that the host may have.
+        seconds: the default deadline of commands.
     """
 
     def __init__(
@@ -105,8 +105,8 @@ class HostProvisioner:
         """Return the connected client.
 
         Raises:
-            NotAuthorisedError: the host's key is not the one that was pinned, or ours is not accepted.
-            CloudError: nobody answers there. ConfError: the key file cannot be used.
+            NotAuthorisedError: the host's key is not the pinned one, or our key is not accepted.
+            CloudError: the host does not answer. ConfError: the key file cannot be used.
         """
         import paramiko
 

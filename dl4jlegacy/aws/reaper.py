@@ -26,7 +26,7 @@ GRACE_SECONDS = 3600.0
 
 @dataclass(slots=True)
 class FoundCluster:
-    """A cluster of which something exists; times in seconds since 1970, 0 if no tag says."""
+    """A cluster that has at least one resource; times in seconds since 1970, 0 if no tag gives them."""
 
     name: str
     belongings: list[str] = field(default_factory=list)
@@ -42,7 +42,7 @@ class FoundCluster:
 
 
 def find_clusters(aws: Aws) -> list[FoundCluster]:
-    """Return every cluster of which something exists in the region."""
+    """Return every cluster that has at least one resource in the region."""
     found: dict[str, FoundCluster] = {}
     for name, what, tags in _find_resources(aws):
         cluster = found.setdefault(name, FoundCluster(name))
@@ -56,7 +56,7 @@ def find_clusters(aws: Aws) -> list[FoundCluster]:
 
 
 def _find_resources(aws: Aws) -> Iterator[tuple[str, str, dict[str, str]]]:
-    """Yield the cluster, the kind and name, and the tags of every resource that can be a cluster's."""
+    """Yield the cluster, the kind and name, and the tags of every resource that may belong to a cluster."""
     for instance in list_instances(aws):
         if instance.alive:
             yield instance.cluster, f"instance {instance.id}", {CREATED: instance.created, EXPIRES: instance.expires}
@@ -81,7 +81,7 @@ def _find_resources(aws: Aws) -> Iterator[tuple[str, str, dict[str, str]]]:
     account, _ = aws.caller()
     for bucket in call(aws, "s3", "list_buckets")["Buckets"]:
         if ours := re.fullmatch(rf"dl4j-(.+)-{account}-{region}", bucket["Name"]):
-            passed = {"NoSuchTagSet", "NoSuchBucket"}  # it is tagged a moment after it was made
+            passed = {"NoSuchTagSet", "NoSuchBucket"}  # the bucket is tagged a moment after its creation
             listed = call(aws, "s3", "get_bucket_tagging", passed=passed, Bucket=bucket["Name"])
             made = {CREATED: utc(bucket["CreationDate"].timestamp())}
             yield ours[1], f"bucket {bucket['Name']}", _tags(listed["TagSet"]) if listed else made
@@ -92,7 +92,7 @@ def _tags(listed: list[dict[str, Any]]) -> dict[str, str]:
 
 
 def reap(aws: Aws, *, dry_run: bool = False, everything: bool = False) -> list[FoundCluster]:
-    """Remove every orphan, or every cluster with ``everything``; return those removed, or with ``dry_run`` to remove.
+    """Remove every orphan, or with ``everything`` every cluster; return them; with ``dry_run`` only return them.
 
     Raises:
         CloudError: some could not be removed; all were tried.

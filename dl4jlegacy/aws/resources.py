@@ -1,8 +1,8 @@
 """The AWS resources of a cluster besides its instances: security group, key pair, secret, role, bucket.
 
 Every ``ensure_...`` creates what is missing and may be repeated; removing may be repeated too. Resources are tagged in
-the call that creates them where AWS can do that. Their names follow from the cluster, so those that a broken ``up``
-left behind are found without a record.
+the call that creates them if AWS can do that. Their names are derived from the cluster, so the remains of a broken
+``up`` are found without a record.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _RETRIED = {
     *("InvalidGroup.NotFound", "InvalidGroupId.NotFound", "NoSuchEntity", "NoSuchBucket", "OperationAborted"),
     "ConcurrentModification",
 }
-"""Errors that pass once AWS knows a new resource everywhere."""
+"""Errors that pass once a new resource is known everywhere in AWS."""
 _IN_USE = {"DependencyViolation", "InvalidGroup.InUse", "DeleteConflict", "BucketNotEmpty", "OperationAborted"}
-"""Errors that pass once AWS knows everywhere that a user of the resource is gone."""
+"""Errors that pass once everywhere in AWS it is known that the resource is no longer used."""
 _POLICY = "dl4jlegacy"
 _TRUST = {
     "Version": "2012-10-17",
@@ -51,7 +51,7 @@ _TRUST = {
 
 
 def failures_of(steps: Iterable[Callable[[], object]]) -> list[str]:
-    """Do every step, also after one that failed; return the errors' messages."""
+    """Run every step, also after a failed one; return the errors' messages."""
     failures = []
     for step in steps:
         try:
@@ -115,12 +115,12 @@ class ClusterResources:
     # --- key pair, secret ---------------------------------------------------------------------------------------------
 
     def ensure_key_pair(self, public_key: str, tags: Tags, *, in_use: bool) -> str:
-        """Return the name of the key pair, which has this public key (OpenSSH).
+        """Return the name of the key pair with this public key (OpenSSH).
 
-        One with another key is replaced, unless it is ``in_use`` by instances.
+        A key pair with another key is replaced, unless it is ``in_use`` by instances.
 
         Raises:
-            ConfError: it has another key, and is in use.
+            ConfError: the key pair has another key, and is in use.
         """
         name, present = self.names.key_pair, self._key_pairs()
         if [pair.get("PublicKey", "").split()[:2] for pair in present] == [public_key.split()[:2]]:  # no comment
@@ -165,7 +165,7 @@ class ClusterResources:
     def ensure_role(self, buckets: tuple[str, ...], tags: Tags) -> str:
         """Return the name of the instance profile, whose role may read the cluster's bucket and secret.
 
-        Whatever policy the role has or gets, it may do no more than the permissions boundary says.
+        The permissions boundary limits the role, whatever policies it has or gets.
 
         Args:
             buckets: of the run's data and model; the role may read and write there.
@@ -249,7 +249,7 @@ class ClusterResources:
         return None if found is None else found[0].decode()
 
     def write_servers(self, servers: Sequence[tuple[str, str]]) -> None:
-        """Write the addresses and ids of the master and the other instances with servers into the cluster's bucket."""
+        """Write addresses and ids of the instances with servers, the master's first, into the cluster's bucket."""
         present = [PresentMaster(address, self._user_id(instance_id)) for address, instance_id in servers]
         self.upload(PRESENT_MASTER, Servers(tuple(present)).to_bytes())
 
@@ -264,7 +264,7 @@ class ClusterResources:
         return next((done for done in said if done is not None), None)
 
     def journals(self) -> dict[str, str]:
-        """Return the keys of the kept journals by the ids of their instances, which may have ended long ago."""
+        """Return the keys of the saved journals by instance id; the instances may have ended long ago."""
         listed = self._call("s3", "list_objects_v2", passed=MISSING, Bucket=self.names.bucket, Prefix=INSTANCES) or {}
         keys = [found["Key"] for found in listed.get("Contents", []) if found["Key"].endswith(f"/{JOURNAL}")]
         return {key.split("/")[1].rpartition(":")[2]: key for key in keys}
@@ -278,10 +278,10 @@ class ClusterResources:
     # --- removing -----------------------------------------------------------------------------------------------------
 
     def remove(self, *, keep_owner: bool = False) -> list[str]:
-        """Remove all resources; return the reasons for those that could not be. Instances must be terminated before.
+        """Remove all resources; return the reasons for failures. Instances must be terminated before.
 
-        The bucket goes last, with the object that names the owner: only once all else is gone, and not at all with
-        ``keep_owner``.
+        The bucket, with the object that names the owner, is removed last: only once everything else is gone, and not at
+        all with ``keep_owner``.
         """
         steps = (
             self._remove_groups,
@@ -361,7 +361,7 @@ class ClusterResources:
         return vpc, [str(subnet_id) for _, subnet_id in ordered]
 
     def subnet_of(self, address: str, subnets: Sequence[str]) -> str:
-        """Return which of the subnets a private address belongs to; raises ``ConfError`` if none of them."""
+        """Return the subnet that contains a private address; raises ``ConfError`` if none does."""
         found = self._call("ec2", "describe_subnets", what=f"the subnet of {address}", SubnetIds=list(subnets))[
             "Subnets"
         ]

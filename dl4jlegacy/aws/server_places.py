@@ -1,4 +1,4 @@
-"""On which instances a cluster's servers are, or are to be."""
+"""The instances on which a cluster's servers run, or should run."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["ServerPlace", "leaders", "server_places"]
 
 @dataclass(frozen=True, slots=True)
 class ServerPlace:
-    """Where servers of the cluster are to be: on an instance that runs, or on one that is to be launched.
+    """A place for servers of the cluster: an instance that runs, or one to be launched.
 
     Attributes:
         role: of the instance.
-        address: the private address that it must have, since the other servers look for it there; "": any.
-        instance: that runs; None: it is missing.
+        address: the private address that it must have, since the other servers expect it there; "": any.
+        instance: the running instance; None: it is missing.
     """
 
     role: str
@@ -29,14 +29,15 @@ class ServerPlace:
 
 
 def server_places(spec: ClusterSpec, former: Servers | None, instances: Sequence[Instance]) -> list[ServerPlace]:
-    """Return where the servers of a cluster are to be: the master's, or also those of a standby and of a witness.
+    """Return the places of a cluster's servers: the master's, or also those of a standby and of a witness.
 
-    One of three that was lost is replaced by an instance with its address, which begins no run: another one leads that.
+    If one of three was lost, an instance with the same address replaces it; that instance begins no run, since another
+    one leads the run.
 
     Args:
         spec: of the cluster.
-        former: which instances had the servers; None: none had.
-        instances: that run, or are starting.
+        former: the instances that had the servers; None: none had.
+        instances: the instances that run, or are starting.
 
     Raises:
         ConfError: the cluster runs, and was started without a standby, or with one.
@@ -56,7 +57,7 @@ def server_places(spec: ClusterSpec, former: Servers | None, instances: Sequence
 
 
 def _place(role: str, address: str, kept: Sequence[Instance]) -> ServerPlace:
-    """Return the place at an address where servers were."""
+    """Return the place at a former address of servers."""
     role = STANDBY if role == MASTER and leaders(kept) else role
     return ServerPlace(role, address, next((each for each in kept if each.private_address == address), None))
 

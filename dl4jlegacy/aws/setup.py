@@ -1,7 +1,7 @@
-"""Brings a cluster on AWS up, shows it, scales it, and takes it down.
+"""Starts a cluster on AWS, shows its status, scales it, and removes it.
 
-``up`` may be repeated: what exists stays, what is missing is created. ``down`` removes everything that carries the
-cluster's tag and returns only when AWS shows none of it any more. Both find things by tags and names alone.
+``up`` may be repeated: existing resources stay, missing ones are created. ``down`` removes everything that has the
+cluster's tag, and returns only when AWS lists none of it any more. Both find resources by tags and names alone.
 
 Legacy: ``ClusterSetup``, which started workers for a master set up by hand, and never ended anything.
 """
@@ -55,7 +55,7 @@ __all__ = ["ClusterSetup", "ClusterStatus", "ListWorkers", "list_workers_over_ss
 logger = logging.getLogger(__name__)
 
 ListWorkers = Callable[["ClusterSetup", Instance], list[str]]
-"""Returns the ids of the workers that are registered with the master; raises ``Dl4jError`` while it cannot be asked."""
+"""Returns the ids of the workers registered with the master; raises ``Dl4jError`` while the master cannot be asked."""
 
 _READY_SECONDS = 1200.0
 _EMPTY_LISTINGS = 2
@@ -69,7 +69,8 @@ _LIST_WORKERS = (
 class ClusterStatus:
     """A cluster's instances, its other resources (``kind name``), the registered workers (None: not known), its owner.
 
-    The owner is None for a cluster of an older version, and for none; ``done`` is None until its run is done.
+    The owner is None for a cluster of an older version, and if there is no cluster; ``done`` is None until the run is
+    done.
     """
 
     name: str
@@ -82,12 +83,12 @@ class ClusterStatus:
 
     @property
     def expires(self) -> str:
-        """When the instances end by themselves; empty if there are none."""
+        """When the instances end by themselves; empty if there are no instances."""
         return min((instance.expires for instance in self.instances if instance.alive and instance.expires), default="")
 
 
 def list_workers_over_ssh(setup: ClusterSetup, master: Instance) -> list[str]:
-    """Return the workers that are registered in the master's Zookeeper, as its instance lists them."""
+    """Return the workers registered in the master's Zookeeper, listed by the master's instance."""
     with setup.provisioner(master) as host:
         done = host.run_remote_command(_LIST_WORKERS.format(master.private_address), seconds=60)
     if done.status != 0:
@@ -101,9 +102,9 @@ class ClusterSetup:
     Args:
         aws: the region.
         name: the cluster's.
-        user: who SSH logs in as.
-        key_path: the private key, if it is not the one that ``up`` made.
-        list_workers: how to learn which workers are registered.
+        user: the login name for SSH.
+        key_path: the private key, if it is not the one made by ``up``.
+        list_workers: lists the registered workers.
     """
 
     def __init__(
@@ -128,8 +129,8 @@ class ClusterSetup:
         """Create what is missing of the cluster, and return once its workers have registered with Zookeeper.
 
         Raises:
-            NotEnoughWorkersError, NotAuthorisedError, ConfError, CloudError: what AWS said; what was created stays,
-            and ``down`` removes it. DeadlineError: the workers did not register in time.
+            NotEnoughWorkersError, NotAuthorisedError, ConfError, CloudError: as AWS reported; what was created stays,
+                and ``down`` removes it. DeadlineError: the workers did not register in time.
         """
         spec.check()
         self._was_there = bool(self._running())
@@ -144,13 +145,13 @@ class ClusterSetup:
         return self.status(ask=wait)
 
     def _launch(self, spec: ClusterSpec, payload: Payload, now: float) -> None:
-        """Create what is missing, as the only ``up`` that works on the cluster."""
+        """Create what is missing; no other ``up`` works on the cluster meanwhile."""
         instances = self._running()
         self._was_there = bool(instances)
         expires = min((seconds_of(each.expires) for each in instances if each.expires), default=now + spec.ttl_seconds)
         if expires <= now:
             raise ConfError(f"cluster {spec.name} has expired; `dl4j aws down {spec.name}` first")
-        S3Uploader(self.aws).ensure_bucket(buckets_in((spec.out,))[0])  # which may be somebody else's
+        S3Uploader(self.aws).ensure_bucket(buckets_in((spec.out,))[0])  # it may be another user's
         boxes = self._ensure_resources(spec, now, expires)
         leads = describe_instance_type(self.aws, spec.master_size or spec.size)
         config = self._upload(spec, payload, leads.memory, expires)
@@ -165,7 +166,7 @@ class ClusterSetup:
                 user_data=user_data(replace(config, role=role)),
                 subnets=(self.resources.subnet_of(address, boxes.subnets),) if address else boxes.subnets,
                 private_address=address,
-            )  # only workers at the spot price: losing the master costs more than the difference
+            )  # only workers use the spot price: losing the master costs more than the difference
             return self._start(partial(own.create, spot=spec.spot and role == WORKER, fall_back=not spec.spot_only))
 
         servers = []
@@ -180,12 +181,12 @@ class ClusterSetup:
             start(WORKER, missing)
 
     def _start(self, launch: Callable[[], list[str]]) -> list[Instance]:
-        """Launch instances, of which ``launch`` returns the ids; return them once AWS describes them.
+        """Launch instances with ``launch``, which returns their ids; return them once AWS describes them.
 
-        The next ``up`` finds them then.
+        The next ``up`` can find them then.
 
         Raises:
-            CloudError: another ``up`` or a ``down`` has taken the cluster; what was launched meanwhile is ended again.
+            CloudError: another ``up`` or a ``down`` has taken the cluster; the launched instances are ended again.
         """
         if not self.ownership.keep():
             raise self.ownership.taken_away()
@@ -196,7 +197,7 @@ class ClusterSetup:
         return launched
 
     def undo(self) -> str:
-        """End what a failed ``up`` began, unless another one has taken the cluster; return a sentence about it."""
+        """Remove what a failed ``up`` created, unless another one has taken the cluster; return a sentence about it."""
         name = self.names.cluster
         if self._was_there:
             return f"The cluster was there before and is left as it is; `dl4j aws down {name}` ends it"
@@ -217,7 +218,7 @@ class ClusterSetup:
         return list_instances(self.aws, self.names.cluster)
 
     def _ensure_resources(self, spec: ClusterSpec, now: float, expires: float) -> Ec2BoxCreator:
-        """Create the missing resources besides instances; return what launches instances with them."""
+        """Create the missing resources besides instances; return a creator of instances that use them."""
         tags = spec.tags("", now, expires)
         vpc, subnets = self.resources.find_subnets(spec.subnet)
         group = spec.security_group or self.resources.ensure_security_group(vpc, spec.allow, tags)
@@ -240,8 +241,8 @@ class ClusterSetup:
         )
 
     def _upload(self, spec: ClusterSpec, payload: Payload, memory: int, expires: float) -> InstanceConfig:
-        """Upload what instances install; return a master's configuration, whose instance has ``memory`` MiB."""
-        # each below its digest: those of an `up` before, of which `scale` starts more, stay what they are
+        """Upload the files that instances install; return the configuration of a master with ``memory`` MiB."""
+        # each below its digest: files of an earlier `up`, which `scale` reuses, stay unchanged
         self.resources.upload(f"{payload.wheel_sha256}/{payload.name}", payload.wheel)
         self.resources.upload(f"{payload.requirements_sha256}/requirements.txt", payload.requirements)
         processes = spec.processes_of(describe_instance_type(self.aws, spec.size).cores)
@@ -295,7 +296,7 @@ class ClusterSetup:
         self.resources.check_boundary()
 
     def _wait_for_addresses(self, ids: list[str]) -> list[Instance]:
-        """Return the instances with these ids once AWS describes them, with their addresses if they are alive."""
+        """Return the instances with these ids once AWS describes them, with the addresses of those alive."""
         for _ in attempts(self.aws, 120.0, pause=1.0):
             listed = [each for each in self._instances() if each.id in ids]
             found = [instance for instance in listed if instance.private_address or not instance.alive]
@@ -307,7 +308,8 @@ class ClusterSetup:
         """Return the registered workers once all ``count`` instances have one; none if the run is done by then.
 
         Raises:
-            DeadlineError: not in time; says what was missing. NotEnoughWorkersError: instances ended meanwhile.
+            DeadlineError: not in time; the message says what was missing. NotEnoughWorkersError: instances ended
+                meanwhile.
         """
         from dl4jlegacy.scaleout.links.liveness.failure_detector import host_of
 
@@ -347,7 +349,7 @@ class ClusterSetup:
     # --- status, scale ------------------------------------------------------------------------------------------------
 
     def status(self, *, ask: bool = True) -> ClusterStatus:
-        """Return what exists; with ``ask`` also which workers are registered (None if the master cannot be asked)."""
+        """Return what exists; with ``ask`` also the registered workers (None if the master cannot be asked)."""
         instances = self._instances()
         workers = None
         for master in leaders([each for each in instances if each.state == "running"]) if ask else ():
@@ -370,7 +372,7 @@ class ClusterSetup:
         """Admit SSH from one more network (CIDR), whoever owns the cluster; change nothing else.
 
         Raises:
-            ConfError: it has no instance that runs, or no security group of its own.
+            ConfError: the cluster has no running instance, or no security group of its own.
         """
         name, groups = self.names.cluster, self.resources.security_groups()
         if not self._running():
@@ -385,7 +387,7 @@ class ClusterSetup:
     def scale(self, count: int, *, wait: bool = True) -> ClusterStatus:
         """Change the number of workers to ``count``: terminate the youngest, or launch more like the present ones.
 
-        The owner stays the same. ``scale`` and ``up`` wait for each other.
+        The owner stays the same. ``scale`` and ``up`` exclude each other by waiting.
 
         Raises:
             ConfError: the cluster has no master, or no worker to copy.
@@ -413,12 +415,12 @@ class ClusterSetup:
         """Terminate and remove everything of the cluster; return what existed.
 
         Raises:
-            CloudError: something is left, which the message names. ``down`` may be repeated.
+            CloudError: something is left; the message names it. ``down`` may be repeated.
         """
         name, removed = self.names.cluster, self._alive()
-        with contextlib.suppress(Dl4jError):  # what is left is listed again after removing it
+        with contextlib.suppress(Dl4jError):  # remains are listed again after the removal
             removed += self.resources.existing()
-        with contextlib.suppress(Dl4jError):  # it is ended all the same
+        with contextlib.suppress(Dl4jError):  # the cluster is ended in any case
             owner = self.ownership.owner()
             if owner is not None and owner.arn != self.ownership.me:
                 logger.warning("cluster %s, which ends now, is %s's since %s", name, owner.arn, owner.since)
@@ -445,7 +447,7 @@ class ClusterSetup:
         return self._alive() + self.resources.existing()
 
     def _terminate_all(self) -> None:
-        """Terminate instances until AWS lists none alive several times in a row: it may list a new one late."""
+        """Terminate instances until AWS lists none alive several times in a row: a new one may be listed late."""
         empty = 0
         while empty < _EMPTY_LISTINGS:
             alive = [instance for instance in self._instances() if instance.alive]
@@ -461,7 +463,7 @@ class ClusterSetup:
         return Path(self._key_path).expanduser() if self._key_path else self.names.key_folder / "key"
 
     def console_output(self, instance: Instance) -> str:
-        """Return what an instance has printed on its console."""
+        """Return the console output of an instance."""
         said = call(self.aws, "ec2", "get_console_output", InstanceId=instance.id).get("Output")
         return str(said or "nothing yet").rstrip()
 
@@ -475,12 +477,12 @@ class ClusterSetup:
         return keys
 
     def provisioner(self, instance: Instance) -> HostProvisioner:
-        """Return what runs commands on an instance, and accepts only its host key."""
+        """Return an SSH connection to an instance, which accepts only the instance's host key."""
         keys = self.host_keys(instance)
         return HostProvisioner(instance.public_address, self._user, key_file=self.key_file(), host_keys=keys)
 
     def provision(self, spec: ClusterSpec) -> None:
-        """Run the scripts of ``-wscript`` and ``-mscript``, on all hosts at the same time; raises ``CloudError``."""
+        """Run the scripts of ``-wscript`` and ``-mscript`` on all hosts concurrently; raises ``CloudError``."""
         scripts = {MASTER: spec.master_script, STANDBY: spec.master_script, WORKER: spec.worker_script}
         jobs = [(i, scripts[i.role]) for i in self._instances() if i.state == "running" and scripts.get(i.role)]
 

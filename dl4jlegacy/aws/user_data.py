@@ -1,10 +1,10 @@
-"""The user data of a new instance, which tells cloud-init what to do. A pure function.
+"""The user data of a new instance, which configures cloud-init. A pure function.
 
-The instance first schedules its own end (time to live), then fetches the wheel and the lock file of everything that it
-needs from the cluster's bucket with its role, checks their SHA-256, installs them, gets the run's secret from the
-parameter store, publishes its SSH host keys, and starts its systemd units. What fetches from the bucket is Debian's own
-boto3, which apt checks; what the lock file names, pip checks. User data can be read by everybody on the instance, so
-nothing secret is in it.
+The instance first schedules its own end (time to live). Then it uses its role to fetch the wheel and the lock file of
+all dependencies from the cluster's bucket, checks their SHA-256, installs them, gets the run's secret from the
+parameter store, publishes its SSH host keys, and starts its systemd units. The bucket is read with Debian's own boto3,
+which apt verifies; pip verifies the packages in the lock file. User data can be read by everybody on the instance, so
+they contain no secret.
 
 Legacy: ``provision-master.sh`` and the documentation's worker script, which built from the newest source.
 """
@@ -31,14 +31,14 @@ from dl4jlegacy.errors import (
 __all__ = ["MOST_NBYTES", "InstanceConfig", "user_data"]
 
 MOST_NBYTES = 16384
-"""Amazon's limit, before its encoding as base64."""
+"""Amazon's limit, before the encoding as base64."""
 
 _FOLDER = "/usr/local/lib/dl4j/"
 _TIME_IS_OVER = (
     'left=$((@EXPIRES@ - $(date +%s))); [ "$left" -gt 0 ] || { systemctl poweroff; exit 0; }; '
     'systemd-run --unit=dl4j-end --timer-property=DefaultDependencies=no --on-active="${left}s" systemctl poweroff'
 )
-"""Run at every boot before anything else: powers the instance off in time."""
+"""Runs at every boot before anything else: powers the instance off in time."""
 _FETCH = """\
 import hashlib, os, sys
 import boto3
@@ -172,28 +172,28 @@ SupplementaryGroups=systemd-journal"""
 _ENDS = f"\nExecStopPost=+{_FOLDER}end"  # +: as root
 _CHECKPOINTS = "/var/lib/dl4j/checkpoints"
 _KEPT = ("--out", "--data-dir", "--bind", "--id", "--cluster-name", "--device-memory-limit")
-"""What the checkpoints do not tell, or the environment tells otherwise: whoever resumes must be told again."""
+"""Flags that are not in the checkpoints, or depend on the environment; they are repeated to resume a run."""
 _FINAL = tuple(
     sorted({kind.exit_status for kind in (UsageError, ConfError, DataError, NotAuthorisedError, VersionError)})
 )
-"""Exit statuses that would be the same again, however often it is tried."""
+"""Exit statuses that would not change if the command were repeated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceConfig:
-    """What one instance has to know.
+    """The configuration of one instance.
 
     Attributes:
-        role: master, worker, and, of a cluster with a standby, standby or witness.
-        cluster, region: where it belongs.
-        bucket: from which it fetches the wheel and the lock file.
+        role: master or worker; in a cluster with a standby also standby or witness.
+        cluster, region: of the instance.
+        bucket: the bucket with the wheel and the lock file.
         wheel, wheel_sha256, requirements_sha256: the wheel's name, and both digests.
-        expires: when it ends, in seconds since 1970.
+        expires: when the instance ends, in seconds since 1970.
         run: the arguments of ``dl4j master``, for a master.
-        workers: how many worker processes the master expects, unless ``run`` says so.
+        workers: number of worker processes that the master expects, unless ``run`` gives it.
         processes: of a worker's instance, each with one worker.
-        heap: of the Hazelcast member, as Java writes it.
-        keep: whether it stays when the run is done.
+        heap: of the Hazelcast member, in Java's notation.
+        keep: whether the instance stays when the run is done.
         standby: whether its cluster has a standby.
     """
 
@@ -253,7 +253,7 @@ def _fill(text: str, values: dict[str, str]) -> str:
 
 
 def _run_values(instance: InstanceConfig) -> dict[str, str]:
-    """Return what the scripts of a master and a standby need of the run's command line."""
+    """Return the values from the run's command line for the scripts of a master and a standby."""
     run, folder = instance.run, value_of("--checkpoint-dir", instance.run)
     if not folder:
         folder, run = _CHECKPOINTS, (*run, "--checkpoint-dir", _CHECKPOINTS)
@@ -276,7 +276,7 @@ def _run_values(instance: InstanceConfig) -> dict[str, str]:
 
 
 def _scripts(instance: InstanceConfig) -> dict[str, str]:
-    """Return the scripts of the instance by their path, with places to be filled."""
+    """Return the scripts of the instance by path, with placeholders."""
     scripts = {"fetch.py": _FETCH, "install": _INSTALL, "end": _END}
     if instance.keep:
         del scripts["end"]
@@ -290,8 +290,8 @@ def _scripts(instance: InstanceConfig) -> dict[str, str]:
 
 
 def _units(instance: InstanceConfig) -> dict[str, str]:
-    """Return the systemd units of the instance by their path, with places to be filled."""
-    after = " dl4j-watch.service"  # which therefore is stopped after them, and keeps their last words
+    """Return the systemd units of the instance by path, with placeholders."""
+    after = " dl4j-watch.service"  # stopped after the other units, so that it saves their last messages
     executes = f"ExecStart={_FOLDER}{instance.role}"
     units = {"watch": _unit("Saves the journal, and ends the instance with its run", _WATCH, "")}
     if instance.role == WORKER:
@@ -316,7 +316,7 @@ def _unit(what: str, service: str, after: str, final: tuple[int, ...] = _FINAL) 
 
 
 def _started(instance: InstanceConfig) -> str:
-    """Return the shell's word for the units that are started at every boot: of a worker's, one for each process."""
+    """Return, as a shell word, the units started at every boot; for a worker's instance one for each process."""
     if instance.role == WORKER:
         return f"\"dl4j-watch.service $(seq -s ' ' -f 'dl4j-worker@%.0f.service' {instance.processes})\""
     return shlex.quote(" ".join(path.rpartition("/")[2] for path in _units(instance)))

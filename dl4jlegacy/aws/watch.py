@@ -1,10 +1,10 @@
 """Saves the journal of an instance's services, and ends the instance with its run: one process on each instance.
 
-Every five minutes, and once more when it is stopped, it puts the newest part of the services' journal into the
-cluster's bucket. It looks there every minute whether the master has said that its run is done. Then it ends with 0, and
-systemd powers the instance off, which terminates it.
+Every five minutes, and once more when it is stopped, the process puts the newest part of the services' journal into the
+cluster's bucket. Every minute it checks there whether the master has recorded that its run is done. Then it exits with
+0, and systemd powers the instance off, which terminates it.
 
-The master says so with ``say_done``, once the model is where it was wanted.
+The master records this with ``say_done``, once the model is in its place.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _is_done(aws: Aws, bucket: str) -> bool:
     try:
         servers = read_servers(aws, bucket)
     except Dl4jError:
-        return False  # S3 denies what is not there, and is asked again
+        return False  # S3 denies access to missing objects; ask again later
     for leader in servers.leaders if servers else ():
         with contextlib.suppress(Dl4jError):
             if read_done(aws, bucket, leader) is not None:

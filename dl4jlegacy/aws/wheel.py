@@ -1,4 +1,4 @@
-"""A wheel of this package as it is here: built from its source, or packed again from what was installed."""
+"""A wheel of this package: built from its source, or repacked from the installed files."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _SOURCES = ("setup.py", "setup.cfg", "README.md", "LICENSE", "MANIFEST.in")
 _OF_INSTALLERS = frozenset(
     {"INSTALLER", "RECORD", "REQUESTED", "direct_url.json", "provenance_url.json", "uv_build.json", "uv_cache.json"}
 )
-"""What installers write beside a wheel's own metadata; RECORD is written anew."""
+"""Files that installers add to a wheel's own metadata; RECORD is written anew."""
 _REMEDY = "so no wheel can be made of it: install it again with pip, or give its wheel with --wheel"
 
 
 def make_wheel() -> tuple[str, bytes]:
-    """Return the file name and the content of a wheel of the package that this module belongs to.
+    """Return the file name and the content of a wheel of this package.
 
     Raises:
-        ConfError: it cannot be built, or it is not known which files were installed.
+        ConfError: the wheel cannot be built, or the installed files are unknown.
     """
     if (_ROOT / "setup.py").is_file():
         return _build_wheel()
@@ -48,10 +48,10 @@ def make_wheel() -> tuple[str, bytes]:
 
 
 def pack_wheel(dist: Distribution) -> tuple[str, bytes]:
-    """Return the file name and the content of the pure-Python wheel that was installed; the same content every time.
+    """Return the file name and the content of the installed pure-Python wheel; the content is reproducible.
 
     Raises:
-        ConfError: its RECORD, or one of the files in that, is missing.
+        ConfError: its RECORD, or one of the files listed there, is missing.
     """
     files = [path for path in dist.files or () if _is_of_wheel(path)]
     info = next((path.parts[0] for path in files if path.parts[0].endswith(".dist-info")), "")
@@ -72,7 +72,7 @@ def pack_wheel(dist: Distribution) -> tuple[str, bytes]:
 
 
 def _is_of_wheel(path: PackagePath) -> bool:
-    """Tell the wheel's own files from scripts, compiled modules and what the installer notes."""
+    """Return whether a file belongs to the wheel, and is no script, compiled module or file of the installer."""
     if path.parts[0].endswith(".dist-info"):
         return path.name not in _OF_INSTALLERS
     return path.parts[0] == "dl4jlegacy" and "__pycache__" not in path.parts
@@ -90,7 +90,7 @@ def _record(contents: dict[str, bytes], own_name: str) -> bytes:
 
 
 def _build_wheel() -> tuple[str, bytes]:
-    """Build a wheel from the source, in a copy of it."""
+    """Build a wheel from a copy of the source."""
     with tempfile.TemporaryDirectory(prefix="dl4j-wheel-") as folder:
         source, target = Path(folder, "source"), Path(folder, "wheel")
         source.mkdir()

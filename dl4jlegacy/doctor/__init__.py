@@ -1,6 +1,6 @@
-"""The preflight behind ``dl4j doctor``: are this machine, and the servers that are named, ready for a run.
+"""The preflight behind ``dl4j doctor``: checks whether this machine and the named servers are ready for a run.
 
-``examine`` does the checks of ``all_checks``, each with a deadline. A check is a function of the ``Settings`` that
+``examine`` runs the checks of ``all_checks``, each with a deadline. A check is a function of the ``Settings`` that
 returns a ``Finding``. Nothing is changed unless ``fix`` is given, and then only what a finding names.
 """
 

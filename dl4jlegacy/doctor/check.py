@@ -35,7 +35,7 @@ _LONGEST = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the checks are about, beside this machine.
+    """The subject of the checks, besides this machine.
 
     Attributes:
         data_dir: the data directory; None: ``DL4J_DATA_DIR``, else the usual one.
@@ -86,16 +86,16 @@ def always(settings: Settings) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing to check.
+    """One check.
 
     Attributes:
         name: in the report; unique.
         area: the heading under which it is shown.
-        look: does the check; the message of a ``Dl4jError`` that it raises is the finding.
-        is_needed: whether a run with these settings needs it: then its failure fails the preflight.
+        look: performs the check; if it raises a ``Dl4jError``, the message is the finding.
+        is_needed: whether a run with these settings needs the check: then its failure fails the preflight.
         seconds: its deadline.
-        is_waiting: whether it waits for a network or another process: such checks run side by side.
-        need: the earlier check without whose success this one is skipped; "": none.
+        is_waiting: whether it waits for a network or another process: such checks run concurrently.
+        need: an earlier check; this check is skipped unless that one succeeds; "": none.
     """
 
     name: str
@@ -134,7 +134,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compared(found: str, amount: float, least: float, scarce: float, remedy: str) -> Finding:
-    """Return whether an amount is enough: below ``least`` no run works, below ``scarce`` large ones do not."""
+    """Return whether an amount is sufficient: below ``least`` no run works, below ``scarce`` large runs do not."""
     if amount < least:
         return failed(f"{found}: too little for any run", remedy)
     if amount < scarce:

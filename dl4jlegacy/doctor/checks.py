@@ -1,4 +1,4 @@
-"""All checks, in the order in which they are shown."""
+"""All checks, in display order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MODULES = {
 
 
 def all_checks() -> tuple[Check, ...]:
-    """Return the checks; a module of checks that cannot be imported is one failed check."""
+    """Return the checks; a module of checks that cannot be imported counts as one failed check."""
     return tuple(check for area, name in _MODULES.items() for check in _checks_of(area, name))
 
 

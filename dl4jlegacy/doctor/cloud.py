@@ -1,4 +1,4 @@
-"""AWS: are there credentials, and does AWS accept them."""
+"""AWS: whether there are credentials, and whether AWS accepts them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NONE = "there are no AWS credentials here"
 
 
 def credentials(settings: Settings) -> Finding:
-    """Ask AWS whose the credentials are; without credentials nobody is asked."""
+    """Ask AWS for the identity behind the credentials; without credentials AWS is not contacted."""
     if importlib.util.find_spec("boto3") is None:
         return skipped("boto3 is not installed, which only AWS and s3:// need", how_to_install("aws"))
     try:

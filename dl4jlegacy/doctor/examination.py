@@ -1,7 +1,7 @@
-"""Does the checks: those that wait side by side, the others one after the other, each with its deadline.
+"""Runs the checks: waiting ones concurrently, the others one after the other, each with its deadline.
 
-Each check runs on a thread of its own, which is abandoned at the check's deadline. A check that raises is a failed
-check, and the others go on.
+Each check runs on a thread of its own, which is abandoned at the check's deadline. A check that raises has failed, and
+the others go on.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ logger = logging.getLogger(__name__)
 
 
 def examine(checks: Sequence[Check], settings: Settings, *, fix: bool = False) -> Iterator[Result]:
-    """Do the checks and yield their results in order, each as soon as possible.
+    """Run the checks and yield their results in order, each as soon as possible.
 
     Args:
-        checks: each after the one that it needs.
-        settings: what they are about.
+        checks: each after the check that it needs.
+        settings: the subject of the checks.
         fix: create and remove what findings name, and then check again.
     """
     begun = {each.name: _Examination(each, settings, fix) for each in checks if each.is_waiting and not each.need}
@@ -43,7 +43,7 @@ def examine(checks: Sequence[Check], settings: Settings, *, fix: bool = False) -
 
 
 class _Examination:
-    """A check that is being done, on a thread of its own."""
+    """A running check, on a thread of its own."""
 
     def __init__(self, check: Check, settings: Settings, fix: bool) -> None:
         self._check, self._settings, self._fix = check, settings, fix
@@ -56,7 +56,7 @@ class _Examination:
             self._end(finding)
 
     def result(self) -> Result:
-        """Return the result; waits until the check's deadline at most."""
+        """Return the result; waits at most until the check's deadline."""
         self._deadline.wait(self._is_done.wait)
         if self._found is not None:
             return self._found
@@ -99,18 +99,18 @@ def _finding(check: Check, settings: Settings) -> Finding:
         return check.look(settings)
     except Dl4jError as exc:
         return of_error(exc)
-    except BaseException as exc:  # the other checks go on, whatever it was
+    except BaseException as exc:  # the other checks go on, whatever the error was
         logger.info("check %s failed itself", check.name, exc_info=True)
         what = one_line(f"{type(exc).__name__}: {exc}")
         return failed(f"the check itself failed: {what}", "this may be a bug in dl4jlegacy: report it, with this line")
 
 
 def _mend(finding: Finding) -> str:
-    """Create and remove what a finding names; return what was done, in words."""
+    """Create and remove what a finding names; return the changes in words."""
     for folder in finding.creates:
         folder.mkdir(parents=True, exist_ok=True)
     for file in finding.removes:
-        file.unlink(missing_ok=True)  # a link itself, and never the file that it leads to
+        file.unlink(missing_ok=True)  # removes a link itself, and never its target
     done = [f"created {os.fspath(folder)}" for folder in finding.creates]
     if finding.removes:
         places = ", ".join(sorted({os.fspath(file.parent) for file in finding.removes}))

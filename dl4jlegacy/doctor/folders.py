@@ -1,4 +1,4 @@
-"""The folders that a run reads and writes: are they there, writable, and not full."""
+"""Checks of the folders that a run reads and writes: existing, writable, and not full."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _LEAST_SPACE, _SCARCE_SPACE = 64 << 20, 1 << 30
 
 
 def _folder(folder: Path, otherwise: str) -> Finding:
-    """Check a folder: there, writable, with room for files; ``otherwise``: another remedy, in words.
+    """Check that a folder exists, is writable and has free space; ``otherwise``: another remedy, in words.
 
-    It writes an empty file and removes it: permission bits alone do not tell.
+    It writes an empty file and removes it: permission bits alone are not sufficient.
     """
     try:
         kind = files.kind_of(folder)
@@ -69,7 +69,7 @@ def temporary_folder(settings: Settings) -> Finding:
 
 
 def file_locks(settings: Settings) -> Finding:
-    """Lock a file in the current folder: a network's file system without locks keeps no checkpoints."""
+    """Lock a file in the current folder: on a network file system without locks no checkpoints can be kept."""
     try:
         with tempfile.TemporaryFile(dir=".") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""GPUs: the driver, CuPy, a trial on each, and cuDNN."""
+"""Checks of GPUs: the driver, CuPy, a trial computation on each, and cuDNN."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dl4jlegacy.kernels import load
 __all__ = ["CHECKS"]
 
 _NODES = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg", "/proc/driver/nvidia/version")
-"""One of these is there on a machine with an NVIDIA GPU; /dev/dxg: under Windows."""
+"""A machine with an NVIDIA GPU has one of these; /dev/dxg: under Windows."""
 _INSTALL = f"{how_to_install('gpu', 'gpu13')} (CUDA 12 or 13)"
 _TOLERANCE = 1e-4
 
@@ -63,7 +63,7 @@ def cupy(settings: Settings) -> Finding:
 
 
 def gpus(settings: Settings) -> Finding:
-    """Compute on the GPUs that were asked for, or on all, and compare the first one's kernels with NumPy's formulas."""
+    """Compute on the requested GPUs, or on all, and compare the first one's kernels with NumPy's formulas."""
     try:
         found = _chosen(settings)
     except DeviceError as exc:
@@ -76,7 +76,7 @@ def gpus(settings: Settings) -> Finding:
 
 
 def cudnn(settings: Settings) -> Finding:
-    """Look whether convolutions use cuDNN, or the slower own kernels, and why."""
+    """Check whether convolutions use cuDNN or the slower own kernels, and why."""
     kernels = load("cupy", _chosen(settings)[0].index)
     path, reason = str(getattr(kernels, "convolution_path", "")), str(getattr(kernels, "convolution_reason", ""))
     if path.startswith("cudnn"):

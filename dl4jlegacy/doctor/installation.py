@@ -1,4 +1,4 @@
-"""Is what ``setup.cfg`` asks for installed: Python, this package, the libraries and the optional extras."""
+"""Checks that the requirements of ``setup.cfg`` are installed: Python, this package, libraries and optional extras."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _IMPORT_SECONDS = 60.0
 
 
 def python(settings: Settings) -> Finding:
-    """Look at the interpreter: CPython on Linux, of a version that this package supports."""
+    """Check the interpreter: CPython on Linux, in a version that this package supports."""
     version, kind = platform.python_version(), platform.python_implementation()
     found = f"{kind} {version}, {sys.executable}, on {platform.platform()}"
     needed = SpecifierSet("".join(metadata.metadata(_NAME).get_all("Requires-Python") or []))
@@ -64,7 +64,7 @@ def package(settings: Settings) -> Finding:
 
 
 def command(settings: Settings) -> Finding:
-    """Look whether a shell finds this environment's ``dl4j``."""
+    """Check whether a shell finds this environment's ``dl4j``."""
     own = Path(sysconfig.get_path("scripts"), "dl4j")
     found = shutil.which("dl4j", path=settings.environ.get("PATH"))
     if not own.exists():
@@ -83,7 +83,7 @@ def _requirements(extra: str = "") -> list[Requirement]:
 
 
 def _fault(need: Requirement) -> str:
-    """Return why a library does not fit; "": it does."""
+    """Return why a library does not fit; "": it fits."""
     try:
         version = metadata.version(need.name)
     except metadata.PackageNotFoundError:
@@ -101,7 +101,7 @@ def libraries(settings: Settings) -> Finding:
 
 
 def imports(settings: Settings) -> Finding:
-    """Import every library, in a process of its own: one for another processor ends the process."""
+    """Import every library in a process of its own: a library built for another processor kills the process."""
     names = [_module_of(each) for each in _requirements()]
     done = run_command([sys.executable, "-P", "-W", "ignore", "-c", _IMPORT, *names], _IMPORT_SECONDS)
     lines = done.stdout.splitlines()
@@ -134,7 +134,7 @@ def shadows(settings: Settings) -> Finding:
 
 
 def extras(settings: Settings) -> Finding:
-    """Look at the optional extras: which are installed (their first library is), and whether they are complete."""
+    """Check the optional extras: which are installed (by their first library), and whether they are complete."""
     names = metadata.metadata(_NAME).get_all("Provides-Extra") or []
     every = {name: _requirements(name) for name in names if name not in _FOR_DEVELOPERS}
     used = {name: needs for name, needs in every.items() if not _fault(needs[0]).endswith("is not installed")}
@@ -146,7 +146,7 @@ def extras(settings: Settings) -> Finding:
 
 
 def variables(settings: Settings) -> Finding:
-    """Look for variables that are not read: a misspelt ``DL4J_WORKRES`` is no error, and has no effect."""
+    """Find variables that are never read: a misspelt ``DL4J_WORKRES`` causes no error, and has no effect."""
     if not settings.variables:
         return skipped("it is not known which variables are read")
     given = sorted(name for name in settings.environ if name.startswith("DL4J_"))

@@ -1,4 +1,4 @@
-"""The kernels: which ones, whether their cache is undamaged, and whether they compute the right values."""
+"""Checks of the kernels: which ones are used, whether their cache is undamaged, and whether results are correct."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from dl4jlegacy.system.clock import RUNNING
 __all__ = ["CHECKS", "largest_difference"]
 
 _TOLERANCE = 1e-5
-_ROWS, _COLUMNS = 37, 29  # no multiple of a vector's length
+_ROWS, _COLUMNS = 37, 29  # not multiples of a vector's length
 
 
 def kernels(settings: Settings) -> Finding:
-    """Look at which kernels a run would take."""
+    """Check which kernels a run would use."""
     found = load_for_host()
     if found.name != "numpy":
         return ok(f"{found.name}'s, compiled for this processor")
@@ -34,7 +34,7 @@ def kernels(settings: Settings) -> Finding:
 
 
 def kernel_cache(settings: Settings) -> Finding:
-    """Look at the cache of compiled kernels: its folder, and whether its files are whole."""
+    """Check the cache of compiled kernels: its folder, and whether its files are complete."""
     if load_for_host().name == "numpy":
         return skipped("NumPy's kernels are not compiled")
     from dl4jlegacy.kernels.numba.compile import cache_folder
@@ -55,7 +55,7 @@ def kernel_cache(settings: Settings) -> Finding:
 def _is_whole(file: Path) -> bool:
     """Return whether a file of Numba's cache is complete: its pickles are parsed, not loaded.
 
-    A file that another process has removed meanwhile is not damaged.
+    A file that another process has just removed is not damaged.
     """
     try:
         with file.open("rb") as stream, open(os.devnull, "w", encoding="utf-8") as nowhere:
@@ -66,7 +66,7 @@ def _is_whole(file: Path) -> bool:
                     return True
     except FileNotFoundError:
         return True
-    except Exception:  # noqa: BLE001  # whatever the parser raises for what is no pickle
+    except Exception:  # noqa: BLE001  # any error of the parser for data that are no pickle
         return False
 
 
@@ -85,7 +85,7 @@ def compiled_kernels(settings: Settings) -> Finding:
 
 
 def largest_difference(kernels: Kernels, oracle: Kernels) -> tuple[str, float]:
-    """Return the kernel that differs most from the oracle's, and by how much.
+    """Return the kernel that differs most from the oracle, and its difference.
 
     Differences are divided by the larger of 1 and the oracle's value.
     """
@@ -97,7 +97,7 @@ def largest_difference(kernels: Kernels, oracle: Kernels) -> tuple[str, float]:
 
 
 def _computed(kernels: Kernels) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield names of kernels and their results, on the host, for numbers that are the same on every machine."""
+    """Yield names of kernels and their results, on the host, for inputs that are the same on every machine."""
     from dl4jlegacy.arrays.backend import to_host
 
     xp = kernels.xp

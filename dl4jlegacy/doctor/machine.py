@@ -1,4 +1,4 @@
-"""The machine: processor, memory, threads, open files, memory for files."""
+"""Checks of the machine: processor, memory, threads, open files, memory for files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def cores(settings: Settings) -> Finding:
 
 
 def memory(settings: Settings) -> Finding:
-    """Compare the free memory with what runs take."""
+    """Compare the free memory with the memory that runs need."""
     free, most = resources.free_memory(), resources.most_memory()
     if free is None or most is None:
         return warning("the size is unknown", "nothing has to be done; sizes are not checked beforehand")
@@ -42,13 +42,13 @@ def memory(settings: Settings) -> Finding:
 
 
 def threads(settings: Settings) -> Finding:
-    """Look at the limit of threads; a worker is one."""
+    """Check the limit of threads; a worker is one thread."""
     remedy = "type: ulimit -u unlimited; in a container: docker --pids-limit"
     return _limit(resource.RLIMIT_NPROC, resources.most_threads(), _LEAST_THREADS, _SCARCE_THREADS, remedy)
 
 
 def open_files(settings: Settings) -> Finding:
-    """Look at the limit of open files and connections."""
+    """Check the limit of open files and connections."""
     return _limit(resource.RLIMIT_NOFILE, None, _LEAST_FILES, _SCARCE_FILES, "type: ulimit -n 4096")
 
 
@@ -61,7 +61,7 @@ def _limit(kind: int, other: int | None, least: int, scarce: int, remedy: str) -
 
 
 def shared_memory(settings: Settings) -> Finding:
-    """Look at ``/dev/shm``, where asynchronous strategies keep copies of their slots' states."""
+    """Check ``/dev/shm``, where asynchronous strategies keep copies of their slots' states."""
     remedy = "start the container with --shm-size=1g; without it jobs of a killed worker are done again"
     try:
         state = os.statvfs(copies.MEMORY)

@@ -1,4 +1,4 @@
-"""The network: this machine's name, its proxies, its clock, and whether servers can be reached."""
+"""Checks of the network: this machine's name, its proxies, its clock, and whether servers can be reached."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _ERRORS: tuple[tuple[type[Exception], str, str], ...] = (
 
 
 def reach(servers: str) -> Finding:
-    """Connect to each of ``host:port[,host:port]``; one that is reached is enough for a warning."""
+    """Connect to each of ``host:port[,host:port]``; if only some can be reached, that is a warning."""
     faults = dict[str, str]()
     for server in servers.split(","):
         host, _, port = server.rpartition(":")
@@ -62,7 +62,7 @@ def reach(servers: str) -> Finding:
 
 
 def clock_finding(ahead: float, whose: str, precision: float = 0.0) -> Finding:
-    """Compare clocks: the other one is ``ahead`` seconds before this machine's, give or take ``precision``."""
+    """Compare clocks: the other clock is ``ahead`` seconds ahead of this machine's, give or take ``precision``."""
     if abs(ahead) <= _SKEW_SECONDS + precision:
         return ok(f"this machine's clock and {whose} differ by {abs(ahead):.2f} s")
     way = "behind" if ahead > 0 else "ahead of"
@@ -72,7 +72,7 @@ def clock_finding(ahead: float, whose: str, precision: float = 0.0) -> Finding:
 
 
 def host_name(settings: Settings) -> Finding:
-    """Look whether this machine's name leads to an address of its own that others can use."""
+    """Check whether this machine's name resolves to one of its addresses that others can use."""
     name = socket.gethostname()
     remedy = "give --bind ADDRESS to a cluster's master, or correct /etc/hosts"
     try:
@@ -90,7 +90,7 @@ def host_name(settings: Settings) -> Finding:
 
 
 def proxies(settings: Settings) -> Finding:
-    """Look at the proxies of the environment, through which downloads and AWS are reached."""
+    """Check the proxies in the environment, through which downloads and AWS are reached."""
     named = {name.lower(): value for name, value in settings.environ.items() if value}
     used = {name: named[name] for name in ("all_proxy", "http_proxy", "https_proxy") if name in named}
     if not used:
@@ -111,7 +111,7 @@ def clock(settings: Settings) -> Finding:
     try:
         with urllib.request.urlopen(request, timeout=_HTTP_SECONDS) as answer:
             date = answer.headers.get("Date")
-    except urllib.error.HTTPError as exc:  # an answer all the same
+    except urllib.error.HTTPError as exc:  # an error status is an answer, too
         date = exc.headers.get("Date")
         exc.close()
     except (OSError, ValueError, http.client.HTTPException) as exc:

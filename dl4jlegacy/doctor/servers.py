@@ -1,4 +1,4 @@
-"""A cluster: Java and local servers, the secret, and the tracker and the Zookeeper that are named."""
+"""Checks for a cluster: Java and local servers, the secret, and the named tracker and Zookeeper."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _services_folder(settings: Settings) -> Path | None:
 
 
 def local_services(settings: Settings) -> Finding:
-    """Look whether the local servers that were started here run and answer."""
+    """Check whether the local servers that were started here run and answer."""
     try:
         state = Services.status(_services_folder(settings))
     except Dl4jError as exc:
@@ -94,7 +94,7 @@ def _beyond(settings: Settings) -> list[str]:
 
 
 def _how_to_get(settings: Settings) -> str:
-    """Return the remedy: make a secret, or copy the run's if servers of other machines are named."""
+    """Return the remedy: create a secret, or copy the run's secret if servers of other machines are named."""
     named = _beyond(settings)
     with contextlib.suppress(Dl4jError):
         state = Services.last(_services_folder(settings))
@@ -119,7 +119,7 @@ def tracker(settings: Settings) -> Finding:
 
 
 def zookeeper(settings: Settings) -> Finding:
-    """Connect to Zookeeper, look whether it serves, and compare its version with the tested one."""
+    """Connect to Zookeeper, check that it serves requests, and compare its version with the tested one."""
     if not settings.zookeeper:
         return skipped("no Zookeeper was named", "--zookeeper HOST:PORT names one")
     servers = zookeeper_servers(settings.zookeeper)
@@ -145,7 +145,7 @@ def zookeeper(settings: Settings) -> Finding:
 def zookeeper_session(settings: Settings) -> Finding:
     """Open a session as a run does, and compare this machine's clock with Zookeeper's.
 
-    The clock is read from a node that is made for it and removed.
+    The clock is read from a node that is created for this and removed.
     """
     key = None
     with contextlib.suppress(ConfError):  # the check of the secret reports it
@@ -160,7 +160,7 @@ def zookeeper_session(settings: Settings) -> Finding:
 
 
 def _compare_version(found: str, version: str, server: str) -> Finding:
-    """Compare a server's version with the tested one; a difference in the third number is none."""
+    """Compare a server's version with the tested one; a difference in the third number is ignored."""
     tested = pinned_jars(server)[0].coordinates.rpartition(":")[2]
     if version.split(".")[:2] == tested.split(".")[:2]:
         return ok(found)

@@ -1,1 +1,1 @@
-"""What follows a run for other tools: files for TensorBoard, metrics, spans; extras bring the libraries."""
+"""Observers that pass a run's data to other tools: TensorBoard files, metrics, spans; extras bring the libraries."""

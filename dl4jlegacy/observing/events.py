@@ -41,27 +41,27 @@ logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.5
 _MOST_WAITING = 200
-"""Most events that wait for a receiver; beyond it the oldest are lost, and the next event says how many."""
+"""Most events that wait for a receiver; beyond this number the oldest are lost, and the next event reports how many."""
 _COMMAND_SECONDS, _REQUEST_SECONDS, _CLOSE_SECONDS = 10.0, 5.0, 15.0
 _PAUSES = (1.0, 3.0)
 """Seconds before a failed request is sent again."""
 _SECRETS = ("DL4J_SECRET", "DL4J_WEBHOOK")
-"""Variables that commands do not get."""
+"""Environment variables that commands do not get."""
 
 
 class Receiver(ABC):
-    """Takes events, on a thread of its own."""
+    """Receives events, on a thread of its own."""
 
     name: str
-    """Its name in messages, without secrets."""
+    """Name of the receiver in messages, without secrets."""
 
     @abstractmethod
     def tell(self, event: bytes, pause: Callable[[float], bool]) -> str:
-        """Send an event; return why that failed, "" if it did not. Does not raise; has a deadline.
+        """Send an event; return the reason of a failure, or "". Does not raise; has a deadline.
 
         Args:
             event: as JSON.
-            pause: waits for so many seconds; returns True if the run ended meanwhile.
+            pause: waits the given number of seconds; returns True if the run ended meanwhile.
         """
 
 
@@ -103,7 +103,7 @@ class Command(Receiver):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
                 return f"it was not done after {self._seconds:g} s, and was killed"
-            except OSError as exc:  # it reads nothing, which is its own business if it ends well
+            except OSError as exc:  # the command does not read its input, which is fine if it succeeds
                 logger.debug("%s: %s", self.name, exc)
         return "" if process.returncode == 0 else f"it ended with exit status {process.returncode}"
 
@@ -115,15 +115,15 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 class Webhook(Receiver):
-    """A web address that gets each event by POST; a failed request is sent again, twice at most.
+    """A web address that gets each event by POST; a failed request is repeated, at most twice.
 
     Args:
         url: http or https; messages name its host only.
         seconds: deadline of each request.
-        pauses: seconds before each further try.
+        pauses: seconds before each further attempt.
 
     Raises:
-        UsageError: it is no such address.
+        UsageError: the url is no such address.
     """
 
     def __init__(self, url: str, seconds: float = _REQUEST_SECONDS, pauses: Sequence[float] = _PAUSES) -> None:
@@ -147,7 +147,7 @@ class Webhook(Receiver):
         raise AssertionError("the last pause is None")
 
     def _post(self, event: bytes) -> tuple[str, bool]:
-        """Return why the request failed, "" if it did not, and whether another try would be useless."""
+        """Return the reason of a failed request, or "", and whether another attempt would be useless."""
         headers = {"content-type": "application/json", "user-agent": "dl4jlegacy"}
         request = urllib.request.Request(self._url, event, headers, method="POST")  # checked above
         try:
@@ -157,7 +157,7 @@ class Webhook(Receiver):
         except urllib.error.HTTPError as exc:
             exc.close()
             return f"it answers {exc.code}", exc.code < 500 and exc.code != 429
-        except (OSError, http.client.HTTPException, ValueError) as exc:  # whose text may have the address
+        except (OSError, http.client.HTTPException, ValueError) as exc:  # its text may contain the address
             return f"it cannot be reached ({type(exc).__name__})", False
 
 
@@ -175,14 +175,14 @@ class _Queue:
         self._thread.start()
 
     def put(self, event: dict[str, Any]) -> None:
-        """Have an event sent soon; does not wait."""
+        """Queue an event for sending; does not wait."""
         with self._lock:
             self._added += 1
             self._waiting.append((self._added, event))
         self._news.set()
 
     def close(self, deadline: Deadline) -> None:
-        """Send the events that are left, until the deadline."""
+        """Send the remaining events, until the deadline."""
         self._closed.set()
         self._news.set()
         self._thread.join(max(0.0, deadline.left()))
@@ -207,7 +207,7 @@ class _Queue:
         try:
             with exits_as_errors():
                 why = self.receiver.tell(to_json(event).encode(errors="replace"), self._given_up.wait)
-        except Exception as exc:  # noqa: BLE001  # an event that is no JSON, or a bug: the next one may be sent
+        except Exception as exc:  # noqa: BLE001  # an event that is not JSON, or a bug; later events may still be sent
             why = type(exc).__name__
         if why and not self._has_failed:
             logger.warning("%s was not told of an event: %s; the run goes on (said once)", self.receiver.name, why)
@@ -236,14 +236,14 @@ class EventObserver(RunObserver):
         self._thread.start()
 
     def happened(self, entries: Sequence[JournalEntry]) -> None:
-        """See ``RunObserver``; changes of the state are not taken from the journal, where they come later."""
+        """See ``RunObserver``; state changes are not taken from the journal, where they appear later."""
         for entry in entries:
             if entry.event != "state_changed":
                 fields = {name: value for name, value in entry.flat().items() if name not in ("traceback", "event")}
                 self._put(entry.event, **fields)
 
     def job_failed(self, slot: tuple[int, int], failure: Failure) -> None:
-        """See ``RunObserver``; on a cluster the journal has it."""
+        """See ``RunObserver``; on a cluster the journal contains failed jobs."""
         if self._run is not None and isinstance(self._run.tracker, InMemoryStateTracker):
             fields = {"code": failure.code, "message": failure.message, "worker": failure.worker}
             self._put("job_failed", round=slot[0], slot=slot[1], **fields)

@@ -1,8 +1,8 @@
-"""A run's rounds and jobs as spans of OpenTelemetry, made of the phases that its processes record.
+"""A run's rounds and jobs as OpenTelemetry spans, made from the phases that its processes record.
 
-Each process exports its own spans. A round is a trace; the numbers of the trace and of its span are computed from the
-run's incarnation and the number of the round. So the jobs of all processes are in the trace of the master's round, and
-no message is needed for it.
+Each process exports its own spans. A round is a trace; the ids of the trace and of the round's span are computed from
+the run's incarnation and the number of the round. So the jobs of all processes are in the trace of the master's round,
+and no message is needed for that.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class OpenTelemetryObserver(RunObserver):
     """Exports spans of a run's rounds and jobs until it is closed; a context manager.
 
     Args:
-        processor: gets the spans; None: one that sends them, in batches and on a thread of its own, where the variables
-            ``OTEL_EXPORTER_OTLP_...`` say, to a collector on this machine by default.
+        processor: gets the spans; None: a processor that sends them in batches, on a thread of its own, to the address
+            in the variables ``OTEL_EXPORTER_OTLP_...``, by default to a collector on this machine.
 
     Raises:
-        ConfError: opentelemetry-sdk, or without a ``processor`` its exporter, is not installed, or one of its variables
-            cannot be.
+        ConfError: opentelemetry-sdk is not installed, or without a ``processor`` its exporter; or one of the variables
+            is invalid.
     """
 
     wants_phases = True
@@ -78,7 +78,7 @@ class OpenTelemetryObserver(RunObserver):
         self.close()
 
     def close(self) -> None:
-        """Send what is left, within half a minute, and end. May be called more than once."""
+        """Send the remaining spans, within half a minute, and end. May be called more than once."""
         self.end()
         self._provider.shutdown()
 
@@ -115,7 +115,7 @@ class OpenTelemetryObserver(RunObserver):
 
 
 def round_ids(incarnation: str, round_: int) -> tuple[int, int]:
-    """Return the numbers of a round's trace, of 128 bits, and of its span, of 64: the same in all processes."""
+    """Return the ids of a round's trace (128 bits) and of its span (64 bits): the same in all processes."""
     digest = hashlib.sha256(f"{incarnation}/{round_}".encode()).digest()
     return int.from_bytes(digest[:16], "big"), int.from_bytes(digest[16:24], "big")
 
@@ -128,7 +128,7 @@ def _otlp() -> SpanProcessor:
 
 
 def _ids() -> Any:
-    """Return a generator of random numbers for spans; ``forced`` numbers are used instead, once."""
+    """Return a generator of random span ids; ``forced`` ids are used instead, once."""
     from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 
     class Ids(RandomIdGenerator):
@@ -145,22 +145,22 @@ def _ids() -> Any:
 
 
 class _Spans:
-    """Makes spans of a run's phases, as they come. For one thread at a time."""
+    """Makes spans from a run's phases, as they arrive. For one thread at a time."""
 
     def __init__(self, run: ObservedRun, provider: Any, ids: Any) -> None:
         self._run, self._ids, self._sampler = run, ids, provider.sampler
         self._tracer = provider.get_tracer("dl4jlegacy")
         self._jobs: dict[str, tuple[Slot, list[EventStats]]] = {}
-        """By thread: the job that it does, and the phases of it so far."""
+        """By thread: its present job, and the job's phases so far."""
         self._rounds: dict[int, tuple[float, float]] = {}
-        """Start, and end so far, of each round of the master that has not ended."""
+        """Start, and end so far, of each unfinished round of the master."""
         self._next: int | None = None
-        """The first round that has not ended; None: this process is no master, or has not begun."""
+        """The first unfinished round; None: this process is no master, or has not begun."""
         self._done, self._last = 0, (0.0, 0.0)
         self._failures: dict[tuple[str, Slot], Failure] = {}
 
     def add(self, event: EventStats, round_: int) -> None:
-        """Add a phase of this process, which was in ``round_``."""
+        """Add a phase of this process in ``round_``."""
         if event.phase.startswith("Worker") and event.slot is not None:
             self._add_to_job(event, (round_, event.slot))
             return
@@ -185,7 +185,7 @@ class _Spans:
             self._failures[f"worker-{failure.worker.rpartition('-')[2]}", slot] = failure
 
     def finish(self) -> None:
-        """End all spans that are open."""
+        """End all open spans."""
         for thread in tuple(self._jobs):
             self._end_job(thread)
         self._end_rounds(before=max(self._done, *(round_ + 1 for round_ in self._rounds), 0))
@@ -218,7 +218,8 @@ class _Spans:
     def _end_rounds(self, *, before: int) -> None:
         """End the rounds that the master has finished.
 
-        An asynchronous run commits some rounds many times and others never; the latter get the times of the one before.
+        An asynchronous run commits some rounds many times and others never; the latter get the times of the round
+        before.
         """
         if self._next is None:
             return
@@ -250,7 +251,7 @@ class _Spans:
         return found if slot is None else found | {"dl4j.slot": slot}
 
     def _context(self, round_: int) -> Context | None:
-        """Return the context of a round's span, which may be another process's; None if it is not to be sampled."""
+        """Return the context of a round's span, possibly of another process; None if the round is not sampled."""
         from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
         trace, span = round_ids(self._run.conf.incarnation, round_)

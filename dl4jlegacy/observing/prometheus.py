@@ -1,7 +1,7 @@
-"""A run's figures for Prometheus, served by the processes of its master and of its workers.
+"""A run's metrics for Prometheus, served by the processes of its master and of its workers.
 
 They are in a registry of their own, apart from the metrics of the program. The values of labels are fixed beforehand,
-so that neither a run nor a stranger in its grid can make their number grow: there is no metric for each worker.
+so that neither a run nor a stranger in its grid can increase their number: there is no metric for each worker.
 
 ``METRICS`` lists them; a test compares it with the table in ``docs/prometheus.md`` and with what is served.
 """
@@ -47,12 +47,12 @@ _SECONDS = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 
 """Bounds of the histograms."""
 _SAMPLE_SECONDS = 0.5
 _REQUEST_SECONDS, _MOST_LEAVING, _LEAVING_SECONDS, _BACKLOG = 5.0, 8, 1.0, 64
-"""Seconds for each read and write of a client; clients that may be closing at a time, and seconds for that; backlog."""
+"""Seconds for each read and write of a client; clients that may be closing at a time; seconds for that; backlog."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric: its name, kind and text as served, its labels with commas between, and which processes have it."""
+    """A metric: its name, kind and help text, its labels separated by commas, and the processes that serve it."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -114,7 +114,7 @@ METRICS = (
 )
 """All metrics but those of ``prometheus_client`` about the process: ``process_resident_memory_bytes`` ..."""
 Values = dict[str, float | dict[tuple[str, ...], float]]
-"""The value of each metric by its name; with labels: the value for each of their texts."""
+"""The value of each metric by name; for metrics with labels: the value for each tuple of label values."""
 _FIGURES = tuple(name for name in Figures.__struct_fields__ if name != "examples")
 
 
@@ -138,9 +138,9 @@ class _State:
 
 
 class _Histogram:
-    """Seconds of one metric, counted between ``_SECONDS``, for each value of its label, "" if it has none. Thread-safe.
+    """Histogram of seconds of a metric, with bounds ``_SECONDS``, per value of its label ("": none). Thread-safe.
 
-    The library's own takes a lock three times for each value, and there are thousands of phases in a second.
+    The library's own histogram takes a lock three times for each value, and there are thousands of phases in a second.
     """
 
     def __init__(self, metric: Metric) -> None:
@@ -149,7 +149,7 @@ class _Histogram:
         self._sums: dict[str, float] = dict.fromkeys(self._counts, 0.0)
 
     def observe(self, values: Sequence[tuple[str, float]]) -> None:
-        """Count values: each one's label, and its seconds."""
+        """Count values, each a pair of label and seconds."""
         with self._lock:
             for label, seconds in values:
                 if label not in self._counts:
@@ -158,7 +158,7 @@ class _Histogram:
                 self._sums[label] += seconds
 
     def collect(self, library: Any) -> Any:
-        """Return what the library serves."""
+        """Return the histogram as the library serves it."""
         metric = self._metric
         made = library.core.HistogramMetricFamily(
             metric.name, metric.text, labels=[metric.label] if metric.label else None
@@ -176,16 +176,16 @@ class _Histogram:
 
 
 class PrometheusObserver(RunObserver):
-    """Serves a run's figures at ``http://HOST:PORT/metrics`` until it is closed; a context manager.
+    """Serves a run's metrics at ``http://HOST:PORT/metrics`` until it is closed; a context manager.
 
     Args:
-        port: 0: any that is free; see ``url``.
-        host: where to listen; beyond loopback anybody who reaches it may read, as there is no password.
+        port: 0: any free port; see ``url``.
+        host: where to listen; there is no password, so beyond loopback anybody who reaches the port can read.
         clock: of running time.
 
     Raises:
-        ConfError: prometheus_client is not installed, or the port or the host cannot be had.
-        UsageError: there is no such port.
+        ConfError: prometheus_client is not installed, or the port or the host is not available.
+        UsageError: the port number is invalid.
     """
 
     wants_phases = True
@@ -204,7 +204,7 @@ class PrometheusObserver(RunObserver):
 
     @property
     def url(self) -> str:
-        """Where the figures are."""
+        """The address of the metrics."""
         host, port = self._server.server_address[:2]
         shown = f"[{host!s}]" if ":" in str(host) else str(host)
         return f"http://{shown}:{port}/metrics"
@@ -218,7 +218,7 @@ class PrometheusObserver(RunObserver):
         self.close()
 
     def close(self) -> None:
-        """Serve no longer; all threads have ended. May be called more than once."""
+        """Stop serving; all threads have ended on return. May be called more than once."""
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()
@@ -269,7 +269,7 @@ class PrometheusObserver(RunObserver):
                 self._state.checkpoints_failed += 1
 
     def end(self) -> None:
-        """See ``RunObserver``; the last figures stay until this is closed."""
+        """See ``RunObserver``; the last values stay until this is closed."""
         self.sample()
         with self._lock:
             if self._state is not None:
@@ -297,7 +297,7 @@ class PrometheusObserver(RunObserver):
             state.speed.add(now, 0 if state.head is None else state.head.examples)
 
     def collect(self) -> Iterator[Any]:
-        """Yield all metrics but those of the process; called by the registry."""
+        """Yield all metrics except those of the process; called by the registry."""
         yield self._phases.collect(self._library)
         yield self._rounds.collect(self._library)
         with self._lock:
@@ -352,7 +352,7 @@ class PrometheusObserver(RunObserver):
 
 
 def families(library: Any, metrics: Sequence[Metric], values: Values) -> Iterator[Any]:
-    """Yield what ``prometheus_client`` serves for the values of counters and gauges."""
+    """Yield the metric families of ``prometheus_client`` for the values of counters and gauges."""
     for metric in metrics:
         if metric.name not in values:
             continue
@@ -385,7 +385,7 @@ class _Handler(WSGIRequestHandler):
     server: _Server
 
     def parse_request(self) -> bool:
-        """Let a client that has sent a whole request keep its place until it has its answer."""
+        """Keep the place of a client that has sent a whole request until it has its answer."""
         is_whole = super().parse_request()
         if is_whole:
             self.server.serve(self.connection)
@@ -397,7 +397,7 @@ class _Handler(WSGIRequestHandler):
 
 
 class _Server(socketserver.ThreadingMixIn, WSGIServer):
-    """A server for a few clients: ``prometheus_client``'s own keeps threads for those that say nothing."""
+    """A server for a few clients: ``prometheus_client``'s own server keeps threads for silent clients."""
 
     daemon_threads = False  # so that ``server_close`` waits for them
     request_queue_size = _BACKLOG
@@ -413,7 +413,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
 
     @classmethod
     def listening(cls, host: str, port: int, app: Any, look: Callable[[], None]) -> _Server:
-        """Return a server that listens; ``look`` is called twice a second. Errors as for ``PrometheusObserver``."""
+        """Return a listening server; ``look`` is called twice a second. Errors as for ``PrometheusObserver``."""
         if not 0 <= port <= 65535:
             raise UsageError(
                 f"there is no port {port} for metrics: give one from 1 to 65535, or 0 for any that is free"
@@ -429,7 +429,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         return server
 
     def server_bind(self) -> None:
-        """Bind without asking for the host's full name, which may take a name server's time."""
+        """Bind without resolving the host's full name, which may wait for a name server."""
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
         self.setup_environ()
@@ -443,8 +443,8 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
             logger.exception("the metrics' look at the run failed")
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a client on a thread of its own; if there are too many, close the oldest that has sent no request."""
-        if not self._threads_left.acquire(timeout=_LEAVING_SECONDS):  # those that have to leave are about to
+        """Serve a client on a thread of its own; beyond the limit close the oldest one without a complete request."""
+        if not self._threads_left.acquire(timeout=_LEAVING_SECONDS):  # the clients that were closed are about to end
             super().shutdown_request(request)
             return
         with self._lock:
@@ -454,12 +454,12 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         super().process_request(request, client_address)
 
     def serve(self, request: socket.socket) -> None:
-        """Note that a client has sent a whole request. For any thread."""
+        """Record that a client has sent a whole request. For any thread."""
         with self._lock:
             self._places.serve(request)
 
     def get_request(self) -> Any:
-        """Accept a connection; after a failure wait for a moment, since the caller tries again at once."""
+        """Accept a connection; after a failure pause for a moment, since the caller tries again at once."""
         try:
             return super().get_request()
         except OSError as exc:  # for example: no more files can be opened
@@ -471,14 +471,14 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
             raise
 
     def shutdown_request(self, request: Any) -> None:
-        """Close a client's connection when it is served."""
+        """Close a client's connection after it was served."""
         with self._lock:
             self._places.leave(request)
         self._threads_left.release()
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Note a client that has gone, or is slow."""
+        """Log a client that has gone or is too slow."""
         logger.debug("a client of the metrics was not served", exc_info=True)
 
     def server_close(self) -> None:
@@ -491,7 +491,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
 
 
 def _hang_up(request: socket.socket) -> None:
-    """End a connection for the thread that serves it, which then closes it."""
+    """Shut a connection down; the thread that serves it then closes it."""
     try:
         request.shutdown(socket.SHUT_RDWR)
     except OSError:

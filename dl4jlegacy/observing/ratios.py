@@ -1,7 +1,7 @@
-"""How large a version's update is beside the parameters, kept in a run's folder for the dashboard (``--ui``).
+"""Ratio of update to parameter magnitudes, stored in a run's folder for the dashboard (``--ui``).
 
-DL4J's rule of thumb: about 0.001; much more, and training is unsteady, much less, and it hardly learns. The checkpoints
-have only the newest few versions.
+DL4J's rule of thumb: about 0.001 is good; with much more, training is unsteady; with much less, it hardly learns. The
+ratios have a file of their own, since checkpoints exist only for the newest few versions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["FollowedRatios", "RatiosEntry", "RatiosFile", "RatiosObserver"]
 logger = logging.getLogger(__name__)
 
 _LEAST_SECONDS, _SHARE = 1.0, 0.001
-"""Seconds between two measured versions, at least; largest share of the time that measuring takes."""
+"""Least seconds between two measured versions; largest share of the time spent on measuring."""
 _CLOSE_SECONDS = 30.0
 
 
@@ -65,10 +65,10 @@ class FollowedRatios:
         self._entries: list[RatiosEntry] = []
 
     def read(self) -> Sequence[RatiosEntry]:
-        """Return the entries, by version; none if the run keeps none.
+        """Return the entries by version; none if the run stores none.
 
         Raises:
-            CheckpointError: they cannot be read. CloudError and its like: what AWS says.
+            CheckpointError: the entries cannot be read. CloudError and similar errors: what AWS reports.
         """
         try:
             new, is_all = self._file.new_lines()

@@ -1,4 +1,4 @@
-"""The metrics of served models for Prometheus, in a registry of their own.
+"""Metrics of served models for Prometheus, in a registry of their own.
 
 ``SERVING_METRICS`` lists them; a test compares it with the table in ``docs/prometheus.md`` and with what is served.
 Labels are the names of models, which are fixed when the server begins, and a few fixed words.
@@ -35,14 +35,14 @@ _BY_NAME = {metric.name: metric for metric in SERVING_METRICS}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFigures:
-    """The present figures of a model.
+    """The present metric values of a model.
 
     Attributes:
         name: of the model.
         version: of the served model.
-        pending: requests that are not answered yet.
-        waiting: those of them that wait for a worker.
-        reloads: how many were ``done``, and how many ``failed``.
+        pending: requests without an answer so far.
+        waiting: the pending requests that wait for a worker.
+        reloads: number of reloads that were ``done``, and that ``failed``.
     """
 
     name: str
@@ -53,12 +53,12 @@ class ModelFigures:
 
 
 class ServingMetrics:
-    """Counts what is served. Thread-safe.
+    """Metrics of served models. Thread-safe.
 
     Args:
         library: ``prometheus_client``.
-        models: their names.
-        figures: returns the present figures of all models; called for each request.
+        models: names of the models.
+        figures: returns the present values of all models; called for each request.
     """
 
     def __init__(self, library: Any, models: Sequence[str], figures: Callable[[], Iterable[ModelFigures]]) -> None:
@@ -90,7 +90,7 @@ class ServingMetrics:
         return kind(name, metric.text, metric.label.split(","), registry=self._registry, **options)
 
     def answered(self, model: str, status: int, seconds: float) -> None:
-        """Count a request of a model that was answered."""
+        """Count an answered request of a model."""
         counter = self._answered.get((model, status))
         if counter is None:
             counter = self._answered[model, status] = self._requests.labels(model, str(status))
@@ -109,7 +109,7 @@ class ServingMetrics:
         return computed
 
     def text(self) -> tuple[bytes, str]:
-        """Return all figures in Prometheus' text format, and its content type."""
+        """Return all metrics in Prometheus' text format, and its content type."""
         return self._library.generate_latest(self._registry), self._library.CONTENT_TYPE_LATEST
 
     def describe(self) -> Iterable[Any]:
@@ -117,7 +117,7 @@ class ServingMetrics:
         return ()
 
     def collect(self) -> Iterator[Any]:
-        """Yield the figures that are not counted here; called by the registry."""
+        """Yield the metrics that are not counted here; called by the registry."""
         found = list(self._figures())
         values: Values = {
             "dl4j_serve_pending_requests": {(each.name,): each.pending for each in found},

@@ -1,14 +1,14 @@
-"""A run's curves and histograms as event files, which TensorBoard reads.
+"""A run's curves and histograms as event files for TensorBoard.
 
-The format is TensorFlow's: records with a length and checksums, a protocol buffer in each. tensorboardX brings both
-without TensorFlow; its writer is not used, since its thread ends at the first error, such as a full disk, and whoever
-calls it then waits for ever.
+The format is TensorFlow's: records with a length and checksums, with a protocol buffer in each. tensorboardX provides
+both without TensorFlow. Its writer is not used: its thread ends at the first error, such as a full disk, and callers
+then wait for ever.
 
-Each process that leads a run writes a file of its own. It begins with ``SessionLog.START`` and the first version in it,
-upon which TensorBoard drops what earlier files have from that version on: a run that went on from a checkpoint makes
-some versions anew, and no point is there twice.
+Each process that leads a run writes a file of its own. The file begins with ``SessionLog.START`` and its first version;
+TensorBoard then drops everything from that version on in earlier files. A run that continues from a checkpoint repeats
+some versions, and thus no point appears twice.
 
-Legacy: DL4J's ``StatsListener`` with its ``UIServer``; the names of the charts are that one's.
+Legacy: DL4J's ``StatsListener`` with its ``UIServer``; the charts have the same names.
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ __all__ = ["MOST_WAITING", "TensorBoardObserver"]
 logger = logging.getLogger(__name__)
 
 MOST_WAITING = 10_000
-"""Most points that wait for a disk that is full or hangs; beyond it the oldest are dropped."""
+"""Most points that wait for a full or hanging disk; beyond this number the oldest are dropped."""
 _WRITE_SECONDS, _CLOSE_SECONDS = 2.0, 30.0  # TensorBoard looks for news every 30 s
 _POINT_SECONDS = 0.1
-"""Seconds between two versions, at least, but for validations and the last: TensorBoard shows some 1,000."""
+"""Least seconds between two versions, except validations and the last version: TensorBoard shows some 1,000."""
 _LAYERS_SECONDS, _LAYERS_SHARE = 1.0, 0.001
-"""Seconds between two versions with layers, at least; largest share of the time that the layers take."""
+"""Least seconds between two versions with layers; largest share of the time spent on the layers."""
 _BINS = 30
 """Bars of a histogram."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """A version to write: its numbers; with layers also the model and the one before."""
+    """A version to write: its numbers; for versions with layers also the model and the model before it."""
 
     version: int
     time: float
@@ -78,15 +78,15 @@ class _Point:
 class TensorBoardObserver(RunObserver):
     """Writes a run's curves into ``<folder>/<run>-<incarnation>``, for ``tensorboard --logdir FOLDER``.
 
-    The steps are the versions of the model. Points that cannot be written are a warning, and are written later.
+    The steps are the versions of the model. Points that cannot be written cause a warning, and are written later.
 
     Args:
-        folder: of this machine; it is made if it is not there.
-        layers: whether to show the layers' parameters and updates as well, for some versions.
+        folder: on this machine; created if missing.
+        layers: whether to write the layers' parameters and updates as well, for some versions.
         clock: of running time.
 
     Raises:
-        ConfError: tensorboardX is not installed, or the folder cannot be made or written to.
+        ConfError: tensorboardX is not installed, or the folder cannot be created or written to.
     """
 
     def __init__(self, folder: str | Path, *, layers: bool = True, clock: Clock = RUNNING) -> None:
@@ -115,7 +115,7 @@ class TensorBoardObserver(RunObserver):
             self._curves.add(version, event)
 
     def end(self) -> None:
-        """See ``RunObserver``: write the last version, and end the thread."""
+        """See ``RunObserver``: writes the last version, and ends the thread."""
         curves, writer, self._curves, self._writer = self._curves, self._writer, None, None
         if curves is not None:
             curves.end()
@@ -124,7 +124,7 @@ class TensorBoardObserver(RunObserver):
 
 
 def _folder_of(folder: Path, conf: Conf) -> str:
-    """Return the name of a run's folder: the one that it has already, since a run may go on under another name."""
+    """Return the name of a run's folder: its existing one, since a run may continue under another name."""
     mark = f"-{conf.incarnation[:8]}"
     with files.errors_as(ConfError, f"the folder for TensorBoard, {folder}, cannot be looked into"):
         there = [name for name in files.names_in(folder) if name.endswith(mark)] if files.is_folder(folder) else []
@@ -132,19 +132,19 @@ def _folder_of(folder: Path, conf: Conf) -> str:
 
 
 class _Curves:
-    """Makes points of a run's versions. For the master's thread."""
+    """Makes points from a run's versions. For the master's thread."""
 
     def __init__(self, conf: Conf, plan: Plan, clock: Clock, writer: _Writer) -> None:
         self._plan, self._clock, self._writer = plan, clock, writer
         self._updaters = {} if conf.network_conf is None else _updaters(conf.network_conf)
-        self._examples, self._seconds = -1, 0.0  # how many there were at the last point; the time since then
+        self._examples, self._seconds = -1, 0.0  # examples at the last point; the time since then
         self._written = float("-inf")
         self._held: tuple[HistoryEntry, NewModel] | None = None
         self._before: Buffer | None = None
         self._is_first = True
 
     def add(self, version: HistoryEntry, event: NewModel) -> None:
-        """Have a version written, or hold it if it follows too soon: it may be the last."""
+        """Queue a version for writing, or hold it back if it follows too soon: it may be the last."""
         self._seconds += version.seconds
         if version.validation is not None:
             self.end()
@@ -158,14 +158,14 @@ class _Curves:
             self._write(version, event, event.frame, before)
             return
         if self._writer.takes_layers():
-            self._before = event.frame  # held until the next version only, as it takes caches
+            self._before = event.frame  # held until the next version only, as it takes up CPU caches
         if self._clock.now() - self._written >= _POINT_SECONDS:
             self._write(version, event)
         else:
             self._held = version, event
 
     def end(self) -> None:
-        """Have the last version written if it was not."""
+        """Queue the last version for writing if it was held back."""
         if self._held is not None:
             self._write(*self._held)
 
@@ -210,7 +210,7 @@ def _learning_rates(updaters: Mapping[str, Updater], iteration: int) -> dict[str
 
 
 class _Format:
-    """Makes records of TensorBoard's. Raises ``ConfError`` without tensorboardX."""
+    """Encodes records in TensorBoard's format. Raises ``ConfError`` without tensorboardX."""
 
     def __init__(self) -> None:
         try:
@@ -225,7 +225,7 @@ class _Format:
         self._crc = masked_crc32c
 
     def start(self, step: int) -> bytes:
-        """Return the beginning of a file: from ``step`` on it takes the place of all files before it."""
+        """Return the beginning of a file: from ``step`` on the file replaces all earlier files."""
         version = self._events.Event(wall_time=time.time(), file_version="brain.Event:2")
         log = self._events.SessionLog(status=self._events.SessionLog.START)
         begins = self._events.Event(wall_time=time.time(), step=step, session_log=log)
@@ -260,7 +260,7 @@ class _Format:
 
 
 class _Layers:
-    """Makes values of a network's parameters and updates, at intervals that keep this cheap."""
+    """Computes values of a network's parameters and updates, at intervals that keep the cost low."""
 
     def __init__(self, parameters: Sequence[NamedSpan], format: _Format, clock: Clock) -> None:
         self._parameters, self._format, self._clock = parameters, format, clock
@@ -306,9 +306,9 @@ class _Layers:
 
 
 class _EventFile:
-    """One event file, which appears with its first record. For one thread.
+    """One event file, created with its first record. For one thread.
 
-    A record that does not fit on the disk is removed: a reader takes half a record for the end of the file.
+    A record that does not fit on the disk is removed: readers take a partial record for the end of the file.
     """
 
     def __init__(self, folder: Path, format: _Format) -> None:
@@ -317,7 +317,7 @@ class _EventFile:
         self._has_begun = False
 
     def append(self, first_step: int, records: bytes) -> None:
-        """Add records, the first of which is of ``first_step``; raises ``OSError``."""
+        """Append records, the first of which is for step ``first_step``; raises ``OSError``."""
         if self._path is None:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._path = self.folder / self._next_name()
@@ -336,7 +336,7 @@ class _EventFile:
         self._has_begun = True
 
     def _next_name(self) -> str:
-        """Return a name that comes after those that are there, since files are read in the order of their names."""
+        """Return a name that sorts after the existing ones, since files are read in the order of their names."""
         numbers = [
             name.split(".")[3] for name in files.names_in(self.folder) if name.startswith("events.out.tfevents.")
         ]
@@ -345,7 +345,7 @@ class _EventFile:
 
 
 class _Writer:
-    """Writes points, on a thread of its own, so that a disk that hangs delays nobody."""
+    """Writes points on a thread of its own, so that a hanging disk delays no other thread."""
 
     def __init__(self, file: _EventFile, format: _Format, layers: _Layers | None) -> None:
         self._file, self._format, self._layers = file, format, layers
@@ -361,11 +361,11 @@ class _Writer:
         return self._layers is not None and self._layers.take()
 
     def add(self, point: _Point) -> None:
-        """Have a point written soon. Does not wait."""
+        """Queue a point for writing. Does not wait."""
         self._points.append(point)
 
     def close(self) -> None:
-        """Write the points that are left, and end."""
+        """Write the remaining points, and end."""
         self._closed.set()
         self._thread.join(_CLOSE_SECONDS)
         if self._thread.is_alive():
