@@ -55,17 +55,17 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 _NAMES = tuple(FORMATS)
-_SMALL = 16 << 20  # bytes of a file that is read at once, before it is decoded
+_SMALL = 16 << 20  # smaller files are read completely before decoding
 _ORIENTATION = 0x0112  # of EXIF
-_BLOCK = 256  # images that threads decode ahead of those that are kept
-_GROUP = 16  # images that a thread decodes at a time: small ones take less time than handing them out
+_BLOCK = 256  # images that threads decode ahead
+_GROUP = 16  # images that a thread decodes at a time: handing out small ones singly takes longer
 _MOST_THREADS = 8
-_BYTES = 5  # of a value while a data set is read: one as it is in the file, and four as float32
+_BYTES = 5  # per value while a data set is read: one as in the file, and four as float32
 _BACKGROUND = re.compile(r"white|black|gray|#[0-9a-fA-F]{6}")
 
 
 class ImageError(DataError):
-    """An image file cannot be read; ``path`` says which."""
+    """An image file cannot be read; ``path`` is the file."""
 
     def __init__(self, message: str, path: Path) -> None:
         super().__init__(message)
@@ -73,21 +73,24 @@ class ImageError(DataError):
 
 
 class ImageRecordReader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How image files become features: ``(examples, channels * height * width)`` from 0 to 1.
+    """Turns image files into features: ``(examples, channels * height * width)`` from 0 to 1.
 
-    They are in the order channels, rows, columns, as the networks here take images that lie flat
-    (``InputType.convolutional_flat(height, width, channels)``). Photographs are turned as their EXIF data say; of
-    several pictures in a file the first counts. Transparent parts are laid on a background; what has more than 8 bits
-    a channel, or no gray or colours, is refused.
+    The order is channels, rows, columns, as in the flat images that networks take
+    (``InputType.convolutional_flat(height, width, channels)``). Photographs are rotated according to their EXIF data;
+    of
+    several pictures in a file the first is read. Transparent parts are drawn on a background; images with more than 8
+    bits
+    per channel, or neither gray nor colours, are refused.
 
     Attributes:
-        height, width: in pixels; 0: those of the images, which must then be all alike.
+        height, width: in pixels; 0: those of the images, which must then all be equal.
         channels: 1 for gray, 3 for colours (red, green, blue); 0: 3 if any image has colours.
-        fit: what makes images of another size this large: ``resize`` stretches them, ``crop`` keeps their proportions
-            and takes the middle. Both interpolate linearly.
-        background: what transparent parts are laid on: white, black, gray, or a colour such as ``#ff8000``.
-        column: of a table, in which the files of the images are named, as seen from its folder; "": they are in folders
-            that have the names of their classes.
+        fit: how images of another size are resized: ``resize`` stretches them, ``crop`` keeps their proportions and
+            takes
+            the middle. Both interpolate linearly.
+        background: the background of transparent parts: white, black, gray, or a colour such as ``#ff8000``.
+        column: the table column with the names of the image files, relative to the table's folder; "": images are in
+            folders named by class.
     """
 
     height: int = 0
@@ -117,7 +120,7 @@ class ImageRecordReader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
         Raises:
             DataError: a file is no image, damaged, of another size than the first one (if no size is given), or larger
-                than Pillow's limit; names it. ConfError: the memory does not suffice.
+                than Pillow's limit; names it. ConfError: there is not enough memory.
         """
         remarks = _Remarks()
         pixels = self._read(paths, remarks)
@@ -125,7 +128,7 @@ class ImageRecordReader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         return pixels
 
     def _read(self, paths: Sequence[Path], remarks: _Remarks) -> Array:
-        """Return the pixels of files, and add what is to be said of them."""
+        """Return the pixels of files, and collect remarks about them."""
         pixels: list[Array] = []
         for path, (image, said) in zip(paths, self._decoded(paths), strict=True):
             remarks.add(path, said)
@@ -146,7 +149,7 @@ class ImageRecordReader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         return np.stack(pixels)
 
     def blocks(self, paths: Sequence[Path], *, rows: int, warns: bool = True) -> Iterator[Array]:
-        """Yield the features of files, so many at a time; ``warns``: say what is odd; errors as for ``read``."""
+        """Yield the features of files in blocks of ``rows``; ``warns``: log unusual images; errors as for ``read``."""
         remarks = _Remarks()
         for start in range(0, len(paths), rows):
             yield features_of(self._read(paths[start : start + rows], remarks))
@@ -154,11 +157,11 @@ class ImageRecordReader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             remarks.say(len(paths))
 
     def decode(self, path: Path) -> Decoded:
-        """Return the pixels of one file, and what is to be said of it; raises ``DataError``, which names it."""
+        """Return the pixels of one file and remarks about it; raises ``DataError``, which names the file."""
         return self._decode(path, find_pillow())
 
     def of(self, pixels: Array) -> ImageRecordReader:
-        """Return the reader that makes images such as these, of whatever it is given."""
+        """Return the reader that turns any image into the size and channels of these pixels."""
         channels, height, width = pixels.shape[1:]
         return msgspec.structs.replace(self, height=height, width=width, channels=channels)
 
@@ -201,7 +204,7 @@ class ImageRecordReader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
                 _check_size(path, image, pillow)
                 is_deep, no_colours = check_mode(path, image), self.channels == 1
                 no_colours = no_colours or (self.channels == 0 and is_gray(image))
-                image.load()  # what says how a photograph was held may come behind its pixels
+                image.load()  # EXIF data may come after the pixels
                 if is_deep:
                     check_range(path, image)
                 pixels, said = self._pixels(image, pillow, no_colours=no_colours)
@@ -213,13 +216,13 @@ class ImageRecordReader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         except pillow.image.UnidentifiedImageError as exc:
             kinds = ", ".join(FORMATS)
             raise DataError(f"{path} is no image that can be read ({kinds}); remove it or save it anew") from exc
-        except Exception as exc:  # decoders of so many formats raise whatever they like for damaged files
+        except Exception as exc:  # decoders of so many formats raise all kinds of errors for damaged files
             if isinstance(exc, OSError) and exc.errno:
-                raise  # the disk, and not what is on it
+                raise  # an error of the disk, not of its content
             raise DataError(f"image {path} is truncated or damaged: {exc}; remove it or save it anew") from exc
 
     def _pixels(self, image: Any, pillow: Pillow, *, no_colours: bool) -> tuple[Array, tuple[str, ...]]:
-        """Return the pixels of a loaded image, and what is to be said of it."""
+        """Return the pixels of a loaded image, and remarks about it."""
         is_turned = bool(image.info or image.format == "TIFF") and image.getexif().get(_ORIENTATION, 1) != 1
         upright = pillow.ops.exif_transpose(image) if is_turned else image
         upright, said = plain(upright, "L" if no_colours else "RGB", self.background, pillow)
@@ -228,7 +231,7 @@ class ImageRecordReader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             make = pillow.ops.fit if self.fit == "crop" else pillow.image.Image.resize
             upright = make(upright, size, pillow.image.Resampling.BILINEAR)
         width, height = upright.size
-        array = np.frombuffer(upright.tobytes(), np.uint8)  # as np.asarray asks for them, in fewer steps
+        array = np.frombuffer(upright.tobytes(), np.uint8)  # like np.asarray, in fewer steps
         if no_colours:
             pixels = array.reshape(1, height, width)
         else:
@@ -237,14 +240,14 @@ class ImageRecordReader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 
 class Decoded(NamedTuple):
-    """An image: its pixels, bytes ``(channels, height, width)``; and kinds of images that it is of, worth a word."""
+    """A decoded image: its pixels, bytes ``(channels, height, width)``, and remarks if it is unusual."""
 
     pixels: Array
     remarks: tuple[str, ...]
 
 
 class _Remarks:
-    """What is to be said of some images: of each kind how many there are, and the first one."""
+    """Remarks about images: for each unusual kind the number of images, and the first one."""
 
     def __init__(self) -> None:
         self._found: dict[str, tuple[int, Path]] = {}
@@ -255,7 +258,7 @@ class _Remarks:
             self._found[each] = (count + 1, first)
 
     def say(self, whole: int) -> None:
-        """Log it; ``whole`` images were read."""
+        """Log the remarks; ``whole`` is the number of all images."""
         for what, (count, first) in self._found.items():
             logger.warning("%d of %s: %s; the first is %s", count, counted(whole, "image"), what, first)
 
@@ -308,11 +311,11 @@ class Images:
     """The images of a folder.
 
     Attributes:
-        paths: of the files, sorted: by class, and by name in each.
-        classes: of each, ``(images,)``.
+        paths: of the files, sorted by class, and by name in each class.
+        classes: the class of each image, ``(images,)``.
         label_names: of the classes: the names of their folders, sorted.
         pixels: bytes, ``(images, channels, height, width)``.
-        reader: that makes such images of other files.
+        reader: turns other files into images of the same form.
     """
 
     paths: tuple[Path, ...]
@@ -325,15 +328,15 @@ class Images:
     def of_folder(
         cls, folder: Path, reader: ImageRecordReader | None = None, label_names: Sequence[str] | None = None
     ) -> Images:
-        """Read the images in the folders of a folder.
+        """Read the images in the subfolders of a folder.
 
         Args:
-            folder: each folder in it with images, its own or in folders below it, is a class.
-            reader: makes them; None: of their own size, with colours if they have some.
-            label_names: the classes in order, where they are known: a folder may not have all of them.
+            folder: each subfolder with images, directly or in nested folders, is a class.
+            reader: reads them; None: in their own size, with colours if they have some.
+            label_names: the classes in order, if they are known: a folder may lack some.
 
         Raises:
-            DataError: there are none, or a class is not among those known; and what ``ImageRecordReader.read`` raises.
+            DataError: there are no images, or a class is unknown; and errors of ``ImageRecordReader.read``.
         """
         scanned = class_folders(folder)
         found = scanned.classes
@@ -350,7 +353,7 @@ class Images:
         return cls(paths, classes, names, pixels, (reader or ImageRecordReader()).of(pixels))
 
     def dataset(self, rows: npt.NDArray[np.intp] | None = None) -> DataSet:
-        """Return the examples, or some of them, as features from 0 to 1 with their classes."""
+        """Return all examples, or some rows, as features from 0 to 1 with their classes."""
         pixels, classes = (self.pixels, self.classes) if rows is None else (self.pixels[rows], self.classes[rows])
         return DataSet.of_classes(features_of(pixels), classes, len(self.label_names))
 
@@ -358,7 +361,7 @@ class Images:
 def read_parts(
     folder: Path, reader: ImageRecordReader | None, known: Sequence[str] | None, split: Split
 ) -> tuple[DataSet, DataSet, tuple[str, ...], ImageRecordReader]:
-    """Return training and test part, the names of the classes, and the reader that makes others like them.
+    """Return training and test part, the names of the classes, and the fitted reader.
 
     The parts are the folders ``train`` and ``test``, each with the folders of the classes in it; or else
     a part of the images is held out.
@@ -396,7 +399,7 @@ def check_learned(classes: npt.NDArray[np.intp], train: npt.NDArray[np.intp], na
 
 
 def _check_classes(folder: Path, found: Images, known: Sequence[str] | None, *, least: int) -> None:
-    """Raise ``DataError`` if there is nothing to tell apart, or a class has too few images."""
+    """Raise ``DataError`` if there are fewer than two classes, or a class has too few images."""
     if known is not None:
         return
     if len(found.label_names) == 1:
@@ -414,7 +417,7 @@ def _check_classes(folder: Path, found: Images, known: Sequence[str] | None, *, 
 
 
 def check_alike(places: Sequence[Path], pixels: Sequence[Array]) -> None:
-    """Raise ``DataError`` if images of two places differ in size."""
+    """Raise ``DataError`` if images of two folders differ in size."""
     sizes = ["x".join(map(str, part.shape[2:])) for part in pixels]
     if sizes[0] != sizes[1]:
         raise DataError(
@@ -424,7 +427,7 @@ def check_alike(places: Sequence[Path], pixels: Sequence[Array]) -> None:
 
 
 def _one_deeper(folder: Path, paths: Sequence[Path]) -> str:
-    """Return that the only class may be the folder of the classes, if all its images are in several below it."""
+    """Return a hint that the only class may contain the class folders, if its images are in several subfolders."""
     inner = list(dict.fromkeys(path.relative_to(folder).parts[0] for path in paths if path.parent != folder))
     if len(inner) < 2 or any(path.parent == folder for path in paths):
         return ""

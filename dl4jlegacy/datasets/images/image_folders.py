@@ -1,4 +1,4 @@
-"""Which images a folder has: those of each class, those to predict, and those that are left out, with the reason."""
+"""Finds the images of a folder: those of each class, those to predict, and ignored ones with the reason."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = ["ClassFolders", "LeftOut", "class_folders", "find_images", "has_parts
 
 logger = logging.getLogger(__name__)
 
-_DEEPEST = 64  # folders below each other
-_LOOKED_INTO = 10_000  # files left out whose contents are read, to see whether they are images
+_DEEPEST = 64  # maximum depth of nested folders
+_LOOKED_INTO = 10_000  # maximum ignored files that are opened to see whether they are images
 _SHOWN = 3
 _PARTS = frozenset(
     {"train", "training", "test", "testing", "val", "valid", "validation", "validate", "dev", "eval", "evaluation"}
@@ -30,12 +30,12 @@ _UNNAMED = f"whose names do not end as those of images ({', '.join(ENDINGS[:4])}
 
 @dataclass(slots=True)
 class LeftOut:
-    """Files that are not read.
+    """Files that are ignored.
 
     Attributes:
-        folder: in which they are.
+        folder: the folder that contains them.
         images: the images among them, with the reason.
-        others: which are no images.
+        others: the files that are no images.
     """
 
     folder: Path
@@ -43,7 +43,7 @@ class LeftOut:
     others: list[Path] = field(default_factory=list)
 
     def add(self, path: Path, is_hidden: bool, why: str = "") -> None:
-        """Add a file: ``why`` it is left out, if it is an image that is not hidden and could be read."""
+        """Add an ignored file; ``why`` is the reason, for an image that is not hidden and could be read."""
         name, may_look = path.name, len(self.images) + len(self.others) < _LOOKED_INTO
         if is_hidden:
             known = (is_image(name) or is_other_image(name)) and (not may_look or begins_as_image(path))
@@ -60,7 +60,7 @@ class LeftOut:
             self.others.append(path)
 
     def say(self) -> None:
-        """Log how many there are, images and others, with the first ones."""
+        """Log the numbers of ignored images and other files, with the first ones."""
         if self.images:
             by_reason: dict[str, list[Path]] = {}
             for path, reason in self.images.items():
@@ -83,13 +83,13 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class ClassFolders:
-    """The images of a folder whose folders are classes.
+    """The images of a folder whose subfolders are classes.
 
     Attributes:
-        classes: the images of each class, in the order of their paths; those in folders below the class's own, too.
-        below: of classes that have such folders: these.
-        without: names of folders that have no images, and are no classes.
-        left_out: what is not read.
+        classes: the images of each class, sorted by path, including those in nested folders.
+        below: the nested folders with images, for classes that have some.
+        without: names of folders without images, which are no classes.
+        left_out: ignored files.
     """
 
     classes: dict[str, list[Path]]
@@ -98,7 +98,7 @@ class ClassFolders:
     left_out: LeftOut
 
     def say(self) -> None:
-        """Log what a person might not expect: deeper folders, folders without images, what is left out."""
+        """Log what may be unexpected: nested folders, folders without images, ignored files."""
         folder = self.left_out.folder
         if self.below:
             some = [self._deeper(name) for name in list(self.below)[:_SHOWN]]
@@ -111,7 +111,7 @@ class ClassFolders:
         self.left_out.say()
 
     def _deeper(self, name: str) -> str:
-        """Return how many images of a class are in folders below its own, and in which."""
+        """Return the number of a class's images in nested folders, and these folders, in words."""
         inner, folder = self.below[name], self.left_out.folder
         own = folder / inner[0].relative_to(folder).parts[0]
         count = sum(path.parent != own for path in self.classes[name])
@@ -120,10 +120,10 @@ class ClassFolders:
 
 
 def class_folders(folder: Path) -> ClassFolders:
-    """Return the images of each class, and what else there is.
+    """Return the images of each class, and ignored files.
 
     Raises:
-        DataError: the folder cannot be read, or has parts of a data set, by their names, in place of classes.
+        DataError: the folder cannot be read, or contains parts of a data set, by their names, instead of classes.
     """
     classes, below, without, left_out = dict[str, list[Path]](), dict[str, list[Path]](), list[str](), LeftOut(folder)
     with files.errors_as(DataError, f"cannot read folder {folder}"):
@@ -142,7 +142,7 @@ def class_folders(folder: Path) -> ClassFolders:
             if not found:
                 without.append(name)
                 continue
-            name = unicodedata.normalize("NFC", name)  # as macOS does not write it
+            name = unicodedata.normalize("NFC", name)  # macOS writes names in another Unicode form
             classes[name] = sorted([*classes.get(name, []), *found])
             inner = list(dict.fromkeys(each.parent for each in found if each.parent != path))
             if inner:
@@ -152,7 +152,7 @@ def class_folders(folder: Path) -> ClassFolders:
 
 
 def _check_no_part(path: Path, found: list[Path], inner: list[Path]) -> None:
-    """Raise ``DataError`` for a folder that is called like a part, and has all its images in folders below it."""
+    """Raise ``DataError`` for a folder with the name of a part and all its images in nested folders."""
     if path.name.lower() in _PARTS and all(each.parent != path for each in found):
         names = ", ".join(each.relative_to(path).parts[0] for each in inner[:_SHOWN])
         raise DataError(
@@ -163,7 +163,7 @@ def _check_no_part(path: Path, found: list[Path], inner: list[Path]) -> None:
 
 
 def outside_parts(folder: Path) -> LeftOut:
-    """Return what lies beside the folders train and test; raises ``DataError``."""
+    """Return the files beside the folders train and test, which are ignored; raises ``DataError``."""
     left_out = LeftOut(folder)
     with files.errors_as(DataError, f"cannot read folder {folder}"):
         for name in files.names_in(folder):
@@ -174,14 +174,14 @@ def outside_parts(folder: Path) -> LeftOut:
 
 
 def has_parts(folder: Path) -> bool:
-    """Tell whether there are folders train and test with classes in them; these may be classes themselves."""
+    """Return whether there are folders train and test with class folders in them, and not as classes."""
     with files.errors_as(DataError, f"cannot read folder {folder}"):
         both = all(files.is_folder(folder / name) for name in ("train", "test"))
         return both and _holds_classes(folder / "train")
 
 
 def holds_images(folder: Path) -> bool:
-    """Tell whether a folder has images in folders, which are classes or parts; raises ``DataError``."""
+    """Return whether a folder contains folders with images, which are classes or parts; raises ``DataError``."""
     with files.errors_as(DataError, f"cannot read folder {folder}"):
         return _holds_classes(folder)
 
@@ -192,12 +192,12 @@ def _holds_classes(folder: Path) -> bool:
 
 
 def find_images(place: Path) -> list[Path]:
-    """Return the images in a folder and the folders in it, in the order of their paths; a file alone.
+    """Return the images in a folder and nested folders, sorted by path; a file is returned alone.
 
-    Says what is left out.
+    Warns of ignored files.
 
     Raises:
-        DataError: there are none, or the folder cannot be read.
+        DataError: there are no images, or the folder cannot be read.
     """
     left_out = LeftOut(place)
     with files.errors_as(DataError, f"{place} cannot be read"):
@@ -220,7 +220,7 @@ def _is_read(path: Path, is_hidden: bool) -> bool:
 
 
 def _files_at(path: Path) -> Iterator[tuple[Path, bool]]:
-    """Yield a file, or those in a folder, and whether they are hidden, by their names or that of a folder."""
+    """Yield a file, or those in a folder, and whether each is hidden, by its name or a folder's name."""
     is_hidden = path.name.startswith(".")
     if not is_image(path.name) and files.is_folder(path):
         yield from _files_in(path, is_hidden=is_hidden)
@@ -231,9 +231,9 @@ def _files_at(path: Path) -> Iterator[tuple[Path, bool]]:
 def _files_in(
     folder: Path, *, is_hidden: bool = False, seen: set[str] | None = None, depth: int = 0
 ) -> Iterator[tuple[Path, bool]]:
-    """Yield the files in a folder and the folders in it, in the order of their paths; each folder once, linked or not.
+    """Yield the files in a folder and nested folders, sorted by path; each folder once, even if linked.
 
-    What has an image's name is taken for a file. Raises ``DataError``, or ``OSError``.
+    A path with an image's name counts as a file. Raises ``DataError``, or ``OSError``.
     """
     seen, real = set() if seen is None else seen, os.path.realpath(folder)
     if real in seen:

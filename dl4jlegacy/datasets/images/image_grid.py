@@ -1,4 +1,4 @@
-"""Images side by side as one image: what a network draws, for people to look at."""
+"""Images arranged as one image, for display of a network's outputs."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ __all__ = ["image_grid", "pixels_of"]
 
 _GAP = 2
 _BACKGROUND = 96
-_LEAST = 48  # pixels of an image's longer side; smaller ones are enlarged
+_LEAST = 48  # minimum pixels of an image's longer side; smaller images are enlarged
 
 
 def pixels_of(rows: Array, shape: tuple[int, int, int], low: float = 0.0, high: float = 1.0) -> Array:
-    """Return values as bytes ``(examples, channels, height, width)``: ``low`` is black, ``high`` white, and no further.
+    """Return values as bytes ``(examples, channels, height, width)``, clipped to ``low`` (black) .. ``high`` (white).
 
     Args:
         rows: ``(examples, channels * height * width)``, in the order of ``shape``.
         shape: channels, height and width.
-        low, high: the range; if they are equal, all is black.
+        low, high: the range; if they are equal, all pixels are black.
 
     Raises:
         ShapeError: the rows have another number of values.
@@ -37,11 +37,12 @@ def pixels_of(rows: Array, shape: tuple[int, int, int], low: float = 0.0, high: 
 
 
 def image_grid(lines: Sequence[Array], *, zoom: int | None = None) -> Array:
-    """Return lines of images as one image, bytes ``(channels, height, width)``, on gray and with gray between them.
+    """Return rows of images as one image, bytes ``(channels, height, width)``, separated by gray.
 
     Args:
-        lines: from top to bottom: the images of a line from left to right, bytes ``(images, channels, height, width)``.
-        zoom: how many times as large each pixel becomes; None: as small images need to be seen.
+        lines: rows from top to bottom; each has its images from left to right, bytes
+            ``(images, channels, height, width)``.
+        zoom: the enlargement factor; None: chosen so that small images are visible.
 
     Raises:
         ShapeError: there is no image, or they differ in size.

@@ -1,4 +1,4 @@
-"""What is wrong with images in folders, or those that tables list, before anybody learns from them."""
+"""Inspection of images in folders or listed in tables, to find problems before training."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _REFUSED = (
 
 
 def inspect_images(folder: Path, *, is_sized: bool = False) -> Inspection:
-    """Return how many images the folders of the classes have, and what is wrong with them; reads each of them.
+    """Return the number of images in each class folder, and their problems; reads every image.
 
     Args:
         folder: with a folder for each class, or with these in folders ``train`` and ``test``.
-        is_sized: they are made alike, so that they may be of several sizes.
+        is_sized: whether images will be resized, so that they may have different sizes.
 
     Raises:
         DataError: it has no images, or cannot be read.
@@ -65,7 +65,7 @@ def inspect_images(folder: Path, *, is_sized: bool = False) -> Inspection:
 
 
 def _of_classes(parts: list[dict[str, list[Path]]]) -> dict[str, list[str]]:
-    """Return what is wrong with the classes of a folder, or of its parts."""
+    """Return the problems of the classes in a folder, or in its parts."""
     lone = [
         f"{name}: {paths[0]}"
         for part, least in zip(parts, (1 if len(parts) > 1 else 2, 1), strict=False)
@@ -82,7 +82,7 @@ def _of_classes(parts: list[dict[str, list[Path]]]) -> dict[str, list[str]]:
 
 
 def _unread(left_out: list[LeftOut]) -> dict[str, list[str]]:
-    """Return the images that are left out, with the reasons."""
+    """Return the ignored images with the reasons."""
     every = [f"{path} ({reason})" for each in left_out for path, reason in each.images.items()]
     return {_LEFT_OUT: every} if every else {}
 
@@ -90,14 +90,14 @@ def _unread(left_out: list[LeftOut]) -> dict[str, list[str]]:
 def problems_of_listed(
     file: Path, column: str, process: TransformProcess, listed: dict[Path, str], *, is_sized: bool = False
 ) -> tuple[Problem, ...]:
-    """Return what is wrong with the images that a table lists; reads each of them.
+    """Return the problems of the images that a table lists; reads every image.
 
     Args:
         file: the table.
-        column: names its images.
+        column: the column with the names of the images.
         process: the schema of the table, as ``image_schema`` returns it.
-        listed: where each image is named in the tables before; those of this one are added.
-        is_sized: they are made alike, so that they may be of several sizes.
+        listed: the place of each image named in earlier tables; those of this table are added.
+        is_sized: whether images will be resized, so that they may have different sizes.
     """
     problems, paths = dict[str, list[str]](), list[Path]()
     try:
@@ -124,7 +124,7 @@ def problems_of_listed(
 
 
 class _Found:
-    """Images that were read, and what is wrong with them: of each kind of problem where it is."""
+    """Images that were read, and their problems: for each kind of problem the places."""
 
     def __init__(self, problems: dict[str, list[str]] | None = None, *, is_sized: bool) -> None:
         self.problems, self._is_sized = {} if problems is None else problems, is_sized
@@ -132,7 +132,7 @@ class _Found:
         self._seen = dict[bytes, Path]()
 
     def add_all(self, paths: Iterable[Path]) -> Iterator[tuple[Path, Path]]:
-        """Read files; yield those whose pixels an earlier one has, with that one."""
+        """Read files; yield each file with the same pixels as an earlier one, together with that one."""
         reader = ImageRecordReader()
         for path in paths:
             try:
@@ -149,7 +149,7 @@ class _Found:
                 yield path, first
 
     def all(self) -> dict[str, list[str]]:
-        """Return every kind of problem."""
+        """Return the places of every kind of problem."""
         uneven = {} if self._is_sized else _uneven(self._sizes)
         return self.problems | uneven | _mixed(self._sizes, self._gray)
 
@@ -166,7 +166,7 @@ def _digest(pixels: Array) -> bytes:
 
 
 def _uneven(sizes: dict[Path, tuple[int, int]]) -> dict[str, list[str]]:
-    """Return the images that have another size than most."""
+    """Return the images whose size differs from the commonest size."""
     if len(set(sizes.values())) < 2:
         return {}
     (height, width), _ = Counter(sizes.values()).most_common(1)[0]
@@ -175,7 +175,7 @@ def _uneven(sizes: dict[Path, tuple[int, int]]) -> dict[str, list[str]]:
 
 
 def _mixed(sizes: dict[Path, tuple[int, int]], gray: list[Path]) -> dict[str, list[str]]:
-    """Return those that are gray among others with colours, or have colours among gray ones: whichever are fewer."""
+    """Return gray images among coloured ones, or coloured among gray ones: whichever are fewer."""
     if not 0 < len(gray) < len(sizes):
         return {}
     are_gray = set(gray)

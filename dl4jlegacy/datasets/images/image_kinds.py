@@ -1,4 +1,4 @@
-"""Which files are images: by the endings of their names, and by how their contents begin."""
+"""Recognises image files, by the endings of their names and by the beginnings of their contents."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dl4jlegacy.system import files
 
 __all__ = ["ENDINGS", "FORMATS", "OTHER_ENDINGS", "begins_as_image", "is_image", "is_other_image"]
 
-FORMATS = {  # by the endings of files; what Pillow may take them for is among these, whatever they are called
+FORMATS = {  # by the endings of files; Pillow may decode a file as any of these, whatever its name
     "BMP": (".bmp", ".dib"),
     "GIF": (".gif",),
     "JPEG": (".jpg", ".jpeg", ".jfif", ".jfi", ".jif", ".jpe", ".pjpeg", ".pjp"),
@@ -19,7 +19,7 @@ FORMATS = {  # by the endings of files; what Pillow may take them for is among t
     "WEBP": (".webp",),
 }
 ENDINGS = tuple(ending for endings in FORMATS.values() for ending in endings)
-OTHER_ENDINGS = (  # of images that are not read here
+OTHER_ENDINGS = (  # of images that cannot be read here
     *(".ai", ".arw", ".avif", ".avifs", ".cr2", ".cr3", ".cur", ".dcm", ".dds", ".dicom", ".dng", ".emf", ".eps"),
     *(".exr", ".hdr", ".heic", ".heics", ".heif", ".heifs", ".hif", ".icns", ".ico", ".j2c", ".j2k", ".jp2", ".jpf"),
     *(".jpx", ".jxl", ".jxr", ".mpo", ".nef", ".orf", ".pam", ".pcx", ".pic", ".psd", ".qoi", ".raf", ".ras", ".rw2"),
@@ -42,21 +42,21 @@ _BEGINNINGS = (
     rb"(\xef\xbb\xbf)?\s*(<\?xml.{0,600}?)?<svg[\s>]",
 )
 _IMAGE = re.compile(b"|".join(b"(?:%s)" % each for each in _BEGINNINGS), re.DOTALL)
-_READ = 1024  # bytes of a file that tell its kind
+_READ = 1024  # bytes of a file that show its kind
 
 
 def is_image(name: str) -> bool:
-    """Tell whether a file's name ends as those of images do that can be read."""
+    """Return whether a file's name ends like that of a readable image."""
     return name.lower().endswith(ENDINGS)
 
 
 def is_other_image(name: str) -> bool:
-    """Tell whether a file's name ends as those of images do that are not read."""
+    """Return whether a file's name ends like that of an image that cannot be read here."""
     return name.lower().endswith(OTHER_ENDINGS)
 
 
 def begins_as_image(path: Path) -> bool:
-    """Tell whether a file begins as images do, of whatever kind; False if it cannot be read."""
+    """Return whether a file begins like an image of any kind; False if it cannot be read."""
     try:
         with files.open_to_read(path) as file:
             return _IMAGE.match(file.read(_READ)) is not None

@@ -1,4 +1,4 @@
-"""What the pixels of an image file mean: each mode of Pillow's becomes gray or colours of 8 bits, or is refused."""
+"""Meaning of the pixels of an image file: each Pillow mode is converted to 8-bit gray or colours, or is refused."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ _GRAY = frozenset({"1", "L", "LA", "La"})
 _READ = _GRAY | {"P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "HSV"}
 _ALPHA = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})
 _BITS, _PHOTOMETRIC, _SAMPLES = 258, 262, 339  # of TIFF: BitsPerSample, PhotometricInterpretation and SampleFormat
-_PALEST = 16  # of 256 shades: what has 16 bits and none that is brighter holds a camera's 10 or 12 bits
-_UNSIGNED = frozenset({1, 4})  # of SampleFormat; 4 is what is not said
+_PALEST = 16  # of 256 shades: a 16-bit image without brighter pixels holds 10 or 12 bits of a camera
+_UNSIGNED = frozenset({1, 4})  # of SampleFormat; 4 is "undefined"
 SEVERAL = "files with several pictures, of which the first is taken"
 
 
 @dataclass(frozen=True, slots=True)
 class Pillow:
-    """The parts of Pillow, found when the first image is to be read."""
+    """The modules of Pillow, imported when the first image is read."""
 
     image: Any
     ops: Any
 
     @property
     def too_large(self) -> tuple[type[Exception], ...]:
-        """What it raises for images beyond its limit; its warning, too, where warnings are errors."""
+        """Exceptions for images beyond Pillow's limit, including its warning, in case warnings are errors."""
         return (self.image.DecompressionBombError, self.image.DecompressionBombWarning)
 
 
 def find_pillow() -> Pillow:
-    """Return the parts of Pillow; raises ``DataError`` if it is not installed."""
+    """Return the modules of Pillow; raises ``DataError`` if it is not installed."""
     try:
         from PIL import Image, ImageOps
     except ModuleNotFoundError as exc:
@@ -54,9 +54,9 @@ def find_pillow() -> Pillow:
 
 
 def shown(image: Any) -> Any:
-    """Return an image of Pillow's in gray, or in red, green and blue, on white where it is transparent.
+    """Return a Pillow image as gray or RGB, with transparent parts on white.
 
-    What has no such pixels (deep, or fractions) or nothing else is as it was.
+    Images with other pixels (more than 8 bits, fractions), and other objects, are returned unchanged.
     """
     mode, info = getattr(image, "mode", ""), getattr(image, "info", {})
     if mode not in _READ or (mode in ("1", "L", "RGB") and "transparency" not in info):
@@ -65,10 +65,10 @@ def shown(image: Any) -> Any:
 
 
 def check_mode(path: Path, image: Any) -> bool:
-    """Raise ``DataError`` for an opened image whose pixels become no bytes of gray or colours.
+    """Raise ``DataError`` for an opened image whose pixels cannot become bytes of gray or colours.
 
     Returns:
-        Whether it has more than 8 bits a channel, so that ``check_range`` is to look at it once it is loaded.
+        Whether it has more than 8 bits per channel, so that ``check_range`` must check it after loading.
     """
     bits = _bits(image)
     is_deep = bits > 8 or image.mode.startswith(("I", "F"))
@@ -86,23 +86,23 @@ def check_mode(path: Path, image: Any) -> bool:
 
 
 def _has_shades(image: Any, bits: int) -> bool:
-    """Return whether more than 8 bits are shades from black to white; Pillow keeps the upper 8 bits of these."""
+    """Return whether values of more than 8 bits are shades from black to white; Pillow keeps the upper 8 bits."""
     if image.format == "TIFF":
         tags = image.tag_v2
         is_plain = _UNSIGNED.issuperset(tags.get(_SAMPLES, ())) and int(tags.get(_PHOTOMETRIC, 0)) > 0
         return bits == 16 and is_plain and image.mode in (*_READ, "I;16", "I;16B")
     if image.format == "PNG":
-        return bits == 16 and "transparency" not in image.info  # of 16 bits, which no pixel of 8 has
-    return bits > 8 and image.format == "PPM" and image.mode in ("I", "RGB")  # by its white
+        return bits == 16 and "transparency" not in image.info  # a transparent 16-bit value matches no 8-bit pixel
+    return bits > 8 and image.format == "PPM" and image.mode in ("I", "RGB")  # its header says the white level
 
 
 def check_range(path: Path, image: Any) -> None:
-    """Raise ``DataError`` if a loaded image of more than 8 bits a channel has dark shades only, or is black."""
+    """Raise ``DataError`` if a loaded image of more than 8 bits per channel is black, or has only dark shades."""
     if image.mode.startswith("I"):
         brightest = image.getextrema()[1] // 257
     else:
         bands = [image.getchannel(band).getextrema() for band in image.getbands()]
-        if image.mode in _ALPHA and bands[-1][0] == bands[-1][1]:  # else there may be ink in it alone
+        if image.mode in _ALPHA and bands[-1][0] == bands[-1][1]:  # otherwise alpha may hold the only shades
             del bands[-1]
         brightest = max(most for _, most in bands)
     if brightest < _PALEST:
@@ -118,7 +118,7 @@ def _no_range(path: Path, image: Any, bits: int) -> DataError:
 
 
 def _bits(image: Any) -> int:
-    """Return how many bits a channel has in the file, as far as it is said; 8 at least."""
+    """Return the bits per channel in the file, as far as known; at least 8."""
     if image.format == "TIFF":
         return max(8, *map(int, image.tag_v2.get(_BITS, (1,))))
     parts = [tile[3] for tile in image.tile]
@@ -131,27 +131,27 @@ def _bits(image: Any) -> int:
 
 
 def is_gray(image: Any) -> bool:
-    """Tell whether an image has no colours, by its mode."""
+    """Return whether an image has no colours, by its mode."""
     is_deep = any(isinstance(tile[3], str) and tile[3].startswith("LA;16") for tile in image.tile)
     return image.mode in _GRAY or image.mode.startswith("I") or is_deep
 
 
 def several_pictures(image: Any) -> bool:
-    """Tell whether a file has pictures besides the one that is read, as animations and pages of TIFF are."""
+    """Return whether a file has more pictures than the one that is read, like animations and multi-page TIFF files."""
     return bool(getattr(image, "is_animated", False))
 
 
 def plain(image: Any, mode: str, background: str, pillow: Pillow) -> tuple[Any, str]:
-    """Return an image in mode L or RGB, laid on a background where it is transparent.
+    """Return an image in mode L or RGB, with transparent parts on a background.
 
     Args:
-        image: loaded, of a mode that ``check_mode`` lets pass.
+        image: loaded, of a mode that ``check_mode`` accepts.
         mode: L or RGB.
-        background: a colour, as Pillow reads it.
-        pillow: its parts.
+        background: a colour, in Pillow's notation.
+        pillow: its modules.
 
     Returns:
-        The image; and what a person should know of it, as a kind of images, or "".
+        the image; and a warning about this kind of image, or "".
     """
     if image.mode.startswith("I"):
         shades = (np.asarray(image).astype(np.int64) + 128) // 257

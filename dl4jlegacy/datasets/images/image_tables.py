@@ -1,7 +1,7 @@
-"""Images that a table lists: one column names their files, others are what is to be learned of them.
+"""Images listed in a table: one column names their files, other columns are the labels.
 
-The labels are read, and kept with the model, as those of any other table: by a ``TransformProcess`` without steps, of
-the column of images and the labels alone. The files lie in the table's folder, or in folders below it.
+The labels are read, and stored with the model, like those of any other table: by a ``TransformProcess`` without steps,
+with only the image column and the labels. The files are in the table's folder, or in folders below it.
 """
 
 from __future__ import annotations
@@ -39,19 +39,20 @@ __all__ = ["image_at", "image_columns", "image_schema", "listed_files", "read_li
 logger = logging.getLogger(__name__)
 
 _ROWS = 8192
-_KNOWN = 50  # names of files that an error looks through for the one that was meant
+_KNOWN = 50  # maximum file names among which an error looks for a similar name
 
 
 def image_schema(
     path: Path, column: str, *, label: str = "", regression: bool = False, multi_label: bool = False
 ) -> TransformProcess:
-    """Return the schema of a table of images: their column, the labels, and nothing else.
+    """Return the schema of a table of images, with only the image column and the labels.
 
     Args:
         path: of the table.
-        column: names the files of the images, by its name or its number from 1.
-        label: the column to learn, or several with commas between them, as for ``guess_schema``; "": the one called
-            label, class or target, else the last one besides ``column``.
+        column: the column with the image files, by its name or its number from 1.
+        label: the label column, or several separated by commas, as for ``guess_schema``; "": the one called label,
+            class
+            or target, else the last one besides ``column``.
         regression, multi_label: as for ``guess_schema``.
 
     Raises:
@@ -73,7 +74,7 @@ def image_schema(
 
 
 def image_columns(path: Path, column: str, label: str = "") -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    """Return the column of the images, those to learn, and the others; args and errors as for ``image_schema``."""
+    """Return the image column, the label columns, and the others; args and errors as for ``image_schema``."""
     if is_svmlight(path.name):
         raise DataError(f"{path} is an SVMLight file, which has numbers only, and no column that names images")
     names = [found.name for found in inspect_csv(path, label, rows=1).columns]
@@ -95,7 +96,7 @@ def image_columns(path: Path, column: str, label: str = "") -> tuple[str, tuple[
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Listed:
-    """The rows of some tables, one below the other, with the files of their images."""
+    """The concatenated rows of some tables, with the files of their images."""
 
     tables: list[Table]
     column: str
@@ -107,7 +108,7 @@ class _Listed:
         return cls(tables, column, paths)
 
     def place(self, row: int) -> str:
-        """Return where a row names its image, in words."""
+        """Return the place of a row's image name, in words."""
         for table in self.tables:
             if row < len(table):
                 return table.place(row, self.column)
@@ -115,7 +116,7 @@ class _Listed:
         raise IndexError(row)
 
     def check_once(self) -> None:
-        """Raise ``DataError`` if an image is there twice: it would be learned from, and judged by, perhaps."""
+        """Raise ``DataError`` if an image is listed twice: it could be in both the training and the test part."""
         first: dict[Path, int] = {}
         for row, path in enumerate(self.paths):
             before = first.setdefault(path, row)
@@ -126,7 +127,7 @@ class _Listed:
                 )
 
     def read(self, reader: ImageRecordReader, rows: slice = slice(None)) -> Array:
-        """Return the pixels of rows that lie side by side; an error of a file names its row, too."""
+        """Return the pixels of consecutive rows; an error of a file names its row, too."""
         paths = self.paths[rows]
         try:
             return reader.read(paths)
@@ -135,13 +136,13 @@ class _Listed:
 
 
 def _paths(file: Path, table: Table, column: str) -> Iterator[Path]:
-    """Yield the file of each row's image; raises ``DataError``, which names the cell."""
+    """Yield the image file of each row; raises ``DataError``, which names the cell."""
     for row, value in enumerate(table.columns[column].tolist()):
         yield image_at(file.parent, value.strip(), table.place(row, column))
 
 
 def image_at(folder: Path, named: str, where: str) -> Path:
-    """Return the image that a cell of a table in a folder names; raises ``DataError``, which says ``where`` that is."""
+    """Return the image that a table cell names, relative to a folder; raises ``DataError`` with ``where``."""
     if not named:
         raise DataError(f"{where}: the cell has no value; name the row's image there, or leave the row out")
     if "\0" in named:
@@ -162,7 +163,7 @@ def image_at(folder: Path, named: str, where: str) -> Path:
 
 
 def _meant(path: Path) -> str:
-    """Return which file may have been meant by one that is not there."""
+    """Return a hint at the file that a missing name may have meant."""
     try:
         there = [name for name in files.names_in(path.parent) if is_image(name)]
     except OSError:
@@ -178,14 +179,14 @@ def _meant(path: Path) -> str:
 def read_listed(
     found: Sequence[Path], reader: ImageRecordReader, process: TransformProcess, split: Split, *, parted: bool
 ) -> tuple[DataSet, DataSet, TransformProcess, ImageRecordReader]:
-    """Return training and test part of the images in tables, the schema with what it learned, and the fitted reader.
+    """Return training and test part of the images in tables, the fitted schema, and the fitted reader.
 
     Args:
-        found: the tables; if ``parted`` one to learn from and one that is held out.
-        reader: of the images; its ``column`` is that of their files.
+        found: the tables; if ``parted``, a training table and a held-out table.
+        reader: of the images; its ``column`` names their files.
         process: as ``image_schema`` returns it, fitted or not.
         split: holds out a part of the rows, unless they are ``parted``.
-        parted: the tables are two parts.
+        parted: whether the tables are two parts.
 
     Raises:
         DataError: names table, row, column and value.
@@ -226,13 +227,13 @@ def read_listed(
 
 
 def _check_known(process: TransformProcess, test: Table) -> None:
-    """Raise ``DataError`` if a row is of a class that is not learned; names it."""
+    """Raise ``DataError`` if a row has a class that the training part lacks; names it."""
     if process.classes:
         process.class_numbers(test)
 
 
 def listed_files(file: Path, reader: ImageRecordReader, process: TransformProcess) -> list[Path]:
-    """Return the images in a table that need not have labels, in the order of its rows; raises as ``read_listed``."""
+    """Return the images in a table in the order of its rows; labels are optional; raises as ``read_listed``."""
     _check_schema(process, reader.column)
     tables = list(process.blocks(open_table(file), str(file), rows=_ROWS))
     return _Listed.of([file] * len(tables), _column_of(process, reader.column), tables).paths
@@ -243,7 +244,7 @@ def _column_of(process: TransformProcess, column: str) -> str:
 
 
 def _check_schema(process: TransformProcess, column: str) -> None:
-    """Raise ``ConfError`` if a schema does more than to say what is learned of images."""
+    """Raise ``ConfError`` unless a schema only describes the labels of images."""
     name = _column_of(process, column)
     kinds = {one.name: one.type for one in process.columns}
     if process.steps or kinds[name] != "category" or name in process.label_columns:

@@ -1,8 +1,8 @@
-"""Images changed at random while they are learned from: flipped, turned, cropped, brighter, in other colours.
+"""Random image augmentation during training: flips, rotations, crops, brightness and colour changes.
 
-What is drawn for an image depends on the seed, the epoch and the number of its example alone, so that whoever makes a
-batch, whenever, makes the same one. Follows DataVec's ``FlipImageTransform``, ``RotateImageTransform``,
-``CropImageTransform`` and ``ColorConversionTransform``, whose random numbers came in the order of the calls.
+The random numbers for an image depend only on the seed, the epoch and the number of the example, so that a batch is
+the same wherever and whenever it is made. Follows DataVec's ``FlipImageTransform``, ``RotateImageTransform``,
+``CropImageTransform`` and ``ColorConversionTransform``, whose random numbers depended on the order of the calls.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from dl4jlegacy.errors import ConfError, ShapeError, nearest
 
 __all__ = ["AugmentedDataSetIterator", "ImageShape", "ImageTransform"]
 
-_DRAWN = 11  # random numbers for an image, whatever is done with it: an option changes nothing that others draw
+_DRAWN = 11  # random numbers per image, always all, so that an option does not change the numbers of another
 _FLIPS = ("", "horizontal", "vertical", "both")
 
 
 class ImageShape(NamedTuple):
-    """How the pixels of an image that lies flat are to be read."""
+    """The shape of an image stored as a flat row."""
 
     channels: int
     height: int
@@ -36,18 +36,17 @@ class ImageShape(NamedTuple):
 
 
 class ImageTransform(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What is done to an image, in this order, each as far as a random number says.
+    """Changes to an image, applied in this order, each by a random amount.
 
     Attributes:
-        flip: ``horizontal`` (left and right change places), ``vertical`` or ``both``: for half of the images.
-        rotate: degrees by which an image is turned about its centre, at most and to either side; what comes in from
-            outside is black.
-        crop: pixels, at most, that are cut off at each side; what is left is made as large as the image was.
-        brightness: the part of itself, at most, by which an image becomes brighter or darker: 0.2 is up to a fifth.
-        color: the same for each channel by itself.
+        flip: ``horizontal`` (swaps left and right), ``vertical`` or ``both``: each for half of the images.
+        rotate: maximum degrees of rotation about the centre, in both directions; pixels from outside are black.
+        crop: maximum pixels cut off at each side; the rest is resized to the original size.
+        brightness: maximum relative change of brightness, up or down: 0.2 is up to a fifth.
+        color: the same for each channel separately.
 
     Raises:
-        ConfError: a value out of range; or nothing is to be done.
+        ConfError: a value is out of range; or nothing would be changed.
     """
 
     flip: Literal["", "horizontal", "vertical", "both"] = ""
@@ -68,7 +67,7 @@ class ImageTransform(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise ConfError("augment does nothing; give flip, rotate, crop, brightness or color, or leave it out")
 
     def check(self, shape: ImageShape) -> None:
-        """Raise ``ConfError`` if nothing would be left of images of this shape."""
+        """Raise ``ConfError`` if cropping would leave nothing of images with this shape."""
         if 2 * self.crop >= min(shape.height, shape.width):
             raise ConfError(
                 f"augment.crop is {self.crop}, and images are {shape.height} x {shape.width}: nothing would be left; "
@@ -76,7 +75,7 @@ class ImageTransform(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             )
 
     def apply(self, features: Array, shape: ImageShape, streams: list[Stream]) -> Array:
-        """Return images as ``streams``, one for each, change them.
+        """Return images changed by random numbers from ``streams``, one for each image.
 
         Args:
             features: from 0 to 1, ``(examples, channels * height * width)``, or in that shape; not changed.
@@ -97,7 +96,7 @@ class ImageTransform(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return np.ascontiguousarray(images.reshape(features.shape), features.dtype)
 
     def _places(self, drawn: Array, shape: ImageShape) -> tuple[Array, Array]:
-        """Return where each pixel comes from: rows and columns, ``(examples, height, width)``."""
+        """Return the source position of each pixel: rows and columns, ``(examples, height, width)``."""
         height, width = shape.height, shape.width
         cut = np.floor(drawn[:, 3:7] * (self.crop + 1))[:, :, None, None]  # top, bottom, left, right
         rows = _kept(np.arange(height)[:, None], height, cut[:, 0], cut[:, 1])
@@ -114,14 +113,14 @@ class ImageTransform(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 def _kept(places: Array, size: int, before: Array, after: Array) -> Array:
-    """Return where ``size`` pixels come from if some are cut off at both ends, and the rest is stretched."""
+    """Return the source positions of ``size`` pixels, if both ends are cut off and the rest is stretched."""
     found = before + (places + 0.5) * ((size - before - after) / size) - 0.5
     kept: Array = np.clip(found, before, size - 1 - after)
     return kept
 
 
 def turned(rows: Array, columns: Array, angles: Array, shape: ImageShape) -> tuple[Array, Array]:
-    """Return where pixels come from if images are turned by so many radians, to the left, about their centres."""
+    """Return the source positions of pixels if images are rotated to the left about their centres, by radians."""
     row, column = (shape.height - 1) / 2, (shape.width - 1) / 2
     sines, cosines = (values[:, None, None] for values in sine_cosine(angles))
     y, x = rows - row, columns - column
@@ -129,10 +128,10 @@ def turned(rows: Array, columns: Array, angles: Array, shape: ImageShape) -> tup
 
 
 def sine_cosine(angles: Array) -> tuple[Array, Array]:
-    """Return the sines and cosines of angles from -2 pi to 2 pi, in the same bits on every machine.
+    """Return the sines and cosines of angles from -2 pi to 2 pi, with the same bits on every machine.
 
-    The C library's, and NumPy's, differ in a last bit from one machine to another, and workers that read the same
-    images would learn from different ones. These are Taylor's series, of multiplications and additions alone.
+    The functions of the C library and of NumPy differ in the last bit between machines, so that workers with the same
+    images would learn from different ones. These are Taylor series of additions and multiplications only.
     """
     square = angles * angles
     sines, cosines = np.ones_like(angles), np.ones_like(angles)
@@ -143,14 +142,14 @@ def sine_cosine(angles: Array) -> tuple[Array, Array]:
 
 
 def sampled(images: Array, rows: Array, columns: Array) -> Array:
-    """Return images whose pixels come from these places, between which it is interpolated linearly; outside is black.
+    """Return images with pixels from these positions, interpolated linearly; positions outside are black.
 
     Args:
         images: ``(examples, channels, height, width)``.
-        rows, columns: ``(examples, height, width)``, from 0; or ``(1, height, width)`` for all alike.
+        rows, columns: ``(examples, height, width)``, from 0; or ``(1, height, width)`` for all images.
     """
     examples, channels, height, width = images.shape
-    framed = np.zeros((examples, height + 2, width + 2, channels), images.dtype)  # black is what lies outside
+    framed = np.zeros((examples, height + 2, width + 2, channels), images.dtype)  # a black frame for positions outside
     framed[:, 1:-1, 1:-1] = np.moveaxis(images, 1, -1)
     pixels = framed.reshape(-1, channels)
     row, column = np.floor(rows), np.floor(columns)
@@ -166,18 +165,18 @@ def sampled(images: Array, rows: Array, columns: Array) -> Array:
 
 
 class AugmentedDataSetIterator(ListDataSetIterator):
-    """Batches of images in memory that are changed at random, in every epoch otherwise.
+    """Batches of images in memory with random changes, different ones in every epoch.
 
     Args:
-        dataset: images from 0 to 1, that lie flat or ``(examples, channels, height, width)``; it stays as it is.
+        dataset: images from 0 to 1, flat or ``(examples, channels, height, width)``; not changed.
         batch_size: examples per batch.
-        transform: what is done to them.
+        transform: the changes.
         shape: of an image; None: that of the features.
         seed: of the shuffling and of the changes: those of example n of the data set, in an epoch, are always the same.
         shuffle, drop_last, label_names, pre_processor: as for ``ListDataSetIterator``; the pre-processor comes first.
 
     Raises:
-        ShapeError: examples are not images of that shape. ConfError: nothing would be left of them.
+        ShapeError: examples are not images of that shape. ConfError: cropping would leave nothing of them.
     """
 
     def __init__(

@@ -1,1 +1,1 @@
-"""Sequences from files, one a sequence, or one a row."""
+"""Sequences from CSV files, one sequence per file, one time step per row."""

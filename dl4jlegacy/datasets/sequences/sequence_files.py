@@ -1,6 +1,6 @@
-"""CsvSequenceDataSetIterator: sequences of time steps from CSV files, one file each, padded and masked batch by batch.
+"""CsvSequenceDataSetIterator: sequences of time steps from CSV files, one per file, padded and masked in each batch.
 
-As ``CSVSequenceRecordReader`` and ``SequenceRecordReaderDataSetIterator`` of DataVec and Deeplearning4j.
+Follows ``CSVSequenceRecordReader`` and ``SequenceRecordReaderDataSetIterator`` of DataVec and Deeplearning4j.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 Align = Literal["equal", "start", "end"]
-"""Where labels lie along their sequence, as DL4J's ``AlignmentMode``."""
+"""Alignment of labels with their sequence, as DL4J's ``AlignmentMode``."""
 _SUFFIXES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
 _SHOWN = 60
 
@@ -62,7 +62,7 @@ class _Sequence(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The rows of a file behind the lines that are skipped, with their lines, and the names in the last of those."""
+    """The rows of a file after the skipped lines, with their line numbers, and the names in the last skipped line."""
 
     lines: list[int]
     cells: list[list[str]]
@@ -71,53 +71,59 @@ class Rows(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class _Layout:
-    """How the files of an iterator are read: what its arguments and its first file say."""
+    """How the files of an iterator are read, from its arguments and its first file."""
 
     align: Align
     skip_lines: int
     n_in: int = 0
     label: tuple[int, ...] = ()
-    """The columns of labels in the file of the features; none: labels have files of their own, or there are none."""
+    """The label columns in the feature files; (): labels have their own files, or there are none."""
     n_labels: int = 0
     names: tuple[str, ...] = ()
-    """Those of the classes; none: labels are amounts, or there are none."""
+    """The names of the classes; (): labels are numbers to predict, or there are none."""
     columns: tuple[str, ...] = ()
-    """The names of the columns of features' files, in whose order these are read; none: they have none."""
+    """The column names of the feature files, in the order of reading; (): they have no names."""
     label_columns: tuple[str, ...] = ()
-    """The same of the files of labels."""
+    """The column names of the label files."""
     is_new: bool = True
     """Whether the columns are those of the first file, and not those of a model."""
 
 
 class CsvSequenceDataSetIterator(NumberedDataSetIterator):
-    """Batches of sequences in CSV files: one file a sequence, one row a time step, in a new order every epoch.
+    """Batches of sequences in CSV files: one file per sequence, one row per time step, in a new order every epoch.
 
-    All files are read once at first, to check them and to find the classes; of the data nothing is kept, and a batch
-    reads its files again. They may be gzipped. Sequences of a batch are as long as its longest one: behind the end of
-    the others are zeros, and the masks are 0. Batches are float32, or float64 if a column of the features lies so far
-    from 0 that float32 would lose what differs in it.
+    All files are read once at first, to check them and to find the classes. No data are kept in memory; a batch reads
+    its
+    files again. Files may be gzipped. Sequences of a batch are padded with zeros to the longest one, and the masks are
+    0
+    there. Batches are float32, or float64 if a feature column lies so far from 0 that float32 would lose differences.
 
     Args:
-        features: a folder with the files, in the order of the numbers in their names, or the files in their order.
+        features: a folder with the files, sorted by the numbers in their names, or the files in order.
         batch_size: sequences per batch.
-        labels: a folder with a file of labels for each file of features, of the same name, or those files in their
-            order. One row a time step, or fewer rows where ``align`` says to which time steps they belong.
-        label: instead of ``labels``, the column of the features' files that is the label: its number from 0 (-1 is the
-            last one), or its name in the last line of ``skip_lines``; with ``regression`` a list of several, too.
-        align: "equal": as many rows of labels as of features; "start" and "end": they may differ, both begin at the
-            first time step or end at the last one. "end" with a single row is a label of the whole sequence.
-        regression: labels are amounts to predict, else one class a row: a word, or a number.
-        label_names: the classes, if they are known, as those of the training data when the test data are read.
-        skip_lines: lines at the beginning of each file, such as its header; empty ones do not count. If the last of
-            them has a name for each column, columns are found by these in every file, in the order of the first one.
-        columns: these names in their order, if they are known, as those of the training data, labels among them;
-            others are then left out. ``label_columns``: the same of the files of labels.
-        seed, shuffle, drop_last: as for ``ListDataSetIterator``, whose order this is.
+        labels: a folder with a label file for each feature file, of the same name, or the label files in order. They
+            have
+            one row per time step, or fewer rows if ``align`` says to which time steps these belong.
+        label: instead of ``labels``, the label column of the feature files: its number from 0 (-1 is the last one), or
+            its
+            name in the last line of ``skip_lines``; with ``regression`` also a list of several.
+        align: "equal": as many rows of labels as of features; "start" and "end": the numbers may differ, and both begin
+            at
+            the first time step or end at the last one. "end" with a single row is a label of the whole sequence.
+        regression: labels are numbers to predict, else one class per row: a word, or a number.
+        label_names: the classes, if known, for instance those of the training data when test data are read.
+        skip_lines: lines to skip at the beginning of each file, such as its header; empty lines do not count. If the
+            last
+            of them has a name for each column, columns are found by name in every file, in the order of the first file.
+        columns: these names in order, if known, for instance those of the training data, including labels; other
+            columns
+            are then ignored. ``label_columns``: the same for the label files.
+        seed, shuffle, drop_last: as for ``ListDataSetIterator``, with the same order.
         pre_processor: applied to every batch, for instance ``normalizer.transform``.
-        rounded: False: batches are float64 in any case.
+        rounded: False: batches are always float64.
 
     Attributes:
-        label_names: the classes in their order; empty with ``regression`` or without labels.
+        label_names: the classes in order; empty with ``regression`` or without labels.
         longest: the time steps of the longest sequence.
 
     Raises:
@@ -164,7 +170,7 @@ class CsvSequenceDataSetIterator(NumberedDataSetIterator):
     def _looked_at(
         self, paths: Sequence[Path], of_labels: Sequence[Path], wanted: Sequence[int | str], regression: bool
     ) -> tuple[list[_Sequence], set[str]]:
-        """Read all files once; return them with their digests, and the labels of all rows, as texts."""
+        """Read all files once; return them with their digests, and the labels of all rows as texts."""
         sequences: list[_Sequence] = []
         classes: set[str] = set()
         for number, path in enumerate(paths):
@@ -198,7 +204,7 @@ class CsvSequenceDataSetIterator(NumberedDataSetIterator):
         return _File(path, hashlib.sha256(content).digest()), _rows_of(path, content, self._layout.skip_lines)
 
     def _parted(self, path: Path, rows: Rows) -> tuple[Rows, Rows | None]:
-        """Return the features of a file, and the labels that are among its columns."""
+        """Return the features of a file, and the labels, if they are in its columns."""
         label, wanted = self._layout.label, self._layout.n_in + len(self._layout.label)
         for line, row in zip(rows.lines, rows.cells, strict=True):
             if len(row) != wanted:
@@ -211,7 +217,7 @@ class CsvSequenceDataSetIterator(NumberedDataSetIterator):
         return without_columns(rows, label), rows._replace(cells=[[row[i] for i in label] for row in rows.cells])
 
     def _check_labels(self, path: Path, labels: Rows, features: Path, steps: int) -> None:
-        """Raise ``DataError`` unless labels have the columns of the first ones, and the length that they should."""
+        """Raise ``DataError`` unless labels have the columns of the first label file, and the required length."""
         if not self._layout.n_labels:
             self._layout.n_labels = len(labels.cells[0])
         for line, row in zip(labels.lines, labels.cells, strict=True):
@@ -293,7 +299,7 @@ def _check_classes(label_names: Sequence[str] | None, regression: bool) -> None:
 
 
 def _found(given: PathLike | Sequence[PathLike]) -> list[Path]:
-    """Return the files of a folder in the order of the numbers in their names, or those that are given."""
+    """Return the given files, or those of a folder sorted by the numbers in their names."""
     if not isinstance(given, str | Path) and isinstance(given, Sequence):
         paths = [files.expand(path) for path in given]
         if not paths:
@@ -303,7 +309,7 @@ def _found(given: PathLike | Sequence[PathLike]) -> list[Path]:
 
 
 def sequence_paths(folder: Path) -> list[Path]:
-    """Return the CSV files in a folder, in the order of the numbers in their names; ``DataError`` if there are none."""
+    """Return the CSV files in a folder, sorted by the numbers in their names; ``DataError`` if there are none."""
     with files.errors_as(DataError, f"cannot read the folder {folder}"):
         names = [name for name in files.names_in(folder) if name.lower().endswith(_SUFFIXES) and name[0] not in "._"]
     if not names:
@@ -312,12 +318,12 @@ def sequence_paths(folder: Path) -> list[Path]:
 
 
 def _by_numbers(name: str) -> list[tuple[int, str]]:
-    """Return a key by which ``9.csv`` comes before ``10.csv``."""
+    """Return a sort key that puts ``9.csv`` before ``10.csv``."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", name)]
 
 
 def labels_of(paths: Sequence[Path], labels: PathLike | Sequence[PathLike]) -> list[Path]:
-    """Return the file of labels for each file of features."""
+    """Return the label file for each feature file."""
     found = _found(labels)
     if isinstance(labels, str | Path) or not isinstance(labels, Sequence):
         by_name = {path.name: path for path in found}
@@ -333,7 +339,7 @@ def labels_of(paths: Sequence[Path], labels: PathLike | Sequence[PathLike]) -> l
 
 
 def read_rows(path: Path, skip_lines: int) -> Rows:
-    """Return the time steps of a file, behind the lines that are skipped, as texts.
+    """Return the time steps of a file as texts, after the skipped lines.
 
     Raises:
         DataError: it cannot be read, has no rows, or rows of different lengths; names file and line.
@@ -364,10 +370,10 @@ def _rows_of(path: Path, content: bytes, skip_lines: int) -> Rows:
 
 
 def names_in(path: Path, rows: Rows) -> tuple[str, ...]:
-    """Return the names of the columns, if the line above the rows has them, by which they are told apart.
+    """Return the names of the columns, if the line above the rows has usable names.
 
     Raises:
-        DataError: there are names, and not one for each column, or one twice.
+        DataError: there are names, but not one for each column, or duplicates.
     """
     if not rows.names:
         return ()
@@ -383,18 +389,19 @@ def names_in(path: Path, rows: Rows) -> tuple[str, ...]:
 def in_order(
     path: Path, rows: Rows, names: Sequence[str], *, labels: Sequence[str] = (), is_new: bool | None = None
 ) -> Rows:
-    """Return rows with the columns of these names, in their order; as they are without names, or without a line above.
+    """Return rows with the named columns in this order; unchanged if no names are wanted, or there is no line above.
 
     Args:
         path: of the file.
-        rows: of it.
-        names: of the columns that are wanted.
-        labels: columns that may be there, and are left out.
-        is_new: others are an error; False: they are named in a warning; None: neither.
+        rows: the rows of the file.
+        names: of the wanted columns.
+        labels: columns that may exist, and are dropped.
+        is_new: how other columns are treated; True: an error; False: a warning; None: ignored.
 
     Raises:
-        DataError: a column is not there, or twice; one is there that is not in the first file; or the line above the
-            rows has no names.
+        DataError: a column is missing or duplicated; a column is not in the first file; or the line above the rows has
+            no
+            names.
     """
     found = rows.names
     if not names or not found:
@@ -437,7 +444,7 @@ def without_columns(rows: Rows, columns: Sequence[int]) -> Rows:
 
 
 def _columns(path: Path, labels: Sequence[int | str], rows: Rows) -> tuple[int, ...]:
-    """Return the numbers of the labels' columns, from 0; ``DataError`` if one is not there, or twice, or no other."""
+    """Return the numbers of the label columns, from 0; ``DataError`` if one is missing or double, or none remains."""
     found = tuple(_column(path, label, rows) for label in labels)
     if len(set(found)) < len(found):
         raise DataError(f"{path}: labels {list(labels)} name a column twice")
@@ -462,7 +469,7 @@ def _column(path: Path, label: int | str, rows: Rows) -> int:
 
 
 def numbers_of(path: Path, rows: Rows, *, what: Literal["value", "label"] = "value") -> Array:
-    """Return rows as float64 ``(time steps, columns)``; ``DataError`` names a cell that is not finite in float32."""
+    """Return rows as float64 ``(time steps, columns)``; ``DataError`` names a cell not finite in float32."""
     try:
         numbers = np.array(rows.cells, dtype=np.float64)
         with np.errstate(over="ignore"):
@@ -487,7 +494,7 @@ def numbers_of(path: Path, rows: Rows, *, what: Literal["value", "label"] = "val
 
 
 def _named(path: Path, labels: Rows) -> Iterator[tuple[int, str]]:
-    """Yield the line and the class of each row; numbers of classes in their plain form (``2.0`` is ``2``)."""
+    """Yield the line and the class of each row; class numbers in their plain form (``2.0`` is ``2``)."""
     for line, row in zip(labels.lines, labels.cells, strict=True):
         if len(row) != 1:
             raise DataError(
@@ -500,7 +507,7 @@ def _named(path: Path, labels: Rows) -> Iterator[tuple[int, str]]:
 
 
 def _class_names(found: set[str], known: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the names of all classes in their order: those that are known, else those that were found."""
+    """Return the names of all classes in order: the known ones, else those that were found."""
     if known is not None:
         return tuple(known)
     if why := why_no_classes(found):
@@ -522,7 +529,7 @@ def _content(path: Path) -> bytes:
 
 
 def _unchanged(file: _File) -> bytes:
-    """Return a file's bytes; ``DataError`` if they are others than at first."""
+    """Return a file's bytes; raises ``DataError`` if they have changed since the first reading."""
     content = _content(file.path)
     if hashlib.sha256(content).digest() != file.sha256:
         raise DataError(
@@ -532,7 +539,7 @@ def _unchanged(file: _File) -> bytes:
 
 
 class _Bounds:
-    """The smallest and the largest value of each column of all sequences."""
+    """The minimum and maximum of each column over all sequences."""
 
     def __init__(self) -> None:
         self._low = self._high = np.zeros(0)
@@ -547,12 +554,12 @@ class _Bounds:
         self._low, self._high, self._inexact = low, high, inexact
 
     def far(self) -> npt.NDArray[np.bool_]:
-        """Return the columns in which float32 would lose what differs, as ``DataSet.far`` does of all sequences."""
+        """Return a mask of columns in which float32 would lose differences, as ``DataSet.far`` for all sequences."""
         return far_columns(self._low, self._high) & self._inexact
 
 
 def _padded(arrays: Sequence[Array], starts: Sequence[int], steps: int) -> tuple[Array, npt.NDArray[np.float32] | None]:
-    """Return sequences ``(time steps, columns)`` as ``(sequences, columns, steps)``, and a mask if they need one."""
+    """Return sequences ``(time steps, columns)`` padded to ``(sequences, columns, steps)``, and a mask if needed."""
     padded = np.zeros((len(arrays), arrays[0].shape[1], steps), arrays[0].dtype)
     mask = np.zeros((len(arrays), steps), np.float32)
     for number, (array, start) in enumerate(zip(arrays, starts, strict=True)):

@@ -1,4 +1,4 @@
-"""How folders of CSV files, a sequence each, become the two parts of a data set: the meaning of ``--sequences``."""
+"""Turns folders of CSV files, one sequence each, into the two parts of a data set; the meaning of ``--sequences``."""
 
 from __future__ import annotations
 
@@ -39,24 +39,29 @@ _ALIGNMENTS = ("", "equal", "start", "end")
 
 
 class SequenceRecordReader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How CSV files, a sequence each, become examples ``(sequences, columns, time steps)`` with a label each step.
+    """How CSV files, one sequence each, become examples ``(sequences, columns, time steps)`` with a label per step.
 
-    All are as long as the longest one; what is behind the end of the others is masked. As ``CSVSequenceRecordReader``
-    of DataVec. What is left open is found in the first files, and known from then on.
+    All sequences are padded to the longest one and masked. Follows ``CSVSequenceRecordReader`` of DataVec. Empty
+    attributes
+    are set from the first files, and fixed from then on.
 
     Attributes:
-        label: the column with the labels, by name or number; "": the last one. Of files in a folder ``features`` the
-            labels are in those of the same names in a folder ``labels`` beside it, and this is "". Several columns,
-            with commas between them, are numbers to predict.
-        labels: the columns with the numbers to predict, in the place of ``label``.
-        regression: labels are numbers to predict, and no classes.
+        label: the label column, by name or number; "": the last one. For files in a folder ``features``, the labels are
+            in
+            files of the same names in a folder ``labels`` beside it, and this is "". Several columns, separated by
+            commas,
+            are numbers to predict.
+        labels: the columns with numbers to predict, instead of ``label``.
+        regression: whether labels are numbers to predict, and no classes.
         label_means, label_stds: of the numbers to predict, which a network learns standardized; learned if empty.
-        align: to which time steps the rows in ``labels`` belong, as for ``CsvSequenceDataSetIterator``; "": to the last
-            one if each file has a single row, which is the label of the whole sequence, else one to each.
-        skip_lines: at the beginning of each file; -1: one if no cell in it is a number.
-        columns: that a time step has, without the labels; 0: as many as there are.
-        names: of the columns in their order, labels among them, by which they are found in every file that has names
-            in its last skipped line; those of the first file if empty.
+        align: the time steps of the rows in ``labels``, as for ``CsvSequenceDataSetIterator``; "": the last step if
+            each
+            file has a single row, which is the label of the whole sequence, else one row per step.
+        skip_lines: lines to skip at the beginning of each file; -1: one if none of its cells is a number.
+        columns: the number of columns without the labels; 0: as found.
+        names: the column names in order, including labels; columns are found by name in every file with names in its
+            last
+            skipped line. Those of the first file if empty.
     """
 
     label: str = ""
@@ -91,23 +96,23 @@ class SequenceRecordReader(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
 
     @property
     def label_columns(self) -> tuple[str, ...]:
-        """The columns of labels beside the features; none if labels have files of their own."""
+        """The label columns beside the features; () if labels have their own files."""
         return self.labels or ((self.label,) if self.label else ())
 
     @property
     def label_scale(self) -> LabelScale | None:
-        """Of the numbers that a network predicts; None if these are classes."""
+        """The scale of the predicted numbers; None for classes."""
         return LabelScale(self.label_means, self.label_stds) if self.regression else None
 
     @property
     def is_of_whole(self) -> bool:
-        """Whether a label is that of a whole sequence, told at its last time step."""
+        """Whether a label belongs to a whole sequence, and is placed at its last time step."""
         return self.align == "end"
 
     def features(self, path: Path, *, warns: bool = True) -> Array:
-        """Return a sequence ``(1, columns, time steps)`` of a file as float64, with its labels or without.
+        """Return the sequence of a file, with or without labels, as float64 features ``(1, columns, time steps)``.
 
-        ``warns``: columns that are left out are named in a warning. Raises ``DataError``.
+        ``warns``: whether to warn of ignored columns. Raises ``DataError``.
         """
         rows, labels = read_rows(path, max(self.skip_lines, 0)), self.label_columns
         features = [name for name in self.names if name not in labels]
@@ -121,7 +126,7 @@ class SequenceRecordReader(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
 
 
 class _Part(NamedTuple):
-    """The files of a part of the data; ``labels``: their own, or None."""
+    """The files of a part of the data; ``labels``: the label files, or None."""
 
     features: list[Path]
     labels: list[Path] | None
@@ -130,7 +135,7 @@ class _Part(NamedTuple):
 def read_sequence_parts(
     folder: Path, reader: SequenceRecordReader, known: Sequence[str] | None, split: Split
 ) -> tuple[DataSet, DataSet, tuple[str, ...], SequenceRecordReader]:
-    """Return the sequences to learn from, those held out, the labels, and the reader with all that was left open.
+    """Return the training sequences, the held-out sequences, the labels, and the reader with all attributes set.
 
     The labels are the classes, or the names of the numbers to predict, which are standardized.
 
@@ -138,11 +143,11 @@ def read_sequence_parts(
         folder: with CSV files, or with folders ``features`` and ``labels`` of such; or with such folders ``train`` and
             ``test``.
         reader: how they are read.
-        known: the labels in their order, if they are known.
-        split: how a part is held out of a folder without ``train`` and ``test``.
+        known: the labels in order, if they are known.
+        split: how a part of a folder without ``train`` and ``test`` is held out.
 
     Raises:
-        DataError: names file, line, column and value. ConfError: the memory does not suffice.
+        DataError: names file, line, column and value. ConfError: there is not enough memory.
     """
     if split.stratify:
         raise DataError(
@@ -167,10 +172,10 @@ def read_sequence_parts(
 
 
 def _scaled(learned: DataSet, names: Sequence[str], reader: SequenceRecordReader, folder: Path) -> SequenceRecordReader:
-    """Return the reader with mean and deviation of the numbers to predict, of the time steps that count.
+    """Return the reader with mean and standard deviation of the numbers to predict, over unmasked time steps.
 
     Raises:
-        DataError: one is always the same; or there are others than the reader has.
+        DataError: a number is constant; or its columns differ from the reader's.
     """
     if reader.label_stds:
         if len(reader.label_stds) != len(names):
@@ -189,7 +194,7 @@ def _scaled(learned: DataSet, names: Sequence[str], reader: SequenceRecordReader
 
 
 def _standardized(data: DataSet, reader: SequenceRecordReader) -> DataSet:
-    """Return sequences with their numbers to predict as a network learns them; 0 where there is none."""
+    """Return sequences with standardized numbers to predict; 0 where masked."""
     assert reader.label_scale is not None
     labels = reader.label_scale.standardized(data.labels)
     if data.labels_mask is not None:
@@ -210,7 +215,7 @@ def _part(folder: Path) -> _Part:
 
 
 def _settled(part: _Part, reader: SequenceRecordReader) -> SequenceRecordReader:
-    """Return the reader with the label, its place and the lines to skip as they are in a part's files."""
+    """Return the reader with the label, its alignment and the lines to skip, as found in a part's files."""
     first = part.features[0]
     skip = reader.skip_lines
     if skip < 0:
@@ -238,18 +243,18 @@ def _settled(part: _Part, reader: SequenceRecordReader) -> SequenceRecordReader:
 
 
 def _columns_of(rows: Rows) -> list[str]:
-    """Return the names of the columns: their numbers, from 1, if they have none."""
+    """Return the names of the columns, or their numbers, from 1, if they have no names."""
     return rows.names or [str(number) for number in range(1, len(rows.cells[0]) + 1)]
 
 
 def _numbers(reader: SequenceRecordReader, rows: Rows, path: Path) -> list[int]:
-    """Return the numbers, from 0, of the columns with the labels; raises ``DataError``."""
+    """Return the numbers of the label columns, from 0; raises ``DataError``."""
     columns = reader.names or _columns_of(rows)
     return [columns.index(find_column(label, columns, str(path))) for label in reader.label_columns]
 
 
 def _check_width(path: Path, found: int, reader: SequenceRecordReader) -> None:
-    """Raise ``DataError`` unless a file has as many columns beside the label as are learned from, if that is known."""
+    """Raise ``DataError`` unless a file has as many feature columns as the reader, if that number is known."""
     if reader.columns and found != reader.columns:
         raise DataError(
             f"{path} has {counted(found, 'column')} beside the label, and {reader.columns} are learned from"

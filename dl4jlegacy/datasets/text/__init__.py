@@ -1,1 +1,1 @@
-"""Texts: characters to learn and words that classify."""
+"""Text data sets, as characters or words, and counting of unknown words."""

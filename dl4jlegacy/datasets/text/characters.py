@@ -1,7 +1,7 @@
-"""Text as sequences of one-hot characters whose labels are the characters that follow.
+"""Text as sequences of one-hot characters; the labels are the characters that follow.
 
 Follows the ``CharacterIterator`` of Deeplearning4j's character modelling example. Unlike there, a batch is addressed by
-its position, and which windows it holds depends on nothing but the text and the seed.
+its position, and its windows depend only on the text and the seed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 LENGTH = 64
-"""Characters of one example by default."""
+"""Default number of characters of an example."""
 
 _LARGEST_ALPHABET = 512
 
@@ -50,7 +50,7 @@ def read_text(path: str | Path) -> str:
 
 
 def alphabet_of(text: str) -> tuple[str, ...]:
-    """Return the characters of ``text``, each once, in the order of their numbers."""
+    """Return the distinct characters of ``text`` in the order of their numbers."""
     alphabet = tuple(sorted(set(text)))
     if len(alphabet) > _LARGEST_ALPHABET:
         raise DataError(
@@ -61,7 +61,7 @@ def alphabet_of(text: str) -> tuple[str, ...]:
 
 
 def one_hot_text(text: str, alphabet: Sequence[str]) -> Array:
-    """Return ``text`` as ``(characters, len(alphabet))``; raises ``DataError`` naming a character that is unknown."""
+    """Return ``text`` as ``(characters, len(alphabet))``; raises ``DataError``, which names an unknown character."""
     rows = np.eye(len(alphabet), dtype=np.float32)
     result: Array = rows[_numbers(text, alphabet)]
     return result
@@ -70,10 +70,11 @@ def one_hot_text(text: str, alphabet: Sequence[str]) -> Array:
 def character_windows(
     text: str, *, alphabet: Sequence[str] | None = None, length: int = LENGTH, stride: int | None = None
 ) -> DataSet:
-    """Return the windows of ``length`` characters that begin every ``stride`` characters (default: side by side).
+    """Return windows of ``length`` characters, one every ``stride`` characters (default: without overlap).
 
-    Features and labels are ``(windows, len(alphabet), length)``, the labels one character later. What is left at the
-    end and fills no window is left out.
+    Features and labels are ``(windows, len(alphabet), length)``, the labels one character later. Characters at the end
+    that
+    fill no window are dropped.
 
     Raises:
         DataError: too short a text, or a character that is not in ``alphabet``.
@@ -99,8 +100,8 @@ class CharacterIterator(ListDataSetIterator):
         text: the text itself; ``read_text`` reads a file.
         batch_size: windows per batch.
         length: characters per window.
-        stride: characters from the beginning of a window to that of the next; default: ``length``.
-        alphabet: the characters there can be, default: those of ``text``.
+        stride: characters from the start of one window to the start of the next; default: ``length``.
+        alphabet: the possible characters, default: those of ``text``.
         seed: of the order.
         shuffle: False keeps the order of the text.
     """
@@ -121,7 +122,7 @@ class CharacterIterator(ListDataSetIterator):
         super().__init__(windows, batch_size, seed=seed, shuffle=shuffle, label_names=self.alphabet)
 
     def characters(self, numbers: Sequence[int]) -> Iterator[str]:
-        """Yield the characters of these numbers."""
+        """Yield the characters with these numbers."""
         return (self.alphabet[number] for number in numbers)
 
 
@@ -137,7 +138,7 @@ def _numbers(text: str, alphabet: Sequence[str]) -> npt.NDArray[np.intp]:
 
 
 def one_hot_windows(numbers: npt.NDArray[np.intp], n: int) -> Array:
-    """Return ``numbers (windows, length)`` as ``(windows, n, length)``."""
+    """Return ``numbers (windows, length)`` one-hot, as ``(windows, n, length)``."""
     result = np.zeros((numbers.shape[0], n, numbers.shape[1]), np.float32)
     np.put_along_axis(result, numbers[:, None, :], 1, axis=1)
     return result

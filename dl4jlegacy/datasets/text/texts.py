@@ -1,7 +1,7 @@
-"""How a text becomes examples: windows of characters, or of words of a vocabulary, labelled with what follows.
+"""Turns a text into examples: windows of characters, or of vocabulary words, labelled with what follows.
 
-Words come as their numbers, ``(windows, 1, words)``, for an ``EmbeddingLayer``: one-hot they would take a thousand
-times the memory. The vocabulary is that of the training part alone, so that what is held out tells how new texts do.
+Words are given as numbers, ``(windows, 1, words)``, for an ``EmbeddingLayer``; one-hot words would need a thousand
+times the memory. The vocabulary comes from the training part only, so that the held-out part behaves like new text.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from dl4jlegacy.system.resources import check_memory
 __all__ = ["UNKNOWN", "WORDS", "TextReader"]
 
 UNKNOWN = "<unknown>"
-"""The entry of a vocabulary, number 0, for every word that is not in it; no text has such a word."""
+"""The vocabulary entry, number 0, for every word outside of the vocabulary; no text contains this word."""
 WORDS = 32
-"""Words of one example."""
-_VOCABULARY_SIZE = 1000  # words of a vocabulary by default
+"""Words of an example."""
+_VOCABULARY_SIZE = 1000  # default number of words of a vocabulary
 _KINDS = ("characters", "words")
 
 
 class TextReader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How texts become examples; the characters, or the words, that there are, are the names of the classes.
+    """Turns texts into examples; the characters or words are the classes.
 
     A word is a run of letters, digits and their marks, with apostrophes and hyphens inside (``don't``, ``well-known``);
-    every other character that is no space is a word of its own. Texts are composed first (Unicode's NFC).
+    every other character except a space is a word of its own. Texts are first normalized (Unicode NFC).
 
     Attributes:
-        tokens: what a text is a sequence of: ``characters`` or ``words``.
-        vocabulary_size: how many different words are told apart, the most frequent ones of the training part (of
-            equally frequent ones the first by the alphabet); all others are one, ``UNKNOWN``. 0: 1,000.
-        lower_case: whether words are taken in small letters; characters are taken as they are.
+        tokens: the elements of the sequence: ``characters`` or ``words``.
+        vocabulary_size: the number of words in the vocabulary: the most frequent ones of the training part (of equally
+            frequent ones the alphabetically first); all others become ``UNKNOWN``. 0: 1,000.
+        lower_case: whether words are converted to lower case; characters are not.
     """
 
     tokens: Literal["characters", "words"] = "characters"
@@ -68,12 +68,12 @@ class TextReader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return self.tokens == "words"
 
     def words(self, text: str) -> list[str]:
-        """Return the words of a text, in their order."""
+        """Return the words of a text in order."""
         plain = unicodedata.normalize("NFC", text.removeprefix("\ufeff")).replace("\u2019", "'")
         return _pattern().findall(plain.lower() if self.lower_case else plain)
 
     def vocabulary(self, words: Sequence[str]) -> tuple[str, ...]:
-        """Return ``UNKNOWN`` and the most frequent ones of the words of a training part; raises ``DataError``."""
+        """Return ``UNKNOWN`` and the most frequent words of a training part; raises ``DataError``."""
         counts = Counter(words)
         if len(counts) == 1:
             raise DataError(
@@ -86,16 +86,16 @@ class TextReader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def parts(
         self, text: str, test_fraction: float, known: Sequence[str] | None = None
     ) -> tuple[DataSet, DataSet, tuple[str, ...]]:
-        """Return training part, the end of the text, which is held out, and the names of the classes.
+        """Return the training part, the held-out part (the end of the text), and the names of the classes.
 
         Args:
-            text: the whole.
-            test_fraction: the share of its end.
-            known: the characters or words, where they are known.
+            text: the whole text.
+            test_fraction: the held-out share.
+            known: the characters or words, if they are known.
 
         Raises:
-            DataError: the text is too short, has one word only, or a character that is not known. ConfError: the memory
-                does not suffice.
+            DataError: the text is too short, has only one word, or an unknown character. ConfError: there is not enough
+                memory.
         """
         if not self.has_words:
             letters = tuple(known) if known is not None else alphabet_of(text)
@@ -115,7 +115,7 @@ class TextReader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return train, _windows(_numbers(words[cut:], names), len(names), WORDS), names
 
     def features(self, text: str, names: Sequence[str]) -> Array:
-        """Return a text as a network takes it: ``(1, 1, words)`` or ``(1, characters, length)``.
+        """Return a text as network input: ``(1, 1, words)`` or ``(1, characters, length)``.
 
         Raises:
             DataError: it has no word, or a character that is not among the ``names``.
@@ -132,7 +132,7 @@ class TextReader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 @functools.cache
 def _pattern() -> re.Pattern[str]:
-    """Return what a word is; marks that are no letters, such as vowels of Devanagari, belong to the letter before."""
+    """Return the pattern of a word; marks that are no letters, such as Devanagari vowels, belong to their letter."""
     marks = [chr(code) for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code))[0] == "M"]
     letters = rf"[\w{re.escape(''.join(marks))}]+"
     return re.compile(rf"{letters}(?:['-]{letters})*|\S")
@@ -145,7 +145,7 @@ def _numbers(words: Sequence[str], names: Sequence[str]) -> npt.NDArray[np.intp]
 
 
 def _windows(numbers: npt.NDArray[np.intp], size: int, step: int) -> DataSet:
-    """Return the windows that begin every ``step`` words, with the words that follow one-hot."""
+    """Return a window every ``step`` words, with the following words as one-hot labels."""
     starts = np.arange(0, len(numbers) - WORDS, step)
     what = f"labelling {counted(len(starts), 'window')} of {WORDS} words, {size} different ones (--vocabulary-size),"
     check_memory(2 * 4 * len(starts) * WORDS * size, what)  # twice, while batches are made

@@ -1,4 +1,4 @@
-"""UnseenWords: words that a model has not learned, counted while rows are read, and said once at the end."""
+"""UnseenWords: counts words that a model has not learned while rows are read, and logs them once at the end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["UnseenWords"]
 
 logger = logging.getLogger(__name__)
 
-_KEPT = 1000  # different words of a column that are counted each
+_KEPT = 1000  # maximum distinct words counted per column
 _SHOWN = 3
 _LONGEST = 40
 
@@ -26,7 +26,7 @@ class UnseenWords:
         self._wholes: Counter[str] = Counter()
 
     def add(self, column: str, words: Sequence[str], known: Collection[str]) -> None:
-        """Count those of the words of a column ("": a text) that are not known; gaps are none."""
+        """Count the unknown words of a column ("": of a text); gaps do not count."""
         found = Counter(word for word in words if word)
         self._wholes[column] += found.total()
         kept = self._words.setdefault(column, Counter())
@@ -37,7 +37,7 @@ class UnseenWords:
                     kept[word] += count
 
     def say(self, name: str) -> None:
-        """Log for each column how many there were, in ``name``, and the most frequent ones."""
+        """Log the number of unknown words in ``name`` and the most frequent ones, for each column."""
         for column, count in self._counts.items():
             kept = self._words[column]
             shown = ", ".join(f"{word[:_LONGEST]!r} {times:,}" for word, times in kept.most_common(_SHOWN))
