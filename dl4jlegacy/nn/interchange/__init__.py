@@ -1,1 +1,1 @@
-"""Models of Deeplearning4j, Keras and ONNX, read and written."""
+"""Reading and writing models of Deeplearning4j, Keras and ONNX."""

@@ -1,4 +1,4 @@
-"""Entries of files that other programs may have written, of which neither size nor content is trusted."""
+"""Entries of files from other programs, whose size and content are not trusted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def read_entry(archive: _Archive, name: str, limit: int) -> bytes:
 
 
 def json_object(text: Any, name: str) -> dict[str, Any]:
-    """Return the object in a JSON text; raises ``ModelError`` that says what ``name`` holds instead."""
+    """Return the object in a JSON text; raises ``ModelError`` if ``name`` holds something else."""
     try:
         tree = json.loads(text)
     except (ValueError, RecursionError) as exc:

@@ -1,1 +1,1 @@
-"""Model files that Deeplearning4j reads and writes: zips, their JSON, ND4J arrays."""
+"""Model files for Deeplearning4j: zips, their JSON, ND4J arrays."""

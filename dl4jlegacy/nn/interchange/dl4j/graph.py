@@ -1,6 +1,6 @@
-"""``configuration.json`` of a ComputationGraph as Deeplearning4j writes and reads it, 0.9.1 and 1.0.0.
+"""Writes and reads ``configuration.json`` of a ComputationGraph in the formats of Deeplearning4j 0.9.1 and 1.0.0.
 
-What ``dl4j.json`` and ``dl4j.reader`` are to stacks of layers; layers and preprocessors are theirs.
+It is the counterpart of ``dl4j.json`` and ``dl4j.reader`` for graphs, and uses their layers and preprocessors.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _GRAPH: Final = "org.deeplearning4j.nn.conf.graph."
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A vertex's class (behind ``_GRAPH``), our field of each of its keys, and fixed keys of 1.0.0."""
+    """A vertex's class name (after ``_GRAPH``), our field for each of its keys, and fixed keys of 1.0.0."""
 
     name: str
     cls: Any
@@ -73,11 +73,11 @@ _KINDS: Final = (
 _BY_CLASS: Final = {kind.cls: kind for kind in _KINDS}
 _BY_NAME: Final = {kind.short: kind for kind in _KINDS}
 _FIXED: Final[dict[str, tuple[Any, ...]]] = {
-    "modified": (False, True),  # whether 1.0.0 has set mergeAxis by itself
+    "modified": (False, True),  # whether 1.0.0 has set mergeAxis itself
     "reshapeOrder": ("c", "C"),
     "dimension": ([], [1]),
 }
-"""Other values of ``_Kind.fixed`` that mean the same."""
+"""Other values of ``_Kind.fixed`` with the same meaning."""
 _WRITE: Final[dict[str, Callable[[Any], Any]]] = {"op": str.capitalize, "newShape": list}
 _READ: Final[dict[str, Callable[[Any], Any]]] = {"op": lambda op: str(op).lower(), "newShape": tuple}
 
@@ -104,7 +104,7 @@ def graph_to_dl4j(conf: ComputationGraphConfiguration, *, iteration: int = 0, ve
 
 
 def _defaults(conf: ComputationGraphConfiguration, *, old: bool) -> Tree:
-    """Return the tree that holds what layers would inherit, with no layer in it."""
+    """Return the tree with the defaults that layers inherit, without a layer."""
     node = next(node for node in conf.nodes() if node.stage is not None)
     assert node.stage is not None
     tree = layer_conf(conf, node.stage.layer, 0, old=old)
@@ -138,11 +138,11 @@ def _same(value: Any) -> Any:
 
 
 def graph_from_dl4j(tree: Tree, input_types: Sequence[AnyInputType] = ()) -> ComputationGraphConfiguration:
-    """Return the configuration that the tree of a graph's ``configuration.json`` describes.
+    """Return the configuration in the tree of a graph's ``configuration.json``.
 
     Args:
-        tree: the file's.
-        input_types: of its inputs; empty: as far as the file says it.
+        tree: the parsed file.
+        input_types: types of the graph's inputs; empty: inferred from the file.
 
     Raises:
         ModelError: not a graph, or one with layers or vertices that this package does not have.
@@ -168,7 +168,7 @@ def graph_from_dl4j(tree: Tree, input_types: Sequence[AnyInputType] = ()) -> Com
 
 
 def _ordered(tree: Tree, given: Tree, inputs: tuple[str, ...], sources: Tree) -> list[tuple[str, Any]]:
-    """Return the vertices so that their parameters lie in the order that 1.0.0 wrote down."""
+    """Return the vertices in an order that gives their parameters the order stored by 1.0.0."""
     order = listed(tree, "topologicalOrderStr", "configuration")
     written = [name for name in order if isinstance(name, str) and name in given]
     reads = {name: tuple(listed(sources, name, "vertexInputs")) for name in given}

@@ -1,9 +1,9 @@
-"""What a network of Deeplearning4j takes, of which its file says less than it knew.
+"""Inference of a network's input type from a Deeplearning4j file, which does not store it.
 
-``configuration.json`` has no input type. Sizes follow from the first layer's ``nin`` and, for images, from the
-preprocessor behind them: of all sizes that end in its height and width the smallest is taken, which is the one that no
-window cuts off. Where nothing says it (images that end in a global pooling, inputs that meet in a merge) whoever reads
-the file has to.
+``configuration.json`` has no input type. Sizes are inferred from the first layer's ``nin`` and, for images, from the
+preprocessor behind them: of all image sizes that end in that preprocessor's height and width, the smallest is taken,
+of which no window cuts off a part. If the file has no such information (images that end in a global pooling, inputs
+that meet in a merge), the caller must give the types.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["graph_input_types", "is_superfluous", "stack_input_type"]
 logger = logging.getLogger(__name__)
 
 _LARGEST: Final = 2048
-"""Images of more rows or columns are not looked for."""
+"""Largest number of rows or columns of images in the search."""
 _BEHIND_IMAGES: Final = (CnnToFeedForwardPreProcessor, CnnToRnnPreProcessor)
 _KEEP_TYPE: Final = (
     combine.ElementWiseVertex,
@@ -47,7 +47,7 @@ _KEEP_TYPE: Final = (
     shape.StackVertex,
     shape.UnstackVertex,
 )
-"""Vertices whose inputs have the type of their output, or each other's."""
+"""Vertices whose inputs have the type of the output, or of each other."""
 _HOW: Final = (
     "the file does not say how large the images are; give them, restore_model(path, "
     "input_types=[InputType.convolutional(height, width, channels)])"
@@ -55,7 +55,7 @@ _HOW: Final = (
 
 
 def is_superfluous(pre: InputPreProcessor | None, below: Any) -> bool:
-    """Whether a preprocessor from sequences to rows stands where there are rows already, as 1.0.0 writes it."""
+    """Return whether a preprocessor from sequences to rows gets rows already, as written by 1.0.0."""
     return isinstance(pre, RnnToFeedForwardPreProcessor) and isinstance(
         below, GlobalPoolingLayer | LastTimeStep | shape.LastTimeStepVertex
     )
@@ -64,7 +64,7 @@ def is_superfluous(pre: InputPreProcessor | None, below: Any) -> bool:
 def stack_input_type(
     layers: Sequence[Layer], pres: Mapping[int, InputPreProcessor], conf: Any, given: Sequence[AnyInputType]
 ) -> AnyInputType | None:
-    """Return the input type of a stack of layers, None where the first layer itself says it."""
+    """Return the input type of a stack of layers; None if it can be inferred from the first layer."""
     if given:
         return given[0]
     pre = pres.get(0)
@@ -72,7 +72,7 @@ def stack_input_type(
         return None
     first = next((i for i in sorted(pres) if not pres[i].keeps_type), None)
     if first and (natural := pres[first].natural_input()) and not any(layer.param_shapes() for layer in layers[:first]):
-        return natural  # what comes before, such as an activation, leaves rows as they are
+        return natural  # layers before it, such as an activation, do not change rows
     if layers[0].consumes[0] != "convolutional" or pre is not None:
         return _plain(layers, pre)
     behind = next((i for i in sorted(pres) if isinstance(pres[i], _BEHIND_IMAGES)), None)
@@ -96,7 +96,7 @@ def _plain(layers: Sequence[Layer], pre: InputPreProcessor | None) -> AnyInputTy
 
 
 def _channels(layers: Sequence[Any]) -> int:
-    """Return ``n_in`` of the first layer that has it: those before keep the number of channels."""
+    """Return ``n_in`` of the first layer with a size: layers before it keep the number of channels."""
     for layer in layers:
         if size := layer.input_size() or layer.n_in:
             return int(size)
@@ -104,7 +104,7 @@ def _channels(layers: Sequence[Any]) -> int:
 
 
 def _images(channels: int, last: Any, end: Callable[[AnyInputType], AnyInputType]) -> InputTypeConvolutional:
-    """Return the smallest images that are as high and wide at their end as the preprocessor ``last`` says."""
+    """Return the smallest images whose output has the height and width of the preprocessor ``last``."""
     heights: list[int] = []
     widths: list[int] = []
     for size in range(1, _LARGEST + 1):
@@ -133,7 +133,7 @@ def _images(channels: int, last: Any, end: Callable[[AnyInputType], AnyInputType
 
 
 def _lenient(layer: Any) -> Any:
-    """Return a layer that takes sizes which its windows do not cover: the smallest that fits is covered anyway."""
+    """Return a layer that accepts sizes not covered by its windows: the smallest that fits is covered anyway."""
     if getattr(layer, "convolution_mode", "") != "strict":
         return layer
     return msgspec.structs.replace(layer, convolution_mode="truncate")
@@ -145,7 +145,7 @@ def _lenient(layer: Any) -> Any:
 def graph_input_types(
     inputs: Sequence[str], given: Sequence[GraphNode], conf: Any, types: Sequence[AnyInputType]
 ) -> tuple[AnyInputType, ...]:
-    """Return the types of a graph's inputs; empty where its layers themselves say them."""
+    """Return the types of a graph's inputs; empty if they can be inferred from its layers."""
     if types:
         return tuple(types)
     by_name = {node.name: node for node in given}
@@ -159,7 +159,7 @@ def graph_input_types(
 
 
 def _of_input(name: str, given: Mapping[str, GraphNode]) -> AnyInputType | None:
-    """Return what the layers want that read an input, or read what has its type."""
+    """Return the type required by the layers that read an input, directly or through vertices that keep its type."""
     seen, waiting = {name}, [name]
     while waiting:
         current = waiting.pop()
@@ -186,7 +186,7 @@ def _graph_images(
     known: Mapping[str, AnyInputType | None],
     conf: Any,
 ) -> AnyInputType | None:
-    """Return the images of the only input that is not known, from the first preprocessor behind images."""
+    """Return the image type of the only unknown input, from the first preprocessor behind images."""
     order = topological_order(tuple(inputs), {node.name: node.inputs for node in given.values()})
     ends = [given[each] for each in order if each in given and isinstance(given[each].pre_processor, _BEHIND_IMAGES)]
     readers = [node.vertex for node in given.values() if name in node.inputs]
@@ -217,7 +217,7 @@ def _beside_others(
     known: Mapping[str, AnyInputType | None],
     conf: Any,
 ) -> AnyInputType | None:
-    """Return what the only input that is not known must be, beside others in a merge that a layer reads."""
+    """Return the type of the only unknown input, from the other inputs of a merge and the layer that reads it."""
     order = topological_order(tuple(inputs), {node.name: node.inputs for node in given.values()})
     types = {each: kind for each, kind in known.items() if kind is not None}
     for node in given.values():
@@ -239,7 +239,7 @@ def _beside_others(
 
 
 def _above(name: str, given: Mapping[str, GraphNode]) -> set[str]:
-    """Return a vertex with all that it depends on."""
+    """Return a vertex and all vertices that it depends on."""
     found, waiting = {name}, [name]
     while waiting:
         current = waiting.pop()

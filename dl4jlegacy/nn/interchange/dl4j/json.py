@@ -1,9 +1,10 @@
-"""Writes ``configuration.json`` as Deeplearning4j does (reading: ``dl4j.reader``).
+"""Writes ``configuration.json`` in Deeplearning4j's format (reading: ``dl4j.reader``).
 
-The tree has the shape of 0.9.1, which 0.9.1 and 1.0.0 read, as long as 0.9.1 knows everything in the network. A network
-that uses something newer (AMSGrad, swish, ...) is written in the shape of 1.0.0-M2.1. (RBMs left DL4J with 0.9.1.)
-Either way DL4J predicts what we do. Training on in 1.0.0 takes the same steps as here only from the shape of 1.0.0: of
-an old file it applies L1 and L2 as 0.9.1 did, after the updater, and ignores learning rate policies.
+The tree has the format of 0.9.1, which 0.9.1 and 1.0.0 read, if 0.9.1 knows everything in the network. A network with
+newer features (AMSGrad, swish, ...) is written in the format of 1.0.0-M2.1. (RBMs were removed from DL4J after 0.9.1.)
+With both formats DL4J makes the same predictions. Further training in 1.0.0 takes the same steps as here only from the
+format of 1.0.0: for an old file, 1.0.0 applies L1 and L2 as 0.9.1 did, after the updater, and ignores learning rate
+policies.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ def to_dl4j(conf: MultiLayerConfiguration, *, iteration: int = 0, version: Versi
 
     Args:
         conf: any configuration.
-        iteration: updates done so far.
-        version: the shape to write, if everything in ``conf`` has a name there.
+        iteration: the number of updates done so far.
+        version: the format to write, if it can express everything in ``conf``.
     """
     stages = conf.stages()
     layers = [stage.layer for stage in stages]
@@ -79,13 +80,13 @@ def network_tree(conf: Any, own: Tree, *, iteration: int, old: bool, own_of_new:
 
 
 def layer_conf(conf: Any, layer: Layer, index: int, *, old: bool) -> Tree:
-    """Return the tree of a layer with what holds for the whole network, in 0.9.1's shape or that of 1.0.0.
+    """Return the tree of a layer with the network-wide settings, in the format of 0.9.1 or 1.0.0.
 
     Args:
         conf: a configuration of any kind of network.
         layer: resolved.
-        index: gives the layer a name if it has none.
-        old: 0.9.1.
+        index: used for the name of a layer without one.
+        old: whether to write the format of 0.9.1.
     """
     return _old_conf(conf, layer, index) if old else _new_conf(conf, layer, index)
 
@@ -113,7 +114,7 @@ def _common(conf: MultiLayerConfiguration, layer: Layer) -> Tree:
 
 
 def _body(layer: Layer, index: int, *, old: bool) -> Tree:
-    """Fields that both versions spell alike."""
+    """Return the fields that both versions spell alike."""
     threshold = layer.gradient_normalization_threshold
     body: Tree = {
         "biasInit": layer.bias_init or 0.0,
@@ -130,7 +131,7 @@ def _body(layer: Layer, index: int, *, old: bool) -> Tree:
 
 
 def _updater_tree(updater: Updater) -> Tree:
-    """Class and constants of an updater, without schedules."""
+    """Return class and constants of an updater, without schedules."""
     tree: Tree = {"@class": _UPDATERS + type(updater).__name__}
     for field in updater.__struct_fields__:
         if field not in ("schedule", "momentum_after"):
@@ -175,7 +176,7 @@ def _old_conf(conf: MultiLayerConfiguration, layer: Layer, index: int) -> Tree:
 def _old_layer(layer: Layer, index: int, rate: float) -> Tree:
     wrapped = {str(kind_of(layer).old): _old_body(layer, index, rate)}
     if not layer.frozen:
-        return wrapped  # without dropOut 0.9.1 takes NaN for it
+        return wrapped  # without dropOut, 0.9.1 uses NaN
     return {"FrozenLayer": {"dropOut": 0.0, "layer": wrapped, "layerName": layer.name or f"layer{index}"}}
 
 
@@ -218,7 +219,7 @@ def _old_body(layer: Layer, index: int, rate: float) -> Tree:
 
 
 def _old_constants(updater: Updater) -> Tree:
-    """The constants once more, in the layer's own fields; NaN where the updater has none."""
+    """Return the constants again, as fields of the layer; NaN if the updater has none."""
     return {
         "adamMeanDecay": getattr(updater, "beta1", "NaN"),
         "adamVarDecay": getattr(updater, "beta2", "NaN"),
@@ -257,7 +258,7 @@ def _new_layer(layer: Layer, index: int) -> Tree:
     if isinstance(layer, Bidirectional | LastTimeStep):
         inner = dict.fromkeys(WRAPPERS[type(layer)], _new_layer(layer.inner(), index))
         own = {"layerName": layer.name or f"layer{index}", **kind_of(layer).written(layer, old=False)}
-        return {"@class": _LAYERS + kind_of(layer).new, **inner, **own}  # 1.0.0 wants the layers before the name
+        return {"@class": _LAYERS + kind_of(layer).new, **inner, **own}  # 1.0.0 expects the layers before the name
     updater = layer.updater or Sgd()
     short, constants = names.ACTIVATIONS[layer.activation or "sigmoid"]
     body: Tree = {

@@ -1,7 +1,7 @@
-"""What may stand in a layer or vertex of Deeplearning4j's JSON: a key that nobody here honours is an error.
+"""The known keys of layers and vertices in Deeplearning4j's JSON: an unsupported key is an error.
 
-A file that is read must answer as it did there. So every key is known: honoured elsewhere, or without a say in what a
-network answers. Any other one, and a value of a known one that is not honoured, is refused with its place.
+A model from a file must predict as it did in Deeplearning4j. So every key is either supported, or known not to affect
+predictions. Any other key, and an unsupported value of a known key, is an error that names its place.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _LAYER: Final = frozenset(
         "visibleBiasInit",
     ]
 )
-"""What layers share: honoured by ``dl4j.reader``, or about training, memory and libraries alone."""
+"""Keys that layers share: supported by ``dl4j.reader``, or only about training, memory and libraries."""
 
 _FORMATS: Final = ("cnn2DFormat", "cnn2dDataFormat", "dataFormat", "format", "inputFormat", "rnnDataFormat",
                    "rnndataFormat", "timeDistributedFormat")  # fmt: skip
@@ -84,7 +84,7 @@ _CHANNELS_FIRST: Final = ("NCHW", "NCW")
 
 
 def check_keys(body: Tree, known: Collection[str], where: str, *, is_layer: bool = True) -> None:
-    """Raise ``ModelError`` for the first key that is not known, unless it says nothing (null, NaN, an empty list)."""
+    """Raise ``ModelError`` for the first unknown key, unless its value is empty (null, NaN, an empty list)."""
     for key, value in body.items():
         if key in known or key in _FORMATS or (is_layer and key in _LAYER) or key == "@class":
             continue
@@ -96,7 +96,7 @@ def check_keys(body: Tree, known: Collection[str], where: str, *, is_layer: bool
 
 
 def check_formats(body: Tree, where: str) -> None:
-    """Raise ``ModelError`` unless data lie as (examples, channels, ...), the only way that is known here."""
+    """Raise ``ModelError`` unless the data format is (examples, channels, ...), the only supported one."""
     for key in _FORMATS:
         value = body.get(key)
         if value is not None and value not in _CHANNELS_FIRST:
@@ -106,7 +106,7 @@ def check_formats(body: Tree, where: str) -> None:
 
 
 def check_values(body: Tree, only: dict[str, tuple[Any, ...]], where: str) -> None:
-    """Raise ``ModelError`` where a key has another value than those that are known here; missing and null pass."""
+    """Raise ``ModelError`` for a key with an unsupported value; missing and null are valid."""
     for key, values in only.items():
         found = body.get(key)
         if found is not None and found not in values:

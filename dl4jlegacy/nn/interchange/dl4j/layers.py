@@ -1,7 +1,7 @@
 """Layers and preprocessors in Deeplearning4j's JSON: the names of each kind, and its particular fields.
 
-One entry of ``KINDS`` is all that a new kind needs to be written and read; what all layers have (activation, updater,
-weight init, ...) is ``dl4j.json``'s and ``dl4j.reader``'s.
+A new kind needs only one entry in ``KINDS`` to be written and read; fields of all layers (activation, updater, weight
+init, ...) are handled by ``dl4j.json`` and ``dl4j.reader``.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _PRE_PROCESSORS: Final = "org.deeplearning4j.nn.conf.preprocessor."
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """A field: DL4J's name, how our value looks there, and ``read(found, where)`` back (``found`` is not None).
+    """A field: DL4J's name, the conversion of our value, and its inverse ``read(found, where)``, ``found`` not None.
 
-    A field that ``is_needed`` has no default: it decides what the layer computes. ``write_new`` is for 1.0.0, where it
-    differs.
+    A field that ``is_needed`` has no default: it decides what the layer computes. ``write_new`` is for 1.0.0, if its
+    form differs.
     """
 
     key: str
@@ -42,17 +42,16 @@ class Codec:
     write_new: Callable[[Any], Any] | None = None
 
     def written(self, value: Any, *, old: bool) -> Any:
-        """Return our value as 0.9.1 (``old``) or 1.0.0 writes it."""
+        """Return our value in the form of 0.9.1 (``old``) or 1.0.0."""
         return self.write(value) if old or self.write_new is None else self.write_new(value)
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of layer: its wrapper in 0.9.1 (None: it was not there), its class since 1.0.0, its own fields.
+    """A kind of layer: its wrapper in 0.9.1 (None: not in 0.9.1), its class since 1.0.0, its own fields.
 
-    ``is_sized`` says whether DL4J keeps ``nin`` and ``nout``; ``is_new(layer)`` whether 0.9.1 cannot express this one;
-    ``only`` has keys that no field here stands for, with the values that change nothing; ``fixed`` what 1.0.0 has to
-    be told besides.
+    ``is_sized``: whether DL4J stores ``nin`` and ``nout``. ``is_new(layer)``: whether 0.9.1 cannot express the layer.
+    ``only``: keys without a field here, with the values that change nothing. ``fixed``: additional keys for 1.0.0.
     """
 
     cls: type[Layer]
@@ -70,10 +69,10 @@ class Kind:
         return fields if old else {**self.fixed, **fields}
 
     def read(self, body: Tree, where: str) -> Tree:
-        """Return our values of the fields that only this kind has; what is missing keeps its default.
+        """Return our values of the fields that only this kind has; a missing field gets its default.
 
         Raises:
-            ModelError: a key, or a value of one, that is not known here and could change what the layer answers.
+            ModelError: an unknown key or value that could change the layer's predictions.
         """
         known = {codec.key for codec in self.fields.values()}
         check_keys(body, known | self.only.keys() | set(WRAPPERS.get(self.cls, ())), where)
@@ -106,7 +105,7 @@ def _upper(key: str) -> Codec:
 
 
 def _sizes(key: str, count: int, *, is_needed: bool = False) -> Codec:
-    """A list of whole numbers."""
+    """Return the codec of a list of ``count`` whole numbers."""
 
     def read(found: Any, where: str) -> tuple[int, ...]:
         numbers = found if isinstance(found, list) else [found]
@@ -121,7 +120,7 @@ def _sizes(key: str, count: int, *, is_needed: bool = False) -> Codec:
 
 
 def _length(key: str, other: int, *, is_needed: bool = False) -> Codec:
-    """The first of two numbers, the second being ``other``: what DL4J makes of one-dimensional layers."""
+    """Return the codec of the first of two numbers, with ``other`` as the second: DL4J's form for 1-d layers."""
     pair = _sizes(key, 2)
 
     def read(found: Any, where: str) -> int:
@@ -146,9 +145,9 @@ _CONVOLUTION1D: Final = {
     "convolution_mode": _MODE,
 }
 _P: Final = Codec("pnorm", read=lambda found, where: int(number({"x": found}, "x", 0.0, where)) or 2)
-"""The p of a norm; DL4J writes 0 where pooling is of another kind."""
+"""The p of a norm; DL4J writes 0 for other kinds of pooling."""
 _NCW: Final[Tree] = {"rnnDataFormat": "NCW"}
-"""Without it 1.0.0 takes the last axis for the values."""
+"""Without this, 1.0.0 takes the last axis as the values."""
 _POOLING: Final = {"pooling_type": _upper("poolingType"), "pnorm": _P}
 _UNCOUNTED: Final[Tree] = {"avgPoolIncludePadInDivisor": False}
 _WINDOWS_ONLY: Final[dict[str, tuple[Any, ...]]] = {
@@ -166,7 +165,7 @@ def _is_dilated(layer: Any) -> bool:
 
 
 def _activation(key: str, known: tuple[str, ...] = tuple(names.ACTIVATIONS)) -> Codec:
-    """An activation beside the layer's own, in the shape that every version reads."""
+    """Return the codec of an activation besides the layer's own, in the form that every version reads."""
 
     def read(found: Any, where: str) -> str:
         short, fields = tagged(found, where)
@@ -183,12 +182,12 @@ def _activation(key: str, known: tuple[str, ...] = tuple(names.ACTIVATIONS)) -> 
 
 
 def _list(key: str) -> Codec:
-    """A list of whole numbers, as many as there are."""
+    """Return the codec of a list of whole numbers of any length."""
     return Codec(key, list, lambda found, where: _sizes(key, max(1, len(found))).read(found, where))
 
 
 def _reconstruction() -> Codec:
-    """What a variational autoencoder's decoder describes."""
+    """Return the codec of the distribution in a variational autoencoder's output."""
     inner = _activation("activationFn")
     kinds = {
         cls.__name__.removesuffix("ReconstructionDistribution"): cls for cls in get_args(ReconstructionDistribution)
@@ -323,7 +322,7 @@ WRAPPERS: Final[dict[type[Layer], tuple[str, ...]]] = {
     layers.Bidirectional: ("fwd", "bwd"),
     layers.LastTimeStep: ("underlying",),
 }
-"""Layers around another one, and where DL4J keeps that one."""
+"""Wrapper layers, and DL4J's keys for the wrapped layer."""
 KINDS: Final[dict[type[Layer], Kind]] = {kind.cls: kind for kind in _KINDS}
 
 
@@ -340,7 +339,7 @@ def kind_of(layer: Layer) -> Kind:
 
 
 def kind_named(name: str, where: str) -> Kind:
-    """Return the entry of a wrapper or class name; raise ``ModelError`` naming ``where`` if there is none."""
+    """Return the entry for a wrapper or class name; raise ``ModelError`` naming ``where`` if there is none."""
     kind = _BY_NAME.get(_key(name))
     if kind is None:
         raise ModelError(f"{where} is a {name}; known layers are {', '.join(sorted(_BY_NAME))}")
@@ -352,7 +351,7 @@ def kind_named(name: str, where: str) -> Kind:
 _PRES: Final[dict[str, type[InputPreProcessor]]] = {cls.__name__: cls for cls in get_args(InputPreProcessor)}
 _ENDINGS: Final = ("PrePreProcessor", "PreProcessor", "Processor")
 _WRAPPED_PRES: Final[dict[str, str]] = {}
-"""The classes' names by their wrappers in 0.9.1: ``zeroMean`` is a ``ZeroMeanPrePreProcessor``."""
+"""Class names by their wrappers in 0.9.1: ``zeroMean`` is a ``ZeroMeanPrePreProcessor``."""
 for _name in _PRES:
     _short = _name.removesuffix(next(_end for _end in _ENDINGS if _name.endswith(_end)))
     _WRAPPED_PRES[_short[0].lower() + _short[1:]] = _name
@@ -369,7 +368,7 @@ _PARTS: Final = "inputPreProcessors"
 
 
 def pre_processor_tree(pre: InputPreProcessor, *, old: bool) -> Tree:
-    """Return a preprocessor as DL4J writes it."""
+    """Return a preprocessor in DL4J's form."""
     if isinstance(pre, ComposableInputPreProcessor):
         fields: Tree = {_PARTS: [pre_processor_tree(part, old=old) for part in pre.input_pre_processors]}
     else:
@@ -381,7 +380,7 @@ def pre_processor_tree(pre: InputPreProcessor, *, old: bool) -> Tree:
 
 
 def pre_processor(node: object, where: str) -> InputPreProcessor:
-    """Return the preprocessor that DL4J wrote; raise ``ModelError`` if it is none that is known here."""
+    """Return the preprocessor in DL4J's form ``node``; raise ``ModelError`` if it is unknown."""
     short, fields = tagged(node, where)
     cls: Any = _PRES.get(_WRAPPED_PRES.get(short, short))
     if cls is None:

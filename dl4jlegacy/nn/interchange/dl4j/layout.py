@@ -1,9 +1,9 @@
-"""How parameters and updater state lie in a model file, where that is not how they lie here.
+"""Conversion of parameters and updater state between the layout of a model file and our layout.
 
-Five things differ, each by layer. In 1.0.0 a layer may have no bias; batch normalization keeps the logarithm of the
-standard deviation (``useLogStd``); one-dimensional convolution keeps weights as (kernel, in, out) instead of
-(out, in, kernel). In 0.9.1 frozen layers have updater state, and the running variance includes ``eps``. All else is the
-same vector on both sides.
+Five things differ, for each layer. In 1.0.0 a layer may have no bias; batch normalization stores the logarithm of the
+standard deviation (``useLogStd``); one-dimensional convolution stores weights as (kernel, in, out) instead of
+(out, in, kernel). In 0.9.1 frozen layers have updater state, and the running variance includes ``eps``. In all other
+cases both vectors are equal.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _Blocks = Iterable[tuple[UpdaterBlock, list[ParamSpan]]]
 
 @dataclass(frozen=True, slots=True)
 class LayerLayout:
-    """How the parameters of one layer lie in a file."""
+    """The layout of one layer's parameters in a file."""
 
     has_bias: bool = True
     is_log_std: bool = False
@@ -53,7 +53,7 @@ class LayerLayout:
     eps_in_var: float = 0.0
 
     def has(self, span: ParamSpan) -> bool:
-        """Whether the file has this parameter."""
+        """Return whether the file has this parameter."""
         return span.name != "b" or self.has_bias
 
 
@@ -61,8 +61,8 @@ def layouts_of(tree: Tree, conf: Any) -> tuple[LayerLayout, ...]:
     """Return the layouts of all layers in a ``configuration.json``, in the order of their parameters.
 
     Args:
-        tree: the file's, already found to be sound.
-        conf: what was read of it.
+        tree: the parsed file, already validated.
+        conf: the configuration read from it.
     """
     if isinstance(conf, ComputationGraphConfiguration):
         names = [node.name for node in conf.nodes() if node.stage is not None]
@@ -73,7 +73,7 @@ def layouts_of(tree: Tree, conf: Any) -> tuple[LayerLayout, ...]:
 
 
 def written_layouts(layers: Sequence[Layer], version: str | None) -> tuple[LayerLayout, ...]:
-    """Return the layouts in which a file in the shape of ``version`` holds these layers; None: as they lie here."""
+    """Return the layouts of these layers in a file of ``version``; None: our layout."""
     if version is None:
         return (LayerLayout(),) * len(layers)
     if version == "0.9.1":
@@ -103,12 +103,12 @@ def _layout(node: Any) -> LayerLayout:
 
 
 def count(layout: ParamLayout, found: Sequence[LayerLayout]) -> int:
-    """Return how many numbers the file's vector of parameters has."""
+    """Return the length of the parameter vector in the file."""
     return sum(span.stop - span.start for span in layout.spans if found[span.layer].has(span))
 
 
 def params_to_ours(vector: Array, layout: ParamLayout, found: Sequence[LayerLayout]) -> Array:
-    """Return the file's parameters as they lie here; a bias that it does not have is zero."""
+    """Return the file's parameters in our layout; a missing bias is zero."""
     ours = np.zeros(layout.size, vector.dtype)
     at = 0
     for span in layout.spans:
@@ -121,30 +121,30 @@ def params_to_ours(vector: Array, layout: ParamLayout, found: Sequence[LayerLayo
 
 
 def params_from_ours(vector: Array, layout: ParamLayout, found: Sequence[LayerLayout]) -> Array:
-    """Return our parameters as they lie in a file that has everything we have."""
+    """Return our parameters in the layout of a file that has all of them."""
     pieces = (_value_from_ours(vector[s.start : s.stop], s, found[s.layer]) for s in layout.spans)
     return np.concatenate([vector[:0], *pieces])
 
 
 def state_count(layers: Sequence[Layer], layout: ParamLayout, found: Sequence[LayerLayout]) -> int:
-    """Return how many numbers the file's updater state has."""
+    """Return the length of the updater state in the file."""
     return sum(span.stop - span.start for span, *_ in _rows(_file_blocks(layers, layout, found)))
 
 
 def state_to_ours(vector: Array, layers: Sequence[Layer], layout: ParamLayout, found: Sequence[LayerLayout]) -> Array:
-    """Return the file's updater state as it lies here; that of a bias that it does not have is a new one."""
+    """Return the file's updater state in our layout; the state of a missing bias is a new one."""
     blocks = _file_blocks(layers, layout, found), _our_blocks(layers, layout)
     return _moved(vector, *blocks, found, to_ours=True)
 
 
 def state_from_ours(vector: Array, layers: Sequence[Layer], layout: ParamLayout, found: Sequence[LayerLayout]) -> Array:
-    """Return our updater state as it lies in a file that has everything we have; frozen layers' is a new one."""
+    """Return our updater state in the layout of a file that has all of it; frozen layers get a new state."""
     blocks = _our_blocks(layers, layout), _file_blocks(layers, layout, found)
     return _moved(vector, *blocks, found, to_ours=False)
 
 
 def _moved(vector: Array, source: _Blocks, target: _Blocks, found: Sequence[LayerLayout], *, to_ours: bool) -> Array:
-    """Return the updater state of the blocks ``source`` as it lies in those of ``target``, new where it is missing."""
+    """Return the updater state of the blocks ``source`` in the layout of the blocks ``target``, new where missing."""
     pieces: dict[tuple[ParamSpan, int], Array] = {}
     at = 0
     for span, row, _ in _rows(source):
@@ -165,7 +165,7 @@ def _file_blocks(layers: Sequence[Layer], layout: ParamLayout, found: Sequence[L
         for layer, here in zip(layers, found, strict=True)
     ]
     for block in MultiLayerUpdater(counted, layout).blocks:
-        # 0.9.1 gives frozen layers a learning rate of 0, so that they share no block with others
+        # 0.9.1 gives frozen layers a learning rate of 0, so that they are in no common block with others
         for _, spans in itertools.groupby(_spans(block, layout), lambda span: found[span.layer].has_frozen_state):
             yield block, [span for span in spans if found[span.layer].has(span)]
 
@@ -180,8 +180,8 @@ def _spans(block: UpdaterBlock, layout: ParamLayout) -> list[ParamSpan]:
 
 
 def _rows(blocks: _Blocks) -> Iterator[tuple[ParamSpan, int, float]]:
-    """Yield the parameters in the order in which their state lies: with the number of the vector, m before v, and what
-    a new state has there.
+    """Yield the parameters in the order of their state: each with the number of the state vector (m before v), and the
+    initial value of that vector.
     """
     for block, spans in blocks:
         for row in range(block.rows):
@@ -206,7 +206,7 @@ def _value_from_ours(part: Array, span: ParamSpan, here: LayerLayout) -> Array:
 
 
 def _turned(part: Array, span: ParamSpan, here: LayerLayout, *, to_ours: bool) -> Array:
-    """Return the weights of a one-dimensional convolution in the order of the other side, all else as it is."""
+    """Return the weights of a one-dimensional convolution in the other side's order; all others unchanged."""
     if not (here.is_kernel_first and span.name == "W"):
         return part
     n_out, n_in, kernel, _ = span.shape

@@ -1,4 +1,4 @@
-"""Names in Deeplearning4j's JSON: constant tables, and the two ways in which it writes a type.
+"""Names in Deeplearning4j's JSON: constant tables, and its two forms for polymorphic types.
 
 Version 0.9.1 wraps an object in its short name, ``{"ReLU": {...}}``; 1.0.0 writes ``{"@class": "...ActivationReLU"}``
 (distributions have always had ``type``). ``tagged`` reads both. Names were checked against files of both versions.
@@ -53,9 +53,9 @@ ACTIVATIONS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "tanh": ("TanH", {}),
     "thresholdedrelu": ("ThresholdedReLU", {"theta": 1.0}),
 }
-"""Our name to DL4J's short name and the constants that our formula has; ``Activation`` + short name is the class.
+"""Our name to DL4J's short name and our formula's constants; ``Activation`` + short name is the class.
 
-0.9.1 spells one differently: ``HardTanh``.
+0.9.1 has one other spelling: ``HardTanh``.
 """
 OLD_ACTIVATIONS: Final = frozenset(ACTIVATIONS) - {"relu6", "swish", "thresholdedrelu", "gelu", "mish"}
 
@@ -105,7 +105,7 @@ OLD_WEIGHT_INITS: Final = {
     "uniform": "UNIFORM",
     "xavier": "XAVIER",
     "xavier_uniform": "XAVIER_UNIFORM",
-    "vi": "XAVIER_UNIFORM",  # differs by the 1 under the root; the weights are drawn already
+    "vi": "XAVIER_UNIFORM",  # differs by a 1 under the root; irrelevant for drawn weights
     "xavier_fan_in": "XAVIER_FAN_IN",
     "normal": "XAVIER_FAN_IN",
     "lecun_normal": "XAVIER_FAN_IN",
@@ -138,7 +138,7 @@ def tagged(node: object, where: str) -> tuple[str, dict[str, Any]]:
     """Return the short type name of a polymorphic object and its fields.
 
     Raises:
-        ModelError: it is not such an object, or of a class that is none of Deeplearning4j's; ``where`` names the place.
+        ModelError: not such an object, or of a class that is not Deeplearning4j's; ``where`` names the place.
     """
     if isinstance(node, dict):
         for key in ("@class", "type"):
@@ -159,7 +159,7 @@ def tagged(node: object, where: str) -> tuple[str, dict[str, Any]]:
 
 
 def number(fields: dict[str, Any], key: str, default: float, where: str) -> float:
-    """Return a number; DL4J writes NaN for what is not set, which like null or a missing field gives ``default``."""
+    """Return a number, or ``default`` for a missing field, null or NaN (DL4J writes NaN for unset fields)."""
     value = fields.get(key)
     if value is None or value == "NaN" or value != value:
         return default
@@ -182,7 +182,7 @@ _BY_SHORT_NAME: Final = {short.lower(): name for name, (short, _) in ACTIVATIONS
 
 
 def read_activation(short: str, fields: dict[str, Any], where: str) -> str:
-    """Return our name of an activation; raise ``ModelError`` for one, or a constant of one, that is not known here."""
+    """Return our name of an activation; raise ``ModelError`` for an unknown activation or constant."""
     key = short.removeprefix("Activation").lower()
     name = _BY_SHORT_NAME.get(key, key)
     if name not in ACTIVATIONS:

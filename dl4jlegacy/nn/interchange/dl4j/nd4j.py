@@ -1,13 +1,13 @@
 """ND4J's binary arrays (``Nd4j.write`` / ``Nd4j.read``), the format of ``coefficients.bin`` in a DL4J model file.
 
-Sits between the serializer and a byte stream. An array is two buffers, shape information and data, each
-``UTF allocation mode, length, UTF data type, elements``, all big-endian. Two generations exist:
+An array is two buffers, shape information and data, each ``UTF allocation mode, length, UTF data type, elements``, all
+big-endian. Two generations exist:
 
 * 0.x (mode ``DIRECT``, ``HEAP`` or ``JAVACPP``): int32 lengths and shape information, always at least two dimensions;
 * 1.0.0 (mode ``LONG_SHAPE`` or ``MIXED_DATA_TYPES``): int64 lengths and shape information.
 
-``write`` emits the older one whenever it has the data type, because every Deeplearning4j from 0.5 to 1.0.0-M2.1 reads
-it, while 0.9.1 cannot read the newer one. Layouts were checked against files written by 0.9.1 and 1.0.0-M2.1.
+``write`` uses the older one if it has the data type, because every Deeplearning4j from 0.5 to 1.0.0-M2.1 reads it,
+while 0.9.1 cannot read the newer one. Layouts were checked against files written by 0.9.1 and 1.0.0-M2.1.
 """
 
 from __future__ import annotations
@@ -90,11 +90,11 @@ def write(array: Array) -> bytes:
 def read(source: IO[bytes] | bytes | bytearray | memoryview, *, max_nbytes: int | None = None) -> Array:
     """Read one array from a stream (or from bytes) in either generation of the format.
 
-    Memory is taken as the bytes arrive, never because a length field says so. BFLOAT16 becomes float32.
+    Memory is allocated as the bytes arrive, not from a length field alone. BFLOAT16 becomes float32.
 
     Args:
-        source: positioned at the array; left just after it.
-        max_nbytes: refuse data larger than this (before reading it).
+        source: positioned at the array; afterwards positioned after it.
+        max_nbytes: raise for data larger than this (before reading it).
 
     Raises:
         ModelError: the bytes end early or are not an ND4J array.
@@ -121,7 +121,7 @@ def read(source: IO[bytes] | bytes | bytearray | memoryview, *, max_nbytes: int 
 
 
 def write_utf(text: str) -> bytes:
-    """Return ASCII ``text`` as Java's ``DataOutputStream.writeUTF`` writes it."""
+    """Return ASCII ``text`` in the format of Java's ``DataOutputStream.writeUTF``."""
     raw = text.encode("ascii")
     return struct.pack(">H", len(raw)) + raw
 
@@ -151,7 +151,7 @@ def _shape_info(shape: tuple[int, ...], order: str, extras: int) -> list[int]:
         strides[axis] = step
         step *= shape[axis]
     if not extras and len(shape) == 2 and shape[0] == 1:
-        strides = [1, 1]  # as ND4J 0.x writes a row vector
+        strides = [1, 1]  # the form of a row vector in ND4J 0.x
     return [len(shape), *shape, *strides, extras, 1, ord(order)]
 
 
@@ -180,7 +180,7 @@ def _read_shape_info(stream: IO[bytes], mode: str, length: int, name: str) -> tu
 
 
 def _values(data: bytes | bytearray, name: str) -> Array:
-    """Turn big-endian elements into a native vector."""
+    """Return big-endian elements as a vector in native byte order."""
     dtype = _DTYPES[name]
     if name == "BOOL":
         return np.frombuffer(data, np.uint8).astype(np.bool_)
@@ -192,7 +192,7 @@ def _values(data: bytes | bytearray, name: str) -> Array:
 
 
 def _no_elements(shape: tuple[int, ...], extras: int) -> Array:
-    """An array without elements; ND4J 1.0.0 writes no data buffer for it, only its type among the extras bits."""
+    """Return an array without elements; ND4J 1.0.0 writes no data buffer for it, only its type in the extras bits."""
     if math.prod(shape) and shape:
         raise ModelError(f"ND4J array of shape {shape} is marked as empty")
     known = {bits: name for name, bits in _EXTRAS.items()}

@@ -1,7 +1,8 @@
 """``normalizer.bin``: normalizers in the binary form of ND4J's ``NormalizerSerializer``, an entry of a model file.
 
 Header ``UTF "NORMALIZER", int32 version, UTF type``, then, per type: fit-labels flag, range and ND4J arrays. Layouts
-were checked against files of 1.0.0-M2.1. Statistics are float32 there; the model file keeps them in full elsewhere.
+were checked against files of 1.0.0-M2.1. Statistics are float32 here; the model file also has them in full precision in
+another entry.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ _MAX_COLUMNS_BYTES = 1 << 28
 
 
 def write_normalizer(normalizer: Normalizer) -> bytes:
-    """Return ``normalizer`` as ND4J writes it.
+    """Return ``normalizer`` in ND4J's format.
 
     Raises:
-        ModelError: it is none of the three types that ND4J knows too.
+        ModelError: it is not one of the three types that ND4J has too.
     """
     if isinstance(normalizer, NormalizerStandardize):
         kind, body = "STANDARDIZE", b"\0" + _array(normalizer.mean) + _array(normalizer.std)
@@ -49,10 +50,10 @@ def write_normalizer(normalizer: Normalizer) -> bytes:
 
 
 def read_normalizer(data: bytes) -> Normalizer:
-    """Read what ``write_normalizer`` or Deeplearning4j wrote.
+    """Read a normalizer written by ``write_normalizer`` or Deeplearning4j.
 
     Raises:
-        ModelError: not a normalizer file, of another version, of a type unknown here, or one that scales labels too.
+        ModelError: not a normalizer file, another version, an unknown type, or a normalizer that also scales labels.
     """
     stream = io.BytesIO(data)
     magic = nd4j.read_utf(stream, "normalizer")

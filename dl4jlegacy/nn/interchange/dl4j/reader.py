@@ -1,8 +1,8 @@
 """Reads ``configuration.json`` of a Deeplearning4j model, 0.7 to 1.0.0-M2.1 (writing: ``dl4j.json``).
 
-What changes the network's output must be known here, or it is an error that names the place in the file. What only
-training would miss (a constraint, weight noise, a rate for biases) is left out with a warning in the log: the model
-still predicts what it did.
+An unknown feature that changes the network's output is an error that names the place in the file. An unknown feature of
+training only (a constraint, weight noise, a rate for biases) is left out with a warning in the log: the predictions
+remain the same.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ _TRAINING_ONLY: Final = ("constraints", "weightNoise", "biasUpdater")
 
 
 def from_dl4j(tree: Tree, input_types: Sequence[AnyInputType] = ()) -> MultiLayerConfiguration:
-    """Return the configuration that the tree of a ``configuration.json`` describes.
+    """Return the configuration in the tree of a ``configuration.json``.
 
     Args:
-        tree: the file's.
-        input_types: what the network takes; empty: as far as the file says it.
+        tree: the parsed file.
+        input_types: types of the network's inputs; empty: inferred from the file.
 
     Raises:
         ModelError: not a multi-layer configuration, or one with layers or functions that this package does not have.
@@ -84,14 +84,14 @@ def _phases(tree: Tree, layers: Sequence[Layer]) -> Tree:
 
 
 def read_truncation(tree: Tree) -> Tree:
-    """Return our fields on truncated backpropagation, of a network of either kind."""
+    """Return our fields for truncated backpropagation, for a network of either kind."""
     lengths = {f"tbptt_{way}_length": f"tbptt{way.capitalize()}Length" for way in ("fwd", "back")}
     found: Tree = {name: int(number(tree, key, 20, "configuration")) or 20 for name, key in lengths.items()}
     return found | {"backprop_type": "truncated_bptt" if tree.get("backpropType") == "TruncatedBPTT" else "standard"}
 
 
 def read_network(conf: Tree) -> NeuralNetConfiguration:
-    """Return the network-wide configuration, read from the tree of one of its layers."""
+    """Return the network-wide configuration, read from the tree of one of the network's layers."""
     seed, data_type = conf.get("seed"), conf.get("dataType", "FLOAT")
     if data_type not in ("FLOAT", "DOUBLE"):
         raise ModelError(f"confs[0].dataType is {data_type!r}; FLOAT and DOUBLE are known")
@@ -155,12 +155,12 @@ def read_layer(conf: Tree, where: str) -> Layer:
 
 
 def _is_early_beta(conf: Tree, body: object) -> bool:
-    """Whether a layer is of a version that names classes, as 1.0.0-beta began to, and no data type yet."""
+    """Return whether a layer is of an early 1.0.0 beta, which has class names but no data type."""
     return isinstance(body, dict) and "@class" in body and "dataType" not in conf
 
 
 def _check_beta(cls: Any, own: Tree, where: str) -> None:
-    """Raise ``ModelError`` for layers of which it is not known how the first betas computed them."""
+    """Raise ``ModelError`` for layers whose computation in the first betas is unknown."""
     pads = np.any(own.get("padding", 0)) or own.get("convolution_mode") == "same"
     if cls is Convolution1DLayer or (pads and own.get("pooling_type") in ("max", "avg")):
         what = (
@@ -173,7 +173,7 @@ def _check_beta(cls: Any, own: Tree, where: str) -> None:
 
 
 def _check_padding(body: Tree, own: Tree, where: str) -> None:
-    """Raise ``ModelError`` where padding takes part in pooling: in 0.9.1, and where 1.0.0 was told so."""
+    """Raise ``ModelError`` if padding takes part in pooling: always in 0.9.1, in 1.0.0 by a setting."""
     kind = own.get("pooling_type")
     if kind not in ("max", "avg") or "padding" not in own:
         return
@@ -203,7 +203,7 @@ def _check_plain(conf: Tree, body: Tree, where: str) -> None:
 
 
 def biases_of_their_own(tree: object) -> str:
-    """Return where biases have an updater, or a learning rate, of their own, and which; "": nowhere."""
+    """Return a text about the first layer whose biases have their own updater or learning rate; "": there is none."""
     for node in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ():
         if found := biases_of_their_own(node):
             return found
@@ -255,7 +255,7 @@ def _output_loss(body: Tree, where: str) -> Tree:
     weights = fields.get("weights")
     if weights is None:
         return {"loss": name}
-    if isinstance(weights, dict):  # an array of 1.0.0
+    if isinstance(weights, dict):  # an ND4J array in 1.0.0
         weights = weights.get("data")
     if not isinstance(weights, list) or not all(isinstance(w, int | float) for w in weights):
         raise ModelError(f"{where}.lossFn.weights is not a list of numbers")
@@ -298,7 +298,7 @@ def _distribution(node: object, where: str) -> Distribution:
 
 
 def _converted(cls: Any, fields: Tree, where: str) -> Any:
-    """Build a struct from plain values; what is missing or not a number keeps its default."""
+    """Return a struct made from plain values; missing values and non-numbers get the default."""
     given = {name: value for name, value in fields.items() if value is not None and value != "NaN"}
     try:
         return msgspec.convert(given, decodable(cls))
@@ -311,7 +311,7 @@ def _penalties(conf: Tree, body: Tree, where: str) -> dict[str, float]:
         return _regularization(body, "regularization", "", where) | _regularization(
             body, "regularizationBias", "_bias", where
         )
-    used = conf.get("useRegularization") is not False  # 0.x keeps the values but ignores them without this flag
+    used = conf.get("useRegularization") is not False  # 0.x stores the values but ignores them without this flag
     keys = {"l1": "l1", "l2": "l2", "l1_bias": "l1Bias", "l2_bias": "l2Bias"}
     return {ours: number(body, key, 0.0, where) if used else 0.0 for ours, key in keys.items()}
 
@@ -337,7 +337,7 @@ def _updater(conf: Tree, body: Tree, where: str) -> Updater:
     if node is not None:
         short, fields = tagged(node, f"{where}.iupdater")
         fields = {**body, **fields} if "updater" in body else fields
-    else:  # before 0.9: an enum, and the constants among the layer's fields
+    else:  # before 0.9: an enum, with the constants in the layer's fields
         short, fields = str(body.get("updater") or "SGD"), body
     key = {"none": "noop"}.get(short.lower(), short.lower())
     if key not in _UPDATERS:

@@ -1,8 +1,9 @@
-"""A model as one safetensors file: arrays that any reader of the format finds by name, and the rest in its header.
+"""A model as one safetensors file: named arrays for any reader of the format, and all other data in the header.
 
-Tensors are the parameters, by the names of ``param_table`` (``0_W``, ``0_b``), and ``updaterState``, a vector. The
-header's metadata have one key, ``dl4jlegacy``: the JSON that model zips keep in the entry of that name, and in it
-``sha256``, of that JSON and all tensors, since the format itself has no checksum. Deeplearning4j reads none of it.
+Tensors are the parameters, with the names of ``param_table`` (``0_W``, ``0_b``), and ``updaterState``, a vector. The
+header's metadata have one key, ``dl4jlegacy``: the JSON of the entry with that name in a model zip. It contains
+``sha256``, a digest of that JSON and all tensors, since the format itself has no checksum. Deeplearning4j does not read
+this format.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from dl4jlegacy.system.strict_json import to_json
 __all__ = ["OWN", "SUFFIX", "UPDATER_STATE", "SafetensorsFile", "digest", "is_safetensors", "write_safetensors"]
 
 OWN: Final = "dl4jlegacy.json"
-"""The only entry that the file has besides its arrays, by the name that it has in a zip."""
+"""The file's only entry besides its arrays, by the name of the entry in a zip."""
 
 SUFFIX: Final = ".safetensors"
 UPDATER_STATE: Final = "updaterState"
@@ -38,12 +39,12 @@ _DIGEST: Final = "sha256"
 
 
 def is_safetensors(begin: bytes) -> bool:
-    """Return whether a file that begins so is one: the length of its header, then a JSON object."""
+    """Return whether a file with this beginning is a safetensors file: the header's length, then a JSON object."""
     return len(begin) > 8 and begin[8:9] == b"{" and begin[4:8] == bytes(4)
 
 
 def write_safetensors(network: Network, path: Path, own: dict[str, Any], *, save_updater: bool) -> None:
-    """Write parameters, updater state and ``own`` to ``path``, replacing what is there in one step.
+    """Write parameters, updater state and ``own`` to ``path``; an existing file is replaced atomically.
 
     Raises:
         ModelError: the file cannot be written.
@@ -63,7 +64,7 @@ def write_safetensors(network: Network, path: Path, own: dict[str, Any], *, save
 
 
 def digest(own: Mapping[str, Any], tensors: Mapping[str, Array]) -> str:
-    """Return the SHA-256 of what a file says, in hexadecimal digits."""
+    """Return the SHA-256 of a file's content, in hexadecimal digits."""
     found = hashlib.sha256(to_json(own, sort_keys=True).encode())
     for name in sorted(tensors):
         found.update(name.encode())
@@ -72,7 +73,7 @@ def digest(own: Mapping[str, Any], tensors: Mapping[str, Array]) -> str:
 
 
 class SafetensorsFile:
-    """An open file, read as a model zip is where it has no arrays."""
+    """An open file, with the interface of a model zip for all data but arrays."""
 
     def __init__(self, file: Any, own: str) -> None:
         self._file, self._own = file, own
@@ -81,7 +82,7 @@ class SafetensorsFile:
     @classmethod
     @contextlib.contextmanager
     def opened(cls, path: Path) -> Iterator[SafetensorsFile]:
-        """Open the file; every way in which it can be bad becomes a ``ModelError`` that does not name it."""
+        """Open the file; any error in it becomes a ``ModelError`` without the file's name."""
         try:
             with safetensors.safe_open(path, framework="np") as file:
                 own, names = (file.metadata() or {}).get(_KEY), file.keys()
@@ -97,11 +98,11 @@ class SafetensorsFile:
             raise ModelError(f"it is truncated, corrupt or no safetensors file ({exc})") from exc
 
     def namelist(self) -> list[str]:
-        """Return the names of its entries: one."""
+        """Return the names of the entries: there is one."""
         return [OWN]
 
     def open(self, name: str) -> BinaryIO:
-        """Return an entry's bytes to read."""
+        """Return a stream of an entry's bytes."""
         assert name == OWN
         return io.BytesIO(self._own.encode())
 
@@ -111,7 +112,7 @@ class SafetensorsFile:
         return UPDATER_STATE in self._names
 
     def params(self, names: Mapping[str, Any], spans: Any, size: int) -> Array:
-        """Return the flat vector of the parameters ``names``, which lie in it as ``spans`` say."""
+        """Return the flat vector of the parameters ``names``, whose places in it are ``spans``."""
         flat = np.empty(size, np.float64)
         for name, span in zip(names, spans, strict=True):
             span.view(flat)[...] = self._array(name, span.shape)
@@ -136,7 +137,7 @@ class SafetensorsFile:
 
 
 def _check(own: str, tensors: Mapping[str, Array]) -> None:
-    """Raise ``ModelError`` unless header and tensors are those that were written."""
+    """Raise ``ModelError`` unless header and tensors match the digest."""
     try:
         said = json.loads(own)
         is_right = said.pop(_DIGEST) == digest(said, tensors)

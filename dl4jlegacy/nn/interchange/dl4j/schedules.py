@@ -1,7 +1,7 @@
-"""Schedules in Deeplearning4j's JSON: a policy beside the layer in 0.9.1, an object of a class in 1.0.0.
+"""Schedules in Deeplearning4j's JSON: a policy beside the layer in 0.9.1, an object with a class in 1.0.0.
 
-One entry of ``_KINDS`` is all that a schedule needs to be written and read in both. ``MapSchedule`` has a map instead
-of numbers, and stands apart.
+A new schedule needs only one entry in ``_KINDS`` to be written and read in both. ``MapSchedule`` has a map instead
+of numbers, and is handled separately.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DECAY, _POWER, _STEPS = "lrPolicyDecayRate", "lrPolicyPower", "lrPolicySteps"
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A schedule: 0.9.1's policy, 1.0.0's class, and the keys of each of our fields, those of 0.9.1 first."""
+    """A schedule: 0.9.1's policy, 1.0.0's class, and the keys of each of our fields, 0.9.1's first."""
 
     cls: Any
     policy: str
@@ -44,7 +44,7 @@ class _Kind:
 
 _STEP: Final = {"decay_rate": (_DECAY, "decayRate"), "steps": (_STEPS, "step")}
 _KINDS: Final = (
-    # 1.0.0 has no TorchStepSchedule; a StepSchedule does the same but for steps=1
+    # 1.0.0 has no TorchStepSchedule; a StepSchedule is equivalent except for steps=1
     _Kind(s.TorchStepSchedule, "TorchStep", "StepSchedule", _STEP),
     _Kind(s.StepSchedule, "Step", "StepSchedule", _STEP),
     _Kind(s.ExponentialSchedule, "Exponential", "ExponentialSchedule", {"gamma": (_DECAY, "gamma")}),
@@ -63,7 +63,7 @@ _BY_NAME: Final = {kind.name: kind for kind in _KINDS}
 
 
 def policy_tree(schedule: s.Schedule | None) -> Tree:
-    """Return the policy of 0.9.1 for a schedule of the learning rate; a map's values stand in the layer."""
+    """Return the policy of 0.9.1 for a schedule of the learning rate; the values of a map are in the layer."""
     policy, own = "None", Tree()
     if isinstance(schedule, s.MapSchedule):
         policy = "Schedule"
@@ -73,7 +73,7 @@ def policy_tree(schedule: s.Schedule | None) -> Tree:
 
 
 def schedule_tree(schedule: s.Schedule, base: float) -> Tree:
-    """Return the object of 1.0.0 for a schedule that begins at ``base``."""
+    """Return the object of 1.0.0 for a schedule with the base rate ``base``."""
     if isinstance(schedule, s.MapSchedule):
         return _object("MapSchedule", {"values": {"0": base, **changes_tree(schedule.values)}})
     kind = _BY_CLASS[type(schedule)]
@@ -85,7 +85,7 @@ def _object(name: str, own: Tree) -> Tree:
 
 
 def changes_tree(changes: s.Changes) -> Tree:
-    """Return a map from iteration to value, as both versions write it."""
+    """Return a map from iteration to value in the form of both versions."""
     return {str(start): value for start, value in changes.items()}
 
 
@@ -98,7 +98,7 @@ def read_changes(table: object, where: str) -> s.Changes:
 
 
 def read_policy(conf: Tree, body: Tree, where: str) -> s.Schedule | None:
-    """Return the schedule of a policy of 0.9.1; None, and a warning in the log, for one that is not known.
+    """Return the schedule for a policy of 0.9.1; None, and a warning in the log, for an unknown policy.
 
     Args:
         conf: a layer's ``NeuralNetConfiguration``, which has the policy.
@@ -116,7 +116,7 @@ def read_policy(conf: Tree, body: Tree, where: str) -> s.Schedule | None:
 
 
 def read_schedule(node: Tree, where: str) -> tuple[float, s.Schedule | None]:
-    """Return the base rate and the schedule of an object of 1.0.0; None, and a warning, for one that is not known."""
+    """Return the base rate and the schedule of an object of 1.0.0; None, and a warning, for an unknown schedule."""
     short, fields = tagged(node, where)
     rate = number(fields, "initialValue", number(fields, "value", 0.1, where), where)
     if fields.get("scheduleType", "ITERATION") != "ITERATION":

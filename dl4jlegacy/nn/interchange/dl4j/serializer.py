@@ -1,12 +1,12 @@
-"""Model files: a network in the zip that Deeplearning4j's ``ModelSerializer`` writes and reads.
+"""Model files: a network in the zip format of Deeplearning4j's ``ModelSerializer``.
 
-Entries: ``configuration.json`` (DL4J 0.9.1's shape, which every later version reads too), ``coefficients.bin`` and
-``updaterState.bin`` (ND4J arrays), ``normalizer.bin``; besides, ``dl4jlegacy.json``, which DL4J does not look at, with
-the configuration and the normalizer exactly as they are here. A file without that entry is a foreign one and is
-restored from ``configuration.json`` alone.
+Entries: ``configuration.json`` (DL4J 0.9.1's format, which all later versions read too), ``coefficients.bin`` and
+``updaterState.bin`` (ND4J arrays), ``normalizer.bin``; additionally ``dl4jlegacy.json``, which DL4J ignores, with
+our exact configuration and normalizer. A file without that entry comes from another program and is restored from
+``configuration.json`` alone.
 
-A file whose name ends in ``.safetensors`` has the same in one safetensors file, see ``safetensors_file``.
-Writing is atomic: a reader sees the old file or the new one, never a half. The same network gives the same bytes.
+A file whose name ends in ``.safetensors`` has the same content in one safetensors file, see ``safetensors_file``.
+Writing is atomic: a reader sees the complete old or the complete new file. The same network gives the same bytes.
 """
 
 from __future__ import annotations
@@ -68,8 +68,9 @@ _NORMALIZER: Final = "normalizer.bin"
 _PLAIN_FORMAT: Final = 1
 _OWN_FORMAT: Final = 2
 _BEGUN_FORMAT: Final = 3
-"""Since 2 the vectors may lie as Deeplearning4j has them; where they lie as here, files still say 1. 3: it has a state
-of AdaGrad or RmsProp that began as ND4J's; before, it began with zeros, and epsilon was added within the root."""
+"""The newest format. 1: vectors in our layout. From 2 on, vectors may have Deeplearning4j's layout. 3: the state
+of AdaGrad or RmsProp starts as in ND4J; before, it started with zeros, and epsilon was added within the root.
+"""
 
 _KERAS: Final = {"config.json", "metadata.json"}
 _OF_KERAS: Final = "; `dl4j export FILE --out model.zip` or KerasModelImport makes a model of it"
@@ -106,21 +107,21 @@ def write_model(
     reading: Reading = UNREAD,
     dl4j_version: Version | None = None,
 ) -> None:
-    """Save ``network`` to ``path``, replacing what is there in one step.
+    """Save ``network`` to ``path``; an existing file is replaced atomically.
 
     Args:
         network: its configuration, parameters and (if ``save_updater``) updater state are saved.
         path: the zip to write, or the safetensors file if it ends in ``.safetensors``; its folder must exist.
-        save_updater: without it training can continue only with a fresh updater.
-        normalizer, label_names: what its data were scaled with, and the names of its outputs; else those of
+        save_updater: without the state, training can continue only with a fresh updater.
+        normalizer, label_names: the normalizer of the training data, and the names of the outputs; default: those of
             ``reading``.
-        reading: how its data are read; ``restore_with_reading`` returns it.
-        dl4j_version: the version of Deeplearning4j that is to read the file, "0.9.1" or "1.0.0" (1.0.0-M2.1), which is
-            then held to what the file says. None: for this package above all, in the shape of 0.9.1 where both versions
-            read that alike, otherwise of 1.0.0.
+        reading: how the data are read; ``restore_with_reading`` returns it.
+        dl4j_version: the version of Deeplearning4j that shall read the file, "0.9.1" or "1.0.0" (1.0.0-M2.1); it is an
+            error if that version cannot hold the network. None: mainly for this package, in the format of 0.9.1 if both
+            versions read that alike, otherwise of 1.0.0.
 
     Raises:
-        ModelError: the file cannot be written, or ``dl4j_version`` cannot hold the network, or would answer otherwise.
+        ModelError: the file cannot be written, or ``dl4j_version`` cannot hold the network, or predicts differently.
     """
     is_zip, normalizer = Path(path).suffix != SUFFIX, normalizer or reading.normalizer
     if dl4j_version is not None and not is_zip:
@@ -163,17 +164,17 @@ def restore_model(
 ) -> Network:
     """Return the network of either kind saved at ``path`` by this package or by Deeplearning4j (0.9 to 1.0.0).
 
-    It takes features that are scaled as in training; ``dl4jlegacy.load_model`` returns it with the normalizer and the
-    label names, and scales them itself.
+    The network expects features that are scaled as in training; ``dl4jlegacy.load_model`` returns the network with its
+    normalizer and label names, and scales features itself.
 
     Args:
         path: the zip, or the safetensors file.
-        load_updater: also restore the updater's state, if the file has it; otherwise it begins anew.
-        kernels: the network's; they decide where it lives.
-        input_types: what a network of Deeplearning4j takes, one for each input, where its file does not say it.
+        load_updater: also restore the updater's state, if the file has it; otherwise the state is a new one.
+        kernels: the network's kernels, which decide its device.
+        input_types: one for each input of a Deeplearning4j network, if its file does not have this information.
 
     Raises:
-        ModelError: missing, truncated, corrupt, foreign, or a network that this package does not have.
+        ModelError: missing, truncated, corrupt, of another program, or a network that this package does not have.
     """
     with _opened(path) as archive:
         return _network(archive, load_updater=load_updater, kernels=kernels, input_types=input_types)
@@ -188,7 +189,7 @@ def _network(
         params: Array = archive.params(network.param_table, network.layout.spans, network.layout.size)
     else:
         params = _read_vector(archive, _COEFFICIENTS, layout.count(ParamLayout.of(conf.resolved()), layouts))
-        if _OWN not in archive.namelist() and params.dtype == np.float64:  # 0.x keeps its type nowhere else
+        if _OWN not in archive.namelist() and params.dtype == np.float64:  # 0.x stores its type nowhere else
             conf = conf.replace(conf=conf.conf.replace(dtype="float64"))
         network = build_network(conf, kernels)
     network.iteration = _iteration(archive)
@@ -221,7 +222,7 @@ def _read_updater(archive: _Archive, network: Network, layouts: tuple[layout.Lay
 
 
 def _check_biases(tree: object) -> None:
-    """Raise ``ModelError`` if the updater's state lies otherwise in a file of Deeplearning4j's than here."""
+    """Raise ``ModelError`` if a Deeplearning4j file has another layout of the updater's state than ours."""
     if found := biases_of_their_own(tree):
         raise ModelError(
             f"{found}, so that the updater's state lies otherwise in the file than here: load_updater=False reads the "
@@ -278,9 +279,9 @@ def restore_label_names(path: str | os.PathLike[str]) -> tuple[str, ...]:
 
 
 def restore_with_reading(path: str | os.PathLike[str], *, kernels: Kernels | None = None) -> tuple[Network, Reading]:
-    """Return the network at ``path``, its updater anew, and how its data are read; errors as ``restore_model``.
+    """Return the network at ``path`` with a new updater state, and how its data are read; errors as ``restore_model``.
 
-    The file is opened once: one that is replaced meanwhile gives all of the old or all of the new.
+    The file is opened once: if it is replaced meanwhile, the result is entirely from the old or from the new file.
     """
     with _opened(path) as archive:
         network = _network(archive, load_updater=False, kernels=kernels, input_types=())
@@ -316,7 +317,7 @@ def _label_names(archive: _Archive) -> tuple[str, ...]:
 
 
 def _own_entry(network: Network, normalizer: Normalizer | None, *, has_updater: bool, **more: Any) -> dict[str, Any]:
-    """Return what this package alone looks at: the configuration and what belongs to it exactly as they are here."""
+    """Return the entry for this package alone: our exact configuration, and the data that belong to it."""
     format_ = _BEGUN_FORMAT if has_updater and network.updater.beginnings else _PLAIN_FORMAT
     own: dict[str, Any] = {"format": format_, "configuration": json.loads(network.conf.to_json())}
     own["iteration"] = network.iteration
@@ -326,7 +327,7 @@ def _own_entry(network: Network, normalizer: Normalizer | None, *, has_updater: 
 
 
 def _addressed(conf: Any, version: Version | None) -> Version:
-    """Return the version whose shape is written; hold one that was named to what it can do."""
+    """Return the version whose format is written; raise ``ModelError`` if a given version cannot hold ``conf``."""
     if version is None:
         return suiting(conf)
     if version not in VERSIONS:
@@ -343,7 +344,7 @@ def _addressed(conf: Any, version: Version | None) -> Version:
 
 
 def _vector_bytes(vector: Array) -> bytes:
-    """DL4J keeps its flat vectors as rows ``(1, n)``."""
+    """Return a vector in the binary form of DL4J, which stores flat vectors as rows ``(1, n)``."""
     return nd4j.write(to_host(vector).reshape(1, -1))
 
 
@@ -358,9 +359,9 @@ def _write_entries(path: Path, entries: dict[str, bytes]) -> None:
 
 
 def _entry(name: str) -> zipfile.ZipInfo:
-    """A zip entry without the time of day, so that equal models are equal files.
+    """Return a zip entry without the time of day, so that equal models are equal files.
 
-    Arrays are stored as they are: deflating weights takes most of the time of a save and spares 7 % of the bytes.
+    Arrays are stored uncompressed: deflating weights takes most of the time of a save and saves 7 % of the bytes.
     """
     info = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
     info.compress_type = zipfile.ZIP_STORED if name.endswith(".bin") else zipfile.ZIP_DEFLATED
@@ -373,7 +374,7 @@ def _entry(name: str) -> zipfile.ZipInfo:
 
 @contextlib.contextmanager
 def _opened(path: str | os.PathLike[str]) -> Iterator[_Archive]:
-    """Open a model file; every way in which a file can be bad becomes a ``ModelError`` that names the file."""
+    """Open a model file; any error in the file becomes a ``ModelError`` that names the file."""
     try:
         with contextlib.ExitStack() as stack:
             place = files.expand(path)
@@ -423,7 +424,7 @@ def _check_entries(archive: zipfile.ZipFile, file_bytes: int) -> None:
 def _configuration(
     archive: _Archive, input_types: Sequence[AnyInputType]
 ) -> tuple[Any, tuple[layout.LayerLayout, ...]]:
-    """Return the configuration of whichever kind of network the file holds, and how its parameters lie there."""
+    """Return the configuration of the network in the file, of either kind, and the layouts of its parameters."""
     if _OWN in archive.namelist():
         own = _own(archive)
         tree = own["configuration"]
@@ -442,7 +443,7 @@ def _configuration(
 
 
 def _iteration(archive: _Archive) -> int:
-    """The number of updates done when the model was saved; Adam and schedules continue from there."""
+    """Return the number of updates before the model was saved; Adam and schedules continue from there."""
     is_own = _OWN in archive.namelist()
     value = _own(archive).get("iteration") if is_own else _json(archive, _CONFIGURATION).get("iterationCount")
     return value if isinstance(value, int) and value >= 0 else 0

@@ -1,6 +1,6 @@
-"""Which version of Deeplearning4j can hold and run a network, and where it would train it otherwise.
+"""Which version of Deeplearning4j can hold and run a network, and where it would train the network differently.
 
-Found by running networks of every kind in the real libraries, 0.9.1 and 1.0.0-M2.1 (``tests/interop``).
+Determined by running networks of every kind in the real libraries, 0.9.1 and 1.0.0-M2.1 (``tests/interop``).
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ __all__ = [
 Version = Literal["0.9.1", "1.0.0"]
 VERSIONS: Final[tuple[Version, ...]] = ("0.9.1", "1.0.0")
 _SMALL_ALPHA: Final = 1e-3
-"""Up to which the gradient of a LocalResponseNormalization is the same but for rounding; the usual one is 1e-4."""
+"""Largest alpha with the same gradient of LocalResponseNormalization except for rounding; the usual one is 1e-4."""
 
 UNREADABLE_IN_OLD: Final = (combine.ShiftVertex, shape.ReshapeVertex, shape.PoolHelperVertex)
-"""Vertices that 0.9.1 has, but whose JSON it cannot read again."""
+"""Vertices of 0.9.1 whose JSON 0.9.1 cannot read again."""
 
 
 def why_not(conf: Any, version: Version) -> list[str]:
-    """Return why ``version`` cannot hold a network, or would answer otherwise; empty if it can and does not."""
+    """Return the reasons why ``version`` cannot hold a network, or predicts differently; empty if there are none."""
     reasons = answers_otherwise(conf)
     reasons += [f"layer {where} {why}" for where, layer in _layers(conf) for why in _why_not(layer, version)]
     if version == "0.9.1" and isinstance(conf, ComputationGraphConfiguration):
@@ -65,7 +65,7 @@ def why_not(conf: Any, version: Version) -> list[str]:
 
 
 def answers_otherwise(conf: Any) -> list[str]:
-    """Return where Deeplearning4j of any version answers otherwise, whatever its file says."""
+    """Return where all versions of Deeplearning4j predict differently, for any content of the file."""
     return [*_by_other_deviations(conf), *_along_other_axes(conf)]
 
 
@@ -79,7 +79,7 @@ def _by_other_deviations(conf: Any) -> list[str]:
 
 
 def _pre_processors(conf: Any) -> Iterator[tuple[str, Any]]:
-    """Yield all preprocessors with their places, those that are parts of another one too."""
+    """Yield all preprocessors with their places, including nested ones."""
     found = [(f"layer {where}", stage.pre_processor) for where, stage in _stages(conf)]
     if isinstance(conf, ComputationGraphConfiguration):
         vertices = [(f"vertex {node.name!r}", node.vertex) for node in conf.vertices]
@@ -100,11 +100,11 @@ def _along_other_axes(conf: Any) -> list[str]:
 
 
 def differences(conf: Any, version: Version) -> list[str]:
-    """Return where ``version`` would train on otherwise, or draws random numbers where this package does not."""
+    """Return where ``version`` would train differently, or draws random numbers where this package does not."""
     found: dict[str, str] = {}
     for where, layer in _layers(conf):
         for why in _trains(layer, version):
-            found.setdefault(why, where)  # what holds for many layers is said once
+            found.setdefault(why, where)  # a difference of several layers is reported once
     reasons = [f"layer {where}: {why}" for why, where in found.items()]
     for where, part in _pre_processors(conf):
         if isinstance(part, BinomialSamplingPreProcessor):
@@ -117,7 +117,7 @@ def differences(conf: Any, version: Version) -> list[str]:
 
 
 def suiting(conf: Any) -> Version:
-    """Return the version whose shape a network is written in: 0.9.1 where both read that alike, else 1.0.0."""
+    """Return the version whose format a network is written in: 0.9.1 if both versions read that alike, else 1.0.0."""
     if isinstance(conf, ComputationGraphConfiguration) or conf.backprop_type == "truncated_bptt":
         return "1.0.0"
     layers = [layer for _, layer in _layers(conf)]
@@ -134,7 +134,7 @@ def suiting(conf: Any) -> Version:
 
 
 def is_old(layer: Layer) -> bool:
-    """Whether 0.9.1 has words for the layer; ``why_not`` says whether it runs it as well."""
+    """Return whether the format of 0.9.1 can express the layer; ``why_not`` checks whether 0.9.1 runs it alike."""
     return not list(_unknown_to_old(layer))
 
 
@@ -190,7 +190,7 @@ def _why_not(layer: Layer, version: Version) -> Iterator[str]:
 
 
 def _drawn_in_prediction(layer: Layer) -> str:
-    """Return what Deeplearning4j draws at random in prediction, where this package takes the mean; "": nothing."""
+    """Return what Deeplearning4j draws at random in prediction, where this package uses the mean; "": nothing."""
     if isinstance(layer, RBM):
         return "the values of gaussian hidden units" if layer.hidden_unit == "gaussian" else ""
     return "the slopes of rrelu" if layer.activation == "rrelu" else ""

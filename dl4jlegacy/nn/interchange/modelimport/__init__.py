@@ -1,1 +1,1 @@
-"""Import of networks that other libraries have written."""
+"""Import of networks written by other libraries."""

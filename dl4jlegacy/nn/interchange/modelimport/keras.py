@@ -1,7 +1,7 @@
-"""``KerasModelImport``: networks of Keras, with their weights, out of ``.h5`` and ``.keras`` files.
+"""``KerasModelImport``: networks of Keras, with their weights, from ``.h5`` and ``.keras`` files.
 
-Legacy: ``org.deeplearning4j.nn.modelimport.keras.KerasModelImport``. Weights and answers are Keras's; arrays are as
-everywhere here, images ``(examples, channels, height, width)`` and sequences ``(examples, values, time steps)``.
+Legacy: ``org.deeplearning4j.nn.modelimport.keras.KerasModelImport``. Weights and predictions are Keras's; arrays have
+this package's shapes, images ``(examples, channels, height, width)``, sequences ``(examples, values, time steps)``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["KerasModelImport"]
 
 
 class KerasModelImport:
-    """DL4J's names for the import of Keras's models."""
+    """DL4J's names for the import of Keras models."""
 
     @staticmethod
     def import_keras_model_and_weights(
@@ -43,16 +43,16 @@ class KerasModelImport:
     ) -> MultiLayerNetwork | ComputationGraph:
         """Return the network in a file of Keras 2 or 3, ``.h5`` or ``.keras``.
 
-        A chain of layers becomes a ``MultiLayerNetwork``; with several inputs or outputs, layers that meet, or
-        sequences that are flattened, it becomes a ``ComputationGraph``.
+        A chain of layers becomes a ``MultiLayerNetwork``. A network with several inputs or outputs, merged layers, or
+        flattened sequences becomes a ``ComputationGraph``.
 
         Args:
             path: the file.
-            kernels: the network's; they decide where it lives.
+            kernels: the network's kernels, which decide its device.
 
         Raises:
-            ModelError: the file cannot be read, the library h5py is not there, or a layer, a field of it, or a weight
-                is not here; the message names it.
+            ModelError: the file cannot be read, the library h5py is missing, or a layer, a field or a weight is not
+                supported; the message names it.
         """
         with opened(path) as file:
             try:
@@ -64,7 +64,7 @@ class KerasModelImport:
     def import_keras_sequential_model_and_weights(
         path: str | os.PathLike[str], *, kernels: Kernels | None = None
     ) -> MultiLayerNetwork:
-        """Return the chain of layers in a file of Keras; arguments and errors as above."""
+        """Return the chain of layers in a Keras file; arguments and errors as above."""
         network = KerasModelImport.import_keras_model_and_weights(path, kernels=kernels)
         if not isinstance(network, MultiLayerNetwork):
             raise ModelError(
@@ -76,7 +76,7 @@ class KerasModelImport:
 
 @dataclass
 class _Part:
-    """A layer, vertex or preprocessor, what it reads, and the weights of a layer."""
+    """A layer, vertex or preprocessor, its inputs, and the weights of a layer."""
 
     name: str
     inputs: tuple[str, ...]
@@ -86,7 +86,7 @@ class _Part:
 
 @dataclass
 class _Plan:
-    """What the layers of a file become, in order."""
+    """The parts made from the layers of a file, in order."""
 
     inputs: dict[str, AnyInputType] = field(default_factory=dict)
     parts: list[_Part] = field(default_factory=list)
@@ -99,7 +99,7 @@ class _Plan:
         self.flows[name] = Flow(name, kind, getattr(kind, "timesteps", 0))
 
     def sequences(self, flow: Flow) -> Flow:
-        """Return a flow whose rows for time steps are sequences again, so that they can meet others."""
+        """Return a flow whose rows for time steps are sequences again, so that they can be merged with others."""
         if not (isinstance(flow.kind, InputTypeFeedForward) and flow.kind.sequences):
             return flow
         name = f"{flow.name}_sequences"
@@ -110,7 +110,7 @@ class _Plan:
         return self.flows[name]
 
     def add(self, source: Source, given: Sequence[Flow], made: Made) -> None:
-        """Add what a layer of Keras has become."""
+        """Add the parts made from a Keras layer."""
         flow = given[0]
         sources = tuple(each.name for each in given)
         for index, what in enumerate(made.parts):
@@ -128,7 +128,7 @@ class _Plan:
 
 
 def _type_behind(what: Any, given: Sequence[AnyInputType], steps: int) -> AnyInputType:
-    """Return the type of what a part gives; sequences that came as rows, which do not know it, have ``steps``."""
+    """Return the output type of a part; sequences given as rows, without their length, have ``steps`` time steps."""
     if isinstance(what, FeedForwardLayer):
         _, enters = pre.resolve_preprocessor(None, given[0], what.consumes)
         if isinstance(enters, InputTypeRecurrent) and not enters.timesteps:
@@ -229,7 +229,7 @@ def _functional(file: KerasFile) -> _Plan:
 
 
 def _inbound(name: str, described: Any) -> tuple[str, ...]:
-    """Return the names of the layers that a layer reads, in either of Keras's ways to write them."""
+    """Return the names of a layer's input layers, in either of Keras's notations."""
     nodes = described.get("inbound_nodes", [])
     if len(nodes) > 1:
         raise ModelError(f"layer {name!r} is used in {len(nodes)} places; a layer that is shared is not here")
@@ -252,7 +252,7 @@ def _histories(node: Any) -> Iterator[str]:
 
 
 def _data_format(layers: Any) -> bool:
-    """Return whether the layers of a model take images with their channels first."""
+    """Return whether a model's layers take images with channels first."""
     return any(each.get("config", {}).get("data_format") == "channels_first" for each in layers)
 
 
@@ -285,7 +285,7 @@ def _refuse_input(name: str, given: Any) -> AnyInputType:
 
 
 def _end(plan: _Plan, training: Mapping[str, Any]) -> None:
-    """Make output layers of the dense layers at the ends, with the loss that the model was compiled with."""
+    """Turn the dense layers at the ends into output layers, with the loss that the model was compiled with."""
     for number, name in enumerate(plan.outputs):
         place = next(i for i, part in enumerate(plan.parts) if part.name == name)
         place = _folded(plan, place)
@@ -298,7 +298,7 @@ def _end(plan: _Plan, training: Mapping[str, Any]) -> None:
 
 
 def _folded(plan: _Plan, place: int) -> int:
-    """Give a dense layer the activation at ``place``, if that is all that reads it; return where it is then."""
+    """Merge the activation at ``place`` into the dense layer before it if possible; return the resulting place."""
     part, below = plan.parts[place], plan.parts[place - 1] if place else None
     if below is None or not isinstance(part.what, ActivationLayer) or not isinstance(below.what, DenseLayer):
         return place
@@ -312,7 +312,7 @@ def _folded(plan: _Plan, place: int) -> int:
 
 
 def _chain(plan: _Plan) -> tuple[tuple[Any, ...], dict[int, Any]] | None:
-    """Return layers and the preprocessors before them, if the parts are no more than one chain of both."""
+    """Return the layers and their preprocessors if the parts are a single chain of these; else None."""
     if len(plan.inputs) != 1 or len(plan.outputs) != 1:
         return None
     [last] = plan.inputs

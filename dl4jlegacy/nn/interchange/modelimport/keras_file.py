@@ -1,8 +1,8 @@
-"""Files of Keras: the network's description and its weights, out of HDF5 (``.h5``) and ``.keras``.
+"""Keras files: the network's description and its weights, from HDF5 (``.h5``) and ``.keras``.
 
 A ``.keras`` file is a zip of ``config.json``, ``metadata.json`` and ``model.weights.h5``; an ``.h5`` file has the
-description in the attribute ``model_config`` and the weights below ``model_weights``. Nothing of a file is run, and no
-link in it is followed to another file.
+description in the attribute ``model_config`` and the weights below ``model_weights``. Nothing in a file is executed,
+and no link to another file is followed.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _METADATA: Final = "metadata.json"
 _WEIGHTS: Final = "model.weights.h5"
 _MAX_BYTES: Final = 4 << 30
 _PARTS: Final = ("vars", "cell/vars", "layer/vars", "forward_layer/cell/vars", "backward_layer/cell/vars")
-"""Where a layer's arrays lie below its group in ``.keras`` files, in the order of the layer's weights."""
+"""Places of a layer's arrays below its group in ``.keras`` files, in the order of the layer's weights."""
 
 
 def is_keras(path: str | os.PathLike[str]) -> bool:
-    """Return whether a file is one of Keras, by what is in it; False for one that cannot be read."""
+    """Return whether a file is a Keras file, by its content; False for an unreadable file."""
     with contextlib.suppress(OSError, ModelError), files.open_to_read(files.expand(path)) as file:
         if file.read(len(_HDF5)) == _HDF5:
             return True
@@ -50,7 +50,7 @@ def is_keras(path: str | os.PathLike[str]) -> bool:
 
 
 def import_h5py() -> ModuleType:
-    """Return the library ``h5py``; raise ``ModelError`` with what to type if it is not there."""
+    """Return the library ``h5py``; if it is missing, raise ``ModelError`` with the install command."""
     try:
         import h5py
     except ImportError as exc:
@@ -65,9 +65,9 @@ class KerasFile:
 
     Attributes:
         config: the description of the model: ``class_name`` and ``config``.
-        training: loss and optimizer as the file names them, empty if the model was not compiled.
-        version: of the Keras that wrote it, "" if it does not say.
-        weights: ``weights(layer, kind)`` returns the arrays of a layer, unread, in the order of its ``weights``.
+        training: loss and optimizer as named in the file; empty if the model was not compiled.
+        version: the Keras version that wrote the file; "" if unknown.
+        weights: ``weights(layer, kind)`` returns the arrays of a layer, not yet read, in the order of its ``weights``.
     """
 
     config: Mapping[str, Any]
@@ -78,7 +78,7 @@ class KerasFile:
 
 @contextlib.contextmanager
 def opened(path: str | os.PathLike[str]) -> Iterator[KerasFile]:
-    """Open a file; every way in which it can be bad becomes a ``ModelError`` that names it."""
+    """Open a file; any error in the file becomes a ``ModelError`` that names it."""
     h5py = import_h5py()
     try:
         with contextlib.ExitStack() as stack:
@@ -97,7 +97,7 @@ def opened(path: str | os.PathLike[str]) -> Iterator[KerasFile]:
         raise ModelError(f"{path} is no file of Keras, neither HDF5 nor a .keras zip ({exc})") from exc
     except Dl4jError as exc:
         raise ModelError(f"file of Keras {path} is unusable: {exc}") from exc
-    except Exception as exc:  # h5py and zipfile raise whatever they like for damaged files
+    except Exception as exc:  # h5py and zipfile raise exceptions of any type for damaged files
         raise ModelError(f"file of Keras {path} cannot be read ({type(exc).__name__}: {exc}); save it again") from exc
 
 
@@ -127,10 +127,10 @@ def _of_zip(h5py: ModuleType, stack: contextlib.ExitStack, archive: zipfile.ZipF
 
 
 def _check_heaps(content: bytes | mmap.mmap) -> None:
-    """Raise ``ModelError`` if going through a global heap of an HDF5 file would never end: HDF5 does not check that.
+    """Raise ``ModelError`` if reading a global heap of an HDF5 file would never end: HDF5 does not check that.
 
-    A heap ("GCOL"; HDF5 File Format Specification, III.E) is a row of objects, each of a header of 16 bytes and its
-    data. Object 0 is free space, whose size includes the header: one of size 0 is followed by itself.
+    A heap ("GCOL"; HDF5 File Format Specification, III.E) is a sequence of objects, each with a header of 16 bytes and
+    its data. Object 0 is free space, whose size includes the header: with size 0 the next object is itself.
     """
     at = content.find(_HEAP)
     while at >= 0:
@@ -151,7 +151,7 @@ def _text(value: Any) -> str:
 
 
 def _member(group: Any, name: str) -> Any:
-    """Return a member of a group that lies in this very file, None if there is none."""
+    """Return a member of a group that is stored in this file itself; None if there is none."""
     found = group
     for part in name.split("/"):
         if not hasattr(found, "keys") or part not in found:
@@ -171,7 +171,7 @@ def _group(file: Any, name: str) -> Any:
 
 
 def _hdf_arrays(groups: Any) -> Callable[[str, str], list[Any]]:
-    """Read below ``model_weights``: a group for each layer, whose attribute ``weight_names`` has them in order."""
+    """Return a reader of the arrays below ``model_weights``: each layer has a group, with ``weight_names`` in order."""
 
     def weights(layer: str, kind: str) -> list[Any]:
         group = _member(groups, layer)
@@ -182,7 +182,7 @@ def _hdf_arrays(groups: Any) -> Callable[[str, str], list[Any]]:
 
 
 class _ZipArrays:
-    """Below ``layers``: a group for each layer, called as its class, with a number from the second on."""
+    """Reader of the arrays below ``layers``: a group for each layer, with its class's name and, from 2, a number."""
 
     def __init__(self, file: Any) -> None:
         layers = _member(file, "layers")
@@ -215,14 +215,14 @@ class _ZipArrays:
 
 
 def _snake(kind: str) -> str:
-    """Return a class's name as Keras writes it in files: ``MaxPooling2D`` is ``max_pooling2d``."""
+    """Return a class's name in Keras's file notation: ``MaxPooling2D`` is ``max_pooling2d``."""
     name = re.sub(r"\W+", "", kind)
     name = re.sub("(.)([A-Z][a-z]+)", r"\1_\2", name)
     return re.sub("([a-z])([A-Z])", r"\1_\2", name).lower()
 
 
 def _checked(dataset: Any, name: str) -> Any:
-    """Return a data set of numbers in this very file; raises ``ModelError``."""
+    """Return a numeric data set that is stored in this file itself; raises ``ModelError`` otherwise."""
     if dataset is None or not hasattr(dataset, "shape"):
         raise ModelError(f"array {name} is missing")
     if dataset.external or dataset.is_virtual:
@@ -231,7 +231,7 @@ def _checked(dataset: Any, name: str) -> Any:
 
 
 def read_array(dataset: Any, shape: Sequence[int], what: str) -> Array:
-    """Return an array of floating-point numbers of a shape that is known; raises ``ModelError``."""
+    """Return an array of floating-point numbers of the given shape; raises ``ModelError`` otherwise."""
     if tuple(dataset.shape) != tuple(shape):
         raise ModelError(f"{what} has shape {tuple(dataset.shape)}, its layer needs {tuple(shape)}")
     if dataset.dtype.kind != "f":

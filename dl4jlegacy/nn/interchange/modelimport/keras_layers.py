@@ -1,8 +1,8 @@
-"""What the layers of Keras are here, with their weights.
+"""Conversion of Keras layers to our layers, with their weights.
 
 Keras has images ``(examples, height, width, channels)`` and sequences ``(examples, time steps, values)``; here they are
-``(examples, channels, height, width)`` and ``(examples, values, time steps)``, so that weights behind a ``Flatten``
-change their order. A field that could change what a layer answers is honoured or refused with its name.
+``(examples, channels, height, width)`` and ``(examples, values, time steps)``, so weights behind a ``Flatten`` are
+reordered. A field that could change the predictions is either supported or an error that names it.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ Weights = dict[str, Array]
 
 @dataclass(frozen=True)
 class Flow:
-    """An activation: the name of what gives it, its type, its number of time steps, and its order.
+    """An activation: the name of the part that computes it, its type, its number of time steps, and its order.
 
-    ``order[j]`` is where Keras has the value that is here value ``j``; None where both have the same order.
+    ``order[j]`` is Keras's index of our value ``j``; None if both orders are equal.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Flow:
 
 @dataclass(frozen=True)
 class Made:
-    """One or more parts that a layer of Keras becomes, each behind the one before: layers, vertices, preprocessors."""
+    """The one or more parts that a Keras layer becomes, in order: layers, vertices, preprocessors."""
 
     parts: tuple[Any, ...]
     weights: tuple[Weights, ...] = ()
@@ -59,7 +59,7 @@ class Made:
 
 @dataclass
 class Source:
-    """A layer as Keras describes it; ``version`` is that of Keras, ``first`` whether its images have channels first."""
+    """A layer as described by Keras; ``version``: Keras's version, ``first``: whether images have channels first."""
 
     kind: str
     name: str
@@ -74,15 +74,15 @@ class Source:
         return f"layer {self.name!r} ({self.kind})"
 
     def refuse(self, why: str) -> NoReturn:
-        """Raise ``ModelError``: this layer cannot be here."""
+        """Raise ``ModelError``: this layer is not supported."""
         raise ModelError(f"{self.title}: {why}")
 
     def get(self, key: str, usual: Any = None) -> Any:
-        """Return a field of its description."""
+        """Return a field of the layer's description, or ``usual`` if it is missing."""
         return self.config.get(key, usual)
 
     def only(self, key: str, *values: Any) -> None:
-        """Raise ``ModelError`` unless a field is one of ``values``, of which the first counts where it is not said."""
+        """Raise ``ModelError`` unless a field is one of ``values``; the first of them is the default."""
         found = self.get(key, values[0])
         if isinstance(found, list) and len(found) == 1:
             found = found[0]
@@ -90,13 +90,13 @@ class Source:
             self.refuse(f"{key} is {found!r}, which is not here; it can be {' or '.join(map(repr, values))}")
 
     def array(self, number: int, what: str, *sizes: int) -> Array:
-        """Return a weight of this shape."""
+        """Return a weight, which must have the given shape."""
         if number >= len(self.arrays):
             self.refuse(f"its weight {what} is missing; the file has {len(self.arrays)} of this layer")
         return read_array(self.arrays[number], sizes, f"{what} of {self.title}")
 
     def bias(self, number: int, size: int) -> Array:
-        """Return the bias, zeros where the layer has none."""
+        """Return the bias; zeros if the layer has none."""
         return self.array(number, "bias", size) if self.get("use_bias", True) else np.zeros(size)
 
 
@@ -121,7 +121,7 @@ _ACTIVATIONS = {
 
 
 def activation_name(source: Source, key: str = "activation", usual: str = "linear") -> str:
-    """Return the name here of the activation that a field says."""
+    """Return our name of the activation in a field."""
     found = source.get(key, usual)
     if isinstance(found, dict):
         found = found.get("config") if isinstance(found.get("config"), str) else found.get("class_name")
@@ -135,7 +135,7 @@ def activation_name(source: Source, key: str = "activation", usual: str = "linea
 
 
 def _penalties(source: Source) -> dict[str, Any]:
-    """Return the penalties on weights and biases; half of an l2 counts here what it counts in Keras."""
+    """Return the penalties on weights and biases; Keras's l2 counts twice as much as ours."""
     found: dict[str, Any] = {}
     for key, suffix in (("kernel_regularizer", ""), ("bias_regularizer", "_bias")):
         given = source.get(key)
@@ -159,10 +159,10 @@ def _one(value: Any) -> int:
 
 
 def layer_of(source: Source, given: Flow) -> Made:
-    """Return what a layer of Keras with one input is here.
+    """Return the parts for a Keras layer with one input.
 
     Raises:
-        ModelError: it is not here, or a field or a weight of it is wrong; the message names it.
+        ModelError: the layer is not supported, or a field or a weight of it is wrong; the message names it.
     """
     make = _LAYERS.get(source.kind)
     if make is None:
@@ -189,13 +189,13 @@ def _images(source: Source, given: Flow) -> InputTypeConvolutional:
 
 
 def _check_softmax(source: Source, name: str, given: Flow) -> None:
-    """Refuse softmax over the columns of images, which is what the last axis is where channels are first."""
+    """Raise for a softmax over the columns of images, which is the last axis if channels are first."""
     if name == "softmax" and source.first and isinstance(given.kind, InputTypeConvolutional):
         source.refuse("it takes a softmax over the columns of images; here it is over channels")
 
 
 def _axes(source: Source, kind: AnyInputType) -> tuple[int, ...]:
-    """Return the numbers by which Keras may call the axis of channels, or of values."""
+    """Return the valid numbers of Keras for the axis of channels, or of values."""
     if isinstance(kind, InputTypeConvolutional):
         return (1, -3) if source.first else (-1, 3)
     is_sequence = isinstance(kind, InputTypeRecurrent) or getattr(kind, "sequences", False)
@@ -203,7 +203,7 @@ def _axes(source: Source, kind: AnyInputType) -> tuple[int, ...]:
 
 
 def _sequences(source: Source, given: Flow) -> int:
-    """Return the size of the vectors of the sequences that come in."""
+    """Return the vector size of the input sequences."""
     if isinstance(given.kind, InputTypeConvolutional) or not (
         isinstance(given.kind, InputTypeRecurrent) or getattr(given.kind, "sequences", False)
     ):
@@ -365,7 +365,7 @@ def _embedding(source: Source, given: Flow) -> Made:
 
 
 def _cell(source: Source, n_in: int, first: int) -> tuple[LSTM, Weights]:
-    """Return an LSTM and its weights, those of the file from number ``first`` on."""
+    """Return an LSTM and its weights, which start at number ``first`` in the file."""
     for key in ("go_backwards", "stateful", "time_major"):
         source.only(key, False)
     gate = activation_name(source, "recurrent_activation", "sigmoid")
@@ -380,8 +380,8 @@ def _cell(source: Source, n_in: int, first: int) -> tuple[LSTM, Weights]:
         drop_out=0.0 if kept == 1 else kept,
         **_penalties(source),
     )
-    # Keras has the gates i f c o, here they are c f o i.
-    columns = np.concatenate([np.arange(part * n, (part + 1) * n) for part in (2, 1, 3, 0)])  # there i f c o
+    # Gate order in Keras: i f c o; here: c f o i.
+    columns = np.concatenate([np.arange(part * n, (part + 1) * n) for part in (2, 1, 3, 0)])  # i f c o in Keras
     return layer, {
         "W": source.array(first, "kernel", n_in, 4 * n)[:, columns],
         "RW": source.array(first + 1, "recurrent_kernel", n, 4 * n)[:, columns],
@@ -481,7 +481,7 @@ _MERGES: Mapping[str, Any] = {
 
 
 def merge_of(source: Source, given: Sequence[Flow]) -> Made:
-    """Return what a layer of Keras with several inputs is here; raises as ``layer_of``."""
+    """Return the parts for a Keras layer with several inputs; raises as ``layer_of``."""
     orders = [flow.order for flow in given]
     if source.kind == "Concatenate":
         source.only("axis", *_axes(source, given[0].kind))

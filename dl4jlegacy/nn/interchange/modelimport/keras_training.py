@@ -1,4 +1,4 @@
-"""Losses and optimizers of Keras, as far as training on can begin with them."""
+"""Conversion of Keras losses and optimizers, so that training can continue."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _USUAL = {"softmax": "mcxent", "sigmoid": "xent"}
 def output_layer(
     layer: DenseLayer, training: Mapping[str, Any], name: str, number: int, *, is_sequence: bool
 ) -> OutputLayer | RnnOutputLayer:
-    """Return the dense layer at output ``number`` with a loss: the compiled one, or what suits its activation."""
+    """Return the dense layer at output ``number`` with the compiled loss, or the usual one for its activation."""
     said = training.get("loss")
     if isinstance(said, dict) and "class_name" not in said:
         said = said.get(name)
@@ -58,7 +58,7 @@ def output_layer(
 
 
 def _snake(said: Any) -> str:
-    """Return the name of a loss, which may be described as an object: ``MeanSquaredError`` is mean_squared_error."""
+    """Return the name of a loss, which may be an object's description: ``MeanSquaredError`` is mean_squared_error."""
     if isinstance(said, dict):
         told = said.get("config")
         named = told.get("name") if isinstance(told, dict) else told
@@ -68,7 +68,7 @@ def _snake(said: Any) -> str:
 
 
 def updater_of(training: Mapping[str, Any]) -> Updater:
-    """Return the updater that the model was compiled with; plain gradient descent, and a warning, for others."""
+    """Return the model's compiled updater; plain gradient descent, and a warning, for an unsupported one."""
     given = training.get("optimizer_config") or training.get("optimizer")
     if given is None:
         return Sgd(learning_rate=0.1)

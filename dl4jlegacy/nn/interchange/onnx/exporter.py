@@ -1,7 +1,7 @@
-"""``write_onnx``: a network as an ONNX file, for onnxruntime and every other program that reads that.
+"""``write_onnx``: exports a network as an ONNX file, for onnxruntime and other programs.
 
-The file answers as ``network.output`` does for batches of any size, and for sequences of any length, all of whose time
-steps count: masks have no place in it. Arrays have the shapes that they have outside a network here.
+The file computes ``network.output`` for batches of any size, and for sequences of any length in which all time steps
+count: ONNX files have no masks. Arrays have the shapes outside a network.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ def write_onnx(
     normalizer: Normalizer | None = None,
     label_names: Sequence[str] = (),
 ) -> None:
-    """Write what ``network`` computes to ``path``, replacing what is there in one step.
+    """Write the computation of ``network`` to ``path``; an existing file is replaced atomically.
 
-    Inputs and outputs are called as in a graph, those of a stack of layers ``input`` and ``output``. Numbers are
-    float32, whatever the network's are; but features are float64 where the normalizer scales columns that lie so far
-    from 0 that float32 would lose what differs in them.
+    Inputs and outputs have the names of the graph; for a stack of layers ``input`` and ``output``. Numbers are float32,
+    for networks of any dtype; but features are float64 if the normalizer scales columns so far from 0 that float32
+    would lose their differences.
 
     Args:
-        network: of either kind; the updater's state is left out.
+        network: of either kind; the updater's state is not exported.
         path: the ``.onnx`` file to write; its folder must exist.
         normalizer: scales the features first, within the file.
         label_names: kept in the file's metadata, as a JSON list under ``label_names``.
 
     Raises:
-        ModelError: ONNX has no operator for a layer or vertex, which the message names; the library onnx is not there;
+        ModelError: ONNX has no operator for a layer or vertex, which the message names; the library onnx is missing;
             or the file cannot be written.
     """
     onnx, graph = import_onnx(), OnnxGraph()
@@ -83,7 +83,7 @@ def write_onnx(
 
 
 def _described(onnx: Any, name: str, kind: AnyInputType, *, exact: bool = False) -> Any:
-    """Return an input or output as ONNX describes it; sizes that are not fixed have names."""
+    """Return ONNX's description of an input or output; variable sizes have names."""
     sizes = ["examples", *((f"{name}_time_steps" if size == 0 else size) for size in kind.shape)]
     if isinstance(kind, InputTypeRecurrent):
         sizes[2] = f"{name}_time_steps"
@@ -95,15 +95,15 @@ Ends = tuple[list[tuple[str, AnyInputType]], list[tuple[str, Signal]]]
 
 
 def _entry(graph: OnnxGraph, name: str, kind: AnyInputType, normalizer: Normalizer | None) -> Signal:
-    """Return a network input, scaled and as it lies inside."""
+    """Return a network input, scaled and in the layout inside."""
     x = name if normalizer is None else _scaled(graph, name, kind, normalizer)
     return Signal(from_outside(graph, x, kind), kind, graph.size(name, 0))
 
 
 def _scaled(graph: OnnxGraph, x: str, kind: AnyInputType, normalizer: Normalizer) -> str:
-    """Return the features as a normalizer leaves them, which multiplies every column and adds to it.
+    """Return the features after a normalizer, which multiplies every column and adds to it.
 
-    Features with a column that lies far from 0 are float64 until then.
+    The computation is float64 if a column lies far from 0.
     """
     columns = kind.columns
     shape: tuple[int, ...] = (columns, 1) if isinstance(kind, InputTypeRecurrent) else (columns,)
@@ -122,14 +122,14 @@ def _scaled(graph: OnnxGraph, x: str, kind: AnyInputType, normalizer: Normalizer
 
 
 def _takes_float64(normalizer: Normalizer | None) -> bool:
-    """Return whether a normalizer scales columns that lie so far from 0 that float32 would lose what differs."""
+    """Return whether a normalizer scales columns so far from 0 that float32 would lose their differences."""
     if isinstance(normalizer, NormalizerStandardize | NormalizerMinMaxScaler):
         return bool(normalizer.far_columns().any())
     return False
 
 
 def _exact_scale(normalizer: Normalizer) -> tuple[Array, Array, Array]:
-    """Return what is taken off each column, what that is multiplied by, and what is added then."""
+    """Return for each column: the number subtracted first, the factor, and the number added last."""
     if isinstance(normalizer, NormalizerStandardize):
         return normalizer.mean, 1 / normalizer.std, np.zeros_like(normalizer.mean)
     assert isinstance(normalizer, NormalizerMinMaxScaler)

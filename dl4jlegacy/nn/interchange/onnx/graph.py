@@ -1,7 +1,7 @@
-"""An ONNX graph while it is being written: operators, constants, names, and the activation functions.
+"""An ONNX graph under construction: operators, constants, names, and the activation functions.
 
 Inside the graph vectors are rows, images ``(images, channels, height, width)`` and sequences ``(time steps, examples,
-values)``, as its recurrent operators take them. All numbers are float32.
+values)``, the layout of ONNX's recurrent operators. All numbers are float32.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from dl4jlegacy.nn.optimization.functions import (
 __all__ = ["OPSET", "OnnxGraph", "Signal", "activation", "import_onnx"]
 
 OPSET = 17
-"""Operators' version: onnxruntime 1.12 and later have it."""
+"""Version of the operators, supported by onnxruntime 1.12 and later."""
 
 
 def import_onnx() -> ModuleType:
-    """Return the library ``onnx``; raise ``ModelError`` with what to type if it is not there."""
+    """Return the library ``onnx``; if it is missing, raise ``ModelError`` with the install command."""
     try:
         import onnx
     except ImportError as exc:
@@ -53,7 +53,7 @@ class Signal:
 
 
 class OnnxGraph:
-    """Operators and constants so far; every method that adds an operator returns the name of its output."""
+    """The operators and constants added so far; every method that adds an operator returns the name of its output."""
 
     def __init__(self) -> None:
         self._onnx = import_onnx()
@@ -63,7 +63,7 @@ class OnnxGraph:
 
     def add(self, operator: str, *inputs: str, outputs: int = 1, **attributes: Any) -> str:
         """Add an operator; return the name of its first output."""
-        name = f"/{operator.lower()}_{len(self.nodes)}"  # no name that a layer is likely to have
+        name = f"/{operator.lower()}_{len(self.nodes)}"  # unlikely as the name of a layer
         names = [name, *(f"{name}_{i}" for i in range(1, outputs))]
         self.nodes.append(self._onnx.helper.make_node(operator, list(inputs), names, name=name, **attributes))
         return name
@@ -90,7 +90,7 @@ class OnnxGraph:
     # -- shapes ------------------------------------------------------------------------------------------------------
 
     def reshape(self, x: str, *sizes: int | str) -> str:
-        """Return ``x`` with another shape; a size that is a name is a tensor ``(1,)``, -1 what is left."""
+        """Return ``x`` reshaped; a size given by name is a tensor ``(1,)``, -1 is inferred."""
         if all(isinstance(size, int) for size in sizes):
             return self.add("Reshape", x, self.integers(*(int(size) for size in sizes)))
         parts = [size if isinstance(size, str) else self.integers(size) for size in sizes]
@@ -105,7 +105,7 @@ class OnnxGraph:
         return self.add("Transpose", x, perm=list(axes))
 
     def pad(self, x: str, before: Sequence[int], after: Sequence[int]) -> str:
-        """Return ``x`` with zeros around, so many along each axis."""
+        """Return ``x`` with ``before`` and ``after`` zeros around it along each axis."""
         return self.add("Pad", x, self.integers(*before, *after), mode="constant")
 
 
@@ -113,7 +113,7 @@ class OnnxGraph:
 
 
 def activation(graph: OnnxGraph, name: str, x: str, axis: int) -> str:
-    """Add an activation function; ``axis`` is what a softmax goes over."""
+    """Add an activation function; ``axis`` is the axis of a softmax."""
     if name == "softmax":
         return graph.add("Softmax", x, axis=axis)
     plain = _PLAIN.get(name)

@@ -1,4 +1,4 @@
-"""What the layers and preprocessors of a network are in ONNX."""
+"""ONNX operators for the layers and preprocessors of a network."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def add_layer(graph: OnnxGraph, layer: Any, params: Params, x: Signal, title: st
     """Add a resolved layer behind ``x``, the input of the layer itself; return the name of its output.
 
     Raises:
-        ModelError: ONNX has no operator for it; ``title`` names it.
+        ModelError: ONNX has no operator for the layer; ``title`` names it.
     """
     add = _LAYERS.get(type(layer))
     if add is None:
@@ -152,14 +152,15 @@ def _local_response(graph: OnnxGraph, layer: Any, params: Params, x: Signal, tit
 
 
 def _along_time(graph: OnnxGraph, x: str, of: Callable[[str], str]) -> str:
-    """Return what ``of`` makes of sequences that lie as ``(examples, values, time steps)``, back as they lie here."""
+    """Return the result of ``of`` on sequences as ``(examples, values, time steps)``, back in the layout inside."""
     return graph.transpose(of(graph.transpose(x, 1, 2, 0)), 2, 0, 1)
 
 
 def _time_padding(layer: Any) -> Mapping[str, Any] | None:
-    """Return where a window along time lies; None where only the length tells, so that it has to be padded before.
+    """Return the attributes of a window along time; None if padding depends on the length and must be added before.
 
-    Of mode "same" with a stride the operators know what to do for windows that are not dilated, and meet each other.
+    For mode "same" with a stride, ONNX's operators compute the padding themselves if windows are not dilated and touch
+    or overlap.
     """
     stride, dilation = {"strides": [layer.stride]}, getattr(layer, "dilation", 1)
     if layer.convolution_mode != "same":
@@ -228,7 +229,7 @@ _CELLS: Mapping[str, tuple[str, tuple[float, ...]]] = {
     "tanh": ("Tanh", ()),
     "thresholdedrelu": ("ThresholdedRelu", (1.0,)),
 }
-"""Functions that the operator LSTM knows, with those of alpha and beta that they take."""
+"""Functions of ONNX's operator LSTM, each with its alpha and beta."""
 
 
 def _lstm(graph: OnnxGraph, layer: Any, params: Params, x: Signal, title: str) -> str:
@@ -240,7 +241,7 @@ def _cells(graph: OnnxGraph, layer: LSTM, params: Params, x: str, title: str, di
     if name not in _CELLS:
         _refuse(title, f"is an LSTM with activation {name!r}; its cells can be {', '.join(_CELLS)}")
     n, W, RW, b = layer.n_out, params["W"], params["RW"], params["b"]
-    order = np.concatenate([np.arange(gate * n, (gate + 1) * n) for gate in (3, 2, 1, 0)])  # here i f o g, there iofc
+    order = np.concatenate([np.arange(gate * n, (gate + 1) * n) for gate in (3, 2, 1, 0)])  # i f o g here, iofc in ONNX
     gates, cell = _CELLS[layer.gate_activation], _CELLS[name]
     functions = (gates, cell, cell)
     weights = [W[:, order].T[None], RW[:, order].T[None], np.concatenate([b[order], np.zeros(4 * n)])[None]]

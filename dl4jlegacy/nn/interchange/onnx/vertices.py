@@ -1,4 +1,4 @@
-"""What the vertices of a computation graph are in ONNX."""
+"""ONNX operators for the vertices of a computation graph."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ Inputs = Mapping[str, Signal]
 
 
 def from_outside(graph: OnnxGraph, x: str, kind: AnyInputType) -> str:
-    """Return what enters the network as it lies inside: sequences ``(time steps, examples, values)``."""
+    """Return a network input in the layout inside: sequences ``(time steps, examples, values)``."""
     return graph.transpose(x, 2, 0, 1) if isinstance(kind, InputTypeRecurrent) else x
 
 
 def to_outside(graph: OnnxGraph, x: str, kind: AnyInputType) -> str:
-    """Return an activation as it lies outside the network."""
+    """Return an activation in the layout outside the network."""
     return graph.transpose(x, 1, 2, 0) if isinstance(kind, InputTypeRecurrent) else x
 
 
 def add_vertex(graph: OnnxGraph, vertex: Any, given: Sequence[Signal], inputs: Inputs, title: str) -> Signal:
-    """Add a vertex behind ``given``; ``inputs`` are the network's, as they lie inside.
+    """Add a vertex behind ``given``; ``inputs`` are the network's inputs in the layout inside.
 
     Raises:
-        ModelError: ONNX has no operator for it; ``title`` names it.
+        ModelError: ONNX has no operator for the vertex; ``title`` names it.
     """
     if isinstance(vertex, shape.PreprocessorVertex):
         return add_preprocessor(graph, vertex.pre_processor, given[0], title)
@@ -62,7 +62,7 @@ def _subset(graph: OnnxGraph, vertex: Any, given: Sequence[Signal], inputs: Inpu
 
 
 def _of_example(kind: AnyInputType) -> list[int]:
-    """Return the axes over which one example's values lie."""
+    """Return the axes of one example's values."""
     if isinstance(kind, InputTypeRecurrent):
         return [0, 2]
     return [1, 2, 3] if isinstance(kind, InputTypeConvolutional) else [1]
@@ -81,7 +81,7 @@ def _l2(graph: OnnxGraph, vertex: Any, given: Sequence[Signal], inputs: Inputs) 
 
 
 def _apart(graph: OnnxGraph, x: Signal) -> tuple[str, int]:
-    """Return an activation with the axis of the examples, which of rows in time steps is not the first."""
+    """Return an activation with an axis of examples, and that axis: not the first for rows of time steps."""
     if isinstance(x.kind, InputTypeRecurrent):
         return x.name, 1
     if not getattr(x.kind, "sequences", False):
