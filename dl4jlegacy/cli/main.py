@@ -1,6 +1,6 @@
 """``dl4j``: the command line. Reads options and environment, prints results on stdout, everything else on stderr.
 
-An option wins over its environment variable (``DL4J_...``), that over the Conf file, that over the defaults.
+An option overrides its environment variable (``DL4J_...``), the variable the Conf file, and the file the defaults.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ FAMILIES = {
     "aws": "aws",
     "bench": "bench",
 }
-"""The commands, in the order in which one comes to use them, each with the module of ``cli/commands/`` that has it."""
+"""The commands in the usual order of their use, each with its module in ``cli/commands/``."""
 
 _COMPLETIONS = {"--install-completion", "--show-completion"}
 
 
 class _InOrderOfUse(typer.core.TyperGroup):
-    """The commands, listed in the order in which one comes to use them."""
+    """Lists the commands in the usual order of their use."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of the commands."""
@@ -62,7 +62,7 @@ class _InOrderOfUse(typer.core.TyperGroup):
 
 
 class _Command(typer.core.TyperCommand):
-    """A command that prints the ``Answer`` of its function, if that returns one."""
+    """A command that prints the ``Answer`` returned by its function, if any."""
 
     def invoke(self, ctx: Any) -> Any:
         """Call the function; return the exit status."""
@@ -71,9 +71,9 @@ class _Command(typer.core.TyperCommand):
 
 
 def declared(commands: Iterable[str] = FAMILIES) -> typer.Typer:
-    """Return ``dl4j`` with these commands, and those that share a module with one.
+    """Return ``dl4j`` with these commands, and those that share a module with one of them.
 
-    The process of a command declares no others: all of them would take a fifth of the time in which it starts.
+    The process of one command declares no other commands: declaring all takes a fifth of the start-up time.
     """
     app = typer.Typer(
         name="dl4j",
@@ -102,12 +102,12 @@ def _root(
 
 
 def _app_for(arguments: list[str]) -> typer.Typer:
-    """Return ``dl4j`` with the command that comes first; if none does, with all, which its help or an error lists."""
+    """Return ``dl4j`` with the first command in the arguments; if there is none, with all, for the help or an error."""
     return declared([name for name in arguments[:1] if name in FAMILIES] or FAMILIES)
 
 
 def _wants_json(arguments: list[str], flag: str) -> bool:
-    """Return whether errors are to be JSON; asked before anything is parsed, since parsing may be what fails."""
+    """Return whether errors are printed as JSON; decided before parsing, since parsing may fail."""
     pairs = [*itertools.pairwise(arguments), *(a.split("=", 1) for a in arguments if "=" in a)]
     chosen = [value for name, value in pairs if name == flag]
     return (chosen[-1] if chosen else os.environ.get(variable_of(flag))) == "json"
@@ -116,7 +116,7 @@ def _wants_json(arguments: list[str], flag: str) -> bool:
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of ``dl4j``."""
     given = sys.argv[1:] if arguments is None else arguments
-    if "_DL4J_COMPLETE" in os.environ:  # a description that is wrapped is two answers for fish
+    if "_DL4J_COMPLETE" in os.environ:  # fish would take a wrapped description for two answers
         os.environ["COLUMNS"] = "1000"
 
     def command() -> Any:

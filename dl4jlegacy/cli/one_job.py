@@ -37,14 +37,14 @@ def perform_one_job(
     model: Result | None = None,
     performer: PerformerFactory | None = None,
 ) -> Result:
-    """Return the update that the job of a round and slot comes to, performed on this thread.
+    """Return the update computed by the job of a round and slot, performed on this thread.
 
     Args:
         conf: the run's, with all defaults resolved.
-        jobs: its jobs.
+        jobs: the run's jobs.
         place: the round and the slot.
-        model: to begin with; None: the network's first one.
-        performer: makes the performer; None: the one that the Conf names, else one that trains its network.
+        model: the model to begin with; None: the network's initial model.
+        performer: creates the performer; None: the performer that the Conf names, else one that trains its network.
 
     Raises:
         UsageError: the run has no such job. ConfError: there is no model.
@@ -114,7 +114,7 @@ def _perform(given: argparse.Namespace) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Entry point; a crash tells where it was (``faulthandler``)."""
+    """Entry point; a crash prints where it happened (``faulthandler``)."""
     parser = argparse.ArgumentParser(prog="python -m dl4jlegacy.cli.one_job", description=__doc__.partition("\n")[0])
     parser.add_argument("run", metavar="RUN|DIR", help="a run's name or id in Zookeeper, or its checkpoint folder")
     parser.add_argument("job", metavar="ROUND/SLOT")

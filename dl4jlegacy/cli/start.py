@@ -1,8 +1,8 @@
-"""Where the commands begin: SIGINT, SIGTERM and SIGHUP end them quietly already while the command line is imported.
+"""Start of the commands: SIGINT, SIGTERM and SIGHUP end the process quietly even while the command line is imported.
 
-From ``run_guarded`` on, a signal stops what is running in order; until then there is nothing to stop.
+From ``run_guarded`` on, a signal stops the running work in order; before that there is nothing to stop.
 
-The garbage collector looks less often than by default, for what is imported stays: it took a tenth of a worker's start.
+The garbage collector runs less often than by default, since imported objects stay: it took a tenth of a worker's start.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 __all__ = ["actor_network_runner", "dl4j", "heed_signals"]
 
-_COLLECTED_AFTER = 10_000  # objects more than before; arrays, and what holds no cycle, go at once without it
+_COLLECTED_AFTER = 10_000  # more objects than before; arrays and acyclic objects are freed at once anyway
 
 
 def dl4j() -> None:

@@ -116,10 +116,10 @@ class UpOptions:
     format: Format = "text"
 
     def cluster_spec(self, allow: str) -> ClusterSpec:
-        """Return the cluster that the options describe, SSH admitted from ``allow``.
+        """Return the cluster described by the options, with SSH admitted from ``allow``.
 
         Raises:
-            UsageError: an option has no such value. ConfError: the run's checkpoints can be in no such place.
+            UsageError: an option's value is invalid. ConfError: the place of the run's checkpoints is not possible.
         """
         from dl4jlegacy.aws.cluster_spec import ClusterSpec, check_name, parse_cidr, parse_ttl, value_of
         from dl4jlegacy.storage import paths as storage
@@ -127,7 +127,7 @@ class UpOptions:
         check_name(self.name)
         folder = value_of("--checkpoint-dir", self.context.args)
         if folder[:3].lower() == "s3:":
-            storage.open_folder(folder)  # a mistake in it would be noticed on the instance only
+            storage.open_folder(folder)  # else a mistake in it would be noticed only on the instance
         given = {each.name: getattr(self, each.name) for each in fields(ClusterSpec) if hasattr(self, each.name)}
         run = tuple(self.context.args) or ("--model", "dbn", "--dataset", "digits")
         read = {"allow": allow and parse_cidr(allow), "ttl_seconds": parse_ttl(self.ttl), "run": run}
@@ -150,7 +150,7 @@ add_command(_app, up, UpOptions, context_settings=_EXTRA)
 
 
 def _check(options: UpOptions) -> None:
-    """Check everything that can be checked without creating anything; print the price, and what was not checked."""
+    """Check what can be checked without creating anything; print the price, and what was not checked."""
     from dl4jlegacy.aws.payload import load_payload
     from dl4jlegacy.aws.prices import estimate
     from dl4jlegacy.aws.setup import ClusterSetup
@@ -185,12 +185,12 @@ def _check(options: UpOptions) -> None:
 
 
 def _start(setup: ClusterSetup, spec: ClusterSpec, options: UpOptions) -> None:
-    """Start a cluster, and print its state and price; if that fails, take down what was started."""
+    """Start a cluster, and print its state and price; if that fails, remove what was started."""
     from dl4jlegacy.aws.payload import load_payload
     from dl4jlegacy.aws.prices import estimate
 
     price: Estimate | None = None
-    with contextlib.suppress(ConfError):  # a size without a known price may be started all the same
+    with contextlib.suppress(ConfError):  # a size without a known price may be started anyway
         price = estimate(setup.aws, spec)
     payload = load_payload(options.wheel, options.requirements)
     setup.check_is_free()
@@ -207,7 +207,7 @@ def _start(setup: ClusterSetup, spec: ClusterSpec, options: UpOptions) -> None:
 
 
 def _what_runs(setup: ClusterSetup, price: Estimate | None) -> str:
-    """Return what an interrupted ``up`` leaves running, what that costs, and how to end it, for the message."""
+    """Return, for the message, what an interrupted ``up`` leaves running, its cost, and how to end it."""
     name, region = setup.names.cluster, setup.names.region
     end = f"`dl4j aws down {name} --region {region}` ends it, `dl4j aws up {name}` with the same options goes on"
     try:
@@ -453,7 +453,7 @@ def _text(status: ClusterStatus, price: dict[str, Any]) -> str:
 
 
 def _running_nodes(setup: ClusterSetup) -> dict[str, Instance]:
-    """Return the running instances by all that ``--node`` may call them: master, standby, a worker's number, an id."""
+    """Return the running instances by all values of ``--node``: master, standby, a worker's number, an id."""
     from dl4jlegacy.aws.cluster_spec import WORKER
 
     running = [instance for instance in setup.status(ask=False).instances if instance.state == "running"]

@@ -1,4 +1,4 @@
-"""``dl4j bench``: runs the scripts in ``benchmarks/``, which a checkout has and an installed package has not."""
+"""``dl4j bench``: runs the scripts in ``benchmarks/``, which exist in a checkout but not in an installed package."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _STOP_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """A script of the ``benchmarks`` folder.
+    """A script in the ``benchmarks`` folder.
 
     Attributes:
         name: the file's name, without ``.py``.
-        measures: what it measures, for ``--help``.
-        needs: modules that it cannot do without; './install bench' brings them.
+        measures: the subject of the measurement, for ``--help``.
+        needs: modules that the script requires; './install bench' brings them.
     """
 
     name: str
@@ -91,7 +91,7 @@ def _root(context: typer.Context) -> None:
 
 
 def _help(summary: str, suite: str) -> str:
-    """Return a command's help, which lists its benchmarks."""
+    """Return a command's help with the list of its benchmarks."""
     width = max(len(benchmark.name) for benchmark in SUITES[suite])
     lines = [f"  {benchmark.name:{width}}  {benchmark.measures}" for benchmark in SUITES[suite]]
     end = "Exits with the highest exit status of its benchmarks; they exit with 1 if a goal is missed"
@@ -115,10 +115,10 @@ _add("serving", "Measure trained models that answer over HTTP.")
 
 
 def run_suite(suite: str, names: Sequence[str], *, folder: Path | None = None) -> int:
-    """Run the named benchmarks of a suite, all by default, one after the other; return the highest exit status.
+    """Run the named benchmarks of a suite, by default all, one after the other; return the highest exit status.
 
     Raises:
-        UsageError: there is no ``benchmarks`` folder, no such benchmark, or something that it needs is not installed.
+        UsageError: there is no ``benchmarks`` folder, no such benchmark, or a requirement is not installed.
     """
     chosen, folder = _chosen(suite, names), folder or _FOLDER
     absent = [benchmark.name for benchmark in chosen if not (folder / f"{benchmark.name}.py").is_file()]
@@ -151,10 +151,10 @@ def _chosen(suite: str, names: Sequence[str]) -> list[Benchmark]:
 
 
 def _run(script: Path) -> int:
-    """Run a script, whose output goes where ours does; return its exit status, 128 + n if signal n ended it.
+    """Run a script with our output streams; return its exit status, or 128 + n if signal n ended it.
 
-    It has its own process group, so that Ctrl-C reaches it once, from here: it then ends the servers and processes that
-    it has started before we leave.
+    The script has its own process group, so that Ctrl-C reaches it once, through this process: the script then ends the
+    servers and processes that it has started before this process exits.
     """
     process = subprocess.Popen([sys.executable, str(script)], stdin=subprocess.DEVNULL, process_group=0)
     try:

@@ -1,4 +1,4 @@
-"""``dl4j master`` and ``dl4j worker``: the processes of a run on a cluster; and ``train`` and ``resume`` there."""
+"""``dl4j master`` and ``dl4j worker``, the processes of a cluster run; also ``train`` and ``resume`` on a cluster."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def show_run(
     *,
     warning: str = "",
 ) -> None:
-    """Show a run to its end; args as for ``show_training``, ``address``: where it is registered, if it is."""
+    """Show a run until its end; args as for ``show_training``; ``address``: where it is registered, if it is."""
     from dl4jlegacy.cli.terminal.next_steps import RunLocation
     from dl4jlegacy.cli.terminal.progress import show_training
 
@@ -90,7 +90,7 @@ def _master_options(
 def train_on_cluster(
     options: ObservedTrainOptions, observers: Sequence[RunObserver], *, local_workers: int | None
 ) -> None:
-    """Be the master of a new run; ``local_workers`` are in this process (None: as many as the Conf says)."""
+    """Lead a new run as its master; ``local_workers`` threads work in this process (None: as many as the Conf says)."""
     from dl4jlegacy.cluster.master import run_master
     from dl4jlegacy.services.grid import grid_of
     from dl4jlegacy.training.prepare import few_updates
@@ -116,7 +116,7 @@ def _address(tracker: str, zookeeper: str | None, id: str | None) -> ClusterAddr
 
 
 def _stand_by(options: TrainOptions, observers: Sequence[RunObserver]) -> None:
-    """Wait behind the present master, and show its run to the end if it dies."""
+    """Wait behind the present master, and show its run until the end if the master dies."""
     from dl4jlegacy.cli.terminal.next_steps import command
     from dl4jlegacy.cluster.address import find_conf
     from dl4jlegacy.cluster.master import stand_by
@@ -141,7 +141,7 @@ def _stand_by(options: TrainOptions, observers: Sequence[RunObserver]) -> None:
 
 
 def resume_on_cluster(options: ResumeOptions, observers: Sequence[RunObserver]) -> None:
-    """Take over a registered run whose master is gone, and show it to the end."""
+    """Take over a registered run whose master is gone, and show it until the end."""
     from dl4jlegacy.cluster.leadership import find_run
     from dl4jlegacy.cluster.master import resume_run
 
@@ -157,7 +157,7 @@ def resume_on_cluster(options: ResumeOptions, observers: Sequence[RunObserver]) 
 
 
 def resume_folder_on_cluster(options: ResumeOptions, content: bytes, observers: Sequence[RunObserver]) -> None:
-    """Continue a run from its checkpoints on the grid of ``--tracker``; ``content`` is that of its ``conf.json``."""
+    """Continue a run from its checkpoints on the grid of ``--tracker``; ``content`` is its ``conf.json``."""
     from dl4jlegacy.cluster.master import resume_from_checkpoints
     from dl4jlegacy.services.grid import grid_of
     from dl4jlegacy.storage import paths as storage

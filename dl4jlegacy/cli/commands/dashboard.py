@@ -73,7 +73,7 @@ def dashboard(
 
 
 def _token_in(file: str | None) -> str:
-    """Return where the token is, for people."""
+    """Return in words where the token is."""
     return f"; its token is in {file}" if file else ""
 
 
@@ -106,10 +106,10 @@ def _source(
 
 @contextlib.contextmanager
 def in_browser(options: ObservedTrainOptions, source: Callable[[], Source]) -> Iterator[None]:
-    """Show a run in the browser while the body trains it, if ``--ui`` is given; says on stderr where.
+    """Show a run in the browser while the body trains it, if ``--ui`` is given; prints the address on stderr.
 
     Raises:
-        ConfError: the libraries are not here.
+        ConfError: the libraries are not installed.
     """
     if not options.ui:
         yield
@@ -125,7 +125,7 @@ def in_browser(options: ObservedTrainOptions, source: Callable[[], Source]) -> I
     try:
         listening = bind(host, whole_number(_PORT, os.environ.get(_PORT, str(PORT)), 0), "the dashboard")
     except UsageError:
-        listening = bind(host, 0, "the dashboard")  # no training fails because somebody else shows his
+        listening = bind(host, 0, "the dashboard")  # another dashboard's port must not fail a training
     with (
         listening,
         Watcher(source(), looks_at_once=False) as watcher,

@@ -1,4 +1,4 @@
-"""``dl4j data``: what is in tables, what is wrong with them, and the schema by which they are learned."""
+"""``dl4j data``: inspects and validates tables, and shows the schema with which they are learned."""
 
 from __future__ import annotations
 
@@ -126,13 +126,13 @@ def validate(
 
 
 def _error_of(pairs: _Pairs) -> DataError | None:
-    """Return an error that names all problems that training refuses; None if there are none."""
+    """Return an error that names all problems for which training refuses the data; None if there are none."""
     refused = [f"{one.name}: {part.what}, {part.count:,}" for one, parts in pairs for part in parts if part.is_refused]
     return DataError(f"{'; '.join(refused)}; correct these, or leave them out") if refused else None
 
 
 def _reader(images: str | None, size: str | None) -> ImageRecordReader | None:
-    """Return how ``dl4j train`` reads images with these options; None without any."""
+    """Return the image reader that ``dl4j train`` uses with these options; None without any."""
     from dl4jlegacy.cli.options.images import image_size
     from dl4jlegacy.datasets.images.image_files import ImageRecordReader
 
@@ -148,7 +148,7 @@ def _judged(path: str, label: str, reader: ImageRecordReader | None, **kind: Any
     ``kind`` are the other options, as for ``training.refusal``.
 
     Raises:
-        DataError: they are refused, and there is nothing to list.
+        DataError: the tables are refused, and there is nothing to list.
     """
     from dl4jlegacy.training.prepare import refusal
 
@@ -162,11 +162,11 @@ def _judged(path: str, label: str, reader: ImageRecordReader | None, **kind: Any
 
 
 def _images(path: str, reader: ImageRecordReader | None) -> list[tuple[Inspection, Sequence[Problem]]]:
-    """Return the problems of a folder of images; an empty list if it is no such folder."""
+    """Return the problems of a folder of images; an empty list if the path is no such folder."""
     from dl4jlegacy.datasets.images.image_inspection import inspect_images
     from dl4jlegacy.datasets.place import Place
 
-    if "://" in path:  # from S3 and the Web come tables
+    if "://" in path:  # S3 and the Web provide only tables
         return []
     place = Place.of(path)
     if not place.has_images(asked=reader is not None):
@@ -176,7 +176,7 @@ def _images(path: str, reader: ImageRecordReader | None) -> list[tuple[Inspectio
 
 
 def _labels_of_images(file: Path, images: str, label: str | None) -> str:
-    """Return the label, or labels, of a table of images, whose last column may be no label."""
+    """Return the labels of a table of images; its last column need not be a label."""
     from dl4jlegacy.datasets.images.image_tables import image_columns
 
     return ",".join(image_columns(file, images, label or "")[1])
@@ -185,7 +185,7 @@ def _labels_of_images(file: Path, images: str, label: str | None) -> str:
 def _listed(
     path: str, images: str, label: str | None, reader: ImageRecordReader | None, **kind: Any
 ) -> Iterator[tuple[Inspection, Sequence[Problem]]]:
-    """Yield the problems of tables that list images, and of these images."""
+    """Yield the problems of tables that list images, and of the images."""
     from pathlib import Path
 
     from dl4jlegacy.datasets.images.image_inspection import problems_of_listed
@@ -232,7 +232,7 @@ def _index(path: str, keep_index: bool) -> tuple[str, ...]:
 
 
 def _gaps(missing: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the cells that stand for no value, by --missing."""
+    """Return the cells that count as missing values, by --missing."""
     from dl4jlegacy.datasets.tables.label_cells import listed_gaps
     from dl4jlegacy.datasets.tables.text_rows import MISSING
 
@@ -291,7 +291,7 @@ def _label_line(label: ColumnSummary, schema: TransformProcess) -> str:
 
 
 def _ones(label: ColumnSummary) -> int:
-    """Return how many cells are 1 of a column whose numbers are 0 or 1."""
+    """Return the number of ones in a column whose numbers are 0 or 1."""
     return round(label.total)
 
 

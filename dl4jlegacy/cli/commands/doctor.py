@@ -1,4 +1,4 @@
-"""``dl4j doctor``: a preflight. Is all here that a run needs, and if not, what is to be done."""
+"""``dl4j doctor``: a preflight that checks the requirements of a run, with remedies."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _READ_ELSEWHERE = frozenset(
         *("DL4J_UI_TOKEN", "DL4J_UI_TOKEN_FILE", "DL4J_SERVE_TOKEN", "DL4J_SERVE_TOKEN_FILE"),
     }
 )
-"""Variables that stand in for no option."""
+"""Environment variables that belong to no option."""
 
 
 def _url(label: str, text: str) -> str:
@@ -83,7 +83,7 @@ def doctor(
 
 
 def _data_dir(given: str | None) -> str | None:
-    """Return the data directory as it was given; raises ``DataError`` if it is no path of this machine."""
+    """Return the given data directory; raises ``DataError`` if it is not a path on this machine."""
     if given is not None:
         with files.errors_as(DataError, f"--data-dir {given}"):
             files.expand(given)
@@ -91,8 +91,8 @@ def _data_dir(given: str | None) -> str | None:
 
 
 def _tracker(tracker: str | None, cluster_name: str | None) -> str:
-    """Return the tracker that is to be looked at, "" for none; raises ``UsageError`` if it is no address."""
-    if not tracker or tracker == "memory":  # as DL4J_TRACKER may say
+    """Return the tracker to be checked, "" for none; raises ``UsageError`` if it is not an address."""
+    if not tracker or tracker == "memory":  # a possible value of DL4J_TRACKER
         return ""
     from dl4jlegacy.services.grid import grid_of
 
@@ -101,18 +101,18 @@ def _tracker(tracker: str | None, cluster_name: str | None) -> str:
 
 
 def _zookeeper(zookeeper: str | None) -> str:
-    """Return the Zookeeper that is to be looked at, "" for none; raises ``UsageError`` if it is no address."""
+    """Return the Zookeeper to be checked, "" for none; raises ``UsageError`` if it is not an address."""
     if not zookeeper:
         return ""
     try:
         from dl4jlegacy.cluster.address import zookeeper_servers
-    except ImportError:  # of a library that is missing, which the checks report
+    except ImportError:  # a missing library is reported by the checks
         return zookeeper
     return zookeeper_servers(zookeeper)
 
 
 def variables(command: Any) -> frozenset[str]:
-    """Return the names of the variables that the commands under ``command``, or what is behind them, read."""
+    """Return the names of the environment variables that the commands under ``command`` read."""
     found = set(_READ_ELSEWHERE)
     for parameter in command.params:
         named = parameter.envvar or ()
@@ -123,7 +123,7 @@ def variables(command: Any) -> frozenset[str]:
 
 
 def _answer(results: list[Result]) -> Answer:
-    """Return the results; the command fails if a check failed that is needed."""
+    """Return the results; the command fails if a required check failed."""
     from dl4jlegacy.cli.outputs.structs import Examined
 
     counts = Counter(result.status for result in results)
@@ -136,7 +136,7 @@ def _answer(results: list[Result]) -> Answer:
 
 
 def _lines(result: Result, width: int, *, is_first: bool) -> Iterator[str]:
-    """Yield a result as text; the first of an area with a heading."""
+    """Yield a result as text; the first result of an area has a heading."""
     if is_first:
         yield f"\n{result.area}"
     begin = f"  {result.status:<8} {result.name:<{width}}  "

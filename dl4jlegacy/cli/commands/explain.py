@@ -1,4 +1,4 @@
-"""``dl4j explain``: what a code or an exit status means, and what to do."""
+"""``dl4j explain``: the meaning of an error code or exit status, with remedies."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def explain(
 
 
 def _found(code: str) -> list[Explanation]:
-    """Return what there is of a code, or of an exit status; raises ``UsageError``."""
+    """Return the explanations of a code or an exit status; raises ``UsageError``."""
     if code.isdecimal():
         found = [each for each in EXPLANATIONS if str(each.exit_status) == code]
         if not found:

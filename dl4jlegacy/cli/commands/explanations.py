@@ -1,4 +1,4 @@
-"""What the codes in messages mean, and what to do: the text of ``dl4j explain``."""
+"""Explanations of the error codes in messages, with remedies: the text of ``dl4j explain``."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ __all__ = ["EXPLANATIONS", "Explanation"]
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A code as it stands in a message.
+    """The explanation of an error code.
 
     Attributes:
         code: such as ``DL4J-TRACKER``.
-        exit_status: of a command that ends with it; None: it is the code of a job's failure, with which none ends.
+        exit_status: of a command that ends with the code; None: the code is for a failed job, and ends no command.
         means: what has happened, in a sentence or two.
-        remedies: the usual causes, and what to do about each.
+        remedies: the usual causes, each with a remedy.
     """
 
     code: str

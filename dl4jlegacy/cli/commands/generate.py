@@ -1,4 +1,4 @@
-"""``dl4j generate``, ``reconstruct``, ``sample``: what a trained model writes, gives back, and draws by itself."""
+"""``dl4j generate``, ``reconstruct``, ``sample``: texts, reconstructions and samples from a trained model."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def sample(options: SampleOptions) -> Answer:
 
 
 def _output(options: GridOptions) -> Output:
-    """Return where the image goes, before anything is computed; raises ``UsageError``."""
+    """Return the place of the image, checked before anything is computed; raises ``UsageError``."""
     from dl4jlegacy.storage import paths as storage
 
     if options.out is None or not options.out.lower().endswith(".png"):

@@ -1,4 +1,4 @@
-"""``dl4j evaluate``, ``dl4j predict``: using a saved model; ``dl4j export``: making one of a checkpoint."""
+"""``dl4j evaluate`` and ``dl4j predict`` use a saved model; ``dl4j export`` makes one from a checkpoint."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _form(label: str, text: str) -> str:
     return one_of(label, text, ("text", "json", "jsonl"))
 
 
-# Not from the environment, which may be that of a run's processes: what is done here must not wait for workers.
+# Not from the environment, which may be set for the processes of a run: these commands must not wait for workers.
 _Tracker = option("--tracker", metavar="URL", help="Share it out on this grid: hazelcast://host:port.", read=not_empty)
 _Zookeeper = option("--zookeeper", metavar="HOST:PORT", help="Where workers find the run.", read=not_empty)
 _Workers = number_option("--workers", help="Worker threads in this process (1; with --tracker: 0).", least=1)
@@ -139,7 +139,7 @@ class PredictOptions(WhereOptions):
 
 
 def _write_scores(output: Output, network: Network, examples: DataSet) -> None:
-    """Write the number of each example, from 0, and its loss."""
+    """Write the index of each example, from 0, and its loss."""
     from dl4jlegacy.models.model import score_examples
     from dl4jlegacy.models.prediction import write_texts
 
@@ -166,7 +166,7 @@ def evaluate(options: EvaluateOptions) -> Answer:
 
 
 def _evaluate_by(options: EvaluateOptions) -> Evaluate:
-    """Return what evaluates: this thread, several, or a cluster."""
+    """Return the function that evaluates: on this thread, on several, or on a cluster."""
     from dl4jlegacy.models.model import evaluate_network
 
     cluster = _cluster(options)
@@ -195,7 +195,7 @@ def predict(options: PredictOptions) -> Answer | None:
     output = None if options.out is None else storage.open_output(options.out)
     with use_device_and_report(options.device) as (kernels, _):
         model = load_model(options.model, kernels=kernels)
-        model.output_names(model.network.n_in)  # a model whose names are wrong is the cause of whatever the data say
+        model.output_names(model.network.n_in)  # a model with wrong names must be reported before any error of the data
         blocks, of_each = rows_in(model, options.file)
         found = _predicted(model, options, cluster, blocks)
         texts = texts_of(model, found, Form(options.format, options.probabilities, of_each))
@@ -212,7 +212,7 @@ def predict(options: PredictOptions) -> Answer | None:
 def _predicted(
     model: TrainedModel, options: PredictOptions, cluster: dict[str, Any] | None, blocks: Iterable[Array]
 ) -> Generator[PredictedRows, None, None]:
-    """Return the predictions, by this thread, by several, or by a cluster."""
+    """Return the predictions, computed on this thread, on several, or on a cluster."""
     from dl4jlegacy.models.prediction import predict_blocks, replicas
 
     if cluster is not None:
@@ -229,10 +229,10 @@ def _predicted(
 
 
 def _cluster(options: WhereOptions) -> dict[str, Any] | None:
-    """Return where a cluster shares it out, as ``cluster.inference`` takes it; None: it is done here.
+    """Return the cluster's arguments for ``cluster.inference``; None: the work is done here.
 
     Raises:
-        UsageError: it is half of a cluster.
+        UsageError: only a part of the cluster's options is given.
     """
     if (options.tracker is None) != (options.zookeeper is None):
         missing = "--tracker" if options.tracker is None else "--zookeeper"

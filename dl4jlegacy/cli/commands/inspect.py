@@ -1,4 +1,4 @@
-"""``dl4j status``, ``logs`` and ``stop``: inspect a run on a cluster, or end it, from outside.
+"""``dl4j status``, ``logs`` and ``stop``: inspect or end a run on a cluster from outside.
 
 They read the tracker and Zookeeper themselves, so they need no answer from the master.
 """
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 __all__ = ["add_commands", "drain", "logs", "status", "stop"]
 
 STALLED = 13
-"""The exit status of ``dl4j status`` for a run on which nobody works any more until somebody does something."""
+"""Exit status of ``dl4j status`` for a stalled run: no process works on it until somebody intervenes."""
 _FAILURES = 5
 _FOLLOW_SECONDS = 0.5
 _CONNECT_SECONDS = 5.0
-"""So long ``dl4j status`` waits for the tracker to be reached, which takes some tenths; then as long as all views."""
+"""Seconds that ``dl4j status`` waits to reach the tracker, which takes some tenths; later it waits as all views do."""
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -93,7 +93,7 @@ def status(
 
 
 class _Look:
-    """Looks at a registered run; keeps its connections, and opens new ones after an error.
+    """Polls a registered run; keeps its connections, and opens new ones after an error.
 
     Used by one thread.
     """
@@ -107,7 +107,7 @@ class _Look:
         self._failures: list[dict[str, Any]] = []
 
     def __call__(self) -> dict[str, Any] | None:
-        """Return the fields of ``dl4j status``; None: the run that was there has ended, and is not registered any more.
+        """Return the fields of ``dl4j status``; None: the run has ended since, and is not registered any more.
 
         Raises:
             TrackerError: there is no run, Zookeeper or the tracker does not answer, or they have lost the run.
@@ -134,7 +134,7 @@ class _Look:
         return _status_fields(conf, self._address, tracker, self._failures, candidates=candidates)
 
     def _check_ended(self, session: ZooKeeperSession) -> None:
-        """Raise ``TrackerError`` unless the run's end is recorded: restarted servers have lost what they had."""
+        """Raise ``TrackerError`` unless the run's end is recorded: restarted servers have lost their data."""
         from dl4jlegacy.cluster.register import NothingKept, ZookeeperRegister, place_of
         from dl4jlegacy.scaleout import protocol
         from dl4jlegacy.scaleout.tracker import drive
@@ -142,7 +142,7 @@ class _Look:
         conf = self._conf
         assert conf is not None
         register = ZookeeperRegister(conf, self._address, session)
-        if register.end() in ("done", "stopped"):  # the grid may be gone for ever
+        if register.end() in ("done", "stopped"):  # the grid may be gone for good
             return
         place = place_of(conf, self._address, self._open(conf), register, kept=NothingKept())
         if drive(protocol.find_end(place)) not in ("done", "stopped"):
@@ -151,7 +151,7 @@ class _Look:
             )
 
     def _open(self, conf: Conf) -> HazelcastStateTracker:
-        """Return the tracker of the run, which may be another one than before, or have gone elsewhere."""
+        """Return the run's tracker; the run may have been replaced, or its tracker may have moved."""
         from dl4jlegacy.cluster.address import open_tracker
         from dl4jlegacy.scaleout.persistence.journal import JournalReader
 
@@ -188,7 +188,7 @@ def _failures(entries: Iterable[JournalEntry]) -> list[dict[str, Any]]:
 
 
 def _candidates(address: ClusterAddress) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
-    """Return host, pid and so on of the master (None: there is none), and of each standby."""
+    """Return the election records (host, pid, ...) of the master (None: there is none), and of each standby."""
     from dl4jlegacy.scaleout.zookeeper import MasterElection, ZooKeeperSession
 
     with ZooKeeperSession(address.zookeeper, secret=address.secret) as session:
@@ -237,7 +237,7 @@ def _plan(found: Any) -> Plan:
 
 
 def _worker(record: WorkerRecord, gone: Mapping[str, str]) -> dict[str, Any]:
-    """Return a worker as it is shown."""
+    """Return the fields of a worker."""
     from dl4jlegacy.scaleout.links.liveness.failure_detector import process_of
 
     reason = gone.get(process_of(record.id))
@@ -294,7 +294,7 @@ def _status_lines(fields: dict[str, Any], address: ClusterAddress) -> Iterable[s
 
 
 def _scores(fields: dict[str, Any]) -> Iterable[str]:
-    """Yield the best model of a run that is scored, and what has stopped it."""
+    """Yield the best model of a scored run, and the reason why the run stopped."""
     head = fields["head"] or {}
     if head.get("best"):
         best, last = head["best"], head["scores"]
@@ -385,7 +385,7 @@ def _state_line(state: JournalEntry) -> str:
 
 
 def _history_line(entry: HistoryEntry, examples: int) -> str:
-    """Return a version as a line; ``examples`` are those that were new in it."""
+    """Return a version as a line; ``examples`` is the number of its new examples."""
     found, score = entry.validation, "-" if entry.score is None else f"{entry.score:.4f}"
     if found is not None:
         score += f", validation loss {found.loss:.4f}" + (
@@ -402,14 +402,14 @@ def _history_line(entry: HistoryEntry, examples: int) -> str:
 
 
 def _follow(tracker: StateTracker, *, as_json: bool) -> None:
-    """Print entries as they come, each a line of text or of JSON, until the run's end."""
+    """Print new entries until the run's end, each as a line of text or JSON."""
     from dl4jlegacy.scaleout.persistence.journal import JournalReader
 
     reader, began = JournalReader(tracker), False
     while True:
         head = tracker.head()
         began = began or head is not None
-        over = began and (head is None or head.status != "running")  # looked up before what may be its last entries
+        over = began and (head is None or head.status != "running")  # read before the possibly last entries
         for entry in reader.read():
             emit(to_json(entry.flat()) if as_json else entry.text())
         if over:
@@ -418,7 +418,7 @@ def _follow(tracker: StateTracker, *, as_json: bool) -> None:
 
 
 def _time(seconds: float) -> str:
-    """Return a time of day, which another machine's clock gave, in this one's time zone."""
+    """Return a time by another machine's clock as time of day in this machine's time zone."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) + f".{int(seconds * 1000) % 1000:03}"
 
 
@@ -468,7 +468,7 @@ def stop(
 
 
 def _when_lost(address: ClusterAddress) -> str:
-    """Return what can be done about a run whose grid is gone for ever, in words."""
+    """Return in words what can be done about a run whose grid is lost for good."""
     from dl4jlegacy.cli.terminal.next_steps import command
 
     gone = command("stop", address.flags(), "--lost-grid")

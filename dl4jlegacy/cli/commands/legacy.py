@@ -1,11 +1,11 @@
 """``actor-network-runner``: the command line of the legacy ``ActorNetworkRunnerApp``, word for word.
 
-Flags and defaults are those of 2014; what the original parsed and then ignored (``-i``, ``-o``) is checked here.
-``-data`` took the name of a Java class; those of data sets that are here are understood beside our own names.
+Flags and defaults are those of 2014; flags that the original parsed and then ignored (``-i``, ``-o``) are checked here.
+``-data`` took the name of a Java class; besides our own names, the class names of the available data sets are accepted.
 ``-t master`` trains in this process; with ``-stp`` it is the master of a run on a cluster, whose tracker is at that
 port of ``-h`` and which is registered with Zookeeper at port 2181 there. ``-t worker`` joins the run that is registered
-at ``-ad``. ``--use``, ``--out`` and ``--stay``, which the original had not, are those of ``dl4j``, as are ``DL4J_USE``
-and ``DL4J_ID``.
+at ``-ad``. ``--use``, ``--out`` and ``--stay``, which the original did not have, are those of ``dl4j``, as are
+``DL4J_USE`` and ``DL4J_ID``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CLASSES = {"DigitsDataSetIterator": "digits", "IrisDataSetIterator": "iris", "M
 
 
 class _Parser(argparse.ArgumentParser):
-    """Argparse whose complaints are ours."""
+    """Argparse with this package's errors."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see --help)")
@@ -146,13 +146,13 @@ def _check(args: argparse.Namespace, given: set[str]) -> None:
 
 
 def _zookeeper(host: str) -> str:
-    """Return Zookeeper's address: on the master's host, or on several, unless the environment has another one."""
+    """Return Zookeeper's address on the master's host or hosts; the environment may give another one."""
     servers = ",".join(f"{each}:{_ZOOKEEPER_PORT}" for each in host.split(","))
     return os.environ.get("DL4J_ZOOKEEPER") or servers
 
 
 def _work(args: argparse.Namespace) -> None:
-    """Join the run that is registered at the master's host, whose algorithm is ``-a`` if that is given."""
+    """Join the run registered at the master's host; if ``-a`` is given, the run must have that algorithm."""
     from dl4jlegacy.cluster.address import find_conf
     from dl4jlegacy.nn import zoo
 
@@ -174,7 +174,7 @@ def _work(args: argparse.Namespace) -> None:
 
 
 def _dataset(args: argparse.Namespace) -> str:
-    """Return the data set's name or path; a Java class by its last word."""
+    """Return the data set's name or path; for a Java class, the last part of its name decides."""
     name = str(args.data or args.datasetpath)
     return _CLASSES.get(name.rsplit(".", 1)[-1], name)
 
@@ -227,7 +227,7 @@ def _run(arguments: list[str]) -> None:
 
 
 def _lead(conf: Conf, data: DataSource, host: str, port: int, out: str) -> None:
-    """Be the master of a run on a cluster, whose servers are on this machine, at ``host``."""
+    """Lead a run on a cluster, whose servers are on this machine, at ``host``."""
     from dl4jlegacy.cli.terminal.next_steps import RunLocation
     from dl4jlegacy.cli.terminal.progress import show_training
     from dl4jlegacy.cluster.leadership import MasterOptions

@@ -135,6 +135,6 @@ def _receivers(options: ObservingOptions) -> list[Receiver]:
 
 
 def _announce(what: str, url: str, *, json_lines: bool) -> None:
-    """Say on stderr where something is served, which may be at any port."""
+    """Print on stderr where something is served, since the port may be chosen at run time."""
     line = to_json({"event": what, "url": url}) if json_lines else f"{what} are served at {url}"
     open_console(json_lines=json_lines).print(line, markup=False, highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""``dl4j plot``: the curves of runs as a drawing, from their histories."""
+"""``dl4j plot``: draws the curves of runs from their histories."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def plot(
 
 
 def _places(runs: Sequence[str], zookeeper: str | None, id: str | None) -> list[str]:
-    """Return the folders of the runs that were named, each once; raises ``UsageError`` if none was."""
+    """Return the folders of the named runs, without repetitions; raises ``UsageError`` if none is named."""
     if not runs and not zookeeper:
         raise UsageError("name the checkpoint folder of a run, or several; or give --zookeeper for one under way")
     if not runs:
@@ -89,7 +89,7 @@ def _places(runs: Sequence[str], zookeeper: str | None, id: str | None) -> list[
 
 
 def _place(run: str, zookeeper: str | None, id: str | None) -> str:
-    """Return the folder of a run that was named by it, or by what it is called in Zookeeper."""
+    """Return the folder of a run that is given by its folder, or by its name in Zookeeper."""
     from dl4jlegacy.storage import paths as storage
 
     if not zookeeper or storage.is_remote(run) or _is_here(run):
@@ -115,13 +115,13 @@ def _kept(run: str, folder: str) -> str:
 
 
 def _names(places: Sequence[str]) -> list[str]:
-    """Return what the runs are called: the last parts of their folders, or else these as they are."""
+    """Return short names of the runs: the last parts of their folders, or else the whole paths."""
     names = [Path(place.rstrip("/")).name or place for place in places]
     return names if len(set(names)) == len(names) else list(places)
 
 
 def _fields(found: Sequence[RunCurves], places: Sequence[str], out: str) -> dict[str, Any]:
-    """Return what was drawn as one JSON object."""
+    """Return the drawn curves as one JSON object."""
     return {
         "svg": out,
         "runs": [

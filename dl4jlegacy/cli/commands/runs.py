@@ -1,4 +1,4 @@
-"""``dl4j runs``: what lies in grids and in Zookeeper, of runs that are under way and of others."""
+"""``dl4j runs``: lists the runs in grids and in Zookeeper, active or not."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _duration(seconds: float) -> str:
 
 
 def _standing(run: FoundRun, is_removed: bool) -> str:
-    """Return who leads a run, or what can be done about it, in words."""
+    """Return in words who leads a run, or what can be done about it."""
     from dl4jlegacy.cli.terminal.next_steps import command
     from dl4jlegacy.cluster.address import flags_of
 

@@ -1,4 +1,4 @@
-"""``dl4j schema``: the JSON Schema of what a command prints with ``--format json``."""
+"""``dl4j schema``: the JSON Schema of a command's output with ``--format json``."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def schema(
 
 
 def schema_of(command: str) -> dict[str, Any]:
-    """Return the schema of a command of ``OUTPUTS``: of its result, and of what it prints if it fails."""
+    """Return the schema of a command of ``OUTPUTS``: of its result, and of its output if it fails."""
     import msgspec
 
     from dl4jlegacy.cli.outputs.structs import OUTPUTS

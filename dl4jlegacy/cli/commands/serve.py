@@ -1,4 +1,4 @@
-"""``dl4j serve``: trained models behind HTTP."""
+"""``dl4j serve``: serves trained models over HTTP."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def add_commands(app: typer.Typer) -> None:
     app.add_typer(_app)
 
 
-_LEAST = -(2**63)  # ``Services.up`` knows what is allowed
+_LEAST = -(2**63)  # the allowed range is checked by ``Services.up``
 
 
 def _number(flag: str, metavar: str, help: str) -> Any:
@@ -108,7 +108,7 @@ def up(
 
 
 def _stay(state: ServicesState, format: str) -> None:
-    """Show the servers and watch them until somebody stops them; however this ends, they are stopped."""
+    """Show the servers and watch them until somebody stops them; in any case they are stopped at the end."""
     from dl4jlegacy.services.servers import Services
     from dl4jlegacy.services.supervisor import say_ready, supervise
 
@@ -146,12 +146,12 @@ def down(folder: Folder = None, format: Format = "text") -> Answer:
 
 
 def _waiting(state: ServicesState) -> tuple[str, ...]:
-    """Return the servers that have just been started and wait for those of other hosts."""
+    """Return the servers that were just started and wait for those of other hosts."""
     return () if state.ensemble is None else state.silent
 
 
 def _for_others(ensemble: Ensemble, waiting: tuple[str, ...]) -> Iterator[str]:
-    """Yield what this host's servers lack as long as those of other hosts are not there."""
+    """Yield what this host's servers cannot do while those of other hosts are missing."""
     hosts, members = len(ensemble.hosts), counted(len(ensemble.member_hosts), "member")
     for name in waiting:
         if name == "zookeeper":
@@ -161,7 +161,7 @@ def _for_others(ensemble: Ensemble, waiting: tuple[str, ...]) -> Iterator[str]:
 
 
 def _show(state: ServicesState, format: str, silent: tuple[str, ...] = ()) -> None:
-    """Print the servers; people are told on stderr what to do next."""
+    """Print the servers; next steps are suggested on stderr."""
     lines = [
         f"hazelcast  {state.hazelcast or 'none'}",
         f"zookeeper  {state.zookeeper or 'none'}",

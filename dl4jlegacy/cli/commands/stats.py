@@ -1,4 +1,4 @@
-"""``dl4j stats``: what each phase of a run's rounds took, as a table, a page, or a trace."""
+"""``dl4j stats``: the durations of the phases of a run's rounds, as a table, a page, or a trace."""
 
 from __future__ import annotations
 

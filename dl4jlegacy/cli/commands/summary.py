@@ -20,7 +20,7 @@ __all__ = ["add_commands", "configuration_of"]
 
 _TEXTS = (".json", ".yaml", ".yml")
 _OF_TEXTS = ("char-lstm", "word-lstm")
-_MNIST = (784, 10)  # known without reading it
+_MNIST = (784, 10)  # features and classes, known without reading the data
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -60,11 +60,11 @@ def summary(
 
 
 def configuration_of(model: str, dataset: str = "") -> NetworkConfiguration:
-    """Return the configuration of a saved model, of a file of JSON or YAML, or of a model of the zoo.
+    """Return the configuration of a saved model, of a JSON or YAML file, or of a zoo model.
 
     Raises:
-        ModelError: no such file and no such model; or a file that cannot be read.
-        ConfError: a configuration that is invalid.
+        ModelError: there is no such file and no such model; or the file cannot be read.
+        ConfError: the configuration is invalid.
     """
     from dl4jlegacy.nn.interchange.dl4j.serializer import restore_model
     from dl4jlegacy.nn.zoo import ZOO
@@ -119,7 +119,7 @@ def _read(path: Path) -> NetworkConfiguration:
 
 
 def _has(text: str, key: str) -> bool:
-    """Tell whether a text of JSON or YAML has ``key`` at its top; text that is neither has none."""
+    """Return whether a JSON or YAML text has ``key`` at its top level; other texts have no keys."""
     from dl4jlegacy.nn.conf.text import top_level_keys
 
     return key in top_level_keys(text)

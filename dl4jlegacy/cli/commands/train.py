@@ -88,7 +88,7 @@ def resume(options: ObservedResumeOptions) -> None:
 
 
 def _resume_folder(options: ObservedResumeOptions, content: bytes, observers: Sequence[RunObserver]) -> None:
-    """Continue a run from its checkpoints, in this process; ``content`` is that of its ``conf.json``."""
+    """Continue a run from its checkpoints, in this process; ``content`` is its ``conf.json``."""
     from dl4jlegacy.storage import paths as storage
     from dl4jlegacy.system import files
     from dl4jlegacy.training import prepare as training

@@ -1,4 +1,4 @@
-"""``dl4j tune``: a search for good settings, each trial a run of its own."""
+"""``dl4j tune``: a hyperparameter search; each trial is a run of its own."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def _how_to_go_on(options: TuneOptions) -> str:
     shown = replace(options, storage=spoken_storage(options.storage))
     if options.missing is not None:
         shown = replace(shown, missing=",".join(options.missing))
-    if not options.tracker:  # Zookeeper's may be in the environment
+    if not options.tracker:  # the variable for Zookeeper may be set for other commands
         shown = replace(shown, zookeeper=None, id=None)
     words = [shlex.quote(str(options.conf))]
     for each in fields(TuneOptions):
@@ -208,7 +208,7 @@ def _how_to_go_on(options: TuneOptions) -> str:
 
 
 def _line(trial: FinishedTrial, metric: str) -> str:
-    """Return what a trial has come to, in one line."""
+    """Return the result of a trial in one line."""
     params = ", ".join(f"{path} {_short(value)}" for path, value in sorted(trial.params.items()))
     score = "" if trial.score is None else f" {metric} {trial.score:.6g}"
     return f"trial {trial.number} {trial.state}{score}: {params}{trial.error and '; '}{trial.error}"
@@ -254,7 +254,7 @@ def _report(found: SearchResult, options: TuneOptions) -> dict[str, Any]:
 
 
 def _text(found: SearchResult, options: TuneOptions) -> str:
-    """Return the search as a table of its trials, and what is best."""
+    """Return the search as a table of its trials, with the best one."""
     paths = sorted(found.best.params)
     head = ["trial", "state", found.metric, "seconds", *paths]
     rows = [_cells(trial, paths, is_best=trial.number == found.best.number) for trial in found.trials]

@@ -1,4 +1,4 @@
-"""The option by which somebody goes on with a run whose own code has changed."""
+"""The option to continue a run whose own code has changed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a shell offers at TAB for the value of an option: written down here, so that it imports nothing that takes time.
+"""Shell completion of option values at TAB; the values are listed here, so that no slow import is needed.
 
-Commands and options are typer's own; where nothing is offered here, shells offer the names of files.
+Commands and options are completed by typer; without values from here, shells offer file names.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ _LITERAL = re.compile(r"[a-z0-9][a-z0-9:_-]*")
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return names as a text, for the help: ``a, b or c``."""
+    """Return names as text for the help: ``a, b or c``."""
     return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 def values_of(flag: str, metavar: str) -> tuple[str, ...]:
-    """Return the values that an option can have as far as they are known: its names, or what its metavar lists."""
+    """Return the known values of an option: its listed names, or the alternatives in its metavar."""
     alternatives = metavar.split("|")
     literal = tuple(each for each in alternatives if _LITERAL.fullmatch(each)) if len(alternatives) > 1 else ()
     return _NAMES.get(flag, literal)
 
 
 def starting(values: Sequence[str]) -> Callable[[str], list[str]]:
-    """Return what gives those of ``values`` that begin with what is typed already."""
+    """Return a completion function that gives those ``values`` that begin with the typed text."""
 
     def complete(incomplete: str) -> list[str]:
         return [value for value in values if value.startswith(incomplete)]
@@ -57,6 +57,6 @@ def starting(values: Sequence[str]) -> Callable[[str], list[str]]:
 
 
 def completed(flag: str, metavar: str) -> Callable[[str], list[str]] | None:
-    """Return the same for an option; None: nothing is known of its values."""
+    """Return the completion function of an option; None: its values are unknown."""
     values = values_of(flag, metavar)
     return starting(values) if values else None

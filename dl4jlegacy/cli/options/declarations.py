@@ -1,4 +1,4 @@
-"""How an option of a command is declared: its names, its help, and how its text, or a variable's, is read."""
+"""Declaration of command options: their names, their help, and how their text or environment variable is parsed."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def option(
     Args:
         names: of the option; errors use the first.
         metavar, help: as the help shows them.
-        read: makes the value of (label, text); None: the text is the value.
-        variable: the environment variable that stands in for it; ``show_variable``: the help names it.
+        read: converts (label, text) to the value; None: the text is the value.
+        variable: the environment variable used if the option is not given; ``show_variable``: the help names it.
     """
 
     def parse(value: Any) -> Any:
@@ -59,12 +59,12 @@ def number_option(*names: str, metavar: str = "N", help: str, least: int, variab
 
 
 def variable_of(flag: str) -> str:
-    """Return the environment variable that stands in for an option: ``DL4J_BATCH_SIZE`` for ``--batch-size``."""
+    """Return the environment variable that replaces an omitted option: ``DL4J_BATCH_SIZE`` for ``--batch-size``."""
     return f"DL4J_{flag.removeprefix('--').replace('-', '_').upper()}"
 
 
 def text_option(flag: str, metavar: str, help: str, read: Callable[[str, str], Any] | None = not_empty) -> Any:
-    """Return the declaration of an option that a variable of the environment stands in for, as for ``option``."""
+    """Return the declaration of an option with an environment variable, as for ``option``."""
     return option(flag, metavar=metavar, help=help, read=read, variable=variable_of(flag))
 
 
@@ -79,12 +79,12 @@ PoisonJobs = Annotated[
 
 
 def count_option(flag: str, help: str, *, least: int = 1) -> Any:
-    """Return that of a whole number of at least ``least``."""
+    """Return the declaration of an option for a whole number of at least ``least``, with its variable."""
     return number_option(flag, help=help, least=least, variable=variable_of(flag))
 
 
 def add_command(app: typer.Typer, run: Callable[[T], Any], options: type[T], **settings: Any) -> None:
-    """Add a command to ``app`` whose parameters are the fields of a dataclass; those that it inherits come last.
+    """Add a command to ``app`` whose parameters are the fields of a dataclass; inherited fields come last.
 
     Args:
         run: called with the options; its name and docstring are the command's.

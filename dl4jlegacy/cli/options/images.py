@@ -1,4 +1,4 @@
-"""How the options of a training say how the images of a data set are read."""
+"""Training options that say how the images of a data set are read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SIZE = re.compile(r"([1-9][0-9]{0,5})(?:[xX]([1-9][0-9]{0,5}))?")
 
 
 def image_changes(options: TrainOptions, conf: Conf) -> dict[str, Any]:
-    """Return the fields of a Conf that the options change, if they do; raises ``UsageError`` if one is malformed."""
+    """Return the Conf fields that the options change; raises ``UsageError`` if an option is malformed."""
     changes: dict[str, Any] = {} if options.images is None else {"column": options.images}
     if options.image_size is not None:
         changes["height"], changes["width"] = image_size(options.image_size)
@@ -45,7 +45,7 @@ def image_changes(options: TrainOptions, conf: Conf) -> dict[str, Any]:
 
 
 def _augment(text: str) -> ImageTransform:
-    """Return what ``flip,rotate=10`` says is done to images; raises ``UsageError``."""
+    """Return the image transform that ``flip,rotate=10`` describes; raises ``UsageError``."""
     found: dict[str, Any] = {}
     for part in text.split(","):
         name, _, value = (word.strip() for word in part.partition("="))
@@ -73,6 +73,6 @@ def image_size(text: str) -> tuple[int, int]:
 
 
 def is_folder(path: Path) -> bool:
-    """Return whether a path leads to a folder, whose data are then to be learned; raises ``DataError``."""
+    """Return whether a path is a folder, so that the training data are in it; raises ``DataError``."""
     with files.errors_as(DataError, f"{path} cannot be read"):
         return files.is_folder(files.expand(path))

@@ -1,4 +1,4 @@
-"""How the options of a training say that workers push their messages to each other."""
+"""Training options that let workers send messages to each other directly."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["mesh_changes"]
 
 
 def mesh_changes(options: TrainOptions, conf: Conf) -> dict[str, Any]:
-    """Return the fields of a Conf that the options change, if they do; raises ``UsageError`` if they do not fit."""
+    """Return the Conf fields that the options change; raises ``UsageError`` if the options do not fit."""
     changes: dict[str, Any] = {}
     if options.mesh is not None:
         changes["mesh_build_mode"] = one_of("--mesh", options.mesh, MESH_BUILD_MODES)

@@ -1,7 +1,7 @@
-"""The commands' options: what each is called, how its text is read, and the typed groups of them that commands take.
+"""The options of the commands: their names, their parsing, and the typed groups that commands take.
 
-The environment (``DL4J_...``) stands in for an option that is not given. Every option arrives as text and is read here,
-so that each kind of mistake has one message, which names the option (or the variable), the text and what is allowed.
+The environment (``DL4J_...``) replaces an option that is not given. Every option arrives as text and is parsed here, so
+that each kind of mistake has one message, which names the option (or the variable), the text and the allowed values.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ __all__ = [
 ]
 
 MODELS, UPDATERS = completion.listed(completion.MODELS), completion.listed(completion.UPDATERS)
-"""The models of the zoo, and the updaters, for the help."""
+"""Names of the zoo's models and of the updaters, for the help."""
 
 _ID = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
@@ -386,7 +386,7 @@ class TrainOptions:
     log_format: ProgressFormat = "text"
 
     def read_conf(self) -> tuple[Conf, frozenset[str]]:
-        """Return the Conf that options, environment and file describe, and the names of the fields that they set.
+        """Return the Conf described by options, environment and file, and the names of the fields that they set.
 
         Raises:
             ConfError: the file cannot be read, or a value is not allowed.
@@ -436,9 +436,9 @@ class TrainOptions:
     def prepare(
         self, *, local_workers: int | None = None, on_cluster: bool = False, **grid: str
     ) -> tuple[Run, DataSource]:
-        """Return the new run that options, environment and file describe, and its data.
+        """Return the new run described by options, environment and file, and its data.
 
-        Args and errors as for ``training.prepare`` and ``read_conf``; ``grid``: the Conf's fields of its tracker.
+        Args and errors as for ``training.prepare`` and ``read_conf``; ``grid``: the Conf fields of the tracker.
         """
         from dl4jlegacy.training.prepare import prepare
 
@@ -493,12 +493,12 @@ class ResumeOptions:
     log_format: ProgressFormat = "text"
 
     def conf_changes(self, conf: Conf) -> dict[str, Any]:
-        """Return the fields of the run's Conf that are to be changed, but for the workers, which are this process's."""
+        """Return the changed fields of the run's Conf, except the workers, which belong to this process."""
         from dl4jlegacy.storage import paths as storage
 
         changes = _given(self, ("min_workers", "poison_jobs", "device", "device_memory_limit"))
         if self.data_dir is not None:
-            changes["data_dir"] = storage.absolute(self.data_dir)  # whoever takes over next may be in another folder
+            changes["data_dir"] = storage.absolute(self.data_dir)  # the next master may have another folder
         if self.mixed_devices:
             changes["mixed_devices"] = True
         return changes | _deadlines(self, conf)
@@ -549,7 +549,7 @@ class WorkerOptions:
 
 
 def _deadlines(options: TrainOptions | ResumeOptions, conf: Conf) -> dict[str, Any]:
-    """Return the deadlines of a Conf that options set."""
+    """Return the Conf's deadlines that options set."""
     from msgspec.structs import replace
 
     seconds = {
@@ -563,12 +563,12 @@ def _deadlines(options: TrainOptions | ResumeOptions, conf: Conf) -> dict[str, A
 
 
 def _given(options: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Return the options of these names that were given."""
+    """Return those of the named options that were given."""
     return {name: value for name in names if (value := getattr(options, name)) is not None}
 
 
 def import_used(modules: str | None) -> None:
-    """Import what ``--use`` names; raises ``UsageError`` if that cannot be done."""
+    """Import the modules that ``--use`` names; raises ``UsageError`` if that fails."""
     if modules:
         from dl4jlegacy.scaleout.workers.plugins import import_parts
 

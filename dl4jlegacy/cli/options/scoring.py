@@ -1,4 +1,4 @@
-"""How the options of a training say what it is scored by, and when it stops."""
+"""Training options for validation and early stopping."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["scoring_changes"]
 
 
 def scoring_changes(options: TrainOptions, conf: Conf) -> dict[str, Any]:
-    """Return the fields of a Conf that the options change.
+    """Return the Conf fields that the options change.
 
     Raises:
-        UsageError: an option is malformed, or needs another one. ConfError: they do not fit what the Conf has.
+        UsageError: an option is malformed, or needs another one. ConfError: the options do not fit the Conf.
     """
     changes: dict[str, Any] = {}
     validation, stopping = _validation(options, conf.validation), _stopping(options, conf.early_stopping)
@@ -49,7 +49,7 @@ def _validation(options: TrainOptions, validation: ValidationConf | None) -> Val
 
 
 def _fraction(text: str) -> float:
-    """Return the part of the data that a text says; 0.0 if it is a data set."""
+    """Return the fraction of the data that a text gives; 0.0 if the text names a data set."""
     try:
         fraction = float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""How the options of a training say how a text, or files of sequences, are read."""
+"""Training options that say how a text, or files of sequences, are read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["is_text", "sequence_changes", "text_changes"]
 
 
 def text_changes(options: TrainOptions, conf: Conf) -> dict[str, Any]:
-    """Return the fields of a Conf that the options change, if they do; raises ``UsageError`` if they do not fit."""
+    """Return the Conf fields that the options change; raises ``UsageError`` if the options do not fit."""
     changes: dict[str, Any] = {}
     if options.tokens is not None:
         changes["tokens"] = one_of("--tokens", options.tokens, ("characters", "words"))
@@ -35,10 +35,10 @@ def text_changes(options: TrainOptions, conf: Conf) -> dict[str, Any]:
 
 
 def sequence_changes(options: TrainOptions, conf: Conf) -> dict[str, Any]:
-    """Return the fields of a Conf that the options change, if they do."""
+    """Return the Conf fields that the options change."""
     return {"sequences": SequenceRecordReader()} if options.sequences and conf.sequences is None else {}
 
 
 def is_text(path: Path) -> bool:
-    """Return whether a file is a text, by its name."""
+    """Return whether a file is a text file, by its name."""
     return path.suffix.lower() == ".txt"

@@ -1,4 +1,4 @@
-"""What a person typed, read as a value: of (label, text), where the label is what messages call it."""
+"""Parsers of option values, from (label, text); the label is the option's name in messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 
 
 def whole_number(label: str, text: str, least: int) -> int:
-    """Return the whole number in ``text``; raises ``UsageError``, which names ``label``, if it is none or too small."""
+    """Return the whole number in ``text``; raises ``UsageError`` naming ``label`` if it is not one, or too small."""
     not_empty(label, text)
     try:
         value = int(_plain(text))
@@ -39,12 +39,12 @@ def whole_number(label: str, text: str, least: int) -> int:
 
 
 def words(label: str, text: str) -> tuple[str, ...]:
-    """Return what stands between the commas of ``text``, without what is empty; there may be nothing."""
+    """Return the non-empty parts of ``text`` between commas; there may be none."""
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 def _plain(text: str) -> str:
-    """Return ``text``; raises ``ValueError`` for what only Python takes for a number: ``1_000``, other digits."""
+    """Return ``text``; raises ``ValueError`` for numbers that only Python accepts: ``1_000``, other digits."""
     if "_" in text or not text.isascii():
         raise ValueError(text)
     return text
@@ -73,7 +73,7 @@ def seconds(label: str, text: str) -> float:
 
 
 def one_of(label: str, text: str, known: tuple[str, ...]) -> str:
-    """Return ``text`` if it is known; raises ``UsageError`` with the nearest that is."""
+    """Return ``text`` if it is known; raises ``UsageError`` with the nearest known one otherwise."""
     if text not in known:
         raise UsageError(f"{label} is {text!r}{nearest(text, known)}")
     return text
@@ -85,7 +85,7 @@ def text_or_json(label: str, text: str) -> str:
 
 
 def not_empty(label: str, text: str) -> str:
-    """Return ``text``; raises ``UsageError`` if nothing is in it."""
+    """Return ``text``; raises ``UsageError`` if it is empty."""
     if not text.strip():
         raise UsageError(f"{label} is empty; give a value or leave it out")
     return text
@@ -112,13 +112,13 @@ def json_object(label: str, text: str) -> dict[str, Any]:
 
     try:
         found: dict[str, Any] = msgspec.json.decode(text, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as exc:  # no UTF-8 comes in as lone surrogates
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as exc:  # invalid UTF-8 arrives as lone surrogates
         raise UsageError(f"{label} is {text!r}; give a JSON object, such as '{{\"n\": 2}}': {exc}") from exc
     return found
 
 
 def read_schema(path: Path) -> TransformProcess:
-    """Return the schema in a file, JSON or YAML; raises ``ConfError``, which names the file."""
+    """Return the schema in a JSON or YAML file; raises ``ConfError`` naming the file."""
     from dl4jlegacy.datasets.tables.transform_process import TransformProcess
     from dl4jlegacy.errors import ConfError
     from dl4jlegacy.nn.conf.text import decode_json, decode_yaml

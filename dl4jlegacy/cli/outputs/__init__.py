@@ -1,1 +1,1 @@
-"""What commands print as JSON or text, and files that they write."""
+"""Output of the commands as JSON or text, and the files that they write."""

@@ -1,4 +1,4 @@
-"""What a command returns, and the one place that prints it."""
+"""The result of a command, and the only place that prints it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Answer:
 
     Attributes:
         fields: the object of ``--format json``: a struct of ``structs.OUTPUTS``, or a dict with its fields.
-        text: the same for people; lines that are not printed are not made.
-        error: ends the command after its answer is printed, which has it as ``error``.
+        text: the same for people; lazy, so lines that are not printed are not computed.
+        error: raised after the answer was printed; the JSON object contains it as ``error``.
         exit_status: of a command without an error.
     """
 
@@ -30,7 +30,7 @@ class Answer:
     exit_status: int = 0
 
     def print(self, *, as_json: bool) -> int:
-        """Print it on stdout, as one JSON object or as text; return the exit status, or raise the error."""
+        """Print the result on stdout, as one JSON object or as text; return the exit status, or raise the error."""
         if as_json:
             from msgspec import to_builtins
 

@@ -1,4 +1,4 @@
-"""What the commands for servers and for clouds print with ``--format json``; see ``cli.outputs``."""
+"""Structs of the JSON output of the commands for servers and clouds; see ``cli.outputs``."""
 
 from __future__ import annotations
 

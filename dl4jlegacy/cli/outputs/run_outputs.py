@@ -1,4 +1,4 @@
-"""What the commands that look at a run print with ``--format json``; see ``outputs``."""
+"""Structs of the JSON output of the commands that inspect a run; see ``outputs``."""
 
 from __future__ import annotations
 

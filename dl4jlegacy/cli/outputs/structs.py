@@ -1,7 +1,7 @@
-"""What the commands print with ``--format json``: a struct for each, of which ``dl4j schema`` makes its JSON Schema.
+"""Structs of the commands' output with ``--format json``; ``dl4j schema`` makes the JSON Schemas from them.
 
-Nothing is printed by them: commands print what their results are, and the tests hold that to these structs. A field
-that is not always there has the default ``UNSET``.
+Commands do not print these structs but their own results, and tests compare the results with the structs. A field that
+is not always present has the default ``UNSET``.
 """
 
 from __future__ import annotations
@@ -550,4 +550,4 @@ OUTPUTS: dict[str, tuple[type[msgspec.Struct], ...]] = {
     "aws price": (Price,),
     "schema": (Schemas, CommandSchema),
 }
-"""By command what its object may be, or the object of a line where it prints several; a failure is ``Failed``."""
+"""By command: the types of its JSON object, or of a line's object if it prints several; failures are ``Failed``."""

@@ -1,4 +1,4 @@
-"""What all structs of ``cli.outputs`` have in common, and what every command prints if it fails."""
+"""The base of all structs of ``cli.outputs``, and the output of a command that fails."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a terminal shows: panels, progress, tables of runs, ``status --watch``."""
+"""Terminal output: panels, progress, tables of runs, ``status --watch``."""

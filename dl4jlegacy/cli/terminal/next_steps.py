@@ -1,6 +1,6 @@
-"""What to do next: the lines that a command prints on stderr after its result, with commands that are ready to paste.
+"""Suggested next steps: lines with ready-to-paste commands that a command prints on stderr after its result.
 
-Pure functions; they are shown with ``--format text`` only.
+Pure functions; the lines are shown with ``--format text`` only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["RunLocation", "after_services_up", "after_training", "command", "worker_command"]
 
 _MODEL_FILE = "model.zip"
-_FIFTH = 0.01  # how far from a fifth a part of the examples may be and still be called that
+_FIFTH = 0.01  # largest distance from a fifth at which a part of the examples is called a fifth
 
 
 def command(*words: str) -> str:
@@ -43,10 +43,10 @@ class RunLocation:
     """Where other commands find a run.
 
     Attributes:
-        checkpoints: the folder of its checkpoints, here or in S3; "": it keeps none.
-        name: the name or id by which it can be resumed on its cluster.
-        address: where it is registered; None: it is not on a cluster.
-        data_dir: where MNIST's files are; "": in their usual place.
+        checkpoints: the run's checkpoint folder, here or in S3; "": it has none.
+        name: the name or id by which the run can be resumed on its cluster.
+        address: where the run is registered; None: it is not on a cluster.
+        data_dir: the folder of the MNIST files; "": the usual one.
     """
 
     checkpoints: str = ""
@@ -55,7 +55,7 @@ class RunLocation:
     data_dir: str = ""
 
     def resume_command(self) -> str:
-        """Return the command that continues the run; "" if nothing of it is kept."""
+        """Return the command that continues the run; "" if nothing of the run was saved."""
         if self.address is not None:
             return command("resume", self.name, self.address.flags())
         return command("resume", shlex.quote(self.checkpoints)) if self.checkpoints else ""
@@ -66,7 +66,7 @@ class RunLocation:
 
 
 def after_training(report: Report, location: RunLocation) -> Iterator[str]:
-    """Yield what a finished training leaves open: what was evaluated, where the model is, where the journal is."""
+    """Yield notes after a finished training: what was evaluated, where the model is, where the journal is."""
     total = report.trained_on + report.held_out
     part = "fifth" if abs(report.held_out / max(1, total) - 0.2) < _FIFTH else "part"
     examples = counted(report.held_out, "example")
@@ -107,7 +107,7 @@ def _where_the_model_is(fields: Mapping[str, object], location: RunLocation) -> 
 
 
 def _on_other_hosts(state: ServicesState) -> Iterator[str]:
-    """Yield what starts the rest of a set of several hosts."""
+    """Yield the commands that start the other hosts' servers of a set of several hosts."""
     assert state.ensemble is not None
     own = state.servers[0].host
     yield "These are one host's part of a set; type on each of the others, unless you have:"
@@ -117,7 +117,7 @@ def _on_other_hosts(state: ServicesState) -> Iterator[str]:
 
 
 def after_services_up(state: ServicesState, environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield the commands of a first run on these servers, and what a secret needs; nothing if Zookeeper is missing."""
+    """Yield the commands of a first run on these servers, and for a secret; nothing if Zookeeper is missing."""
     from dl4jlegacy.system.secret import GET_SECRET, MAKE_SECRET, SECRET, SECRET_FILE, beyond_loopback
 
     if not state.zookeeper or not state.hazelcast:
@@ -125,7 +125,7 @@ def after_services_up(state: ServicesState, environ: Mapping[str, str]) -> Itera
     if state.ensemble is not None:
         yield from _on_other_hosts(state)
         if not state.members:
-            return  # a witness: whoever leads is beside a member
+            return  # a witness: masters run beside a Hazelcast member
     where = ("--zookeeper", state.zookeeper)
     tracker = ("--tracker", f"hazelcast://{state.hazelcast}", "--cluster-name", state.cluster_name)
     host, first = state.members[0].host, "the first trains a small network on digits"
@@ -143,7 +143,7 @@ def after_services_up(state: ServicesState, environ: Mapping[str, str]) -> Itera
     elif SECRET in environ:
         yield f"These need the run's secret everywhere: export the same {SECRET} in every terminal"
     elif others:
-        how = MAKE_SECRET if state.ensemble is None else GET_SECRET  # the other hosts may have one already
+        how = MAKE_SECRET if state.ensemble is None else GET_SECRET  # the other hosts may already have a secret
         yield f"These need a secret, since others may reach these servers: {how}."
     else:
         yield f"For a run with a secret, first export the same {SECRET} (or {SECRET_FILE}) in every terminal."

@@ -1,4 +1,4 @@
-"""Lines that stay at the bottom of a terminal and change in place: a label and a value each, and a bar."""
+"""Lines at the bottom of a terminal that are updated in place: a label and a value each, and a bar."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _DONE, _HALF, _LEFT = "━", "╸", "─"
 
 
 class Panel(RenderHook):
-    """Lines that stay at the bottom of what the console prints, redrawn in place.
+    """Lines below the console's output that are redrawn in place.
 
     Unlike rich's ``Live`` it has no thread, pads no line, and finds its place again after the terminal was made
-    narrower and has wrapped what stood there.
+    narrower and has wrapped its lines.
     """
 
     def __init__(self, console: Console) -> None:
@@ -32,19 +32,19 @@ class Panel(RenderHook):
         self.show(lines)
 
     def show(self, lines: list[Text]) -> None:
-        """Show ``lines`` instead of the ones before."""
+        """Replace the shown lines by ``lines``."""
         self._lines = lines
         self._console.print(Control())
 
     def stop(self, *, leave: bool = False) -> None:
-        """Take the lines away, or ``leave`` them standing."""
+        """Remove the lines, or ``leave`` them visible."""
         if not leave:
             self.show([])
         self._console.pop_render_hook()
         self._console.show_cursor(True)
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        """Put the lines below whatever is printed; rich calls this for every print."""
+        """Put the lines below any printed output; rich calls this for every print."""
         width = self._console.width
         rows = sum(max(1, -(-drawn // width)) for drawn in self._drawn)
         lines = [line.copy() for line in self._lines]
@@ -56,12 +56,12 @@ class Panel(RenderHook):
 
 
 def row(label: str, value: Text) -> Text:
-    """Return a line of a label and a value, which begin at the same places in all lines."""
+    """Return a line of a label and a value, aligned in all lines."""
     return Text.assemble((label.ljust(LABEL_WIDTH + 2), "dim"), value, no_wrap=True, overflow="crop")
 
 
 def bar(done: float, width: int) -> Text:
-    """Return a bar, and the percentage behind it, of what is ``done`` (0 to 1), in so many columns."""
+    """Return a bar for the fraction ``done`` (0 to 1) with its percentage, ``width`` columns wide."""
     cells = max(4, width - 6)
     halves = int(2 * cells * done)
     full = _DONE * (halves // 2) + _HALF * (halves % 2)

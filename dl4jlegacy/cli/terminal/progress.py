@@ -1,7 +1,7 @@
 """The live display of a run: a few fixed lines on a terminal, otherwise one plain line every few seconds.
 
-Always on stderr. The display is drawn by ``tick``, on the thread that waits for the run, so that it costs the workers
-nothing. Its lines keep their places, only values change; nothing stays behind.
+Always on stderr. ``tick`` draws the display on the thread that waits for the run, so that it costs the workers nothing.
+Lines keep their places and only values change; the display is removed at the end.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ _SHOWN_ELSEWHERE = (
 
 
 class ProgressDisplay:
-    """Shows a run's status when ticked. Used from one thread; as a context manager it leaves the terminal clean.
+    """Shows a run's status when ticked. Used by one thread; as a context manager it leaves the terminal clean.
 
     Args:
         console: on stderr.
         json_lines: lines of JSON instead of text.
         clock: seconds, for tests.
-        worker_command: the command that starts a worker, shown while the run waits for some; "": not shown.
+        worker_command: the command that starts a worker, shown while the run waits for workers; "": not shown.
     """
 
     def __init__(
@@ -90,17 +90,17 @@ class ProgressDisplay:
             self._panel.stop()
 
     def say(self, text: str, fields: Mapping[str, object]) -> None:
-        """Print a line of text above the display, or, as JSON, these fields."""
+        """Print a line of text above the display, or these fields as JSON."""
         self._console.print(Text(to_json(fields) if self._json else text), soft_wrap=True)
 
     def announce(self, event: str, text: str, **fields: object) -> None:
-        """Print a line about a process that waits for something; it stays in view while nothing else is shown."""
+        """Print a line about a process that waits for something; it stays visible while nothing else is shown."""
         self.say(text, {"event": event, **fields, "text": text})
         if self._panel is not None:
             self._panel.show([])
 
     def tick(self, status: RunStatus) -> None:
-        """Show a new status if one is due, and the journal's entries since the last one at once."""
+        """Show a new status if one is due, and new journal entries at once."""
         self.last = status
         for worker, text, device in status.devices:
             if worker not in self._told:  # a worker stays on its device
@@ -119,7 +119,7 @@ class ProgressDisplay:
             self.say(status_line(status, speed, self._worker_command), _event(status, speed))
 
     def _tell(self, entry: JournalEntry) -> None:
-        """Print an entry of the run's journal; a traceback below it, but only the first of equal ones."""
+        """Print an entry of the run's journal, with its traceback unless an equal one was printed before."""
         if entry.event in _SHOWN_ELSEWHERE and not self._json:
             return
         fields = {"event": entry.event, "time": entry.time, "source": entry.source, **entry.fields}
@@ -131,7 +131,7 @@ class ProgressDisplay:
 
 
 def _lines(status: RunStatus, speed: float, console: Console, worker_command: str = "") -> list[Text]:
-    """Return the display: a label and a value on every line, no more lines than the terminal has."""
+    """Return the lines of the display, each a label and a value, at most as many as the terminal has."""
     plan, head = status.plan, status.head
     round_, examples = (0, 0) if head is None else (head.round, head.examples)
     left = f", {duration((plan.total_examples - examples) / speed)} left" if speed > 0 else ""
@@ -160,7 +160,7 @@ def _countdown(waiting: Waiting) -> str:
 
 
 def _shown(status: RunStatus, lines: int) -> list[tuple[str, str]]:
-    """Return a line for every worker; where they are too many, for the first ones and for all others together."""
+    """Return a line for every worker; if there are too many, one line for the rest together."""
     workers = sorted(status.workers, key=lambda worker: (len(worker[0]), worker[0]))
     now = 0 if status.head is None else status.head.round
     rows = [(f"worker {name}" if name.isdecimal() else name, _doing(state, now)) for name, state in workers]
@@ -172,7 +172,7 @@ def _shown(status: RunStatus, lines: int) -> list[tuple[str, str]]:
 
 
 def _doing(state: str, now: int) -> str:
-    """Return a worker's state and job (``working 12/3``) in words; a job of rounds gone by is no news."""
+    """Return a worker's state and job (``working 12/3``) in words; a job of an earlier round is omitted."""
     verb, _, job = state.partition(" ")
     round_, _, slot = job.partition("/")
     return f"{verb} on job {slot} of round {round_}" if slot and int(round_) >= now else verb
@@ -197,7 +197,7 @@ def _event(status: RunStatus, speed: float) -> dict[str, object]:
 
 @contextmanager
 def use_device_and_report(device: str | None) -> Iterator[Any]:
-    """Use a device (see ``scaleout.compute.use_device``); print it on stderr, if it is a GPU or a CPU fallback."""
+    """Use a device (see ``scaleout.compute.use_device``); print it on stderr if it is a GPU or a CPU fallback."""
     with use_device(device) as (kernels, used):
         if used.is_gpu or used.reason:
             open_console().print(used.text, markup=False, soft_wrap=True)
@@ -212,14 +212,14 @@ def show_training(
     as_json: bool = False,
     json_lines: bool = False,
 ) -> None:
-    """Run a training with its display, print its report, and say what to do next.
+    """Run a training with its display, print its report, and suggest next steps.
 
     Args:
         start: trains, with the display's ``tick``.
         location: where the run can be found again.
-        warning: what to say before it begins; "": nothing.
-        as_json: the report is one JSON object on stdout, and nothing is said about what to do next.
-        json_lines: what goes to stderr is lines of JSON.
+        warning: printed before the training begins; "": none.
+        as_json: the report is one JSON object on stdout, and no next steps are suggested.
+        json_lines: output on stderr is lines of JSON.
     """
     console = open_console(json_lines=json_lines)
     display = ProgressDisplay(console, json_lines=json_lines, worker_command=location.worker_command())
@@ -271,7 +271,7 @@ def _where_it_stopped(status: RunStatus | None, location: RunLocation) -> str:
 
 
 def _scored(fields: Mapping[str, Any]) -> list[str]:
-    """Return what the report says of the best model, and of why the run ended, if it was scored."""
+    """Return the report's lines about the best model and the reason of the run's end, if the run was scored."""
     best, stopped = fields.get("best"), fields.get("stopped_by")
     found = [] if stopped is None else [f"stopped   {stopped}"]
     if best is not None:

@@ -1,4 +1,4 @@
-"""The summary of a run on a cluster as a table; ``scaleout.monitoring.run_summary`` explains its figures."""
+"""The summary of a cluster run as a table; ``scaleout.monitoring.run_summary`` explains its figures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dl4jlegacy.training.progress import duration
 __all__ = ["aligned", "run_table"]
 
 _COLUMNS = ("worker", "jobs", "examples", "per second", "failed", "given away", "gone")
-_LONGEST = 24  # of a worker's name; the end of it tells workers apart
+_LONGEST = 24  # characters of a worker's name; its end distinguishes workers
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -22,7 +22,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def run_table(summary: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines: a row for each worker, and the totals."""
+    """Yield the lines of the table: a row for each worker, and the totals."""
     if summary["workers"]:
         yield from aligned([_COLUMNS, *(_row(worker) for worker in summary["workers"])])
     yield (

@@ -1,8 +1,8 @@
-"""``dl4j status --watch``: a run's status that stays in view, as lines in place, lines of text, or lines of JSON.
+"""``dl4j status --watch``: a run's status, updated in place on a terminal, or as lines of text or JSON.
 
-A thread looks at the run; the caller's thread shows its snapshots, and for how long there has been no answer. A tracker
-or a Zookeeper that does not answer for a while, or a master that dies and is replaced, ends nothing. It ends with the
-run, when the reader leaves, and on Ctrl-C.
+A thread polls the run; the caller's thread shows its snapshots, and for how long there was no answer. A tracker or
+Zookeeper that does not answer for a while does not end the display, nor does a master that dies and is replaced. The
+display ends with the run, when the reader leaves, and on Ctrl-C.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ __all__ = ["Screen", "Snapshot", "StatusPoller", "Viewer", "rows", "watch"]
 logger = logging.getLogger("dl4jlegacy")
 
 Look = Callable[[], dict[str, Any] | None]
-"""Returns the fields of ``dl4j status``; None: no run is registered. Raises ``TrackerError`` if it cannot tell now."""
+"""Returns the fields of ``dl4j status``; None: no run is registered. Raises ``TrackerError`` if it is unknown now."""
 
 _MAX_WIDTH = 100
-_MOST_NEW = 100  # snapshots that may wait to be shown; then no look is made
-_SLOW_SECONDS = 3.0  # a look takes some hundredths
+_MOST_NEW = 100  # most snapshots waiting to be shown; polling pauses then
+_SLOW_SECONDS = 3.0  # polling usually takes some hundredths
 _ERROR_LINES = 3
 _CLOSE_SECONDS = 2.0
-_SILENT_SECONDS = 5.0  # a worker's sign of life is due every second, or as often as its Conf says
+_SILENT_SECONDS = 5.0  # a worker's heartbeat is due every second, or as its Conf says
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What is known of a run at one time.
+    """The known state of a run at one time.
 
     Attributes:
-        number: of looks that were answered so far.
-        fields: those of the last look that found a run; None: none did.
-        time: of that look, in seconds since 1970.
-        error: why the present look was not answered; None: it was.
-        away_seconds: time since the last answer; 0.0: the present look was answered.
+        number: number of answered polls so far.
+        fields: those of the last poll that found a run; None: none did.
+        time: of that poll, in seconds since 1970.
+        error: why the present poll was not answered; None: it was.
+        away_seconds: time since the last answer; 0.0: the present poll was answered.
         is_over: whether the run has ended, and nothing more will change.
         speed: in examples per second; 0.0: unknown.
-        silent: seconds since the last sign of life, of the workers whose next one is overdue.
+        silent: seconds since the last heartbeat, for the workers whose next heartbeat is overdue.
     """
 
     number: int = 0
@@ -74,12 +74,12 @@ class Snapshot:
 
 
 class StatusPoller:
-    """Looks at a run again and again, on a thread of its own, which ends with the run. A context manager.
+    """Polls a run on a thread of its own, which ends with the run. A context manager.
 
     Args:
-        look: used by that thread only.
-        every: seconds between an answer and the next look.
-        close: closes what ``look`` uses, on that thread.
+        look: called by that thread only.
+        every: seconds between an answer and the next poll.
+        close: closes the resources of ``look``, on that thread.
         clock: of running time.
     """
 
@@ -88,9 +88,9 @@ class StatusPoller:
         self._closed = threading.Event()
         self._new: queue.Queue[Snapshot | Exception] = queue.Queue(_MOST_NEW)
         self._known: tuple[Snapshot, float, float | None] = Snapshot(), clock.now(), None
-        """The last snapshot; when a look was last answered; when the present look began, None between two looks."""
+        """The last snapshot; time of the last answer; start of the present poll, None between two polls."""
         self._speed, self._silence = Speed(), Silence(clock)
-        self._latest: dict[str, Any] = {}  # the last fields with a head, which is removed after the end
+        self._latest: dict[str, Any] = {}  # the last fields with a head: the head is removed after the end
         self._thread = ServiceThread(target=self._run, name="dl4j-watch")
 
     def __enter__(self) -> Self:
@@ -101,13 +101,13 @@ class StatusPoller:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._closed.set()
-        self._thread.join(_CLOSE_SECONDS)  # one that waits for a server ends with the process
+        self._thread.join(_CLOSE_SECONDS)  # a thread that waits for a server ends with the process
 
     def next(self, seconds: float) -> Snapshot:
-        """Return the next snapshot; if there is none within so many seconds, what is known now.
+        """Return the next snapshot; if there is none within ``seconds``, return the present state.
 
         Raises:
-            Dl4jError: the error that ended the looking, if it was not the end of the run.
+            Dl4jError: the error that ended the polling, if it was not the end of the run.
         """
         try:
             found = self._new.get(timeout=seconds)
@@ -118,7 +118,7 @@ class StatusPoller:
         return found
 
     def _meanwhile(self) -> Snapshot:
-        """Return what is known during a look; one that takes long counts as not answered."""
+        """Return the state during a poll; a slow poll counts as not answered."""
         (last, answered, asked), now = self._known, self._clock.now()
         if last.error is None and asked is not None and now - asked >= _SLOW_SECONDS:
             last = replace(last, error=TrackerError("Zookeeper or the state tracker has not answered so far"))
@@ -131,7 +131,7 @@ class StatusPoller:
                     if not self._new.full():
                         self._look_once()
                     self._closed.wait(self._every)
-        except Exception as exc:  # noqa: BLE001  # for the caller's thread to raise
+        except Exception as exc:  # noqa: BLE001  # raised again on the caller's thread
             self._new.put(exc)
         finally:
             self._close()
@@ -143,7 +143,7 @@ class StatusPoller:
             fields = self._look()
         except TrackerError as exc:
             if last.fields is None:
-                raise  # there was never anything to watch
+                raise  # there was nothing to watch from the beginning
             self._known = replace(last, error=exc), answered, None
             self._new.put(self._meanwhile())
             return
@@ -152,7 +152,7 @@ class StatusPoller:
         self._new.put(self._known[0])
 
     def _next(self, number: int, fields: dict[str, Any] | None, now: float) -> Snapshot:
-        """Return the snapshot of a look that was answered."""
+        """Return the snapshot of an answered poll."""
         if fields is None:
             over = run_state(RunFacts(is_over=True)).fields()
             last = self._latest if self._latest.get("state") == "ended" else {**self._latest, **over}
@@ -171,26 +171,26 @@ class Viewer:
     """Shows the snapshots of a run."""
 
     def show(self, seen: Snapshot) -> bool:
-        """Show a snapshot; return whether anybody still reads."""
+        """Show a snapshot; return whether there is still a reader."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Leave the terminal as it was; the last snapshot may stay there."""
+        """Restore the terminal; the last snapshot may stay visible."""
 
 
 def watch(look: Look, *, every: float, close: Callable[[], None], as_json: bool) -> None:
-    """Show a run on standard output until it ends: on a terminal in place, else a line for every look that has news.
+    """Show a run on standard output until it ends: in place on a terminal, else a line for every poll with news.
 
     Args:
         look, every, close: as for ``StatusPoller``.
-        as_json: a line of JSON for every look, terminal or not.
+        as_json: a line of JSON for every poll, on a terminal too.
 
     Raises:
-        TrackerError: from the beginning there is no run, or it cannot be reached. Dl4jError: others of ``look``.
+        TrackerError: at the beginning there is no run, or it cannot be reached. Dl4jError: other errors of ``look``.
     """
     viewer = _viewer(as_json)
     before = logger.level
-    logger.setLevel(logging.ERROR)  # an unreachable tracker is shown; a line of the log would stand in the way
+    logger.setLevel(logging.ERROR)  # an unreachable tracker is shown; a log line would disturb the display
     try:
         with StatusPoller(look, every=every, close=close) as poller:
             goes_on = True
@@ -213,7 +213,7 @@ def _viewer(as_json: bool) -> Viewer:
 
 
 class _JsonLines(Viewer):
-    """A line of JSON for every look, answered or not."""
+    """A line of JSON for every poll, answered or not."""
 
     def __init__(self) -> None:
         self._shown = (0, False, 0)
@@ -228,7 +228,7 @@ class _JsonLines(Viewer):
 
 
 def _fields(seen: Snapshot) -> dict[str, Any]:
-    """Return what is seen as one JSON object: that of ``dl4j status``, and what a single look does not know."""
+    """Return a snapshot as one JSON object: that of ``dl4j status``, with fields that a single poll does not know."""
     away = None
     if seen.error is not None:
         away = {"seconds": round(seen.away_seconds, 1), **error_fields(seen.error)}
@@ -245,7 +245,7 @@ def _fields(seen: Snapshot) -> dict[str, Any]:
 
 
 class _Lines(Viewer):
-    """A line of text for every look that has news."""
+    """A line of text for every poll with news."""
 
     def __init__(self) -> None:
         self._last, self._is_away = "", False
@@ -259,7 +259,7 @@ class _Lines(Viewer):
 
 
 def _line(seen: Snapshot) -> str:
-    """Return what is seen in one line, which is the same as long as nothing changes."""
+    """Return a snapshot in one line, which stays the same as long as nothing changes."""
     fields = seen.fields or {}
     if seen.error is not None:
         return f"stalled: no answer since {_time_of_day(seen.time)}, trying again: {_flat(str(seen.error))}"
@@ -308,7 +308,7 @@ def _time_of_day(seconds: float) -> str:
 
 
 class Screen(Viewer):
-    """Lines that change in place, and stay as they are at the end."""
+    """Lines that are updated in place, and remain visible at the end."""
 
     def __init__(self, console: Console) -> None:
         self._console, self._panel = console, Panel(console)
@@ -331,7 +331,7 @@ class Screen(Viewer):
 
 
 def rows(seen: Snapshot, width: int, height: int) -> list[Text]:
-    """Return the lines for a terminal of so many columns and rows; where these are few, some workers share one."""
+    """Return the lines for a terminal of ``width`` columns and ``height`` rows; if rows are few, workers share one."""
     fields = seen.fields or {}
     head, tail = list(_head(seen, fields, min(_MAX_WIDTH, width - 1) - LABEL_WIDTH - 2)), list(_tail(seen, fields))
     workers = _workers(seen, fields, height - 1 - len(head) - len(tail))
@@ -385,7 +385,7 @@ def _best(fields: dict[str, Any]) -> str:
 
 
 def _workers(seen: Snapshot, fields: dict[str, Any], room: int) -> list[Text]:
-    """Return a line for each worker; where there is no room for all, one for those that are left."""
+    """Return a line for each worker; if they do not fit, one line for the rest."""
     workers = fields["workers"]
     if not workers:
         return [row("workers", Text("none", "yellow"))]
