@@ -1,19 +1,19 @@
-"""A Hazelcast client whose maps and topics send plain bytes, each request once, and never unpickle.
+"""A Hazelcast client whose maps and topics transfer plain bytes, send each request once, and never unpickle.
 
-This is the one module that knows the ``hazelcast`` package below its public interface. Everything it replaces is
-replaced on the clients it opens; the package itself, and other clients in the process, stay as they are:
+This is the only module that uses the ``hazelcast`` package below its public interface. Everything it replaces is
+replaced on the clients it opens; the package itself, and other clients in the process, are unchanged:
 
-* maps and topics send and return bytes and text. The package's own way makes an object of every value that is read,
-  with ``pickle`` if the value says so: whoever can write to a map could run code here. Should another path of the
-  client ever lead to its pickle, that refuses;
-* a request of a map or topic is sent once. The package repeats failed requests for two minutes, long after nobody
-  waits for them any more; here the store decides what is repeated, and for how long;
-* maps and topics are made and removed without waiting: the package waits for the member's answer without a deadline;
-* frames are bounded: a longer one is let pass unread, one of a negative length ends the connection (``FrameReader``);
+* maps and topics send and return bytes and text. The package creates an object from every value that is read, with
+  ``pickle`` if the value says so: anybody who can write to a map could run code here. If another path of the client
+  ever leads to its pickle, that path refuses;
+* a request of a map or topic is sent once. The package repeats failed requests for two minutes, long after the caller
+  has stopped waiting; here the store decides what is repeated, and for how long;
+* maps and topics are created and removed without waiting: the package waits for the member's answer without a deadline;
+* frames are bounded: a longer one is skipped unread, one of negative length ends the connection (``FrameReader``);
 * the reactor's waker can no longer lose a wake-up (``_mend_waker``);
-* the reactor's timers go by a clock that nobody sets (``_mend_timers``).
+* the reactor's timers use a clock that cannot be set (``_mend_timers``).
 
-All of it depends on the package's insides, so ``open_client`` accepts only the releases the tests were run against.
+All of this depends on the package's internals, so ``open_client`` accepts only the releases that were tested.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ with warnings.catch_warnings():  # Python 3.11 warns of its own asyncore, which 
 __all__ = ["TESTED_RELEASES", "HazelcastClientNotActiveError", "check_release", "open_client"]
 
 TESTED_RELEASES = ("5.5.0", "5.6.0", "5.7.0")
-"""The releases of hazelcast-python-client that the tests were run against; ``setup.cfg`` names the same range."""
+"""The releases of hazelcast-python-client that were tested; ``setup.cfg`` names the same range."""
 
-_HEAD = struct.Struct(">iii")  # of serialized text or bytes: partition hash (0: of what follows), type id, length
+_HEAD = struct.Struct(">iii")  # of serialized text or bytes: partition hash (0: from the data), type id, length
 _STRING, _BYTES = -11, -12  # Hazelcast's type ids
 _BUFFER = 1 << 20  # bytes that the system may hold for a socket in each direction
 _PAST = 1.0  # the time until which a request may be repeated: never
@@ -58,7 +58,7 @@ _MOST_FRAME_NBYTES = 4 << 20  # values are of 1 MiB at most
 _MOST_MESSAGE_NBYTES = 1 << 30  # of a list of all keys, for example
 _PackageReader: Any = _Reader
 _Timer: Any = Timer
-_Base: Any = HazelcastClient  # the package is typed in parts, and since 5.7 only
+_Base: Any = HazelcastClient  # the package is typed only in parts, and only since 5.7
 _Data: Any = Data
 _Invocation: Any = Invocation
 _destroy_request: Any = client_destroy_proxy_codec.encode_request
@@ -79,12 +79,12 @@ def open_client(addresses: Sequence[str], cluster_name: str, on_connected: Calla
 
     Args:
         addresses: ``host:port`` of members.
-        cluster_name: the name that the members carry; the only thing that they compare.
-        on_connected: called with True when a first member, with False when no member is connected any more; on the
-            client's thread.
+        cluster_name: the name of the members' cluster; the members compare nothing else.
+        on_connected: called with True when the first member is connected, and with False when no member is connected
+            any more; on the client's thread.
 
     Raises:
-        VersionError: the installed client is of a release that was not tested.
+        VersionError: the installed client is a release that was not tested.
     """
     check_release(hazelcast.__version__)
 
@@ -114,20 +114,20 @@ def open_client(addresses: Sequence[str], cluster_name: str, on_connected: Calla
 
 
 class _Client(_Base):  # type: ignore[misc]
-    """The package's client, with what the module's docstring says replaced before it starts."""
+    """The package's client, with the parts that the module's docstring lists replaced before it starts."""
 
     def _start(self) -> None:
-        """Replace, then start; called by the package when all parts of a client are there and none runs."""
+        """Replace parts, then start; called by the package when all parts of the client exist and none is running."""
         _refuse_pickle(self._serialization_service._python_serializer)
         _mend_waker(self._reactor._loop)
         _mend_timers(self._reactor._loop)
         _bound_frames(self._reactor)
-        self._context.serialization_service = PlainValues()  # these two are all that maps and topics see
+        self._context.serialization_service = PlainValues()  # maps and topics use only these two
         self._context.invocation_service = _SentOnce(self._invocation_service)
         super()._start()
 
     def map_named(self, name: str) -> Any:
-        """Return a map; it comes into being with its first entry."""
+        """Return a map; it is created with its first entry."""
         return self._proxy_manager.get_or_create(MAP_SERVICE, name, create_on_remote=False)
 
     def topic_named(self, name: str) -> Any:
@@ -135,28 +135,28 @@ class _Client(_Base):  # type: ignore[misc]
         return self._proxy_manager.get_or_create(TOPIC_SERVICE, name, create_on_remote=False)
 
     def member_version(self) -> str:
-        """Return the version of a member that is connected, such as ``5.7.0``; "" if none is, or it has not said it."""
+        """Return the version of a connected member, such as ``5.7.0``; "" if none is connected, or it is unknown."""
         connection = self._connection_manager.get_random_connection()
         version = -1 if connection is None else int(connection.server_version)  # 50700
         return "" if version < 0 else f"{version // 10000}.{version // 100 % 100}.{version % 100}"
 
     def member_attributes(self, name: str) -> list[str | None]:
-        """Return what each member that keeps data says of itself under ``name``; empty until members are known."""
+        """Return the attribute ``name`` of each member that stores data; empty until members are known."""
         members = self.cluster_service.get_members(lambda member: not member.lite_member)
         return [member.attributes.get(name) for member in members]
 
     def remove_map(self, name: str) -> Any:
-        """Request that a map be removed with all that is in it; return the package's future."""
+        """Request that a map be removed with all its entries; return the package's future."""
         invocation = _Invocation(_destroy_request(name, MAP_SERVICE))
         self._context.invocation_service.invoke(invocation)
         return invocation.future
 
 
 class PlainValues:
-    """Where maps and topics expect the package's serialization: text and bytes pass, and nothing becomes an object."""
+    """A replacement for the package's serialization in maps and topics: passes text and bytes, creates no objects."""
 
     def to_data(self, value: str | tuple[Buffer, ...]) -> Any:
-        """Return text, or bytes in pieces that follow each other, as Hazelcast keeps them."""
+        """Return text, or bytes given as consecutive pieces, in Hazelcast's format."""
         if isinstance(value, str):
             raw = value.encode()
             return _Data(_HEAD.pack(0, _STRING, len(raw)) + raw)
@@ -164,7 +164,7 @@ class PlainValues:
         return _Data(b"".join((_HEAD.pack(0, _BYTES, nbytes), *value)))
 
     def to_object(self, data: Any) -> str | memoryview | None:
-        """Return text, a view of bytes, None for nothing, and an empty view for any other kind of value."""
+        """Return text, a view of bytes, None for no value, and an empty view for any other kind of value."""
         if data is None:
             return None
         view = memoryview(data.buffer)
@@ -177,7 +177,7 @@ class PlainValues:
 
 
 class _SentOnce:
-    """Where maps and topics expect the package's invocation service: no request is repeated after an error."""
+    """A replacement for the package's invocation service in maps and topics: no request is repeated after an error."""
 
     def __init__(self, service: Any) -> None:
         self._service = service
@@ -188,11 +188,11 @@ class _SentOnce:
 
 
 class FrameReader(_PackageReader):  # type: ignore[misc]
-    """Cuts a connection's bytes into frames, of which no more than a few MiB are ever kept.
+    """Splits a connection's bytes into frames; at most a few MiB are buffered.
 
-    A longer frame, such as a huge value that a stranger wrote, becomes an empty one, which is then refused as any
-    foreign value. The package keeps what comes until a frame is whole, however long it says that it is, and reads a
-    frame of a length below 6 again and again for ever.
+    A longer frame, such as a huge value written by an outsider, becomes an empty one, which is then refused like any
+    foreign value. The package would buffer data until a frame is complete, whatever length it claims, and would read a
+    frame with a length below 6 in an endless loop.
     """
 
     length: int
@@ -203,13 +203,13 @@ class FrameReader(_PackageReader):  # type: ignore[misc]
 
     def __init__(self, builder: Any) -> None:
         super().__init__(builder)
-        self._surplus = 0  # bytes of an overlong frame that are still to come
+        self._surplus = 0  # bytes of an overlong frame that have not arrived yet
         self._message_nbytes = 0
 
     def read(self, data: bytes) -> None:
-        """Take bytes as they came; raises ``WireError`` if they are no frames."""
+        """Take received bytes; raises ``WireError`` if they are not frames."""
         super().read(data)
-        if self.length > _MOST_FRAME_NBYTES:  # the caller goes on as long as more comes, before it asks for frames
+        if self.length > _MOST_FRAME_NBYTES:  # the caller reads until no more data arrives, before it asks for frames
             self.process()
         if self._bytes_read > _MOST_FRAME_NBYTES:
             self._forget_what_was_read()
@@ -226,14 +226,14 @@ class FrameReader(_PackageReader):  # type: ignore[misc]
             raise WireError(f"a Hazelcast member sent a frame of {self._frame_size} bytes; it is none, or is damaged")
         if self._frame_size > _MOST_FRAME_NBYTES:
             self._surplus = self._frame_size
-            self._frame_size = 0 if self._pass_surplus() else 1  # of which nothing is there yet
+            self._frame_size = 0 if self._pass_surplus() else 1  # none of which has arrived
 
     def _pass_surplus(self) -> bool:
-        """Skip what has come of an overlong frame; return whether that was all of it."""
+        """Skip the received part of an overlong frame; return whether that was the rest of the frame."""
         skipped = min(self._surplus, self.length)
         self._bytes_read += skipped
         self._surplus -= skipped
-        self._frame_size = 0  # what is left of it
+        self._frame_size = 0  # as if it had no content
         self._forget_what_was_read()
         return not self._surplus
 
@@ -251,7 +251,7 @@ class FrameReader(_PackageReader):  # type: ignore[misc]
 
 
 def _bound_frames(reactor: Any) -> None:
-    """Give each connection that one reactor makes a ``FrameReader``."""
+    """Give each connection that a reactor creates a ``FrameReader``."""
     connect = reactor.connection_factory
 
     def connect_bounded(*args: Any) -> Any:
@@ -263,7 +263,7 @@ def _bound_frames(reactor: Any) -> None:
 
 
 def _refuse_pickle(serializer: Any) -> None:
-    """Make the serializer that one client keeps for objects refuse to read and to write them."""
+    """Make a client's object serializer refuse to read and to write."""
 
     def read(_: object) -> NoReturn:
         raise HazelcastSerializationError("a pickled value is refused: reading it could run foreign code")
@@ -275,11 +275,11 @@ def _refuse_pickle(serializer: Any) -> None:
 
 
 def _mend_waker(loop: Any) -> None:
-    """Make one reactor's waker say that it sleeps after it has emptied its pipe too, not only before.
+    """Make a reactor's waker mark itself as asleep also after it has emptied its pipe, not only before.
 
-    The package says so before only. A ``wake`` in between leaves ``awake`` set and the pipe empty, so that nobody ever
-    writes to it again and every later request is served 10 ms late. With this a ``wake`` in between writes nothing
-    that stays, but what it was for is in a connection's queue already, where the reactor looks before it sleeps.
+    The package does so only before. A ``wake`` in between leaves ``awake`` set and the pipe empty, so that nothing is
+    ever written to the pipe again, and every later request is served 10 ms late. With this change the byte of such a
+    ``wake`` is lost, but its request is already in a connection's queue, which the reactor checks before it sleeps.
     """
     waker = loop.waker
     empty_pipe = waker.handle_read
@@ -292,17 +292,17 @@ def _mend_waker(loop: Any) -> None:
 
 
 class _MonotonicTimer(_Timer):  # type: ignore[misc]
-    """A timer of the reactor that goes by the monotonic clock, whatever time of day the loop says it is."""
+    """A timer of the reactor that uses the monotonic clock, whatever time of day the loop passes."""
 
     def check_timer(self, now: float) -> bool:
         return bool(super().check_timer(time.monotonic()))
 
 
 def _mend_timers(loop: Any) -> None:
-    """Make one reactor's timers go by the monotonic clock.
+    """Make a reactor's timers use the monotonic clock.
 
-    The package's go by the wall clock: when that is set back by an hour, no heartbeat is sent for an hour, no member
-    that is gone is noticed, and nobody connects to one that is new.
+    The package's timers use the wall clock. If that is set back by an hour, for an hour no heartbeat is sent, no lost
+    member is detected, and no new member is connected.
     """
 
     def add_timer(delay: float, callback: Callable[[], None]) -> Any:

@@ -1,7 +1,7 @@
 """One process's connection to a Hazelcast cluster: requests and replies as bytes.
 
-The package's futures wait for a reply without a deadline, hence ``Reply``. What else differs from the package's own
-client is in ``connection``.
+The package's futures wait for a reply without a deadline, hence ``Reply``. Other differences from the package's own
+client are in ``connection``.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ logger = logging.getLogger(__name__)
 
 
 class DisturbedError(TrackerError):
-    """A request failed on its way; whether it took effect is unknown, and it may be repeated with care."""
+    """A request failed in transit; whether it took effect is unknown, and it may be repeated with care."""
 
 
 class LateError(TrackerError):
-    """A request is not answered so far."""
+    """A request has not been answered so far."""
 
 
 class Reply(Generic[T]):
-    """What a request will bring. Set once, by any thread."""
+    """The future reply to a request. Set once, by any thread."""
 
     __slots__ = ("_failure", "_pending", "_value", "_where")
 
@@ -66,40 +66,40 @@ class Reply(Generic[T]):
         raise DisturbedError(f"{type(failure).__name__}: {_without_frames(str(failure))}") from failure
 
     def nbytes(self) -> int:
-        """Return the length of the value that came, 0 if there is none."""
+        """Return the length of the value received, or 0 if there is none."""
         return len(self._value) if isinstance(self._value, memoryview) else 0
 
     def done(self) -> bool:
-        """Whether it is there."""
+        """Whether the reply has arrived."""
         return not self._pending.locked()
 
     def set_result(self, value: T) -> None:
-        """Set the value, unless the reply is there already."""
+        """Set the value, unless the reply has arrived already."""
         if self._pending.locked():
             self._value = value
             self._pending.release()
 
     def set_exception(self, failure: BaseException) -> None:
-        """Set what went wrong, unless the reply is there already."""
+        """Set the error, unless the reply has arrived already."""
         if self._pending.locked():
             self._failure = failure
             self._pending.release()
 
 
 class Traffic:
-    """How many bytes of values were written and read over a connection. Thread-safe."""
+    """Counts the bytes of values written and read over a connection. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._sent = self._received = 0
 
     def sent(self, *pieces: Buffer) -> None:
-        """Count what is to be written."""
+        """Count bytes that will be written."""
         with self._lock:
             self._sent += sum(map(len, pieces))
 
     def received(self, value: object) -> memoryview | None:
-        """Count a value that was read, and return it: as it came, and an empty view for text."""
+        """Count a value that was read, and return it unchanged; text becomes an empty view."""
         if value is None:
             return None
         view = value if isinstance(value, memoryview) else memoryview(b"")
@@ -116,16 +116,16 @@ class Traffic:
 class HazelcastLink:
     """A client of one cluster, for one map. Thread-safe; not to be used after a fork.
 
-    Connecting goes on in the background, again and again with jittered back-off, as does reconnecting; requests
-    while there is no connection are ``DisturbedError``.
+    Connecting and reconnecting continue in the background with jittered back-off; requests without a connection fail
+    with ``DisturbedError``.
 
     Args:
         addresses: ``host:port`` of members.
-        cluster_name: the name that the members carry; the only thing that they compare.
-        name: of the map, and what the names of topics begin with.
+        cluster_name: the name of the members' cluster; the members compare nothing else.
+        name: of the map, and prefix of the names of topics.
 
     Raises:
-        VersionError: the installed client is of a release that was not tested.
+        VersionError: the installed client is a release that was not tested.
     """
 
     def __init__(self, addresses: Sequence[str], cluster_name: str, name: str) -> None:
@@ -137,37 +137,40 @@ class HazelcastLink:
         self._map = self._client.map_named(name)
 
     def connected(self) -> bool:
-        """Whether there is a member to talk to."""
+        """Whether a member is connected."""
         return self._connected.is_set()
 
     def running(self) -> bool:
-        """Whether the client tries; it gives up for good when a cluster of another kind takes the address."""
+        """Whether the client still tries to connect.
+
+        It gives up for good when another kind of cluster takes the address.
+        """
         return bool(self._client.lifecycle_service.is_running())
 
     def member_version(self) -> str:
-        """Return the version of a member that is connected, such as ``5.7.0``; "" if it is not known."""
+        """Return the version of a connected member, such as ``5.7.0``; "" if it is unknown."""
         return str(self._client.member_version())
 
     def member_attributes(self, name: str) -> list[str | None]:
-        """Return what each member that keeps data says of itself under ``name``; empty until members are known."""
+        """Return the attribute ``name`` of each member that stores data; empty until members are known."""
         return list(self._client.member_attributes(name))
 
     def get(self, key: str) -> Reply[memoryview | None]:
-        """Request a value; anything but plain bytes comes as an empty view."""
+        """Request a value; anything other than plain bytes is returned as an empty view."""
         return self._ask(lambda: self._map.get(key), self.traffic.received)
 
     def set(self, key: str, head: bytes, value: Buffer, seconds: int | None = None) -> Reply[None]:
-        """Request that ``head + value`` be written; for so many seconds, or None: for ever."""
+        """Request that ``head + value`` be written, for ``seconds``, or for ever if None."""
         self.traffic.sent(head, value)
         return self._ask(lambda: self._map.set(key, (head, value), seconds))
 
     def put_if_absent(self, key: str, head: bytes, value: Buffer) -> Reply[bool]:
-        """Request that ``head + value`` be written if there is nothing."""
+        """Request that ``head + value`` be written if the key has no value."""
         self.traffic.sent(head, value)
         return self._ask(lambda: self._map.put_if_absent(key, (head, value)), lambda before: before is None)
 
     def replace_if_same(self, key: str, expected: bytes, head: bytes, value: Buffer) -> Reply[bool]:
-        """Request that ``head + value`` be written if there are the bytes ``expected``."""
+        """Request that ``head + value`` be written if the present bytes are ``expected``."""
         self.traffic.sent(expected, head, value)
         return self._ask(lambda: self._map.replace_if_same(key, (expected,), (head, value)))
 
@@ -176,15 +179,15 @@ class HazelcastLink:
         return self._ask(lambda: self._map.delete(key))
 
     def delete_if_same(self, key: str, expected: bytes) -> Reply[bool]:
-        """Request that a key be removed if there are the bytes ``expected``."""
+        """Request that a key be removed if its bytes are ``expected``."""
         return self._ask(lambda: self._map.remove_if_same(key, (expected,)))
 
     def keys(self) -> Reply[list[str]]:
-        """Request all keys that are text; keys of other kinds are nobody's of ours."""
+        """Request all keys that are text; other keys are foreign."""
         return self._ask(self._map.key_set, lambda keys: [key for key in keys if isinstance(key, str)])
 
     def destroy(self) -> Reply[None]:
-        """Request that the map and all that is in it be removed."""
+        """Request that the map and all its entries be removed."""
         return self._ask(lambda: self._client.remove_map(self._name))
 
     def sibling(self, name: str) -> HazelcastLink:
@@ -194,7 +197,7 @@ class HazelcastLink:
         return other
 
     def publish(self, topic: str) -> None:
-        """Send a hint and look no further after it."""
+        """Send a hint, without waiting for the reply."""
         self._ask(lambda: self._topic(topic).publish(""))
 
     def listen(self, topic: str, listener: Callable[[], None]) -> Reply[str]:
@@ -204,7 +207,7 @@ class HazelcastLink:
             try:
                 with exits_as_errors():
                     listener()
-            except Exception:  # it would close the client's connection
+            except Exception:  # it would otherwise close the client's connection
                 logger.exception("a listener for hints on %r failed; the hint is lost", topic)
 
         return self._ask(lambda: self._topic(topic).add_listener(hear))
@@ -214,7 +217,7 @@ class HazelcastLink:
         return self._ask(lambda: self._topic(topic).remove_listener(registration))
 
     def close(self) -> None:
-        """Shut the client down; whoever waits for a reply is told so."""
+        """Shut the client down; callers that wait for a reply get an error."""
         self._client.shutdown()
 
     def _on_connected(self, connected: bool) -> None:
@@ -234,7 +237,7 @@ class HazelcastLink:
             try:
                 with exits_as_errors():
                     reply.set_result(decode(future.result()))
-            except Exception as exc:  # noqa: BLE001  # it is the asker's to see, not the client's thread's
+            except Exception as exc:  # noqa: BLE001  # the error belongs to the caller, not to the client's thread
                 reply.set_exception(exc)
 
         try:
@@ -246,6 +249,6 @@ class HazelcastLink:
 
 
 def _without_frames(text: str) -> str:
-    """Return on one line what a member answered, without the frames of its Java stack, of which there may be fifty."""
+    """Return a member's answer on one line, without the frames of its Java stack trace, which may be fifty."""
     lines = (line.strip(" ") for line in text.splitlines())
     return "; ".join(line for line in lines if line and not line.startswith("\tat "))

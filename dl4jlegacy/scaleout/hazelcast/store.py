@@ -1,16 +1,15 @@
-"""The store of a run whose processes are on a cluster: one Hazelcast map, each operation under a deadline.
+"""The store of a run on a cluster: one Hazelcast map, each operation under a deadline.
 
-What Community Hazelcast offers and this store uses is get, set, put-if-absent, replace-if-same and remove of an
-``IMap``'s entries, its keys, and topics for hints. The map is named after the run and its incarnation, so that two runs
-of one name have nothing in common; its values are in envelopes (``envelope``), and nothing is ever deserialized
-(``connection``).
+Of Community Hazelcast this store uses get, set, put-if-absent, replace-if-same and remove of an ``IMap``'s entries, its
+keys, and topics for hints. The map is named after the run and its incarnation, so that two runs of the same name share
+nothing. Its values are in envelopes (``envelope``), and nothing is ever deserialized (``connection``).
 
-A request may fail after it took effect: the member died, or the connection broke, before the reply came. All
-operations are therefore repeated, with jittered pauses, until the deadline, and a conditional one only after a look
-at what is there: the new value means that it took effect. Two mistakes remain, both only after such a fault: another
-party's equal value is taken for one's own, and a change that was overtaken before the look is reported as not made.
-The protocol's records survive both, for they carry the name of their writer and are read again before the next
-change; a plain counter may be off by one.
+A request may fail after it took effect: the member died, or the connection broke, before the reply arrived. All
+operations are therefore repeated, with jittered pauses, until the deadline. A conditional one is repeated only after
+reading the present value: if that is the new value, the operation took effect. Two errors remain possible, both only
+after such a fault: an equal value written by another process is taken for one's own, and a change that was overwritten
+before it was read back is reported as not made. The protocol's records tolerate both, because they contain the name of
+their writer and are read again before the next change. A plain counter may be off by one.
 
 Legacy: ``HazelCastStateTracker``, which read and then wrote, and waited for ever.
 """
@@ -46,39 +45,39 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 PREFIX = "dl4j."
-"""What the names of all maps of this package begin with; a keyspace follows."""
+"""Prefix of the names of all maps of this package; a keyspace follows."""
 _VALUE_NBYTES = 1 << 20
-_WINDOW, _MANY = 8, 128  # requests that are on their way at a time, the latter if they are small
+_WINDOW, _MANY = 8, 128  # maximum requests in flight, the latter if they are small
 _SMALL = 1 << 13  # bytes
-_SIGNERS, _SIGNED_ASIDE = 2, 1 << 17  # threads; bytes of a value from which on they sign it
+_SIGNERS, _SIGNED_ASIDE = 2, 1 << 17  # threads; minimum size of a value that they sign
 _PAUSES = (0.01, 0.5)  # seconds: the first pause before a request is repeated, and the longest
 _ADDRESS = re.compile(r"(?P<host>[^\s:/,]+|\[[0-9a-fA-F:]+\]):(?P<port>[0-9]{1,5})")
 _HEAP = re.compile(r"(?P<count>[0-9]{1,9})(?P<unit>[kKmMgG])")
 _MEMBERS_SECONDS = 5.0
 DEADLINE_SECONDS = 20.0
-"""How long connecting may take."""
+"""Maximum time for connecting."""
 _RUN = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
 
 class HazelcastStore:
     """A ``BatchStore`` in a Hazelcast cluster. Thread-safe; not to be used after a fork.
 
-    Chunks need no digest in their manifests (``checksums`` is False): each chunk's envelope says that it is whole
+    Chunks need no digest in their manifests (``checksums`` is False): each chunk's envelope proves that it is complete
     and under its own key, keys are never written twice, and a signature is stronger than a digest.
 
     Args:
-        address: ``host:port[,host:port ...]`` of members, with or without ``hazelcast://`` before it.
+        address: ``host:port[,host:port ...]`` of members, with or without the prefix ``hazelcast://``.
         cluster_name: the name that the members were started with.
         run: the run's id: letters, digits, ``_``, ``.``, ``-``.
-        incarnation: which run of that id; "": none, for what belongs to no run.
+        incarnation: identifies one of the runs with that id; "": none, for data that belongs to no run.
         secret: the run's secret; None: values are not signed.
-        deadline_seconds: longest time that connecting may take.
-        patience_seconds: for how long operations wait for members that do not answer, counted from the first that was
-            not answered; each is tried for half a second at least. None: as long as for connecting.
+        deadline_seconds: maximum time for connecting.
+        patience_seconds: how long operations wait for members that do not answer, counted from the first unanswered
+            one; each is tried for at least half a second. None: as long as for connecting.
 
     Raises:
-        UsageError: ``address`` or ``run`` cannot be read.
-        TrackerError: there is no Hazelcast at ``address``, or it is of another cluster.
+        UsageError: ``address`` or ``run`` is malformed.
+        TrackerError: there is no Hazelcast at ``address``, or it belongs to another cluster.
     """
 
     checksums = False
@@ -100,11 +99,11 @@ class HazelcastStore:
         self._envelope = Envelope(keyspace(run, incarnation), secret)
         self.chunk_nbytes = _VALUE_NBYTES - 256 - self._envelope.nbytes
         self.value_nbytes = self.chunk_nbytes + self._envelope.nbytes
-        """What a whole chunk takes in the grid."""
+        """Size of a full chunk in the grid."""
         self.map_name = PREFIX + keyspace(run, incarnation)
         self._cluster_name, self._deadline = cluster_name, deadline_seconds
         self.on_refused: Callable[[str, str], None] = lambda key, reason: None
-        """Told of each value that is refused, on the reader's thread: its key, and why."""
+        """Called for each refused value, on the reader's thread, with its key and the reason."""
         self.foreign = UntrustedKeys()
         self._closed = threading.Event()
         self._signers = ThreadPoolExecutor(_SIGNERS, "dl4j-signer")  # threads start when they are needed
@@ -120,7 +119,7 @@ class HazelcastStore:
     # -- Store --------------------------------------------------------------------------------------------------------
 
     def get(self, key: str) -> Buffer | None:
-        """See ``Store``; raises ``NotAuthorisedError`` if the value is nobody's of this run."""
+        """See ``Store``; raises ``NotAuthorisedError`` if the value was not written by this run."""
         return self._open(key, self._repeat(lambda: self._link.get(key), f"read {key!r}"))
 
     def put(self, key: str, value: Buffer) -> None:
@@ -160,7 +159,7 @@ class HazelcastStore:
         self._link.publish(topic)
 
     def listen(self, topic: str, listener: Callable[[], None]) -> Callable[[], None]:
-        """See ``Store``; hints end while there is no connection, and come again after it."""
+        """See ``Store``; hints stop while there is no connection, and resume after it."""
         registration = self._repeat(lambda: self._link.listen(topic, listener), f"listen to {topic!r}")
 
         def stop() -> None:
@@ -170,24 +169,24 @@ class HazelcastStore:
         return stop
 
     def member_version(self) -> str:
-        """Return the version of a member that is connected, such as ``5.7.0``; "" if it is not known."""
+        """Return the version of a connected member, such as ``5.7.0``; "" if it is unknown."""
         return self._link.member_version()
 
     def memory(self) -> Memory | None:
-        """Return how much memory the members say that they have; None: not all of them say it.
+        """Return the memory that the members report; None if not all of them report it.
 
-        ``dl4j services`` and Docker Compose have them say so; no client can ask a member for it.
+        Members started by ``dl4j services`` or Docker Compose report it as an attribute; a client cannot query it.
         """
         deadline = Deadline(_MEMBERS_SECONDS)
         while not (said := self._link.member_attributes("heap")) and not deadline.passed():
-            self._closed.wait(_PAUSES[0])  # the list of members comes after the connection
+            self._closed.wait(_PAUSES[0])  # the list of members arrives after the connection
         heaps = [_nbytes(each) for each in said if each is not None]
         if not heaps or len(heaps) < len(said) or 0 in heaps:
             return None
         return Memory(len(heaps), sum(heaps), copies=min(len(heaps), 2))
 
     def close(self) -> None:
-        """See ``Store``; what the run has in the grid stays there."""
+        """See ``Store``; the run's data stays in the grid."""
         self._closed.set()
         self._link.close()
         self._signers.shutdown()
@@ -241,7 +240,7 @@ class HazelcastStore:
     # -- other runs, and a run's end -----------------------------------------------------------------------------------
 
     def sibling(self, run: str, incarnation: str = "") -> HazelcastStore:
-        """Return the store of another run, or incarnation, over the same connection; only this one is to be closed."""
+        """Return the store of another run or incarnation over the same connection; close only the original."""
         other = copy.copy(self)
         other._envelope = Envelope(keyspace(run, incarnation), self._secret)
         other.map_name = PREFIX + keyspace(run, incarnation)
@@ -249,7 +248,7 @@ class HazelcastStore:
         return other
 
     def lengths(self, keys: Iterable[str]) -> Iterator[int]:
-        """Yield how many bytes the values under ``keys`` take, whoever wrote them; 0 for none."""
+        """Yield the size in bytes of the value under each key, whoever wrote it; 0 if there is none."""
         for key, reply in self._windowed(keys, self._link.get):
             try:
                 raw = self._wait(reply, f"read {key!r}", self._begin())
@@ -258,24 +257,24 @@ class HazelcastStore:
             yield 0 if raw is None else len(raw)
 
     def traffic(self) -> tuple[int, int]:
-        """Return how many bytes of values were sent and received so far, siblings' included."""
+        """Return the number of bytes of values sent and received so far, including siblings."""
         return self._link.traffic.nbytes()
 
     def destroy(self) -> None:
-        """Remove all that the run has in the grid."""
+        """Remove all data of the run from the grid."""
         self._repeat(self._link.destroy, f"remove {self.map_name!r}")
 
     # -- how ----------------------------------------------------------------------------------------------------------
 
     def _headed(self, items: Iterable[tuple[str, Buffer]]) -> Iterator[tuple[str, Buffer, Callable[[], bytes]]]:
-        """Add to each key and value what gives its head; those of large values are made on threads of their own.
+        """Add to each key and value a function that returns its head.
 
-        Signing a large value takes longer than sending it.
+        Heads of large values are computed on other threads, since signing a large value takes longer than sending it.
         """
         for key, value in items:
             make: Callable[[], bytes] = partial(self._envelope.head, key, value)
             if len(value) > _SIGNED_ASIDE and not self._closed.is_set():
-                with suppress(RuntimeError):  # closed just now; who sends is told
+                with suppress(RuntimeError):  # closed just now; sending will raise
                     make = self._signers.submit(make).result
             yield key, value, make
 
@@ -297,14 +296,14 @@ class HazelcastStore:
             raise
 
     def _windowed(self, items: Iterable[T], start: Callable[[T], Reply[R]]) -> Iterator[tuple[T, Reply[R]]]:
-        """Yield each item with its started request, in order, while more requests are on their way.
+        """Yield each item with its started request, in order, while more requests are in flight.
 
-        More of them at a time if they are small; how small they are is known once one has been answered.
+        More requests are in flight if they are small; their size is known once one has been answered.
         """
         started: deque[tuple[T, Reply[R]]] = deque()
         window, source = _WINDOW, iter(items)
         while True:
-            more = list(islice(source, max(0, window - len(started))))  # first: who makes them may use this very store
+            more = list(islice(source, max(0, window - len(started))))  # first: computing the items may use this store
             started.extend((item, start(item)) for item in more)
             if not started:
                 return
@@ -321,8 +320,9 @@ class HazelcastStore:
         request: Callable[[], Reply[bool]],
         started: Reply[bool] | None = None,
     ) -> bool:
-        """Send a conditional request, unless it has been ``started``; if its outcome is unknown, look, and send it
-        again unless that tells.
+        """Send a conditional request, unless it was ``started``.
+
+        If its outcome is unknown, the present value is read; unless that shows the outcome, the request is sent again.
         """
         begun, what = self._begin(), f"change {key!r}"
         for pause in _pauses():
@@ -342,7 +342,7 @@ class HazelcastStore:
         raise AssertionError("pauses never end")
 
     def _repeat(self, request: Callable[[], Reply[T]], what: str, begun: float | None = None) -> T:
-        """Send a request again and again, until it is answered or the tracker is given up."""
+        """Repeat a request until it is answered or the tracker is given up."""
         begun = self._begin() if begun is None else begun
         for pause in _pauses():
             try:
@@ -378,7 +378,7 @@ class HazelcastStore:
                 raise self._lost(what, str(exc)) from exc
 
     def _pause(self, seconds: float, begun: float, what: str, cause: DisturbedError) -> None:
-        """Wait before a request is repeated; raises ``TrackerLostError`` when that would be too late."""
+        """Wait before a request is repeated; raises ``TrackerLostError`` if the deadline would pass."""
         if seconds >= self.patience.left(begun):
             raise self._lost(what, str(cause)) from cause
         self.patience.unanswered(begun, self._cause(str(cause)))
@@ -404,7 +404,7 @@ class HazelcastStore:
             raise TrackerClosedError(f"the connection to the state tracker at {self._link.where} was shut down")
 
     def _connect(self) -> None:
-        """Wait for the connection, which is being made; raises ``TrackerError`` that says what is there instead."""
+        """Wait for the connection, which is being established; raises ``TrackerError`` with a diagnosis on failure."""
         begun, deadline = self._begin(), Deadline(self._deadline)
         for pause in _pauses():
             if self._link.connected():
@@ -465,7 +465,7 @@ class HazelcastStateTracker(StateTracker):
 
 
 def _addresses(text: str) -> list[str]:
-    """Return the ``host:port`` in ``text``."""
+    """Return the ``host:port`` parts of ``text``."""
     parts = text.removeprefix("hazelcast://").rstrip("/").split(",")
     for part in parts:
         match = _ADDRESS.fullmatch(part)
@@ -475,18 +475,18 @@ def _addresses(text: str) -> list[str]:
 
 
 def _nbytes(heap: str) -> int:
-    """Return the bytes of a member's heap, written as Java writes it; 0 if it is not."""
+    """Return a member's heap size in bytes from Java's notation; 0 if it is malformed."""
     match = _HEAP.fullmatch(heap)
     return 0 if match is None else int(match["count"]) << {"k": 10, "m": 20, "g": 30}[match["unit"].lower()]
 
 
 def _is_large(item: Any) -> bool:
-    """Whether a key, or a key and its value, make a request that is large."""
+    """Whether the request for a key, or for a key and its value, is large."""
     return isinstance(item, tuple) and len(item[1]) > _SMALL
 
 
 def _pauses() -> Iterator[float]:
-    """Yield the pauses between repetitions, in seconds: they double, up to a longest one, and jitter by half."""
+    """Yield the pauses between repetitions in seconds: they double up to a maximum, with a jitter of 50 %."""
     pause, longest = _PAUSES
     while True:
         yield pause * random.uniform(0.5, 1.5)
@@ -494,7 +494,7 @@ def _pauses() -> Iterator[float]:
 
 
 def _diagnosis(where: str, cluster_name: str, deadline: float) -> str:
-    """Return why nobody let this process in."""
+    """Return why this process could not connect, as text."""
     answers = []
     for address in where.split(","):
         host, _, port = address.rpartition(":")

@@ -1,7 +1,7 @@
-"""The Zookeeper adapter: the place of the ``Conf``, the registered workers, the election of the master.
+"""The Zookeeper adapter: stores the ``Conf``, registers workers, and elects the master.
 
-Only ``session`` imports kazoo. Zookeeper holds no jobs and no models, which are in the state tracker, and a run is
-safe without it.
+Only ``session`` imports kazoo. Zookeeper holds no jobs and no models, which are in the state tracker, and a run is safe
+without it.
 """
 
 from dl4jlegacy.scaleout.zookeeper.configuration import (

@@ -1,10 +1,10 @@
 """The ``Conf`` in Zookeeper, where workers and standby masters find it: ``/<host>:<port>/tmp/<id>``.
 
 A node holds an envelope of canonical JSON: its format, the package's version, the ``Conf`` and, with a secret, a
-signature, so that no one else can give the workers another ``Conf``.
+signature, so that no outsider can give the workers another ``Conf``.
 
-Legacy: ``ZookeeperPathBuilder``, ``ZooKeeperConfigurationRegister``, ``ZookeeperConfigurationRetriever``; they stored
-a Java-serialized object, and a retriever that found nothing returned null.
+Legacy: ``ZookeeperPathBuilder``, ``ZooKeeperConfigurationRegister``, ``ZookeeperConfigurationRetriever``; they stored a
+Java-serialized object, and a retriever that found nothing returned null.
 """
 
 from __future__ import annotations
@@ -41,11 +41,13 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 CONF_NBYTES = 1_000_000
-"""Longest envelope: a Zookeeper server closes the connection at 1 MiB (``jute.maxbuffer``) without a reason."""
+"""Maximum size of an envelope: above 1 MiB (``jute.maxbuffer``) a Zookeeper server closes the connection silently."""
 FORMAT = 5
-"""Of a Conf and of a run's records. 2: a Conf names its incarnation. 3: a job's record has what is small of the job. 4:
-each id has a key of its own to its nodes. 5: AdaGrad and RmsProp are Deeplearning4j's, and a short round counts as the
-updates that it is."""
+"""Version of the format of a Conf and of a run's records.
+
+2: a Conf contains its incarnation. 3: job records contain small data and updates. 4: each id has its own key to its
+nodes. 5: AdaGrad and RmsProp follow Deeplearning4j, and a short round counts as its actual number of updates.
+"""
 PAUSE_SECONDS = 0.05
 JAVA = b"\xac\xed\x00\x05"
 
@@ -58,7 +60,7 @@ class _Envelope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Begun(msgspec.Struct, frozen=True):
-    """What of a Conf says which run it is."""
+    """The fields of a Conf that identify its run."""
 
     run: str = ""
     incarnation: str = ""
@@ -77,7 +79,7 @@ def build_path(host: str, port: int, *names: str) -> str:
     """Return ``/<host>:<port>/<name>/...``, as the legacy ``ZookeeperPathBuilder`` did.
 
     Raises:
-        ConfError: a name that Zookeeper would not take.
+        ConfError: a name is not valid in Zookeeper.
     """
     if not 0 < port < 65536:
         raise ConfError(f"{port} is not a port; it must be from 1 to 65535")
@@ -88,20 +90,20 @@ def build_path(host: str, port: int, *names: str) -> str:
 
 
 def names_of(host: str) -> list[str]:
-    """Return the names under which the server of a host may be known there: the given one, and then its own."""
+    """Return possible names of a host's server in paths: the given one, and those that the machine has for itself."""
     return list(dict.fromkeys((host, "127.0.0.1", "localhost", socket.gethostname())))
 
 
 def _paths_of(host: str, port: int, id: str) -> list[str]:
-    """Return where the Conf of an id may be: under the host's name, and then a machine's names for itself."""
+    """Return possible paths of an id's Conf: under the host's name, and under a machine's names for itself."""
     return [build_path(name, port, "tmp", id) for name in names_of(host)]
 
 
 class ZooKeeperConfigurationRegister:
     """Writes a ``Conf`` where workers look for it. The node outlives its master, so that a run can be resumed.
 
-    With a secret it has a child that only who knows the secret can delete. Zookeeper deletes no node that has children,
-    and so nobody else can delete the Conf either, although the folder that it lies in is everybody's.
+    With a secret, the node has a child that only processes with the secret can delete. Zookeeper deletes no node that
+    has children, so outsiders cannot delete the Conf either, although everybody may change the folder it is in.
     """
 
     def __init__(
@@ -119,14 +121,14 @@ class ZooKeeperConfigurationRegister:
         """Connect, unless a session is given, whose secret is then used.
 
         Args:
-            conf: what to write.
-            id: under which id.
-            host, port: under which name of the server.
-            secret: the run's.
+            conf: the Conf to write.
+            id: its id.
+            host, port: the name of the server in the path.
+            secret: of the run.
             session: with that server.
             fence: returns the node that must exist whenever something is changed, such as ``MasterElection.fence``; "":
-                none; None: nothing can be changed just now.
-            deadline_seconds: how long a change may take.
+                none; None: nothing can be changed at the moment.
+            deadline_seconds: maximum time for a change.
 
         Raises:
             ConfError: the Conf is too large for Zookeeper. TrackerError: no server answers there.
@@ -159,7 +161,7 @@ class ZooKeeperConfigurationRegister:
         Call ``MasterElection.claim`` before this: it checks that no other master with this id is alive.
 
         Args:
-            takes_over: whether the run is under way, so that another run that has got its id stays.
+            takes_over: whether the run is already under way; if so, another run that now has its id is not replaced.
 
         Raises:
             NotAuthorisedError: another run's secret protects that id.
@@ -169,12 +171,12 @@ class ZooKeeperConfigurationRegister:
         self._protect()
 
     def restore(self, fence: str) -> bool:
-        """Write the Conf again if it is gone or cannot be read, because a stranger was there; return whether it did so.
+        """Write the Conf again if it is missing, or was made unreadable by an outsider; return whether it was written.
 
-        A Conf that is readable, and signed if there is a secret, stays: who wrote it knows the secret.
+        A Conf that is readable, and signed if there is a secret, is kept: its writer knows the secret.
 
         Args:
-            fence: the node that must exist when it is written, so that what the caller knew before still holds; "":
+            fence: the node that must exist at the time of writing, so that the caller's knowledge still holds; "":
                 none.
 
         Raises:
@@ -193,9 +195,9 @@ class ZooKeeperConfigurationRegister:
         return True
 
     def remove(self) -> None:
-        """Remove the Conf, unless it is another run's, and its parent folders if they are empty: the run is over.
+        """Remove the Conf of a finished run, and its parent folders if they are empty; another run's Conf is kept.
 
-        Whoever began the run may have called the server by another of its machine's names.
+        All names of the server's machine are tried, since the process that began the run may have used another name.
 
         Raises:
             TrackerError: no answer within the deadline; or this process does not lead.
@@ -213,7 +215,7 @@ class ZooKeeperConfigurationRegister:
         """Repeat ``change(node at path, fence)`` until it succeeds; raises ``TrackerError`` at the deadline."""
         deadline = Deadline(self._session.deadline_seconds)
         while True:
-            fence = self._fence()  # first: whatever is found after that, no other master has written since
+            fence = self._fence()  # read first: then no other master has written anything found below
             if fence is not None and change(self._session.get(path), fence):
                 return
             if deadline.passed():
@@ -269,12 +271,15 @@ class ZookeeperConfigurationRetriever:
     ) -> None:
         """Connect, unless a session is given, whose secret is then used; raises ``TrackerError`` without an answer.
 
-        ``secret`` None: that of the environment (``DL4J_SECRET_FILE``), as the run's processes read it.
+        ``secret`` None: read it from the environment (``DL4J_SECRET_FILE``), as the run's processes do.
         """
         self._paths = _paths_of(host, port, id)
         self._id = id
         self._unreadable: tuple[str, Dl4jError] | None = None
-        """What was found instead, and where; under another of a machine's names it is a stranger's, perhaps."""
+        """The path of the first unreadable node, and the error.
+
+        Under another of a machine's names the node may be an outsider's.
+        """
         self._own_session = session is None
         self._session = session or ZooKeeperSession(
             _address(host, port),
@@ -295,7 +300,7 @@ class ZookeeperConfigurationRetriever:
             wait_seconds: how long to wait for a master to register it.
 
         Raises:
-            TrackerError: there is none; the message lists what is there. VersionError: another version wrote it.
+            TrackerError: there is none; the message lists the registered ones. VersionError: another version wrote it.
             NotAuthorisedError: it is protected by another secret, or not signed with this one.
             ConfError: the node contains something else.
         """
@@ -338,7 +343,7 @@ class ZookeeperConfigurationRetriever:
             self._session.close()
 
     def missing(self, wait_seconds: float) -> str:
-        """Return that no Conf is registered after so long, what is instead, and what to do."""
+        """Return a message: no Conf is registered after this time, which ones are, and what to do."""
         waited = f" after {wait_seconds:g} s" if wait_seconds else ""
         found = [
             f"{name} (master with --zookeeper {root})"
@@ -355,7 +360,7 @@ class ZookeeperConfigurationRetriever:
 
 
 def _begun(node: Node) -> _Begun | None:
-    """Return which run's Conf a node holds, as far as it says so; None if it holds no Conf."""
+    """Return which run's Conf a node holds, as stated in it; None if it holds no Conf."""
     try:
         return msgspec.json.decode(node.data, type=decodable(_Unsigned)).conf
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

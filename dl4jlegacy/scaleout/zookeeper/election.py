@@ -1,10 +1,10 @@
 """The election of the master among candidates, and a lease that tells a master whether it still is one.
 
-Each candidate writes a numbered ephemeral node, and the lowest number leads: the usual recipe. The lease is our own.
-Leadership lasts, from the moment of the last question that confirmed our node as the first, for as long as the server
-keeps a session without hearing from it. Therefore a process that was frozen or disconnected knows by its own clock
-that it no longer leads, before anyone tells it. The safety of a run does not depend on this (two masters only waste
-work), but a dead master is replaced within seconds.
+Each candidate writes a numbered ephemeral node, and the lowest number leads, as in the usual recipe. The lease is
+specific to this package: leadership lasts, from the start of the last query that confirmed our node as the first, for
+as long as the server keeps a session without hearing from it. Therefore a process that was frozen or disconnected knows
+by its own clock that it no longer leads, before it is notified. The safety of a run does not depend on this (two
+masters only waste work), but a dead master is replaced within seconds.
 
 Legacy: none; a dead master ended the run.
 """
@@ -33,9 +33,9 @@ __all__ = ["MasterElection"]
 logger = logging.getLogger(__name__)
 
 DIGITS = 10
-"""Zookeeper appends a number of ten digits to the names of sequence nodes."""
+"""Number of digits that Zookeeper appends to the names of sequence nodes."""
 YIELD_SECONDS = 1.0
-"""After a lost session, the other candidates let the last master go first for this long."""
+"""Seconds for which the other candidates let the last master go first after a lost session."""
 
 
 class MasterElection:
@@ -62,7 +62,7 @@ class MasterElection:
         Args:
             session: must outlive the election; when it is lost, leadership is lost.
             group: the id for which the candidates compete.
-            info: what other processes are shown about this candidate; host and pid are added.
+            info: information about this candidate for other processes; host and pid are added.
             on_elected: called when this candidate becomes the leader.
             on_lost: called when it is no longer the leader.
         """
@@ -70,7 +70,7 @@ class MasterElection:
         self._group = group
         self._folder = group_path(group, ELECTION)
         self.nonce = uuid.uuid4().hex[:16]
-        """By what others know this candidate: two containers may have one host name, and their processes one pid."""
+        """The unique name of this candidate: two containers may have the same host name and the same pids."""
         self._member = Member(info={"host": socket.gethostname(), "pid": os.getpid(), **(info or {})}, nonce=self.nonce)
         self._on_elected = on_elected
         self._on_lost = on_lost
@@ -91,7 +91,7 @@ class MasterElection:
 
     @property
     def info(self) -> Info:
-        """The information about this candidate that others see."""
+        """The information about this candidate that other processes see."""
         return self._member.info
 
     @property
@@ -101,10 +101,10 @@ class MasterElection:
 
     @property
     def fence(self) -> str | None:
-        """The node by which this candidate leads; None if it does not.
+        """The node by which this candidate leads; None if it does not lead.
 
-        As long as the node exists nobody else leads, so a change to Zookeeper that is made on condition that it exists
-        cannot come from a process that was replaced without knowing it yet.
+        As long as the node exists, no other candidate leads. So a change to Zookeeper that requires this node cannot
+        come from a process that was replaced without noticing yet.
         """
         return self._node
 
@@ -132,8 +132,8 @@ class MasterElection:
         """Start, and become the leader within ``seconds``: for a master that must be the only one.
 
         Args:
-            seconds: the default is a little longer than the session of a killed master lives. Where nobody leads by
-                then, as long again.
+            seconds: default: a little longer than the session of a killed master lives. If there is no leader by then,
+                this waits for the same time again.
 
         Raises:
             TrackerError: another master, named in the message, holds the id; or Zookeeper does not answer.
@@ -149,7 +149,7 @@ class MasterElection:
                 self.resign()
                 raise
             if leader is not None and leader.nonce != self.nonce:
-                break  # else who led has lost his session a moment ago, and will be back, or this candidate leads soon
+                break  # else the leader has just lost its session and will return, or this candidate leads soon
         self.resign()
         if leader is None or leader.nonce == self.nonce:
             raise TrackerError(
@@ -184,7 +184,7 @@ class MasterElection:
                 yield member
 
     def step_back(self, seconds: float) -> None:
-        """Give up leadership, and let all other candidates go first for so long; then stand again."""
+        """Give up leadership, and let all other candidates go first for so many seconds; then stand again."""
         self._session.scheduler.run(partial(self._let_go, seconds), self._session.deadline_seconds)
 
     def _let_go(self, seconds: float) -> None:
@@ -266,12 +266,12 @@ class MasterElection:
         return f"{self.nonce}-{self._session.session_id & (2**64 - 1):016x}-"
 
     def _stand_again(self, others: list[str]) -> None:
-        """Stand; if another candidate led last, only after a moment, since it may come back."""
+        """Become a candidate again; if another one led last, only after a moment, since it may return."""
         now = time.monotonic()
         if not self._led_last and not self._yields_until:
             self._yields_until = now + YIELD_SECONDS
         if now >= self._yields_until:
-            self._led_last = not others  # known from now on: this session may be lost before it looks again
+            self._led_last = not others  # set now: this session may be lost before the next look
             self._stand()
         else:
             self._session.scheduler.schedule(self._look, self._yields_until - now)

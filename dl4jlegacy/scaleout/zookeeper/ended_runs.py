@@ -1,7 +1,7 @@
 """The records of runs that have ended, in Zookeeper: ``/dl4jlegacy-ended/<incarnation>``.
 
-They outlive their runs, for processes that stood still meanwhile. There are at most so many of them: whoever writes one
-too many removes the oldest.
+They outlive their runs, for processes that were frozen meanwhile. Their number is limited: a process that exceeds the
+limit removes the oldest.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ __all__ = ["ENDED", "MOST_ENDS", "find_end", "remove_end", "write_end"]
 logger = logging.getLogger(__name__)
 
 MOST_ENDS = 256
-"""So many records are kept; from twice as many the oldest are removed."""
+"""Number of records that are kept; when there are more than twice as many, the oldest are removed."""
 
 
 class _Ended(msgspec.Struct, frozen=True):
-    """How a run has ended; signed if it has a secret."""
+    """How a run has ended; signed if the run has a secret."""
 
     status: End
     signature: str = ""
 
 
 def write_end(session: ZooKeeperSession, incarnation: str, status: End, *, fence: str = "") -> bool:
-    """Write down that a run has ended; return False if the node ``fence`` is not there ("": none has to be).
+    """Record that a run has ended; return False if the node ``fence`` does not exist ("": no node is required).
 
     Raises:
         TrackerError: Zookeeper does not answer.
@@ -57,7 +57,7 @@ def write_end(session: ZooKeeperSession, incarnation: str, status: End, *, fence
 
 
 def find_end(session: ZooKeeperSession, incarnation: str) -> End | None:
-    """Return how a run has ended; None if nobody who knows its secret has written that down.
+    """Return how a run has ended; None if no process with its secret has recorded an end.
 
     Raises:
         TrackerError: Zookeeper does not answer.
@@ -82,7 +82,7 @@ def find_end(session: ZooKeeperSession, incarnation: str) -> End | None:
 
 
 def remove_end(session: ZooKeeperSession, incarnation: str) -> None:
-    """Remove the record of a run with which somebody goes on; raises ``TrackerError`` without an answer."""
+    """Remove the record of a run that is continued; raises ``TrackerError`` without an answer."""
     session.delete(f"{ENDED}/{incarnation}")
 
 

@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 PAUSE_SECONDS = 0.1
 LOOK_SECONDS = 10.0
-"""So often who is there is looked up without a change having been told."""
+"""Seconds between reads of the members if no change was reported."""
 
 Info = dict[str, Any]
 
@@ -82,7 +82,7 @@ def _decoded(session: ZooKeeperSession, path: str, node: Node) -> Member | None:
 
 
 class WorkerRegistration:
-    """A worker's ephemeral node, which is restored after lost sessions until ``close``; in a folder of its group."""
+    """A worker's ephemeral node in a folder of its group, which is restored after lost sessions until ``close``."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class WorkerRegistration:
         group_path(worker_id, "")
         self.path = f"{group_path(group, folder)}/{worker_id}"
         self.renewed = 0
-        """How often the node was restored."""
+        """Number of times that the node was restored."""
         self._session = session
         self._group, self._folder = group, folder
         self._member = Member(info=dict(info), nonce=uuid.uuid4().hex)
@@ -183,12 +183,12 @@ class WorkerRegistration:
 
 
 def registered_workers(session: ZooKeeperSession, group: str = "master") -> dict[str, Info]:
-    """Return the information that the registered workers of a group give about themselves, by worker id."""
+    """Return the information about the registered workers of a group, by worker id."""
     return registered_members(session, group, WORKERS)
 
 
 def registered_members(session: ZooKeeperSession, group: str, folder: str) -> dict[str, Info]:
-    """Return the information of whatever is registered in a folder of a group, by name."""
+    """Return the information about everything that is registered in a folder of a group, by name."""
     path = group_path(group, folder)
     members = {name: read_member(session, f"{path}/{name}") for name in session.children(path) or []}
     return {name: member.info for name, member in members.items() if member is not None}
@@ -200,18 +200,18 @@ def is_deserted(session: ZooKeeperSession, group: str) -> bool:
 
 
 def prune_group(session: ZooKeeperSession, group: str) -> None:
-    """Remove the folders of a group, as far as nobody is registered there."""
+    """Remove the folders of a group, as long as nothing is registered there."""
     for folder in (WORKERS, MESH, TRIALS, ELECTION):
         session.prune(group_path(group, folder))
 
 
 class MeshMembers:
-    """The processes of a group's mesh, in the order in which they came: looked up whenever one comes or goes.
+    """The processes of a group's mesh, in the order of their arrival; read again whenever one arrives or leaves.
 
     Args:
         session: with Zookeeper.
         group: a master's id.
-        on_change: called with the name and the information of each, on the session's scheduler.
+        on_change: called with the (name, information) of all processes, on the session's scheduler.
     """
 
     def __init__(

@@ -1,9 +1,10 @@
-"""Who may do what with a node in Zookeeper, by its path.
+"""Access rights to nodes in Zookeeper, by path.
 
-What belongs to an id, ``/dl4jlegacy/<id>`` with all below it and ``/<host>:<port>/tmp/<id>``, is for those who know the
-run's secret. They prove it by a key for this id, so that a false server to which the processes of one run are led
-learns nothing of another's. The folders above are everybody's, to add to and to remove what is empty; but nobody may
-change their rights: whoever could, could lock all others out. ``guard_roots`` makes these folders at a server's start.
+Nodes that belong to an id, ``/dl4jlegacy/<id>`` with its subtree and ``/<host>:<port>/tmp/<id>``, are for processes
+that know the run's secret. They authenticate with a key for this id, so that a false server learns from the processes
+of one run nothing about another run. In the folders above, everybody may add nodes and remove empty ones; but nobody
+may change the rights of these folders, since that would allow locking all others out. ``guard_roots`` creates these
+folders when a server starts.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ __all__ = ["CLOCK", "ENDED", "OPEN", "ROOT", "Rights", "is_open", "is_same", "ow
 USER = "dl4jlegacy"
 ROOT, ENDED, CLOCK = "/dl4jlegacy", "/dl4jlegacy-ended", "/dl4jlegacy-clock"
 OPEN = tuple(OPEN_ACL_UNSAFE)
-"""Everybody may do everything."""
+"""Rights with which everybody may do everything."""
 _LETTERS = {Permissions.READ: "r", Permissions.WRITE: "w", Permissions.CREATE: "c", Permissions.DELETE: "d"}
 _LETTERS[Permissions.ADMIN] = "a"
 
 
 def owner_of(path: str) -> str:
-    """Return what a node belongs to: ``"run <id>"``, ``"end <incarnation>"``; "" for a folder above these."""
+    """Return the owner of a node: ``"run <id>"``, ``"end <incarnation>"``; "" for a folder above these."""
     first, *names = path.strip("/").split("/")
     if names and f"/{first}" == ENDED:
         return f"end {names[0]}"
@@ -35,10 +36,10 @@ def owner_of(path: str) -> str:
 
 
 class Rights:
-    """The rights that a process gives to nodes, and the keys by which it gets at them.
+    """The rights that a process gives to nodes, and the keys with which it accesses them.
 
     Args:
-        secret: the run's; None: everybody may do everything with what belongs to an id.
+        secret: of the run; None: everybody may do everything with the nodes of an id.
     """
 
     def __init__(self, secret: bytes | None) -> None:
@@ -52,23 +53,23 @@ class Rights:
         return self.derived(f"acl {owner}" if owner else "folders")
 
     def credential(self, path: str) -> str | None:
-        """Return what is sent to a server before a node there is used; None without a secret."""
+        """Return the credential to send to a server before a node is used; None without a secret."""
         return None if self.secret is None else f"{USER}:{self._key(owner_of(path))}"
 
     def of_node(self, path: str) -> list[ACL] | None:
-        """Return the rights of a node that only those who know the secret use; None: everybody's."""
+        """Return the rights of a node that only processes with the secret may use; None: rights for everybody."""
         return None if self.secret is None else [make_digest_acl(USER, self._key(owner_of(path)), all=True)]
 
     def of_folder(self) -> list[ACL]:
-        """Return the rights of a folder above those of the ids, whichever process makes it."""
+        """Return the rights of a folder above those of the ids, whichever process creates it."""
         return [make_acl("world", "anyone", read=True, create=True, delete=True)]
 
     def of_server(self, *, removes: bool, adds: bool = True) -> list[ACL]:
-        """Return the rights of a folder that is made at a server's start: with a secret, others may only look.
+        """Return the rights of a folder that is created at a server's start: with a secret, others may only read.
 
         Args:
-            removes: whether what is empty in it may be removed.
-            adds: whether anything may be added.
+            removes: whether empty nodes in it may be removed.
+            adds: whether nodes may be added.
         """
         if self.secret is None:
             return [make_acl("world", "anyone", read=True, create=adds, delete=removes)]
@@ -77,14 +78,14 @@ class Rights:
 
 
 def is_open(acl: Sequence[ACL]) -> bool:
-    """Return whether everybody may do everything."""
+    """Return whether these rights allow everybody to do everything."""
     return tuple(acl) == OPEN
 
 
 def is_same(acl: Sequence[ACL], other: Sequence[ACL]) -> bool:
-    """Return whether two nodes have the same rights, as far as a server tells that.
+    """Return whether two nodes have the same rights, as far as the server reveals them.
 
-    It shows the digest of a password as ``x`` to those who may not change the rights.
+    To processes that may not change the rights, the server shows the digest of a password as ``x``.
     """
     are_shown = not any(each.id.scheme == "digest" and each.id.id.endswith(":x") for each in (*acl, *other))
     return _comparable(acl, are_shown) == _comparable(other, are_shown)
@@ -95,7 +96,7 @@ def _comparable(acl: Sequence[ACL], are_shown: bool) -> list[tuple[int, str, str
 
 
 def shown(acl: Sequence[ACL]) -> str:
-    """Return rights as Zookeeper's own shell writes them, for messages; of a password only the user's name."""
+    """Return rights in the notation of Zookeeper's shell, for messages; of a password only the user's name."""
     entries = []
     for each in acl:
         name = each.id.id.partition(":")[0] if each.id.scheme == "digest" else each.id.id

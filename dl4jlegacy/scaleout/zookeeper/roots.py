@@ -1,8 +1,8 @@
-"""The folders above those of runs, made when a server starts, before anybody else can make them.
+"""Creates the folders above those of runs when a server starts, before anybody else can create them.
 
-Who may change the rights to a folder can lock all others out of it, and a new node is everybody's unless its maker says
-otherwise. So nobody may here, from the root down; and if the server is started with a secret, only those who know it
-can add anything at all, or fill the server's memory.
+A process that may change the rights of a folder can lock all others out of it, and by default everybody may change a
+new node. So these folders, from the root down, let nobody change their rights. If the server is started with a secret,
+only processes with the secret can add nodes at all, so outsiders cannot fill the server's memory.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ logger = logging.getLogger(__name__)
 
 
 def guard_roots(address: str, *, names: Iterable[str] = (), secret: bytes | None = None, seconds: float = 10.0) -> bool:
-    """Make these folders of a server, and guard them; return whether they are guarded now.
+    """Create and protect these folders of a server; return whether they are protected now.
 
     Args:
         address: ``host:port`` of the server.
-        names: the hosts by which it is known too.
-        secret: whoever knows it uses the server; None: everybody.
-        seconds: how long the server may take to answer.
+        names: other host names by which the server is known.
+        secret: only processes that know it may use the server; None: everybody.
+        seconds: maximum time for the server to answer.
 
     Raises:
-        TrackerError: it does not answer.
+        TrackerError: the server does not answer.
     """
     host, _, port = address.rpartition(":")
     with ZooKeeperSession(address, secret=secret, deadline_seconds=seconds) as session:
@@ -42,8 +42,8 @@ def guard_roots(address: str, *, names: Iterable[str] = (), secret: bytes | None
             wanted[build_path(name, int(port))] = rights.of_server(removes=False, adds=False)
             wanted[build_path(name, int(port), "tmp")] = rights.of_server(removes=True)
         for make in (lambda path: session.create_folder(path, OPEN), lambda path: session.set_acl(path, wanted[path])):
-            for path in wanted:  # the root first, and each before what is in it
-                with contextlib.suppress(NotAuthorisedError):  # it is others' by now, which is said below
+            for path in wanted:  # the root first, and each folder before its content
+                with contextlib.suppress(NotAuthorisedError):  # owned by others by now, which is logged below
                     make(path)
         kept = {path: found for path in wanted if not is_same(found := session.acl(path) or (), wanted[path])}
     for path, found in kept.items():

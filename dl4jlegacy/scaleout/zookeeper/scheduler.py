@@ -1,7 +1,7 @@
-"""A thread that runs steps one at a time, immediately or later; used by ``session`` and what builds on it.
+"""A thread that runs steps one at a time, immediately or later; used by ``session`` and the modules built on it.
 
 Zookeeper's callbacks must neither block nor raise, so they only schedule a step here. A step reads the server's state,
-corrects what differs from the wanted state, and schedules its next run. Steps may run any number of times.
+corrects differences from the wanted state, and schedules its next run. Steps may run any number of times.
 """
 
 from __future__ import annotations

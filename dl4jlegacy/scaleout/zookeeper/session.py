@@ -47,13 +47,13 @@ __all__ = ["REMOVED", "Node", "ZooKeeperSession"]
 logger = logging.getLogger(__name__)
 
 REMOVED = b"removed by dl4jlegacy"
-"""The content of a node that was to be removed from a folder to which a stranger had taken the rights."""
+"""Replacement content of a node that could not be removed, because an outsider had taken the rights to its folder."""
 CONNECT_SECONDS = 2.0
 """Limit of one attempt to connect; attempts continue until the session's deadline."""
 ANSWER_SECONDS = 0.75
-"""How long a server may take for its first answer on a connection; doubled after each failure."""
+"""Maximum time for a server's first answer on a connection; doubled after each failure."""
 CLOSE_SECONDS = 1.0
-"""How long a server may take to answer a goodbye."""
+"""Maximum time for a server to answer the end of a session."""
 PAUSE_SECONDS = 0.05
 ANY_VERSION = -1
 _CLOCK_READINGS = 3
@@ -63,8 +63,11 @@ Errors = type[Exception] | tuple[type[Exception], ...]
 
 
 class Node(NamedTuple):
-    """The content of a node: data, version, the session that owns it (0 if it is not ephemeral), and its place in the
-    order in which all nodes were created."""
+    """The content of a node.
+
+    ``data``, ``version``, the session that owns the node (0 if it is not ephemeral), and its position in the order in
+    which all nodes were created.
+    """
 
     data: bytes
     version: int
@@ -93,10 +96,10 @@ class _KazooLog(logging.Logger):
 
 
 class _OrderedConnection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
-    """kazoo's connection, for sessions that tell keys while requests are under way.
+    """kazoo's connection, for sessions that send keys while requests are in flight.
 
-    Zookeeper answers a key at once, before requests that were sent earlier. kazoo takes that for the answer to the
-    oldest of these, and its thread ends at the next one. Used by that thread alone.
+    Zookeeper answers a key at once, before requests that were sent earlier. kazoo would take that for the answer to the
+    oldest of these, and its thread would end at the next one. Used by that thread alone.
     """
 
     def _read_header(self, timeout: float | None) -> Any:
@@ -114,8 +117,8 @@ class _OrderedConnection(ConnectionHandler):  # type: ignore[misc]  # kazoo has 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
     """kazoo's threads, with short connection timeouts and a socket that can be shut down from outside.
 
-    A server that is starting accepts connections that it never answers. kazoo would wait there for a whole session
-    timeout, and then the session is lost.
+    A server that is starting accepts connections but never answers on them. kazoo would wait there for a whole session
+    timeout, and the session would be lost.
     """
 
     _socket: socket.socket | None = None
@@ -174,7 +177,7 @@ class ZooKeeperSession:
         """Connect to ``address``, ``host:port[,host:port]``.
 
         Args:
-            address: where the servers are.
+            address: of the servers.
             secret: if given, only processes that know it can read and write the nodes. It is not transmitted.
             session_seconds: how long the server keeps the session without hearing from it; the server may adjust this.
             deadline_seconds: the deadline of every call and of connecting.
@@ -198,7 +201,7 @@ class ZooKeeperSession:
         self._away_since = time.monotonic()
         self.rights = Rights(secret)
         self._sent: set[str] = set()
-        """The owners of nodes whose keys the servers were told."""
+        """The owners of nodes whose keys were sent to the servers."""
         self._client = self._new_client()
         self._client.add_listener(self._on_state)
         self._connect()
@@ -249,7 +252,9 @@ class ZooKeeperSession:
         return self._call(path, lambda: self._client.exists_async(path, watch=_watcher(watch))) is not None
 
     def created(self, path: str) -> int | None:
-        """Return the place of ``path`` in the order in which all nodes were created, whoever may read it, or None."""
+        """Return the position of ``path`` in the creation order of all nodes, even if it is unreadable; None if
+        missing.
+        """
         stat = self._call(path, lambda: self._client.exists_async(path))
         return None if stat is None else int(stat.czxid)
 
@@ -272,18 +277,18 @@ class ZooKeeperSession:
         return made is not None
 
     def replace(self, path: str, data: bytes | None, version: int | None, *, fence: str = "") -> bool:
-        """Replace a node and its access rights atomically, with its children, which are empty.
+        """Replace a node and its access rights atomically, together with its children, which are empty.
 
-        Where a stranger has taken the rights to the folder that it is in, its content is replaced, and nothing but that
-        is left of it where it should go.
+        If an outsider has taken the rights to its folder, only the node's content is replaced; a node that should be
+        removed then stays with the content ``REMOVED``.
 
         Args:
             path: of the node; its parents exist.
             data: the new content; None: the node is removed.
-            version: of the node that is to be replaced; None: there is none yet.
+            version: version of the node to replace; None: there is no node yet.
             fence: a node that must exist at the same moment; "": none.
 
-        Returns False if anything is not as it should be.
+        Returns False if any of these conditions is not met.
         """
         below, acl = [] if version is None else self.children(path) or [], self.rights.of_node(path)
 
@@ -324,7 +329,8 @@ class ZooKeeperSession:
     def ensure(self, path: str, *, guarded: str = "") -> None:
         """Create ``path`` and its parents; the secret protects the folder ``guarded`` and the folders in it.
 
-        Begins anew if somebody prunes a parent meanwhile; raises ``TrackerError`` if that goes on for the deadline.
+        Starts again if another process prunes a parent meanwhile; raises ``TrackerError`` if that continues until the
+        deadline.
         """
         parts, deadline = path.strip("/").split("/"), Deadline(self.deadline_seconds)
         folders = ["/" + "/".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
@@ -347,12 +353,12 @@ class ZooKeeperSession:
         return True
 
     def acl(self, path: str) -> Sequence[ACL] | None:
-        """Return the rights of a node; None if there is none, or they are not told."""
+        """Return the rights of a node; None if the node does not exist, or the rights are not revealed."""
         found = self._call(path, lambda: self._client.get_acls_async(path), (NoNodeError, NoAuthError))
         return None if found is None else tuple(found[0])
 
     def set_acl(self, path: str, acl: Sequence[ACL]) -> None:
-        """Give rights to a node that a stranger, or a run without a secret, may have made before us."""
+        """Set the rights of a node that an outsider, or a run without a secret, may have created earlier."""
         if not is_same(self.acl(path) or (), acl):
             self._call(path, lambda: self._client.set_acls_async(path, list(acl)), NoNodeError)
 
@@ -364,15 +370,15 @@ class ZooKeeperSession:
         )
 
     def seconds_ahead(self, now: Callable[[], float] = time.time) -> float:
-        """Return by how many seconds the servers' clock is ahead of this machine's, give or take half a request.
+        """Return by how many seconds the servers' clock is ahead of this machine's, up to half a request's duration.
 
-        Makes nodes of its own for that, of which the quickest counts; they end with the session at the latest.
+        Creates temporary nodes and uses the quickest reading; the nodes end with the session at the latest.
         """
         readings = [self._clock_reading(now) for _ in range(_CLOCK_READINGS)]
         return min(readings, key=lambda reading: reading[1])[0]
 
     def _clock_reading(self, now: Callable[[], float]) -> tuple[float, float]:
-        """Return (seconds that the servers are ahead, those that asking took)."""
+        """Return (seconds that the servers are ahead, seconds that the request took)."""
         self.ensure(CLOCK)
         path, sent = f"{CLOCK}/{uuid.uuid4().hex}", now()
         self.create(path, b"", ephemeral=True)
@@ -386,15 +392,15 @@ class ZooKeeperSession:
         return float(stat.ctime) / 1000 - (sent + answered) / 2, answered - sent
 
     def prune(self, path: str) -> None:
-        """Delete ``path`` and then its parents, as far as they are empty."""
+        """Delete ``path`` and then its parents, as long as they are empty."""
         try:
             while path and self.delete(path):
                 path = path.rpartition("/")[0]
         except NotAuthorisedError as exc:
-            logger.debug("%s stays: %s", path, exc)  # a folder of the server's, or one that a stranger has taken
+            logger.debug("%s stays: %s", path, exc)  # a folder of the server's, or one that an outsider has taken
 
     def add_listener(self, step: Step) -> None:
-        """Run ``step`` now and whenever the connection goes or comes, on the session's scheduler."""
+        """Run ``step`` now and whenever the connection is lost or established, on the session's scheduler."""
         self._steps = (*self._steps, step)
         self.scheduler.schedule(step)
 
@@ -450,7 +456,7 @@ class ZooKeeperSession:
             raise
 
     def _on_state(self, state: str) -> None:
-        """Take a state change from kazoo, on its connection thread: only enqueue."""
+        """Handle a state change from kazoo, on its connection thread: only enqueue."""
         if state == KazooState.CONNECTED:
             self._connected.set()
         else:
@@ -461,10 +467,10 @@ class ZooKeeperSession:
             self.scheduler.schedule(step)
 
     def _take_any_server(self) -> None:
-        """Let a server answer that knows less than this client has seen; runs on kazoo's connection thread.
+        """Accept servers that have an older state than this client has seen; runs on kazoo's connection thread.
 
-        No server does otherwise, so one that has lost its data would refuse all clients from before for ever. Once the
-        session has ended anyway, everything is looked up again, and what was seen before is of no use.
+        By default, a server that has lost its data would refuse all earlier clients for ever. Once the session has
+        ended anyway, everything is read again, and what was seen before does not matter.
         """
         if time.monotonic() - self._away_since > self.session_seconds:
             self._client.last_zxid = 0
@@ -472,7 +478,7 @@ class ZooKeeperSession:
     def _call(self, path: str, start: Callable[[], Any], passing: Errors = (), late: Step | None = None) -> Any:
         """Return the answer to the request ``start``, None for errors in ``passing``; retry after lost connections."""
         seconds = self.deadline_seconds
-        if self.scheduler.is_current():  # its steps run again soon and must not delay each other
+        if self.scheduler.is_current():  # its steps are repeated soon and must not delay each other
             seconds = min(seconds, self.session_seconds / 4)
         deadline = Deadline(seconds)
         while True:
@@ -496,7 +502,7 @@ class ZooKeeperSession:
                 raise self._explained(exc, path) from exc
 
     def _prove(self, path: str) -> None:
-        """Tell the servers the key to a node, once for all that belongs to the same; kazoo repeats it when it must."""
+        """Send the servers the key to a node, once per owner; kazoo repeats it when necessary."""
         owner, credential = owner_of(path), self.rights.credential(path)
         if credential is not None and owner and owner not in self._sent:
             self._sent.add(owner)
@@ -526,7 +532,7 @@ class ZooKeeperSession:
         )
 
     def _rights_told(self, path: str) -> Sequence[ACL] | None:
-        """Return the rights of a node for a message; None if they are not told now."""
+        """Return the rights of a node for a message; None if they are not available now."""
         try:
             answer = self._client.get_acls_async(path)
             return tuple(answer.get_nowait()[0]) if answer.wait(ANSWER_SECONDS) else None

@@ -37,7 +37,7 @@ __all__ = ["LivenessClient"]
 logger = logging.getLogger(__name__)
 
 _PAUSES = (0.1, 1.0)
-"""Seconds: the first and the longest pause before reconnecting; shorter than a silence, so that nobody seems gone."""
+"""Seconds: the first and the longest pause before reconnecting; less than a silence, so that no end seems gone."""
 _REFUSED_SECONDS = 5.0
 _LOOK_SECONDS = 0.25
 

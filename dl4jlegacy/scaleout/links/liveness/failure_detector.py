@@ -32,7 +32,7 @@ ConnectionState = Literal["alive", "silent", "closed", "left"]
 
 _FORGOTTEN_SECONDS = 3600.0
 DEAD_SECONDS = 2.5
-"""A process whose connection broke has died if it neither connects again nor writes a heartbeat for so long."""
+"""Seconds after which a process with a broken connection counts as dead, unless it reconnects or writes a heartbeat."""
 
 
 def process_of(worker: str) -> str:
@@ -46,7 +46,7 @@ def host_of(process: str) -> str:
 
 
 def pid_of(process: str) -> int:
-    """Return the number of a process in a name that ``worker_pool.process_name`` returned; 0 in any other text."""
+    """Return the pid in a name that ``worker_pool.process_name`` returned; 0 for any other text."""
     found = re.search(r"-(\d+)-[0-9a-f]{8}$", process)
     return int(found[1]) if found else 0
 
@@ -93,7 +93,7 @@ class HeartbeatMonitor:
         self._seen: dict[str, tuple[object, float]] = {}
 
     def update(self, beats: Mapping[str, object], now: float) -> dict[str, float]:
-        """Take the newest heartbeat of each process; return how many seconds each silent process has been silent.
+        """Take the newest heartbeat of each process; return the seconds of silence of each silent process.
 
         Processes that are not in ``beats`` are forgotten.
         """
@@ -113,7 +113,7 @@ class Change:
     Attributes:
         is_gone: True if it has gone, False if it is back.
         reason: the signal that showed it: "closed", "silent", "left" (connection) or "heartbeat" (tracker).
-        silent_seconds: how long the process had not been heard of, if known; 0 for a connection that broke.
+        silent_seconds: time since the process was last heard of, if known; 0 for a connection that broke.
     """
 
     process: str
@@ -162,10 +162,11 @@ class FailureDetector:
         return signals is not None and signals.is_gone
 
     def death_of(self, worker: str, now: float) -> str:
-        """Return how it is known that a worker's process has died; "": it is not.
+        """Return the evidence that a worker's process has died; "" if it is not known to be dead.
 
-        When a process ends, its kernel closes its connections; it does not when the process is frozen, and one whose
-        machine or network is gone falls silent. A connection that broke for another reason is made again at once.
+        When a process ends, its kernel closes its connections. The kernel does not do so when the process is frozen,
+        and a process whose machine or network is lost falls silent. A connection that broke for another reason is made
+        again at once.
         """
         signals = self._known.get(process_of(worker))
         if signals is None or signals.connection != "closed" or signals.changes >= 2:

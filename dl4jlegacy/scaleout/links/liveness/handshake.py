@@ -48,9 +48,9 @@ WELCOME_NBYTES = 1 + _PROOF_NBYTES
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """What a connection is for: a word of eight letters, the version of its format, and what its two ends are called.
+    """The purpose of a connection: a word of eight letters, the version of its format, and the names of its ends.
 
-    An end that says another word, or another version, is refused.
+    An end that uses another word, or another version, is refused.
     """
 
     word: str
@@ -113,7 +113,7 @@ class Credentials:
     Args:
         run: the run's id.
         secret: the run's secret, or None. Only a keyed hash state is kept of it.
-        connection: what the connections are for.
+        connection: purpose of the connections.
 
     Raises:
         ConfError: the secret is empty.

@@ -1,4 +1,4 @@
-"""The least number of workers that a run needs, and how long it waits for them.
+"""The minimum number of workers that a run needs, and how long it waits for them.
 
 Legacy: none; a master without workers waited forever.
 """
@@ -35,8 +35,9 @@ class Quorum:
     Args:
         run: the run's name, for the message.
         needed: with fewer workers than this no new jobs are issued.
-        wait_seconds: how long the run waits for more workers. Several waits count together, unless a job was finished
-            between them, or enough workers were there for as long: those that come and die prolong nothing.
+        wait_seconds: how long the run waits for more workers. Several waits are added up, unless between them a job was
+            finished or enough workers were present for ``wait_seconds``; so workers that join and die do not extend the
+            wait.
         present: returns the number of workers.
         clock: returns monotonic seconds.
         on_change: called with True when waiting begins and with False when it ends.
@@ -58,10 +59,10 @@ class Quorum:
         self._left, self._finished, self._met = wait_seconds, 0, 0.0
         self.waiting: Waiting | None = None
         self.known = ""
-        """What is known of why they are gone, as a sentence after the error's; set by any thread."""
+        """A sentence about the known cause of missing workers, appended to the error; set by any thread."""
 
     def is_met(self, finished: int = 0) -> bool:
-        """Return whether enough workers are present; ``finished`` is the number of jobs that are done by now.
+        """Return whether enough workers are present; ``finished`` is the number of finished jobs so far.
 
         Raises:
             NotEnoughWorkersError: there were too few for ``wait_seconds``.

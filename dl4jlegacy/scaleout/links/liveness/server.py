@@ -38,12 +38,15 @@ BEAT, AWAY, BYE = b"BAE"
 BEAT_SECONDS = 0.5
 HANDSHAKE_SECONDS = 2.0
 PRESSED_SECONDS = 0.3
-"""How long a new connection may take for its hello, and how long when others wait for its place."""
+"""Maximum seconds for a new connection's hello, and the maximum when others wait for its place."""
 MOST_PENDING = 64
 MOST_GONE = 1000
 """Limits: connections without a hello, processes remembered after they have gone."""
 STALL_SECONDS = 1.0
-"""A longer gap in a thread of either end means that its process was stopped; for as long again it judges nobody."""
+"""After a longer gap in its thread, an end concludes that its own process was stopped.
+
+It then judges no peer for as long again.
+"""
 _LOOK_SECONDS = 0.25
 _SILENT_KEPT_SECONDS = 60.0
 _REFUSALS_SECONDS = 10.0
@@ -52,7 +55,7 @@ _BACKLOG = 128
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """What the master knows about a worker process from its connection.
+    """The master's knowledge about a worker process from its connection.
 
     Attributes:
         state: "alive", "silent", "closed" (it broke: the process or the network failed), "left" (it said goodbye).
@@ -81,7 +84,7 @@ class Waker:
             self._writer.send(b"!")
 
     def clear(self) -> None:
-        """Let the next wait last again."""
+        """Let the next wait block again."""
         with contextlib.suppress(BlockingIOError):
             while len(self.reader.recv(4096)) == 4096:
                 continue
@@ -181,7 +184,7 @@ class LivenessServer:
         return self
 
     def peers(self) -> dict[str, Peer]:
-        """Return all processes that have connected, by name; of those that have gone, the latest ``MOST_GONE``."""
+        """Return all processes that have connected, by name; of those that are gone, only the latest ``MOST_GONE``."""
         return dict(self._peers)
 
     def stop(self, seconds: float = 5.0) -> None:
@@ -210,7 +213,7 @@ class LivenessServer:
             self._close()
 
     def _turn(self, stall: StallDetector) -> None:
-        """Wait for workers, until something is due at most, and do that."""
+        """Wait for messages from workers, at most until the next task is due, and handle both."""
         self._listen(time.monotonic())
         for key, _ in self._selector.select(self._pause()):
             if isinstance(key.data, _Connection):
@@ -304,7 +307,7 @@ class LivenessServer:
         process = connection.process
         self._pending.discard(connection)
         connection.said.clear()
-        if process in self._connected:  # it reconnects before the end of its old connection was noticed
+        if process in self._connected:  # the process reconnects before the end of its old connection was noticed
             self._forget(self._connected[process])
         self._away.pop(process, None)
         self._connected[process] = connection
