@@ -1,1 +1,1 @@
-"""Arrays on CPU and GPU, seeded random streams, and their frames on the wire. Knows nothing of networks or data."""
+"""Arrays on CPU and GPU, seeded random streams, and binary frames. Independent of networks and data sets."""

@@ -1,9 +1,9 @@
-"""Where arrays live: numpy on the host, cupy on a GPU. The only module that knows that cupy exists.
+"""The memory of arrays: numpy on the host, cupy on a GPU. The only module that refers to cupy.
 
-A numeric function starts with ``xp = get_array_module(x)`` and then writes its formula once: the array says where it
-lives, there is no global "current backend". Random numbers are always drawn from counters (``seeding``), so they do
-not depend on the device. Data go to a device in ``asarray`` and ``as_contiguous``, and come back in ``to_host``,
-nowhere else; between, nothing waits for the device: a number that it computes stays there (``scalar``).
+A numeric function starts with ``xp = get_array_module(x)`` and then contains its formula once: the array determines the
+device, there is no global "current backend". Random numbers are always drawn from counters (``seeding``), so they do
+not depend on the device. Only ``asarray`` and ``as_contiguous`` copy data to a device, and only ``to_host`` copies them
+back. Otherwise nothing waits for the device: a number computed there stays there (``scalar``).
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ __all__ = [
 Array = npt.NDArray[Any]
 
 Scalar = Any
-"""A number: a float on the host; on a device a 0-d array of float64, which ``float()`` waits for."""
+"""A number: a float on the host; on a device a 0-d float64 array, for which ``float()`` waits."""
 
 
 def import_cupy() -> Any:
-    """Return the module cupy; raises what importing it raises (``devices`` explains those errors)."""
+    """Return the module cupy; raises the exceptions of its import (``devices`` explains those errors)."""
     import cupy
 
     return cupy
 
 
 def get_array_module(*arrays: Any) -> ModuleType:
-    """Return cupy if every array is a cupy array, numpy if none is; a mixture raises ``ConfError``."""
-    cupy = sys.modules.get("cupy")  # an array can only be cupy's if somebody has imported cupy
+    """Return cupy if all arrays are cupy arrays, numpy if none is; raises ``ConfError`` for a mixture."""
+    cupy = sys.modules.get("cupy")  # there can be no cupy array if cupy was never imported
     if cupy is None:
         return np
     on_device = [isinstance(a, cupy.ndarray) for a in arrays]
@@ -83,16 +83,16 @@ def asarray(x: Any, like: Array, dtype: npt.DTypeLike | None = None) -> Array:
     if is_on_device(x):
         x = x if xp is not np else to_host(x)
     elif xp is not np:
-        x = np.asarray(x, dtype=kind)  # cast before it travels
+        x = np.asarray(x, dtype=kind)  # cast before the copy
     result: Array = xp.asarray(x, dtype=kind)
     return result
 
 
 def as_contiguous(x: Array, xp: ModuleType, dtype: npt.DTypeLike) -> Array:
-    """Return ``x`` C-contiguous, of ``dtype``, in the memory that ``xp`` works on: a host array is uploaded for cupy.
+    """Return ``x`` C-contiguous, of ``dtype``, in the memory of ``xp``: a host array is uploaded for cupy.
 
     Raises:
-        ConfError: ``x`` is on a GPU and ``xp`` is numpy: a network on the host takes no arrays from elsewhere.
+        ConfError: ``x`` is on a GPU and ``xp`` is numpy: a network on the host takes only host arrays.
     """
     if is_on_device(x):
         if xp is np:
@@ -101,13 +101,13 @@ def as_contiguous(x: Array, xp: ModuleType, dtype: npt.DTypeLike) -> Array:
                 "or make the network with load('cupy')"
             )
     elif xp is not np:
-        x = xp.asarray(np.ascontiguousarray(x, dtype=dtype))  # cast before it travels
+        x = xp.asarray(np.ascontiguousarray(x, dtype=dtype))  # cast before the copy
     result: Array = xp.ascontiguousarray(x, dtype=dtype)
     return result
 
 
 def to_host(x: Array) -> Array:
-    """Return ``x`` as a numpy array; a copy only if it lives on a GPU, and then it waits for what computes it."""
+    """Return ``x`` as a numpy array. It is copied only from a GPU, after a wait for its computation."""
     if get_array_module(x) is np:
         return x
     host: Array = x.get()  # type: ignore[attr-defined]
@@ -115,13 +115,13 @@ def to_host(x: Array) -> Array:
 
 
 def scalar(x: Any) -> Scalar:
-    """Return a number that was computed: a float from the host, a 0-d float64 array where it stays on a device."""
+    """Return a computed number: a float on the host, a 0-d float64 array on a device, where it stays."""
     if isinstance(x, np.generic) or not is_on_device(x):
         return float(x)
     return x.reshape(()).astype(np.float64)
 
 
 def out_of_memory() -> tuple[type[BaseException], ...]:
-    """Return the exceptions that a full GPU raises, for ``except``; none without cupy."""
+    """Return the exceptions for full GPU memory, for ``except``; empty without cupy."""
     cupy = sys.modules.get("cupy")
     return () if cupy is None else (cupy.cuda.memory.OutOfMemoryError,)

@@ -1,8 +1,8 @@
-"""Devices: the CPU or GPUs that a process computes on, and why a GPU cannot be used.
+"""Devices: the CPU or GPUs of a process, and the reason why a GPU cannot be used.
 
-``choose("gpu")`` looks from the outside in: CuPy, the driver, the number of GPUs, and on each a trial (a kernel that
-is compiled, a matrix product), since a driver can be there without the libraries. The first step that fails is told
-with its remedy; nothing here raises anything but ``DeviceError`` and ``UsageError``.
+``choose("gpu")`` checks in this order: CuPy, the driver, the number of GPUs, and a trial on each GPU (compilation of a
+kernel, a matrix product), since a driver can be installed without the libraries. The error of the first failed check
+has its remedy; this module raises only ``DeviceError`` and ``UsageError``.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ __all__ = [
 ]
 
 CHOICES = ("auto", "cpu", "gpu", "gpu:N")
-"""What ``choose`` understands."""
+"""Valid choices for ``choose``."""
 
 PRECISIONS = ("float32", "tf32", "bf16")
-"""What matrix products and convolutions on a GPU may compute in; arrays are float32 in any case."""
+"""Precisions of matrix products and convolutions on a GPU; arrays are always float32."""
 
 PACKAGES = ("cupy", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x")
-"""Packages that all bring a module called cupy, so that only one of them can be installed."""
+"""Packages that all contain a module called cupy, so that only one of them can be installed."""
 
 _INSTALL = f"{how_to_install('gpu', 'gpu13')} (CUDA 12 or 13)"
 
@@ -58,16 +58,16 @@ _UNITS |= {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What computes: the CPU, or one GPU.
+    """A compute device: the CPU, or one GPU.
 
     Attributes:
         kind: ``"cpu"`` or ``"gpu"``.
-        index: CUDA's number of the GPU in this process (``CUDA_VISIBLE_DEVICES`` counts anew); 0 for the CPU.
-        name: as its maker calls it.
-        uuid: ``GPU-...``, the same in every process and after every start; "" where it is not known.
-        memory: bytes; 0 where it is not known.
+        index: CUDA's number of the GPU in this process (renumbered by ``CUDA_VISIBLE_DEVICES``); 0 for the CPU.
+        name: the manufacturer's name.
+        uuid: ``GPU-...``, the same in every process and after every start; "" if unknown.
+        memory: bytes; 0 if unknown.
         compute_capability: CUDA's, such as ``9.0``; "" for the CPU.
-        reason: why it is the CPU, where ``auto`` looked for a GPU in vain.
+        reason: the reason for the CPU if ``auto`` found no usable GPU.
     """
 
     kind: str = "cpu"
@@ -85,7 +85,7 @@ class Device:
 
     @property
     def label(self) -> str:
-        """``cpu`` or ``gpu:0``: the choice that selects it."""
+        """``cpu`` or ``gpu:0``: the choice that selects this device."""
         return f"gpu:{self.index}" if self.is_gpu else "cpu"
 
     @property
@@ -97,7 +97,7 @@ class Device:
         return f"{line} (no GPU: {self.reason})" if self.reason else line
 
     def fields(self) -> dict[str, Any]:
-        """Return it as a JSON object."""
+        """Return the device as a JSON object."""
         fields = {
             "device": self.label,
             "name": self.name,
@@ -109,10 +109,10 @@ class Device:
 
 
 def check_choice(choice: str, what: str = "device") -> int | None:
-    """Return the N of ``gpu:N``, None for the other ``CHOICES``; looks at no device.
+    """Return the N of ``gpu:N``, None for the other ``CHOICES``; accesses no device.
 
     Raises:
-        UsageError: it is none of them; ``what`` names its source in the message.
+        UsageError: ``choice`` is invalid; ``what`` names its source in the message.
     """
     if choice in ("auto", "cpu", "gpu"):
         return None
@@ -124,9 +124,9 @@ def check_choice(choice: str, what: str = "device") -> int | None:
 
 
 def choose(choice: str) -> tuple[Device, ...]:
-    """Return the devices that ``choice`` means: ``cpu``; ``gpu``, all GPUs; ``gpu:N``, one; ``auto``, GPUs if any.
+    """Return the devices of a choice: ``cpu``; ``gpu``, all GPUs; ``gpu:N``, one; ``auto``, GPUs if any, else the CPU.
 
-    Where ``auto`` finds no usable GPU, the CPU's ``reason`` says why.
+    If ``auto`` finds no usable GPU, ``reason`` of the CPU says why.
 
     Raises:
         UsageError: ``choice`` is none of these.
@@ -172,7 +172,7 @@ def _cpu_name() -> str:
 
 
 def _cupy() -> Any:
-    """Return CuPy; raises ``DeviceError`` where it is missing, there twice, or broken."""
+    """Return the module cupy; raises ``DeviceError`` if it is missing, installed twice, or broken."""
     installed = [name for name in PACKAGES if _is_installed(name)]
     if len(installed) > 1:
         raise DeviceError(
@@ -185,7 +185,7 @@ def _cupy() -> Any:
         if exc.name == "cupy":
             raise DeviceError(f"CuPy is not installed, which computes on GPUs; {_INSTALL}") from exc
         raise DeviceError(f"CuPy cannot be imported: {_first_words(exc)}; install it again: {_INSTALL}") from exc
-    except Exception as exc:  # whatever a broken installation raises
+    except Exception as exc:  # a broken installation raises exceptions of any type
         raise DeviceError(f"CuPy cannot be imported: {_first_words(exc)}; install it again: {_INSTALL}") from exc
 
 
@@ -198,7 +198,7 @@ def _is_installed(package: str) -> bool:
 
 
 def _count(cupy: Any) -> int:
-    """Return how many GPUs this process may use, at least 1; raises ``DeviceError``."""
+    """Return the number of GPUs that this process may use, at least 1; raises ``DeviceError``."""
     runtime = cupy.cuda.runtime
     try:
         driver, built_for = int(runtime.driverGetVersion()), int(runtime.runtimeGetVersion())
@@ -255,7 +255,7 @@ def _no_such(cupy: Any, number: int, count: int) -> str:
 
 
 def _gpu(cupy: Any, index: int, *, tried: bool = True) -> Device:
-    """Return a GPU, one that has passed its trial unless it is not to be ``tried``; raises ``DeviceError``."""
+    """Return a GPU, tested by a trial if ``tried``; raises ``DeviceError``."""
     properties = _properties(cupy, index)
     if tried:
         _try_out(cupy, index)
@@ -289,7 +289,7 @@ def _try_out(cupy: Any, index: int) -> None:
 
 
 def _wait_for_trial(cupy: Any, index: int) -> None:
-    """Wait for the trial to finish, with a deadline: a GPU that hangs raises nothing."""
+    """Wait until the trial finishes, with a deadline: a GPU that hangs raises no exception."""
     event, deadline = cupy.cuda.Event(disable_timing=True), Deadline(_TRIAL_SECONDS)
     event.record()
     while not event.done:
@@ -328,7 +328,7 @@ def _failure(exc: Exception, index: int) -> str:
 
 
 def _first_words(exc: BaseException) -> str:
-    """Return the first words of an error's text, on one line: CuPy's own can be a page."""
+    """Return the first words of an error's text on one line: CuPy's texts can fill a page."""
     lines = [line.strip(" =\t") for line in str(exc).splitlines()]
     text = " ".join(line for line in lines if line) or type(exc).__name__
     return text if len(text) <= 200 else f"{text[:197]}..."
@@ -348,7 +348,7 @@ def _name(properties: Mapping[str, Any]) -> str:
 
 
 def _uuid(properties: Mapping[str, Any], index: int) -> str:
-    """Return a GPU's UUID. CuPy gives its 16 bytes as a C string, which ends at the first zero: then ask the driver."""
+    """Return a GPU's UUID. CuPy returns its 16 bytes as a C string, cut at the first zero; then ask the driver."""
     raw = properties.get("uuid", b"")
     if not isinstance(raw, bytes) or len(raw) < 16:
         buffer, device = ctypes.create_string_buffer(16), ctypes.c_int()
@@ -362,7 +362,7 @@ def _uuid(properties: Mapping[str, Any], index: int) -> str:
 
 
 def _cuda(version: int) -> str:
-    """Return CUDA's ``12090`` as ``12.9``."""
+    """Return CUDA's version ``12090`` as ``12.9``."""
     return f"{version // 1000}.{version % 1000 // 10}"
 
 
@@ -380,10 +380,10 @@ def memory_text(size: int) -> str:
 
 
 def memory_limit(text: str, what: str = "--device-memory-limit") -> int | float:
-    """Return what ``8GiB`` or ``80%`` means: bytes as an int, or a part of the memory as a float in (0, 1].
+    """Return the value of ``8GiB`` or ``80%``: bytes as an int, or a share of the memory as a float in (0, 1].
 
     Raises:
-        UsageError: it has no meaning; ``what`` names its source in the message.
+        UsageError: ``text`` is invalid; ``what`` names its source in the message.
     """
     number = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([A-Za-z]*|%)", text.strip())
     if number is not None:
@@ -396,7 +396,7 @@ def memory_limit(text: str, what: str = "--device-memory-limit") -> int | float:
 
 
 def limit_memory(device: Device, limit: int | float) -> int:
-    """Let this process take at most ``limit`` of a GPU's memory (``memory_limit``); return that in bytes."""
+    """Limit this process to at most ``limit`` of a GPU's memory (``memory_limit``); return the limit in bytes."""
     cupy = _cupy()
     with cupy.cuda.Device(device.index):
         pool = cupy.get_default_memory_pool()
@@ -408,13 +408,13 @@ def limit_memory(device: Device, limit: int | float) -> int:
 
 
 def current_device() -> Device:
-    """Return the GPU that this thread's arrays are made on; raises ``DeviceError``."""
+    """Return the GPU on which this thread creates arrays; raises ``DeviceError``."""
     cupy = _cupy()
     return _gpu(cupy, int(cupy.cuda.Device().id), tried=False)
 
 
 def used_memory(device: Device) -> tuple[int, int]:
-    """Return (bytes that this process's arrays take on a GPU, the limit; 0: none)."""
+    """Return the bytes of this process's arrays on a GPU, and the limit (0: none)."""
     cupy = _cupy()
     with cupy.cuda.Device(device.index):
         pool = cupy.get_default_memory_pool()

@@ -1,8 +1,8 @@
-"""Random streams addressed by position in the run: the same position draws the same numbers on every worker.
+"""Random streams addressed by position in the run: the same position gives the same numbers on every worker.
 
 A ``Stream`` is a 64-bit key derived from the run's seed, a position (epoch, round, slot, batch, layer, ...) and a
-purpose. Kernels feed the key to the counter-based Philox generator; host code asks for ``generator()``. Nothing
-depends on which worker draws, in which order, or how often.
+purpose. Kernels pass the key to the counter-based Philox generator; host code uses ``generator()``. The numbers do not
+depend on which worker draws them, in which order, or how often.
 
 Source of the generator: Salmon, Moraes, Dror, Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3".
 """
@@ -22,8 +22,8 @@ __all__ = ["Stream"]
 class Stream:
     """A named, addressable source of random numbers.
 
-    ``key`` is an unsigned 64-bit integer. ``Stream.of(seed)`` is the root; ``at`` goes down: every different
-    sequence of ``at`` calls gives an independent stream, equal ones give the same stream.
+    ``key`` is an unsigned 64-bit integer. ``Stream.of(seed)`` is the root; ``at`` returns a child: different
+    sequences of ``at`` calls give independent streams, equal sequences give the same stream.
     """
 
     key: int
@@ -40,5 +40,5 @@ class Stream:
         return Stream(int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest(), "little"))
 
     def generator(self) -> np.random.Generator:
-        """Return a fresh numpy generator for this stream (for weights, shuffling: whatever is drawn once)."""
+        """Return a new numpy generator for this stream, for numbers that are drawn once (weights, shuffling)."""
         return np.random.Generator(np.random.Philox(key=self.key))

@@ -15,12 +15,12 @@ offset bytes what
 ...    ...   array bodies in the order of the header, C order, each starting at the next multiple of 64
 ====== ===== ==========================================================================================
 
-Where a body lies follows from the shapes before it, so a frame cannot claim overlapping or stray bodies, and equal
-contents give equal bytes (keys sorted, gaps zero). The CRC guards the header; bodies are guarded by whoever stores
-``digest(frame)`` (a CRC over 60 MB would cost more than the copy). Reading allocates nothing that a header claims:
-arrays are views into the bytes that really arrived. There is no pickle here and no way to name a type.
+The offset of a body follows from the shapes before it, so a frame cannot contain overlapping or stray bodies, and equal
+contents give equal bytes (keys sorted, gaps zero). The CRC covers only the header. Code that stores ``digest(frame)``
+can verify the bodies (a CRC over 60 MB would cost more than the copy). Decoding allocates no memory that a header
+claims: arrays are views into the received bytes. There is no pickle, and no way to name a type.
 
-Measured against .npy, npz, safetensors, msgpack and pickle, raw bodies behind a small header were the fastest safe
+Compared with .npy, npz, safetensors, msgpack and pickle, raw bodies behind a small header were the fastest safe
 form to write, and the only one read without a copy.
 """
 
@@ -57,14 +57,14 @@ __all__ = [
 ]
 
 Frame = bytes | bytearray | memoryview
-"""What is accepted as a frame. Frames made here are writable memoryviews of bytes: they compare equal by content."""
+"""Valid types of a frame. Frames made here are writable memoryviews of bytes: they compare equal by content."""
 
 VERSION = 1
 MAX_HEADER = 1 << 20
 
 _MAGIC = b"DL4J"
 _PREFIX = struct.Struct("<4sHHIQI")
-_CHECKED = 20  # the CRC covers the prefix up to itself
+_CHECKED = 20  # the CRC covers the prefix before the CRC field
 _ALIGNMENT = 64  # a cache line, and the widest vector register
 _MAX_DEPTH = 32
 _MAX_DIMENSIONS = 16
@@ -74,17 +74,17 @@ _DTYPES = {
 }
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
 _PLAIN = frozenset({type(None), bool, int, float, str})
-"""Types of values that stand in a header as they are."""
+"""Types of values that a header stores unchanged."""
 _ENCODER = msgspec.msgpack.Encoder(order="deterministic")
 
 _Table = list[tuple[str, str, tuple[int, ...]]]
 
 
 def encode(header: Mapping[str, Any], arrays: Mapping[str, Array] | None = None) -> memoryview:
-    """Return a frame that holds ``header`` (JSON values) and a copy of ``arrays``.
+    """Return a frame with ``header`` (JSON values) and a copy of ``arrays``.
 
     Raises:
-        WireError: a header value is not JSON, the header is over 1 MB, or frames do not carry the dtype of an array.
+        WireError: a header value is not JSON, the header is over 1 MB, or an array has an unsupported dtype.
     """
     given = {name: np.asarray(array) for name, array in (arrays or {}).items()}
     frame, views = allocate(header, {name: (array.dtype, array.shape) for name, array in given.items()})
@@ -96,9 +96,9 @@ def encode(header: Mapping[str, Any], arrays: Mapping[str, Array] | None = None)
 def allocate(
     header: Mapping[str, Any], shapes: Mapping[str, tuple[npt.DTypeLike, Sequence[int]]]
 ) -> tuple[memoryview, dict[str, Array]]:
-    """Return a frame whose bodies are still undefined, and writable views of them by name.
+    """Return a frame with undefined bodies, and writable views of them by name.
 
-    A producer writes straight into the views and saves the copy that ``encode`` makes.
+    A producer writes directly into the views, without the copy of ``encode``.
 
     Args:
         header: JSON values, at most 1 MB encoded.
@@ -122,9 +122,9 @@ def allocate(
 
 
 def replace_header(frame: memoryview, header: Mapping[str, Any]) -> bool:
-    """Write another header into a frame of ``allocate``'s, in place; return False if it has another length.
+    """Replace the header of a frame from ``allocate``, in place; return False if its encoded length differs.
 
-    For who knows only after the bodies were filled what is to be said of them: numbers of the same type.
+    For header values known only after the bodies are filled: write placeholder numbers of the same type first.
     """
     packed = _checked_header(frame)
     other = _packed_header(header, _unpacked_header(packed)[1])
@@ -138,10 +138,10 @@ def replace_header(frame: memoryview, header: Mapping[str, Any]) -> bool:
 def decode(frame: Frame) -> tuple[dict[str, Any], dict[str, Array]]:
     """Return the header and the arrays of ``frame``; the arrays are read-only views into it, not copies.
 
-    Whoever keeps the arrays keeps the frame alive and must not write to it.
+    The arrays keep the frame alive, and the caller must not write to it while they are in use.
 
     Raises:
-        WireError: anything at all is wrong with the frame; no other exception leaves this function.
+        WireError: there is any error in the frame; no other exception is raised.
     """
     view = _as_bytes(frame)
     packed = _checked_header(view)
@@ -153,10 +153,10 @@ def decode(frame: Frame) -> tuple[dict[str, Any], dict[str, Array]]:
 
 
 def writable(frame: Frame) -> dict[str, Array]:
-    """Return the arrays of a frame of ``allocate`` or ``join`` to be written into: its owner, and nobody else, may.
+    """Return writable arrays of a frame from ``allocate`` or ``join``; only the frame's owner may call this.
 
     Raises:
-        WireError: as ``decode``; or the bytes are somebody's who does not let them be changed.
+        WireError: as ``decode``; or the bytes are read-only.
     """
     view = _as_bytes(frame)
     arrays = decode(view)[1]
@@ -172,7 +172,7 @@ def writable(frame: Frame) -> dict[str, Array]:
 
 
 def chunks(frame: Frame, nbytes: int) -> list[memoryview]:
-    """Return consecutive slices of at most ``nbytes`` bytes (no copy); ``join`` undoes it."""
+    """Return consecutive slices of at most ``nbytes`` bytes (no copy), the inverse of ``join``."""
     if nbytes < 1:
         raise WireError(f"a frame was to be cut into chunks of {nbytes} bytes; chunks need at least 1 byte")
     view = _as_bytes(frame)
@@ -180,7 +180,7 @@ def chunks(frame: Frame, nbytes: int) -> list[memoryview]:
 
 
 def join(parts: Iterable[Frame]) -> memoryview:
-    """Return one frame made of consecutive ``parts``; one copy, into memory aligned for the kernels."""
+    """Return one frame made of consecutive ``parts``, copied once into memory aligned for the kernels."""
     views = [_as_bytes(part) for part in parts]
     whole = empty_bytes(sum(len(view) for view in views))
     start = 0
@@ -191,12 +191,12 @@ def join(parts: Iterable[Frame]) -> memoryview:
 
 
 def empty_bytes(nbytes: int) -> memoryview:
-    """Return uninitialised bytes, aligned for the kernels, to copy the parts of a frame into."""
+    """Return uninitialised bytes, aligned for the kernels, as the target of the parts of a frame."""
     return _viewed(_aligned(nbytes))
 
 
 def is_aligned(frame: Frame) -> bool:
-    """Return whether the bytes lie in memory as those of ``allocate`` do, so that kernels can read their arrays."""
+    """Return whether the bytes are aligned like those of ``allocate``, so that kernels can read the arrays."""
     view = _as_bytes(frame)
     return not len(view) or np.frombuffer(view, np.uint8).ctypes.data % _ALIGNMENT == 0
 
@@ -220,7 +220,8 @@ def _as_bytes(frame: Frame) -> memoryview:
 def _aligned(nbytes: int) -> npt.NDArray[np.uint8]:
     """Return ``nbytes`` undefined bytes that start on a 64-byte boundary.
 
-    ``np.empty`` and not ``bytearray``: numpy asks for huge pages and does not clear, which for 60 MB is half the time.
+    ``np.empty`` instead of ``bytearray``: numpy asks for huge pages and does not clear the memory, which takes half the
+    time for 60 MB.
     """
     block = np.empty(nbytes + _ALIGNMENT, np.uint8)
     start = -block.ctypes.data % _ALIGNMENT
@@ -228,12 +229,12 @@ def _aligned(nbytes: int) -> npt.NDArray[np.uint8]:
 
 
 def _viewed(block: Any) -> memoryview:
-    """Return an array as a buffer; only some versions of NumPy declare that arrays are buffers."""
+    """Return an array as a buffer; only some versions of NumPy declare arrays as buffers."""
     return memoryview(block)
 
 
 def _described(name: str, dtype: npt.DTypeLike, shape: Sequence[int]) -> tuple[str, tuple[int, ...]]:
-    """Return the wire's words for a dtype and a shape."""
+    """Return a dtype and a shape in the form of the header."""
     if not isinstance(name, str):
         raise WireError(f"array name {name!r} is of type {type(name).__name__}; names are str")
     given = np.dtype(dtype)
@@ -275,7 +276,7 @@ def _packed_header(header: Mapping[str, Any], table: _Table) -> bytes:
 
 
 def _checked_header(view: memoryview) -> memoryview:
-    """Return the packed header after every check that needs no decoding."""
+    """Return the packed header after all checks that need no decoding."""
     if len(view) < _PREFIX.size:
         raise WireError(f"frame is cut short: {len(view)} bytes, the fixed part alone has {_PREFIX.size}")
     magic, version, flags, length, total, crc = _PREFIX.unpack_from(view)
@@ -327,11 +328,11 @@ def _views(view: memoryview, end: int, table: _Table, offsets: list[int]) -> dic
         end = offset + _nbytes(code, shape)
         try:
             array = raw[offset:end].view(_DTYPES[code]).reshape(shape)
-        except ValueError as error:  # an empty array whose other sizes numpy cannot multiply
+        except ValueError as error:  # an empty array with other sizes whose product numpy cannot compute
             raise WireError(f"array {name!r} of the frame has an impossible shape {shape}: {error}") from error
         if code == "b1" and (raw[offset:end] > 1).any():
             raise WireError(f"array {name!r} of the frame is boolean and holds bytes other than 0 and 1")
-        if not array.flags.aligned:  # the frame came in a buffer of somebody else at an odd address
+        if not array.flags.aligned:  # a frame in another owner's buffer at an unaligned address
             array = array.copy()
             array.flags.writeable = False
         arrays[name] = array
@@ -339,7 +340,7 @@ def _views(view: memoryview, end: int, table: _Table, offsets: list[int]) -> dic
 
 
 def _json(value: Any, path: str, depth: int) -> Any:
-    """Return ``value`` in plain JSON types (tuples as lists, numpy scalars as numbers), or raise naming the path."""
+    """Return ``value`` in plain JSON types (tuples as lists, numpy scalars as numbers), or raise with the path."""
     if type(value) in _PLAIN:
         return value
     if isinstance(value, np.bool_ | np.integer | np.floating):

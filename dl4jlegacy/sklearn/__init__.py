@@ -6,13 +6,13 @@
 
     make_pipeline(StandardScaler(), DL4JClassifier((64,), epochs=50, workers=4)).fit(X, y)
 
-Needs scikit-learn (extra ``sklearn``), which nothing else in the package imports.
+Needs scikit-learn (extra ``sklearn``), which no other part of the package imports.
 """
 
 from dl4jlegacy.errors import ConfError, how_to_install
 
 try:
-    import sklearn  # noqa: F401  # looked for first, so that no other absence is taken for its own
+    import sklearn  # noqa: F401  # imported first, so that another missing module is not reported as scikit-learn
 except ModuleNotFoundError as exc:
     if exc.name != "sklearn":
         raise

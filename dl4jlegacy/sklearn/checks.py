@@ -1,6 +1,6 @@
-"""What estimators are given, checked before it is used: their arguments, and features and targets with gaps or words.
+"""Checks of the estimators' inputs: their arguments, and features and targets with missing values or strings.
 
-scikit-learn's own messages remain where they name what is wrong and what to do.
+scikit-learn's own messages are kept if they name the problem and its remedy.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ __all__ = ["check_arguments", "units_of", "validated"]
 _WHOLE = ("batch_size", "epochs", "epochs_without_improvement", "workers")
 _NUMBERS = ("learning_rate", "l2", "drop_out", "corruption_level")
 _SWITCHES = ("early_stopping", "warm_start")
-_GAPS = ("NAType", "NaTType")  # pandas' words for a value that is not there
+_GAPS = ("NAType", "NaTType")  # pandas' representations of a missing value
 
 
 def check_arguments(estimator: Any) -> None:
-    """Raise ``ConfError`` for an argument of an estimator that is of another kind than it must be."""
+    """Raise ``ConfError`` for an argument of an estimator with a wrong type."""
     given: dict[str, Any] = estimator.get_params(deep=False)
 
     def refuse(name: str, wanted: str) -> NoReturn:
@@ -46,7 +46,7 @@ def check_arguments(estimator: Any) -> None:
 
 
 def units_of(sizes: Any) -> list[int]:
-    """Return the units of each hidden layer, from one number or several; raises ``ConfError`` if they are none."""
+    """Return the units of each hidden layer, from one number or several; raises ``ConfError`` for invalid ones."""
     several = [sizes] if _is_number(sizes) else sizes
     is_list = isinstance(several, Iterable) and not isinstance(several, str | bytes)
     units: list[Any] = list(several) if is_list else [None]
@@ -64,10 +64,11 @@ def _is_number(value: Any) -> bool:
 
 
 def validated(estimator: Any, X: Any, y: Any = "no_validation", **options: Any) -> Any:
-    """Return what ``validate_data`` does, whose ``options`` these are.
+    """Return the result of scikit-learn's ``validate_data`` with ``options``.
 
     Raises:
-        ValueError: as it does; names row, value and column of a gap in ``y`` and of a word among numbers.
+        ValueError: as ``validate_data``; names row, value and column of a missing value in ``y``, or of a string among
+            numbers.
     """
     has_y = not (isinstance(y, str) and y == "no_validation")
     if has_y and y is not None and not hasattr(y, "tocsr"):
@@ -91,7 +92,7 @@ def validated(estimator: Any, X: Any, y: Any = "no_validation", **options: Any) 
 
 
 def _check_gaps(y: Any) -> None:
-    """Raise ``ValueError`` if a target is not there, or no number."""
+    """Raise ``ValueError`` if a target is missing, or not a number."""
     values: Array = np.asarray(y)
     if values.dtype.kind == "f":
         gaps = ~np.isfinite(values)
@@ -117,7 +118,7 @@ def _is_gap(value: Any) -> bool:
 
 
 def _name_word(estimator: Any, X: Any, y: Any, exc: ValueError | None) -> None:
-    """Raise ``ValueError`` that names the first word in the features, or in the targets of a regressor."""
+    """Raise ``ValueError`` that names the first string in the features, or in the targets of a regressor."""
     cells = np.asarray(X, dtype=object)
     names = [repr(name) for name in getattr(X, "columns", range(cells.shape[-1] if cells.ndim else 0))]
     if cells.ndim == 2 and (place := _first_word(cells)) is not None:
@@ -135,7 +136,7 @@ def _name_word(estimator: Any, X: Any, y: Any, exc: ValueError | None) -> None:
 
 
 def _name_gap(X: Any, exc: ValueError) -> None:
-    """Raise ``ValueError`` that says where the first number of the features is that is not finite."""
+    """Raise ``ValueError`` that names the place of the first feature that is not finite."""
     if hasattr(X, "tocoo"):
         entries = X.tocoo()
         wrong = ~np.isfinite(entries.data)

@@ -1,7 +1,7 @@
-"""The estimators: networks behind scikit-learn's ``fit``, ``predict`` and ``transform``.
+"""The estimators: networks with scikit-learn's ``fit``, ``predict`` and ``transform``.
 
-They follow scikit-learn's rules for estimators: the constructor only keeps its arguments, what was learned ends in an
-underscore, and ``clone``, ``get_params``, pickles and ``check_estimator`` work as they do for its own.
+They follow scikit-learn's rules for estimators: the constructor only stores its arguments, learned attributes end in an
+underscore, and ``clone``, ``get_params``, pickle and ``check_estimator`` work as for scikit-learn's own estimators.
 """
 
 from __future__ import annotations
@@ -41,43 +41,43 @@ __all__ = ["DL4JAutoEncoder", "DL4JClassifier", "DL4JRegressor"]
 
 
 class DL4JClassifier(ClassifierMixin, NetworkPredictor):
-    """A network that classifies, with softmax and cross-entropy at its end.
+    """A classification network with softmax output and cross-entropy loss.
 
-    Features are best standardized (``StandardScaler`` in a pipeline). It trains in float32.
+    Features should be standardized (``StandardScaler`` in a pipeline). Training is in float32.
 
     Args:
         hidden_layer_sizes: units of the hidden layers, from the input up.
-        activation, weight_init: of the hidden layers, by their names.
+        activation, weight_init: of the hidden layers, by name.
         updater: its name, or an updater such as ``Nesterovs(learning_rate=0.1)``.
-        learning_rate: of the updater; None: its own.
+        learning_rate: of the updater; None: the updater's own.
         batch_size: examples of a batch.
-        epochs: passes over the data, at most.
+        epochs: maximum number of passes over the data.
         l2: penalty on the weights.
-        drop_out: probability with which an input of a layer is *retained* while training; 0: off.
-        early_stopping: whether a part of the examples is held out, ``validation_fraction`` of them, the training ends
-            when the loss on these was no better ``epochs_without_improvement`` epochs in a row, and the best network
-            is kept.
-        workers: threads that train side by side, on ``jobs_per_round`` batches; then what they found is averaged.
-        jobs_per_round: None: as many as workers. The answer depends on it and not on ``workers``, bit for bit; with 4,
-            100 batches make 25 updates of the network.
-        configuration: a ``MultiLayerConfiguration``, which takes the place of everything from ``hidden_layer_sizes`` to
-            ``learning_rate``, of ``l2`` and of ``drop_out``; sizes of its ends may be left out.
-        class_weight: what an example of each class counts for in the loss, by the class, 1 for those that are not
-            named; or "balanced", which lets all classes count alike; None: all 1. It multiplies ``sample_weight``.
-        warm_start: whether ``fit`` goes on from what the network has learned before, with a fresh updater.
+        drop_out: probability that an input of a layer is *retained* in training; 0: off.
+        early_stopping: whether to hold out a part of the examples, ``validation_fraction`` of them. Training then stops
+            when the loss on these did not improve for ``epochs_without_improvement`` epochs in a row, and the best
+            network is kept.
+        workers: threads that train in parallel on ``jobs_per_round`` batches; their results are then averaged.
+        jobs_per_round: None: as many as workers. The result depends on this number and not on ``workers``, bit for bit;
+            with 4, 100 batches give 25 updates of the network.
+        configuration: a ``MultiLayerConfiguration``, which replaces all arguments from ``hidden_layer_sizes`` to
+            ``learning_rate``, ``l2`` and ``drop_out``; input and output size may be left out.
+        class_weight: a map from class to its examples' weight in the loss, with 1 for classes not in the map; or
+            "balanced", which gives all classes the same total weight; None: all 1. It multiplies ``sample_weight``.
+        warm_start: whether ``fit`` continues from the trained network, with a fresh updater.
         random_state: a number, for the same network every time; a ``RandomState``; or None: the configuration's seed if
-            there is one, else any.
+            there is one, else a random one.
 
     Attributes:
-        classes_: the classes, sorted; outputs are in their order.
+        classes_: the classes, sorted; the outputs have this order.
         model_: the trained network (``model_.network()``).
-        epochs_, n_iter_: passes over the data that the last call has made.
-        loss_curve_, loss_: the mean loss of every pass, while it learned, and of the last; ``partial_fit`` and warm
-            starts lengthen the list.
-        best_loss_: the least of them; None with early stopping.
-        validation_scores_, best_validation_score_: with early stopping the loss of the held-out examples after every
-            pass, negated so that larger is better, and the best; else None.
-        n_features_in_, feature_names_in_: of the data it was trained on.
+        epochs_, n_iter_: passes over the data in the last call.
+        loss_curve_, loss_: the mean training loss of every pass, and of the last pass; ``partial_fit`` and warm
+            starts extend the list.
+        best_loss_: the lowest of them; None with early stopping.
+        validation_scores_, best_validation_score_: with early stopping, the negated loss of the held-out examples after
+            every pass (larger is better), and the best of them; else None.
+        n_features_in_, feature_names_in_: of the training data.
     """
 
     classes_: Array
@@ -126,32 +126,32 @@ class DL4JClassifier(ClassifierMixin, NetworkPredictor):
         self.class_weight = class_weight
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train a new network; with ``warm_start`` that of the call before. Blocks.
+        """Train a new network; with ``warm_start`` continue with the network of the previous call. Blocks.
 
         Args:
             X: features, ``(examples, n_in)``: an array, a data frame, or a matrix of scipy.sparse.
-            y: the class of every example, numbers or words.
-            sample_weight: what every example counts for in the loss, ``(examples,)``, beside others: only ratios
-                matter. One of weight 0 is left out. None: all alike.
+            y: the class of every example, numbers or strings.
+            sample_weight: weight of every example in the loss, ``(examples,)``; only ratios matter. Examples of weight
+                0 are left out. None: equal weights.
 
         Raises:
-            ValueError: they are no such arrays.
+            ValueError: X, y or sample_weight is not such an array.
             ConfError: an argument is out of range, or the configuration does not fit the data.
             NotFiniteError: a score or a parameter became NaN or infinite.
         """
         return self._fit(X, y, sample_weight, None, partial=False)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
-        """Train the network of the call before for one pass over some more examples; at first a new one. Blocks.
+        """Train the network of the previous call for one pass over more examples; a first call makes one. Blocks.
 
-        So many calls with the same examples train as ``fit`` does in so many epochs, to the bit.
+        Several calls with the same examples give the same bits as ``fit`` with that number of epochs.
 
         Args:
             X, y, sample_weight: as for ``fit``.
-            classes: all classes there will ever be; the first call needs them.
+            classes: all classes of all later calls; required in the first call.
 
         Raises:
-            ValueError: they are no such arrays, or y has a class that is not among the classes.
+            ValueError: X, y or sample_weight is not such an array, or y has a class that is not in ``classes``.
             ConfError, NotFiniteError: as for ``fit``; or with early stopping.
         """
         return self._fit(X, y, sample_weight, classes, partial=True)
@@ -197,7 +197,7 @@ class DL4JClassifier(ClassifierMixin, NetworkPredictor):
         return found
 
     def _check_classes(self, y: Array, classes: Any, *, partial: bool) -> None:
-        """Raise ``ValueError`` unless the classes of y, and those given, are those of the network."""
+        """Raise ``ValueError`` unless the classes of y, and the given classes, are those of the network."""
         known, found = self.classes_.tolist(), np.unique(y).tolist()
         is_known = set(known).__contains__
         if classes is not None and unique_labels(classes).tolist() != known:
@@ -240,40 +240,40 @@ class DL4JClassifier(ClassifierMixin, NetworkPredictor):
 
 
 class DL4JRegressor(RegressorMixin, NetworkPredictor):
-    """A network that predicts numbers, one or several, with the mean squared error at its end.
+    """A regression network for one or several targets, with the mean squared error as loss.
 
-    Features are best standardized (``StandardScaler`` in a pipeline). Targets are: the network learns them with mean 0
-    and standard deviation 1, and ``predict`` gives them back as they were. With a ``configuration`` it learns them as
-    they are. It trains in float32.
+    Features should be standardized (``StandardScaler`` in a pipeline). Targets are standardized internally: the network
+    learns them with mean 0 and standard deviation 1, and ``predict`` returns them in the original scale. With a
+    ``configuration`` it learns the targets unchanged. Training is in float32.
 
     Args:
         hidden_layer_sizes, ..., random_state: those of ``DL4JClassifier``.
 
     Attributes:
-        target_mean_, target_scale_: what is taken off the targets, and what they are divided by, ``(targets,)``; of the
-            first examples where ``partial_fit`` or a warm start goes on.
+        target_mean_, target_scale_: the number subtracted from the targets, and their divisor, ``(targets,)``; computed
+            from the first call's examples if ``partial_fit`` or a warm start continues.
         model_, ..., feature_names_in_: those of ``DL4JClassifier``.
     """
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train a new network; with ``warm_start`` that of the call before. Blocks.
+        """Train a new network; with ``warm_start`` continue with the network of the previous call. Blocks.
 
         Args:
             X, sample_weight: as for ``DL4JClassifier``.
             y: the targets, ``(examples,)`` or ``(examples, targets)``.
 
         Raises:
-            ValueError: they are no such arrays.
+            ValueError: X, y or sample_weight is not such an array.
             ConfError: an argument is out of range, or the configuration does not fit the data.
             NotFiniteError: a score or a parameter became NaN or infinite.
         """
         return self._fit(X, y, sample_weight, partial=False)
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train the network of the call before for one pass over some more examples; at first a new one. Blocks.
+        """Train the network of the previous call for one pass over more examples; a first call makes one. Blocks.
 
-        The targets are scaled by mean and standard deviation of the first call's. So many calls with the same examples
-        train as ``fit`` does in so many epochs, to the bit. Takes and raises what ``fit`` does.
+        The targets are scaled by mean and standard deviation of the first call's targets. Several calls with the same
+        examples give the same bits as ``fit`` with that number of epochs. Arguments and errors as for ``fit``.
         """
         return self._fit(X, y, sample_weight, partial=True)
 
@@ -302,13 +302,13 @@ class DL4JRegressor(RegressorMixin, NetworkPredictor):
         return self
 
     def _spread(self, targets: Array, weights: Array | None) -> tuple[Array, Array]:
-        """Return what is taken off targets, and what they are divided by."""
+        """Return the number to subtract from targets, and their divisor."""
         if self.configuration is not None:
             return np.zeros(targets.shape[1]), np.ones(targets.shape[1])
         return mean_and_std([targets]) if weights is None else weighted_mean_and_std(targets, weights)
 
     def predict(self, X: Any) -> Array:
-        """Return the predicted targets, of the shape that ``fit`` was given."""
+        """Return the predicted targets, in the shape of the targets of ``fit``."""
         outputs = self._output(X) * self.target_scale_ + self.target_mean_
         return outputs if self._is_column else outputs[:, 0]
 
@@ -319,22 +319,22 @@ class DL4JRegressor(RegressorMixin, NetworkPredictor):
 
 
 class DL4JAutoEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, NetworkEstimator):
-    """A network that learns to reconstruct its input through a narrow layer; ``transform`` returns what that has.
+    """A network that learns to reconstruct its input through a narrow layer; ``transform`` returns that layer's output.
 
-    The layers behind the narrow one mirror those before it. With ``corruption_level`` it reconstructs what it saw only
-    a part of (a denoising autoencoder: Vincent et al. 2010). Features are best standardized. It trains in float32.
+    The layers behind the narrow one mirror those before it. With ``corruption_level`` it reconstructs corrupted inputs
+    (a denoising autoencoder: Vincent et al. 2010). Features should be standardized. Training is in float32.
 
     Args:
         hidden_layer_sizes: units of the layers down to the narrow one, which is the last.
         activation, ..., jobs_per_round: those of ``DL4JClassifier``.
-        corruption_level: the share of the inputs that is blanked out while training.
-        random_state: a number, for the same network every time; a ``RandomState``; or None: any.
+        corruption_level: the share of the inputs that is set to 0 in training.
+        random_state: a number, for the same network every time; a ``RandomState``; or None: a random seed.
 
     Attributes:
         model_: the trained network (``model_.network()``).
         encoder_, decoder_: its two halves.
-        epochs_, n_iter_: passes over the data that were made.
-        n_features_in_, feature_names_in_: of the data it was trained on.
+        epochs_, n_iter_: passes over the data.
+        n_features_in_, feature_names_in_: of the training data.
     """
 
     def __init__(
@@ -375,10 +375,10 @@ class DL4JAutoEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Network
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Train a new network to reconstruct ``X (examples, n_in)``. Blocks; ``y`` is not looked at.
+        """Train a new network to reconstruct ``X (examples, n_in)``. Blocks; ``y`` is ignored.
 
         Raises:
-            ValueError: it is no such array.
+            ValueError: X is not such an array.
             ConfError: an argument is out of range.
             NotFiniteError: a score or a parameter became NaN or infinite.
         """
@@ -408,13 +408,13 @@ class DL4JAutoEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Network
         return (first, *down[1:], *down[-2::-1], OutputLayer(activation="identity", loss="mse"))
 
     def transform(self, X: Any) -> Array:
-        """Return what the narrow layer has, ``(examples, units)``, in float32 if ``X`` is, else in float64."""
+        """Return the narrow layer's output, ``(examples, units)``, in float32 if ``X`` is float32, else in float64."""
         check_is_fitted(self)
         x = validated(self, X, reset=False, dtype=(np.float64, np.float32))
         return self.encoder_.output(x).astype(x.dtype, copy=False)
 
     def inverse_transform(self, X: Any) -> Array:
-        """Return the reconstructions ``(examples, n_in)`` of what ``transform`` has returned."""
+        """Return the reconstructions ``(examples, n_in)`` from the output of ``transform``."""
         check_is_fitted(self)
         return self.decoder_.output(check_array(X))
 

@@ -1,4 +1,4 @@
-"""FittedNetwork: a trained network inside an estimator, used from any thread, copied and pickled as plain data."""
+"""FittedNetwork: a trained network inside an estimator, usable from any thread, copied and pickled as plain data."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from dl4jlegacy.nn.optimization.updaters import NoOp
 
 __all__ = ["FittedNetwork", "Learned"]
 
-_ROWS = 1024  # of sparse features at once
-_VALUES = 1 << 22  # of sparse features that are in memory at once where a network cannot take these as they are
+_ROWS = 1024  # rows of sparse features per forward pass
+_VALUES = 1 << 22  # values of sparse features in memory at once, if a network needs dense features
 
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """How far the training of a network has come, for whoever goes on with it.
+    """The progress of a network's training, from which training can continue.
 
     Attributes:
         seed: of the order of the examples.
         epochs, iteration: passes over the data, and updates, so far.
-        updater_state: what the updater has gathered.
+        updater_state: the flat state of the updater.
     """
 
     seed: int
@@ -39,11 +39,11 @@ class Learned:
 
 
 class FittedNetwork:
-    """The configuration and the parameters of a trained network, and what it says of examples.
+    """The configuration and the parameters of a trained network, and its outputs for examples.
 
-    It computes in float64, so that what it says of an example does not depend on those beside it, as scikit-learn
-    demands: in float32 a matrix product of other size may round otherwise. A pickle of it holds the configuration as
-    JSON and the parameters as one array, and nothing of what computes with them.
+    It computes in float64, so that the output for an example does not depend on the other examples, as scikit-learn
+    requires: in float32, matrix products of different sizes may round differently. A pickle contains the configuration
+    as JSON and the parameters as one array, and no objects that compute with them.
 
     Attributes:
         conf: the configuration, with all sizes.
@@ -54,21 +54,21 @@ class FittedNetwork:
         self.conf = conf
         self.params = np.array(params)
         self.params.flags.writeable = False
-        exact = conf.conf.replace(dtype="float64", updater=NoOp())  # an updater with state would take memory for it
+        exact = conf.conf.replace(dtype="float64", updater=NoOp())  # an updater with state would allocate memory for it
         self._network = MultiLayerNetwork(conf.replace(conf=exact))
         self._network.set_params(self.params)
-        self._using = threading.Lock()  # its work buffers are for one thread, and predict is called by several
+        self._using = threading.Lock()  # its work buffers are for one thread, but several threads may call predict
 
     def output(self, x: Any) -> Array:
-        """Return the outputs ``(examples, n_out)`` in float64 for features ``(examples, n_in)``; safe on any thread.
+        """Return the outputs ``(examples, n_out)`` in float64 for features ``(examples, n_in)``; thread-safe.
 
         Args:
-            x: an array, or a matrix of scipy.sparse, of which only some rows have all of their values in memory.
+            x: an array, or a matrix of scipy.sparse, of which only some rows are dense in memory at a time.
 
         Raises:
-            NotFiniteError: one is NaN or infinite; names row and layer.
+            NotFiniteError: an output is NaN or infinite; names row and layer.
         """
-        with self._using, one_thread():  # the same sums whatever the number of cores
+        with self._using, one_thread():  # equal sums for any number of cores
             if hasattr(x, "tocsr"):
                 return self._of_sparse(SparseFeatures.of(x.astype(np.float64)))
             return np.array(self._network.output(np.asarray(x, np.float64)))
@@ -84,7 +84,7 @@ class FittedNetwork:
         return np.concatenate([self._network.output(part) for part in parts])
 
     def network(self) -> MultiLayerNetwork:
-        """Return a new ``MultiLayerNetwork`` with these parameters, as ``write_model`` takes it."""
+        """Return a new ``MultiLayerNetwork`` with these parameters, e.g. for ``write_model``."""
         network = MultiLayerNetwork(self.conf)
         network.set_params(self.params)
         return network
@@ -98,5 +98,5 @@ class FittedNetwork:
 
 
 def _restored(conf: str, params: Array) -> FittedNetwork:
-    """Return what ``FittedNetwork.__reduce__`` describes."""
+    """Return the object for the arguments in ``FittedNetwork.__reduce__``."""
     return FittedNetwork(MultiLayerConfiguration.from_json(conf), params)

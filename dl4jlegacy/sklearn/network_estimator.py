@@ -1,4 +1,4 @@
-"""What the estimators share: their arguments, the training, and going on with it in ``partial_fit`` and warm starts."""
+"""Base classes of the estimators: arguments, training, and its continuation by ``partial_fit`` and warm starts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FLOATS = (np.float64, np.float32)
 
 
 class NetworkEstimator(BaseEstimator):
-    """What the estimators share: the arguments that say how to train, and the training."""
+    """Base of all estimators: the arguments of training, and the training."""
 
     hidden_layer_sizes: int | Sequence[int]
     activation: str
@@ -60,7 +60,7 @@ class NetworkEstimator(BaseEstimator):
     validation_scores_: list[float] | None
 
     def _shared(self, seed: int) -> NeuralNetConfiguration:
-        """Return the settings of all layers; raises ``ConfError`` for an argument that is none."""
+        """Return the settings of all layers; raises ``ConfError`` for an invalid argument."""
         return shared_configuration(
             updater=self.updater,
             learning_rate=self.learning_rate,
@@ -72,7 +72,7 @@ class NetworkEstimator(BaseEstimator):
         )
 
     def _options(self, seed: int) -> TrainingOptions:
-        """Return how to train; raises ``ConfError`` for an argument that is none."""
+        """Return the training options; raises ``ConfError`` for an invalid argument."""
         return TrainingOptions(
             batch_size=self.batch_size,
             epochs=self.epochs,
@@ -90,7 +90,7 @@ class NetworkEstimator(BaseEstimator):
         options: TrainingOptions,
         beginning: Beginning | None = None,
     ) -> TrainedNetwork:
-        """Train a network, and keep it in ``model_``, with how its loss went."""
+        """Train a network; store it in ``model_``, and its losses in the other attributes."""
         trained = train(conf, data, options, beginning)
         scores = tuple(-loss for loss in trained.validation_losses)
         if beginning is None:
@@ -113,7 +113,7 @@ class NetworkEstimator(BaseEstimator):
         return self.model_.output(x)
 
     def _rounded(self, x: Array) -> Array:
-        """Return features to learn from as float32; warns of columns of which that makes different values equal."""
+        """Return training features as float32; warns of columns in which this makes different values equal."""
         warn_of_equal(x, "X", tuple(getattr(self, "feature_names_in_", ())))
         takes = self._takes_sparse
         rounded: Array = check_array(x, dtype=np.float32, estimator=self, input_name="X", accept_sparse=takes)
@@ -126,7 +126,7 @@ def drawn(random_state: Any) -> int:
 
 
 class NetworkPredictor(NetworkEstimator):
-    """What a classifier and a regressor share: their arguments, a configuration in their place, and going on."""
+    """Base of classifier and regressor: their arguments, the alternative ``configuration``, and continued training."""
 
     _takes_sparse = "csr"
     _learned: Learned
@@ -171,15 +171,15 @@ class NetworkPredictor(NetworkEstimator):
         self.random_state = random_state
 
     def _goes_on(self, *, partial: bool) -> bool:
-        """Return whether a training goes on from what the network has learned before."""
+        """Return whether this call continues the training of the current network."""
         return hasattr(self, "model_") and (partial or self.warm_start)
 
     def _seed(self, *, partial: bool) -> int:
-        """Return the seed of a training: that of the one before where ``partial_fit`` goes on."""
+        """Return the seed of a training: the previous seed if ``partial_fit`` continues."""
         return self._learned.seed if partial and hasattr(self, "model_") else drawn(self.random_state)
 
     def _learn(self, conf: MultiLayerConfiguration, data: DataSet, seed: int, *, partial: bool) -> None:
-        """Train a new network, or go on with that of before: for all epochs, or for one (``partial_fit``)."""
+        """Train a new network, or continue with the current one: for all epochs, or for one (``partial_fit``)."""
         options, beginning = self._options(seed), None
         if partial:
             options = replace(options, epochs=1)
@@ -205,7 +205,7 @@ class NetworkPredictor(NetworkEstimator):
             )
 
     def _beginning(self, conf: MultiLayerConfiguration, *, partial: bool) -> Beginning:
-        """Return what the training goes on from; raises ``ConfError`` if the network now is of other sizes."""
+        """Return the state to continue from; raises ``ConfError`` if the network's sizes have changed."""
         before, now = self.model_.conf.resolved(), conf.resolved()
         if ParamLayout.of(before) != ParamLayout.of(now):
             call = "partial_fit" if partial else "fit with warm_start=True"
@@ -224,7 +224,7 @@ class NetworkPredictor(NetworkEstimator):
         """Return the configuration of the network for data of these sizes.
 
         Args:
-            output: the output layer where the hidden layers are given by their sizes.
+            output: the output layer, used if the hidden layers are given by their sizes.
         """
         if self.configuration is None:
             layers = (*dense_layers(self.hidden_layer_sizes), output)

@@ -1,7 +1,7 @@
-"""What each example counts for while an estimator learns: ``sample_weight`` and ``class_weight``, as a mask of labels.
+"""Example weights in an estimator's training: ``sample_weight`` and ``class_weight``, as a mask of labels.
 
-Weights are scaled to a mean of 1 over the examples that count, so that only their ratios matter. An example of weight 0
-is left out, as if it were not there.
+Weights are scaled to a mean of 1 over the examples with weight, so that only their ratios matter. Examples of weight 0
+are left out.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from dl4jlegacy.errors import counted
 
 __all__ = ["class_factors", "given_weights", "shown", "weighted"]
 
-_SHOWN = 9  # classes that a message names
+_SHOWN = 9  # maximum number of classes named in a message
 
 
 def given_weights(sample_weight: Any, examples: int) -> Array | None:
-    """Return the ``sample_weight`` of ``fit`` as float64, ``(examples,)``; one number is that of every example.
+    """Return the ``sample_weight`` of ``fit`` as float64, ``(examples,)``; a single number applies to every example.
 
     Raises:
-        ValueError: they are no numbers from 0 on, or not one for each example, or all 0.
+        ValueError: the weights are not numbers >= 0, not one for each example, or all 0.
     """
     if sample_weight is None:
         return None
@@ -49,18 +49,18 @@ def given_weights(sample_weight: Any, examples: int) -> Array | None:
 
 
 def class_factors(class_weight: Any, classes: Array, numbers: Array, weights: Array | None) -> Array | None:
-    """Return what the class of each example lets it count for, ``(examples,)``; None if all count alike.
+    """Return the weight of each example's class, ``(examples,)``; None if all weights are equal.
 
-    ``"balanced"`` is scikit-learn's formula, ``n / (k * count)``, in which an example counts by its weight.
+    ``"balanced"`` is scikit-learn's formula, ``n / (k * count)``, in which examples are counted by their weights.
 
     Args:
-        class_weight: of the estimator: None, "balanced", or a weight for each class by its name; 1 for others.
+        class_weight: of the estimator: None, "balanced", or a map from class to weight, with 1 for other classes.
         classes: names of all classes.
-        numbers: the class of each example, as its place among them.
+        numbers: the class of each example, as an index of ``classes``.
         weights: of the examples; None: all 1.
 
     Raises:
-        ValueError: it is none of these, names a class that is not there, or has a weight that is no number from 0 on.
+        ValueError: it is none of these, names an unknown class, or has a weight that is not a number >= 0.
     """
     if class_weight is None:
         return None
@@ -93,16 +93,16 @@ def _named(class_weight: Mapping[Any, Any], classes: Array) -> Array:
 
 
 def shown(classes: Iterable[Any]) -> str:
-    """Return classes for a message: the first of them."""
+    """Return the first of the classes as text for a message."""
     names = np.asarray(classes).tolist()
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(map(repr, names[:_SHOWN])) + more
 
 
 def weighted(features: Any, labels: Array, weights: Array | None) -> DataSet:
-    """Return examples to learn from, of which each counts for its weight in the loss; without those of weight 0.
+    """Return training examples with weights in the loss, without examples of weight 0.
 
-    The weights, scaled to a mean of 1, are the mask of the labels; there is none where all are equal.
+    The weights, scaled to a mean of 1, are the mask of the labels; without differences there is no mask.
 
     Args:
         features: an array, or a matrix of scipy.sparse in rows.

@@ -1,4 +1,4 @@
-"""Training for the estimators: a network trained on arrays in this process, by one thread or by several workers."""
+"""Training for the estimators: on arrays in this process, by one thread or by several workers."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ __all__ = ["Beginning", "TrainedNetwork", "TrainingOptions", "dense_layers", "sh
 
 @dataclass(frozen=True, slots=True)
 class TrainingOptions:
-    """How a network is trained.
+    """Options of a training.
 
     Attributes:
         batch_size, epochs, seed: as in a ``Conf``.
         workers: threads that train.
-        jobs_per_round: batches that are trained on side by side before the results are averaged; 0: one a worker.
-        validation_fraction: the share of the examples that is held out for early stopping; 0: no early stopping.
-        epochs_without_improvement: so many in a row end the training.
+        jobs_per_round: batches processed in parallel before the results are averaged; 0: one per worker.
+        validation_fraction: the share of the examples held out for early stopping; 0: no early stopping.
+        epochs_without_improvement: the number in a row after which training stops.
 
     Raises:
         ConfError: a number is out of range.
@@ -61,7 +61,7 @@ class TrainingOptions:
     def __post_init__(self) -> None:
         least = {"batch_size": 1, "epochs": 1, "workers": 1, "jobs_per_round": 0, "epochs_without_improvement": 1}
         for name, smallest in least.items():
-            value = int(getattr(self, name))  # NumPy's, in a search over them
+            value = int(getattr(self, name))  # NumPy numbers, in a search over them
             if value < smallest:
                 raise ConfError(f"{name} is {value}; it must be at least {smallest}")
             object.__setattr__(self, name, value)
@@ -70,19 +70,19 @@ class TrainingOptions:
 
     @property
     def jobs(self) -> int:
-        """Jobs of a round."""
+        """Number of jobs in a round."""
         return self.jobs_per_round or self.workers
 
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """What a training goes on from, in place of parameters that the configuration draws; nothing is pretrained then.
+    """The state from which training continues, instead of newly drawn parameters; there is no pretraining then.
 
     Attributes:
         params: the flat parameter vector.
-        updater_state: of the updater; None: as for a new network.
-        epoch, iteration: passes over the data, and updates, before this one: the order of the examples and the numbers
-            that drop-out draws go on from there.
+        updater_state: of the updater; None: that of a new network.
+        epoch, iteration: passes over the data, and updates, before this training: the order of the examples and the
+            random numbers of drop-out continue from there.
     """
 
     params: Array
@@ -91,7 +91,7 @@ class Beginning:
     iteration: int = 0
 
     def network(self, conf: MultiLayerConfiguration) -> MultiLayerNetwork:
-        """Return a network of these parameters."""
+        """Return a network with these parameters."""
         network = MultiLayerNetwork(conf, init=False)
         network.set_params(self.params)
         if self.updater_state is not None:
@@ -102,13 +102,13 @@ class Beginning:
 
 @dataclass(frozen=True, slots=True)
 class TrainedNetwork:
-    """What training has come to.
+    """The result of a training.
 
     Attributes:
-        network: the trained network; with early stopping the one that scored best.
-        epochs: passes over the data that were made.
-        iteration: updates of the network, those before this training among them.
-        losses: the mean loss of the training examples in each of these passes, as they were met.
+        network: the trained network; with early stopping the one with the best score.
+        epochs: passes over the data in this training.
+        iteration: updates of the network, including those before this training.
+        losses: the mean loss of the training examples in each of these passes, measured during training.
         validation_losses: the loss of the held-out examples after each of these passes; empty without early stopping.
     """
 
@@ -126,7 +126,7 @@ def shared_configuration(
 
     Args:
         updater: its name, or an updater.
-        learning_rate: of the updater; None: its own.
+        learning_rate: of the updater; None: the updater's own.
         seed: of the weights and of drop-out.
         fields: further fields of ``NeuralNetConfiguration``.
 
@@ -138,7 +138,7 @@ def shared_configuration(
 
 
 def dense_layers(sizes: int | Sequence[int]) -> tuple[Layer, ...]:
-    """Return hidden layers of so many units, from the input up; raises ``ConfError`` if one is not positive."""
+    """Return hidden layers with ``sizes`` units, from the input up; raises ``ConfError`` if a size is not positive."""
     units = units_of(sizes)
     if any(size < 1 for size in units):
         raise ConfError(f"hidden_layer_sizes is {sizes}; every layer needs at least 1 unit")
@@ -150,9 +150,9 @@ def train(
 ) -> TrainedNetwork:
     """Train a network on examples in memory. Blocks.
 
-    With one job a round this thread does it, by ``network.fit``; with more of them workers do, by a run of
-    ``ActorNetworkRunner``. The answer depends on the jobs of a round and not on the number of workers, bit for bit.
-    Sparse features that the network cannot take become arrays batch by batch.
+    With one job per round, this thread trains by ``network.fit``; with more, workers train in a run of
+    ``ActorNetworkRunner``. The result depends on the jobs per round and not on the number of workers, bit for bit.
+    Sparse features that the network cannot take are converted to arrays batch by batch.
 
     Raises:
         ConfError: network and data do not fit.
@@ -162,12 +162,12 @@ def train(
     batches, validation = _parts(conf, data, options)
     if options.jobs > 1:
         return _train_by_workers(conf, batches, validation, options, beginning)
-    with one_thread():  # as workers compute
+    with one_thread():  # as in workers
         return _train_here(conf, batches, validation, options, beginning)
 
 
 def _parts(conf: MultiLayerConfiguration, data: DataSet, options: TrainingOptions) -> tuple[BatchIterator, Any]:
-    """Return the batches to train on, and what is held out; None: nothing."""
+    """Return the batches to train on, and the held-out data or None."""
     size, seed = options.batch_size, options.seed
     batches = ListDataSetIterator(data, size, seed=seed)
     validation: Any = None
@@ -182,7 +182,7 @@ def _parts(conf: MultiLayerConfiguration, data: DataSet, options: TrainingOption
 
 
 def _takes_sparse(conf: MultiLayerConfiguration) -> bool:
-    """Return whether the first layer learns from sparse features as they are."""
+    """Return whether the first layer can take sparse features directly."""
     try:
         check_sparse_input(conf.resolved())
     except ConfError:
@@ -191,20 +191,20 @@ def _takes_sparse(conf: MultiLayerConfiguration) -> bool:
 
 
 def _dense(batch: DataSet) -> DataSet:
-    """Return a batch of sparse features with all of their values."""
+    """Return a batch of sparse features as a dense one."""
     columns = np.arange(batch.features.columns, dtype=np.int32)
     return DataSet(batch.features.dense(columns), batch.labels, labels_mask=batch.labels_mask)
 
 
 class _EpochLosses:
-    """A training listener that keeps the mean loss of every pass over so many ``examples``."""
+    """A training listener that records the mean loss of every pass over ``examples`` examples."""
 
     def __init__(self, examples: int) -> None:
         self._examples, self._seen, self._sum = examples, 0, 0.0
         self.means: list[float] = []
 
     def iteration_done(self, network: object, iteration: int, score: float, *, examples: int = 0) -> None:
-        """Add a batch, or a round of them."""
+        """Add the score of a batch, or of a round of batches."""
         self._seen += examples
         self._sum += score * examples
         if self._seen >= self._examples:
@@ -218,7 +218,7 @@ def _train_here(
     losses = _EpochLosses(batches.total_examples)
     pretrains = conf.pretrain
     if validation is not None:
-        conf = conf.replace(pretrain=False)  # else the trainer pretrains for one epoch
+        conf = conf.replace(pretrain=False)  # otherwise the trainer pretrains for only one epoch
     network = MultiLayerNetwork(conf) if beginning is None else beginning.network(conf)
     if beginning is not None:
         batches.seek(beginning.epoch, 0)
@@ -277,14 +277,14 @@ def _train_by_workers(
     made = result.plan.epochs_before(result.head.round)
     pretrained = sum(phase.epochs for phase in result.plan.phases[:-1])
     iteration = before.iteration + made * result.plan.rounds_per_epoch
-    if result.head.scores is not None:  # the one that ended the run, if one did
+    if result.head.scores is not None:  # the score that ended the run, if one did
         scores(result.head.scores.round, result.head.scores.score)
     found = tuple(scores.of_round.values())
     return TrainedNetwork(network, made, iteration, tuple(losses.means[pretrained:]), found)
 
 
 class _Scores:
-    """Keeps the scores of a run by their rounds; they are no reason to end it."""
+    """Records the scores of a run by round, and never stops the run."""
 
     def __init__(self) -> None:
         self.of_round: dict[int, float] = {}

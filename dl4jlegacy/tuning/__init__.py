@@ -1,4 +1,4 @@
-"""The search for good settings with Optuna: ``tune``, what it searches (``SearchSpace``), and ``PruningCallback``.
+"""Hyperparameter search with Optuna: ``tune``, the search space (``SearchSpace``), and ``PruningCallback``.
 
 ::
 
@@ -6,13 +6,13 @@
     found = tune(Conf(model="mlp", dataset="digits", epochs=5), space, trials=20)
     print(found.best.score, found.best.params)
 
-Needs Optuna (extra ``tune``), which nothing else in the package imports.
+Needs Optuna (extra ``tune``), which no other part of the package imports.
 """
 
 from dl4jlegacy.errors import ConfError, how_to_install
 
 try:
-    import optuna  # noqa: F401  # looked for first, so that no other absence is taken for its own
+    import optuna  # noqa: F401  # imported first, so that another missing module is not reported as Optuna
 except ModuleNotFoundError as exc:
     if exc.name != "optuna":
         raise

@@ -1,4 +1,4 @@
-"""A study as one page of plots: Optuna's own, by plotly, whose script is in the page, so that it needs no network."""
+"""A study as one HTML page of Optuna's plots. It contains the script of plotly, so that it works offline."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ color: #1b2430; font: 15px/1.5 system-ui, sans-serif; } h1 { font-size: 1.3rem; 
 h2 { font-size: 1.05rem; margin-top: 2rem; } p { color: #5d6b7c; } .plot { overflow-x: auto; }
 """
 _FEWEST = 2
-"""Complete trials from which something can be said of what matters."""
+"""Number of complete trials needed for the plots of settings."""
 
 
 def check_plotly() -> None:
@@ -35,8 +35,8 @@ def study_page(name: str, metric: str, rows: list[FrozenTrial], direction: optun
 
     Args:
         name: of the search.
-        metric: what its trials are scored by.
-        rows: the trials that have come to their end, in the order of their numbers, which are those of the plots.
+        metric: the metric of the trials' scores.
+        rows: the finished trials, ordered by the trial numbers in the plots.
         direction: of the study.
     """
     study = optuna.create_study(direction=direction)
@@ -44,9 +44,9 @@ def study_page(name: str, metric: str, rows: list[FrozenTrial], direction: optun
     complete = sum(row.state is TrialState.COMPLETE for row in rows)
     parts, script = [], True
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # optuna's, of what is experimental
+        warnings.simplefilter("ignore")  # Optuna's warnings about experimental features
         for title, figure in _figures(study, metric, complete):
-            # The script, some megabytes, comes with the first; what it is given is JSON that plotly has escaped.
+            # The first plot includes the script, some megabytes; its input is JSON that plotly has escaped.
             drawn = figure.to_html(full_html=False, include_plotlyjs=script, config={"displaylogo": False})
             parts.append(f'<h2>{escape(title)}</h2>\n<div class="plot">{drawn}</div>')
             script = False
@@ -72,7 +72,7 @@ def _figures(study: optuna.Study, metric: str, complete: int) -> list[tuple[str,
             ("All settings together", visualization.plot_parallel_coordinate(study, target_name=metric)),
         ]
         if len({trial.value for trial in study.get_trials(states=(TrialState.COMPLETE,))}) >= _FEWEST:
-            evaluator = optuna.importance.PedAnovaImportanceEvaluator()  # the one that needs no other library
+            evaluator = optuna.importance.PedAnovaImportanceEvaluator()  # the evaluator that needs no other library
             found.append(
                 ("What matters", visualization.plot_param_importances(study, evaluator=evaluator, target_name=metric)),
             )

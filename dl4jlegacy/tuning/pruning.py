@@ -1,4 +1,4 @@
-"""``PruningCallback``: ends a run early when Optuna's pruner has given up its trial; ``BatchPruner`` decides that."""
+"""``PruningCallback``: ends a run early if Optuna's pruner prunes its trial; ``BatchPruner`` makes that decision."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from optuna.trial import FrozenTrial
 __all__ = ["NUMBER", "BatchPruner", "PruningCallback"]
 
 NUMBER = "number"
-"""The attribute of a trial with its number in the search."""
+"""The user attribute with a trial's number in the search."""
 
 
 class PruningCallback:
-    """Reports every validation of a run to its Optuna trial, and ends the run when that is to be pruned.
+    """Reports every validation of a run to its Optuna trial, and ends the run if the trial should be pruned.
 
     ::
 
@@ -26,12 +26,11 @@ class PruningCallback:
             pruning.raise_if_pruned(result.stopped_by)
             return result.best.score
 
-    The steps are the run's validations, counted from 1, whatever the number of rounds between two of them. What it
-    decides follows from the scores alone, so that it is the same for any number of workers. Called on the thread of the
-    run's master.
+    The steps are the run's validations, counted from 1, for any number of rounds between them. The decision depends
+    only on the scores, so it is the same for any number of workers. Called on the thread of the run's master.
 
     Args:
-        trial: of the study; its direction must be that of the run's metric.
+        trial: of the study, whose direction must be that of the run's metric.
     """
 
     def __init__(self, trial: optuna.Trial) -> None:
@@ -39,7 +38,7 @@ class PruningCallback:
         self._reasons: dict[int, str] = {}
 
     def __call__(self, round: int, score: float) -> str:
-        """Return why the run ends after this validation; "": it goes on."""
+        """Return why the run ends after this validation; "": it continues."""
         if round not in self._reasons:  # the master may have to close a round twice
             step = len(self._reasons) + 1
             self._trial.report(score, step)
@@ -49,20 +48,20 @@ class PruningCallback:
         return self._reasons[round]
 
     def has_pruned(self, stopped_by: str) -> bool:
-        """Return whether it is this callback that has ended the run, given ``TrainingResult.stopped_by``."""
+        """Return whether this callback ended the run, given ``TrainingResult.stopped_by``."""
         return bool(stopped_by) and stopped_by in self._reasons.values()
 
     def raise_if_pruned(self, stopped_by: str) -> None:
-        """Raise ``optuna.TrialPruned``, if it is this callback that has ended the run."""
+        """Raise ``optuna.TrialPruned`` if this callback ended the run."""
         if self.has_pruned(stopped_by):
             raise optuna.TrialPruned(stopped_by)
 
 
 class BatchPruner(optuna.pruners.BasePruner):
-    """Prunes a trial by those of the batches before its own, which are all done: whoever is faster changes nothing.
+    """Prunes a trial based only on earlier batches, whose trials are all finished, so that speed has no influence.
 
     Args:
-        pruner: decides, from the trials that it is shown.
+        pruner: makes the decision from the visible trials.
         at_once: trials of a batch.
     """
 
@@ -70,20 +69,20 @@ class BatchPruner(optuna.pruners.BasePruner):
         self._pruner, self._at_once = pruner, at_once
 
     def prune(self, study: optuna.Study, trial: FrozenTrial) -> bool:
-        """Return whether the trial is given up; on the thread of its run."""
+        """Return whether to prune the trial; called on the thread of its run."""
         number = trial.user_attrs.get(NUMBER, trial.number)
         before = number // self._at_once * self._at_once
         return self._pruner.prune(cast(optuna.Study, _Earlier(study, before)), trial)
 
 
 class _Earlier:
-    """A study as a pruner sees it, with the trials of smaller numbers than ``before`` only."""
+    """The pruner's view of a study: only trials with a number below ``before``."""
 
     def __init__(self, study: optuna.Study, before: int) -> None:
         self._study, self._before = study, before
         self.direction = study.direction
 
     def get_trials(self, *args: Any, **options: Any) -> list[FrozenTrial]:
-        """Return those trials, as ``optuna.Study`` does."""
+        """Return the visible trials, as ``optuna.Study`` does."""
         found = self._study.get_trials(*args, **options)
         return [trial for trial in found if trial.user_attrs.get(NUMBER, trial.number) < self._before]

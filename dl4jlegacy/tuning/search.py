@@ -1,6 +1,6 @@
-"""``tune``: tries settings, one or several at a time, each as a run of its own with workers, and keeps the best.
+"""``tune``: a hyperparameter search, with one or several trials at a time, each as a run of its own with workers.
 
-Optuna's TPE sampler chooses them, its pruner ends runs that fall behind, and its study keeps what has been tried.
+Optuna's TPE sampler draws the settings, its pruner ends unpromising runs, and its study stores the trials.
 """
 
 from __future__ import annotations
@@ -58,33 +58,33 @@ PRUNERS: dict[str, Callable[[], optuna.pruners.BasePruner]] = {
     "median": optuna.pruners.MedianPruner,
     "none": optuna.pruners.NopPruner,
 }
-"""What ends runs early: those whose best score so far is worse than the median of the others' then; none."""
+"""Methods to end runs early: "median" prunes a run whose best score so far is worse than the others' median; "none"."""
 VALIDATION_FRACTION = 0.2
-"""The part of the training data that trials are scored on, if the Conf does not say."""
-_ENGINE = {"connect_args": {"timeout": 60.0}}  # seconds that SQLite waits for a file that is written to
+"""The share of the training data for validation, if the Conf has none."""
+_ENGINE = {"connect_args": {"timeout": 60.0}}  # seconds that SQLite waits for a locked file
 _FAILS = (NotFiniteError, DeviceMemoryError, ConfError)
-"""What a trial may fail by because of what it has drawn."""
+"""Errors of a trial that its drawn settings may cause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions:
-    """How a search goes on.
+    """Options of a search.
 
     Attributes:
-        trials: how many the study is to have in the end, those of earlier calls included.
-        workers: threads of all runs together, one for each at least; None: the Conf's. The jobs of a round are the
-            Conf's, so that the trials are the same for any number of them.
-        at_once: trials that run at the same time. So many are drawn together, from what those before them have come
-            to, and pruned by these alone: the trials are others for another number, and the same however fast they are.
-        seed: of what is drawn; the runs have the Conf's.
-        storage: an SQLite file, or a storage URL of Optuna's; "": in memory, and gone with the process.
-        study: the search's name there.
+        trials: total number of trials in the study, including those of earlier calls.
+        workers: threads of all runs together, at least one for each; None: the Conf's. The jobs of a round are the
+            Conf's, so that the trials are the same for any number of workers.
+        at_once: trials that run at the same time, as a batch. A batch is drawn together, and drawn and pruned only from
+            the results of earlier batches: the trials depend on this number, but not on the speed of the runs.
+        seed: of the drawn settings; the runs have the Conf's.
+        storage: an SQLite file, or a storage URL of Optuna's; "": in memory, and lost with the process.
+        study: the search's name in the storage.
         pruner: one of ``PRUNERS``.
-        out, out_conf: files for the best model and its Conf, written whenever there is a better one; "": none.
-        plot: a file for a page of the study's plots, HTML, written at the end; "": none.
+        out, out_conf: files for the best model and its Conf, written at each improvement; "": none.
+        plot: a file for an HTML page of the study's plots, written at the end; "": none.
         label, regression, multi_label, missing: as for ``training.prepare``.
-        cluster: where the trials are runs, with workers of other processes beside those here, of which there may be
-            none then; None: here alone.
+        cluster: the cluster of the trials' runs, with workers of other processes besides those of this process, which
+            may then have none; None: only this process.
     """
 
     trials: int = 20
@@ -115,14 +115,14 @@ class SearchOptions:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """What a search has found.
+    """The result of a search.
 
     Attributes:
-        trials: all that have come to their end, by number.
-        best: the one with the best score, and ``conf`` its Conf: training that gives the same model.
+        trials: all finished trials, by number.
+        best: the trial with the best score; ``conf`` is its Conf, whose training gives the same model.
         network: the best model.
-        metric: what the trials were scored by.
-        evaluation: of the best model, on the held-out part of the data, which no trial has seen: a report's fields.
+        metric: the metric of the trials' scores.
+        evaluation: of the best model on the held-out data, which no trial has used: a report's fields.
     """
 
     trials: list[FinishedTrial]
@@ -134,7 +134,7 @@ class SearchResult:
 
     @property
     def start(self) -> FinishedTrial | None:
-        """The trial of the Conf as it was given; None if its values are not in the space."""
+        """The trial of the original Conf; None if its values are not in the space."""
         return next((trial for trial in self.trials if trial.is_start), None)
 
 
@@ -149,20 +149,20 @@ def tune(
 ) -> SearchResult:
     """Search ``space`` for the settings with the best validation score. Blocks.
 
-    The first trial is ``conf`` as it is, if its values are in the space. Whatever ends the search early, an
-    interrupted trial included, the same call with the same storage goes on, and comes to the same end. One process at a
-    time works on a study.
+    The first trial is ``conf`` unchanged, if its values are in the space. After any early end of the search, the same
+    call with the same storage continues it, with the same final result; interrupted trials are repeated. Only one
+    process at a time may use a study.
 
     Args:
-        given: the names of the Conf's fields that somebody has set, as for ``training.prepare``; None: those that
+        given: the names of the Conf's fields set by the user, as for ``training.prepare``; None: those that
             differ from their defaults.
         tick: as for ``ActorNetworkRunner.train``; on_trial: called with each trial at its end, on this thread.
 
     Raises:
-        ConfError: the space does not fit the Conf, or the study is of another search, or the storage is none.
+        ConfError: the space does not fit the Conf, the study belongs to another search, or the storage is invalid.
         DataError, DeviceError, ModelError: as for a run.
         TrainingError: every trial has failed.
-        TrackerError, NotEnoughWorkersError, NotAuthorisedError: as for a run on a cluster; the same call goes on.
+        TrackerError, NotEnoughWorkersError, NotAuthorisedError: as for a run on a cluster; the same call continues.
         OutputError: the storage, ``out_conf`` or ``plot`` cannot be written.
     """
     options = options or SearchOptions()
@@ -191,7 +191,7 @@ def _set_fields(conf: Conf) -> frozenset[str]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Let Optuna log warnings only: ``on_trial`` reports the trials."""
+    """Make Optuna log only warnings: ``on_trial`` reports the trials."""
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
@@ -202,7 +202,7 @@ def _quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _opened(options: SearchOptions, *, maximizes: bool) -> Iterator[optuna.Study]:
-    """Open the study, which need not be there yet; says what is wrong with its storage, then and later."""
+    """Open or create the study; storage errors, now and later, become this package's errors."""
     place = spoken_storage(options.storage) or "memory"
     stack, opened = contextlib.ExitStack(), None
     try:
@@ -226,12 +226,12 @@ def _opened(options: SearchOptions, *, maximizes: bool) -> Iterator[optuna.Study
         if isinstance(opened, RDBStorage):
             opened.remove_session()
             opened.engine.dispose()
-        stack.close()  # after the database: its own locks of the file are gone with any descriptor that is closed
+        stack.close()  # after the database: closing any descriptor of the file releases the database's own locks
 
 
 @contextlib.contextmanager
 def _alone_with(file: Path) -> Iterator[None]:
-    """Hold the lock of a storage's file; raises ``ConfError`` if another search does."""
+    """Hold the lock of a storage's file; raises ``ConfError`` if another search holds it."""
     with file.open("rb") as held:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -241,7 +241,7 @@ def _alone_with(file: Path) -> Iterator[None]:
 
 
 def _open_storage(place: str) -> tuple[BaseStorage, Path | None]:
-    """Return the storage that a path or URL names, and its file if it is a path; raises ``ConfError``."""
+    """Return the storage for a path or URL, and its file if it is a path; raises ``ConfError``."""
     if not place:
         return InMemoryStorage(), None
     file = None
@@ -252,7 +252,7 @@ def _open_storage(place: str) -> tuple[BaseStorage, Path | None]:
             file = files.expand(Path(place)).absolute()
         url = f"sqlite:///{file}"
     try:
-        # Trials that run at the same time write in turn; a busy disk may take a while.
+        # Trials that run at the same time write one after the other; on a busy disk this may take a while.
         return RDBStorage(url, engine_kwargs=_ENGINE if file is not None else None), file
     except (ImportError, ValueError, ArgumentError) as exc:
         said = said_without(exc, place)
@@ -261,7 +261,7 @@ def _open_storage(place: str) -> tuple[BaseStorage, Path | None]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Trained:
-    """The result of a trial's run: its best model, and the score of that."""
+    """The result of a trial's run: its best model, and the model's score."""
 
     conf: Conf
     network: Network
@@ -272,7 +272,7 @@ class _Trained:
 
 @dataclass(slots=True)
 class _Search:
-    """One call of ``tune``: what all its trials have in common, and the best model that it has trained so far."""
+    """One call of ``tune``: the common parts of all its trials, and the best model trained so far."""
 
     conf: Conf
     space: SearchSpace
@@ -288,7 +288,7 @@ class _Search:
 
     @classmethod
     def prepared(cls, conf: Conf, space: SearchSpace, options: SearchOptions, given: frozenset[str]) -> _Search:
-        """Check everything that can be checked before the first trial."""
+        """Return a search after all checks that are possible before the first trial."""
         if conf.checkpoint_dir:
             raise ConfError(
                 f"Conf.checkpoint_dir is {conf.checkpoint_dir}, and a search keeps no checkpoints; leave it out"
@@ -321,7 +321,7 @@ class _Search:
 
     @property
     def workers_of_each(self) -> int:
-        """Threads of this process that each run has; 0: it has none."""
+        """Number of threads of this process for each run; 0: none."""
         return min(self.workers, self.conf.workers)
 
     @property
@@ -332,11 +332,11 @@ class _Search:
 
     @property
     def metric(self) -> str:
-        """What the trials are scored by."""
+        """The metric of the trials' scores."""
         return self.conf.scoring.metric
 
     def begin(self, study: optuna.Study, runs: TrialRuns) -> None:
-        """Take up a study, new or not, whose trials are trained by ``runs``."""
+        """Start with a new or existing study, whose trials ``runs`` trains."""
         self._runs, self._trials = runs, Trials(study, self.space, self.options.seed)
         common = {"conf": digest(f"{self.conf.digest()} {self.conf.epochs}"), "search section": self.space.to_json()}
         data = fingerprint(training.batches(self.conf, self.data))
@@ -345,7 +345,7 @@ class _Search:
         self.trials.begin(self.space.start(self.conf))
 
     def try_batch(self, tick: Tick | None, on_trial: Callable[[FinishedTrial], None]) -> None:
-        """Run the next trials to their ends, keep the model of the best one so far."""
+        """Run the next batch of trials; keep the model of the best trial so far."""
         under_way = self.trials.ask(self.options.at_once, self.options.trials)
         tasks = {number: functools.partial(self._train, number, trial) for number, trial in under_way.items()}
         try:
@@ -360,7 +360,7 @@ class _Search:
             raise
 
     def _train(self, number: int, trial: optuna.Trial, tick: Tick | None) -> _Trained:
-        """Run a trial; on any thread, beside others. Raises what its run raises."""
+        """Run a trial, on any thread, in parallel to others. Raises the errors of its run."""
         pruning = PruningCallback(trial)
         conf = self._conf_of(trial.params)
         result, network = self._run(conf, number, pruning, tick)
@@ -387,7 +387,7 @@ class _Search:
             self._save(trained.conf, trained.network)
 
     def result(self, tick: Tick | None) -> SearchResult:
-        """Return what has been found; a best model that an earlier process trained is trained once more."""
+        """Return the result of the search; a best model from an earlier process is trained again."""
         best, finished = self.trials.best(), self.trials.finished()
         if best is None:
             failed = next((trial for trial in finished if trial.error), None)
@@ -413,12 +413,12 @@ class _Search:
     def _run(
         self, conf: Conf, number: int, pruning: PruningCallback | None, tick: Tick | None
     ) -> tuple[TrainingResult, Network]:
-        """Train a Conf; return the result, and the network that scored best."""
+        """Train a Conf; return the result, and the network with the best score."""
         assert self._runs is not None, "begin has been called"
         return self._runs.train(conf, training.training_data(conf, self.data), number, pruning, tick)
 
     def _written(self, conf: Conf) -> Conf:
-        """Return the Conf for other runs, on any machine."""
+        """Return the Conf in a form for other runs, on any machine."""
         return conf.replace(kernels=self.kernels, data_fingerprint="", workers=max(1, self.workers))
 
     def _save(self, conf: Conf, network: Network) -> None:

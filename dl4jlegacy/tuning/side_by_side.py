@@ -1,4 +1,4 @@
-"""Runs of several trials at the same time, each on a thread of its own, watched and ended from this one."""
+"""Parallel runs of several trials, each on its own thread, monitored and stopped by the calling thread."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LOOK_SECONDS = 0.2
 
 
 class _HaltedError(Exception):
-    """Ends a run because another one, or the whole search, has ended."""
+    """Ends a run because another run, or the whole search, has ended."""
 
 
 class _Watched:
@@ -31,7 +31,7 @@ class _Watched:
         self.halted = threading.Event()
 
     def tick_of(self, number: int) -> Tick:
-        """Return the ``tick`` of a run, which ends it when the others are to end."""
+        """Return the ``tick`` of a run, which ends the run when the others shall end."""
 
         def tick(status: RunStatus) -> None:
             if self.halted.is_set():
@@ -41,20 +41,21 @@ class _Watched:
         return tick
 
     def of_first(self, numbers: Iterator[int]) -> RunStatus | None:
-        """Return the last status of the first of these trials that has one; None: none has."""
+        """Return the last status of the first of these trials that has one; None if none has."""
         return next((self._said[number] for number in sorted(numbers) if number in self._said), None)
 
 
 def side_by_side(
     tasks: Mapping[int, Callable[[Tick | None], T]], tick: Tick | None
 ) -> Generator[tuple[int, Future[T]], None, None]:
-    """Yield the number and the future of each task as soon as it is done, whatever it came to; a single one runs here.
+    """Yield number and future of each task as soon as it is done, with result or error; a single task runs here.
 
-    Closing the generator ends the others, and waits for them: a run ends when it ticks next, some times a second.
+    Closing the generator stops the other tasks and waits for them: a run stops at its next tick, which comes several
+    times a second.
 
     Args:
-        tasks: by the numbers of their trials; each gets the tick that its run is to call.
-        tick: called on this thread with the status of the first trial that still runs; what it raises ends all.
+        tasks: by the numbers of their trials; each gets the tick for its run.
+        tick: called on this thread with the status of the first running trial; its exceptions end all tasks.
     """
     if len(tasks) == 1:
         [(number, task)] = tasks.items()
@@ -62,14 +63,14 @@ def side_by_side(
         try:
             with exits_as_errors():
                 future.set_result(task(tick))
-        except Exception as exc:  # noqa: BLE001  # whoever takes the result raises it again
+        except Exception as exc:  # noqa: BLE001  # reading the result raises it again
             future.set_exception(exc)
         yield number, future
         return
     watched = _Watched()
     with contextlib.ExitStack() as opened:
-        # Their own limits are those of the whole process: without one around all of them, the first to end would lift
-        # it for the others, whose sums could then be rounded otherwise.
+        # Thread limits apply to the whole process: without one limit around all runs, the first run that ends would
+        # remove it for the others, whose sums could then be rounded differently.
         opened.enter_context(one_thread())
         pool = opened.enter_context(ThreadPoolExecutor(len(tasks), thread_name_prefix="dl4j-trial"))
         opened.callback(watched.halted.set)

@@ -1,7 +1,7 @@
-"""What a search varies: fields of a ``Conf`` by their paths, each with a range or a list of choices; checked when read.
+"""The search space: fields of a ``Conf`` by their paths, each with a range or a list of choices; checked when read.
 
-A path begins with a field of the Conf (``batch_size``), of its network (``layers[0].n_out``), or of what all layers of
-that share (``updater.learning_rate``); each may also be written in full (``multi_layer_conf.layers[0].n_out``).
+A path begins with a field of the Conf (``batch_size``), of its network (``layers[0].n_out``), or of the network's
+shared settings (``updater.learning_rate``); each may also be written in full (``multi_layer_conf.layers[0].n_out``).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _FIXED = (FREE_FIELDS - {"epochs"}) | {
     ),
     *("mixed_devices", "precision", "first_epoch", "first_iteration"),
 }
-"""Fields of a Conf that a search does not vary: they change the data, how a trial is scored, or where it runs."""
+"""Fields of a Conf that a search must not vary: they change the data, a trial's score, or where the trial runs."""
 _SEGMENT = re.compile(r"([A-Za-z_]\w*)|\[(\d+)\]")
 _PATH = re.compile(r"[A-Za-z_]\w*(?:\[\d+\]|\.[A-Za-z_]\w*)*")
 _YAML = (".yaml", ".yml")
@@ -59,7 +59,7 @@ Keys = tuple[str | int, ...]
 
 
 class Range(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Numbers from ``low`` to ``high``, both included; ``step`` apart, or even by their logarithm."""
+    """Numbers from ``low`` to ``high``, both included; ``step`` apart, or uniform in the logarithm."""
 
     low: int | float
     high: int | float
@@ -68,19 +68,19 @@ class Range(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Choices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """JSON values: texts, numbers, or whole objects."""
+    """JSON values: strings, numbers, or whole objects."""
 
     choices: list[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """One field that is searched.
+    """One field of the search.
 
     Attributes:
-        path: as it was written; ``keys``: where that is in the Conf's JSON.
-        space: the values that it may have.
-        distribution: Optuna's of the same; choices that are objects are drawn as their JSON.
+        path: as the user wrote it; ``keys``: its place in the Conf's JSON.
+        space: the possible values.
+        distribution: Optuna's distribution for them; choices that are objects are drawn as their JSON.
     """
 
     path: str
@@ -89,13 +89,13 @@ class Dimension:
     distribution: BaseDistribution
 
     def value(self, drawn: Any) -> Any:
-        """Return the JSON value for what Optuna has drawn."""
+        """Return the JSON value for a value drawn by Optuna."""
         if isinstance(self.space, Range):
             return drawn
         return next(choice for choice in self.space.choices if _label(choice) == drawn)
 
     def drawn(self, value: Any) -> Any:
-        """Return what Optuna would have drawn for a JSON value; None if that is not in the space."""
+        """Return Optuna's value for a JSON value; None if it is not in the space."""
         if isinstance(self.space, Choices):
             choices = (choice for choice in self.space.choices if _is_choice(self.keys, choice, value))
             return next(map(_label, choices), None)
@@ -110,7 +110,7 @@ class SearchSpace:
     """The fields that a search varies; immutable.
 
     Attributes:
-        dimensions: the fields, the outer before the inner; none before ``fitted_to``.
+        dimensions: the fields, outer before inner ones; empty before ``fitted_to``.
     """
 
     def __init__(self, written: Mapping[str, Range | Choices], dimensions: Sequence[Dimension] = ()) -> None:
@@ -118,27 +118,27 @@ class SearchSpace:
 
     @classmethod
     def of(cls, written: Any) -> SearchSpace:
-        """Return the space in a map from paths to ``{low, high, log, step}``, ``{choices}`` or a list of choices.
+        """Return the space for a map from paths to ``{low, high, log, step}``, ``{choices}`` or a list of choices.
 
         Raises:
-            ConfError: it is no such map, or a range is empty; names the path.
+            ConfError: not such a map, or a range is empty; names the path.
         """
         if not isinstance(written, Mapping) or not written:
             raise ConfError(f"search is {written!r}; give fields by path, such as {_EXAMPLE}")
         return cls({str(path): _space(str(path), given) for path, given in written.items()})
 
     def to_json(self) -> str:
-        """Return canonical JSON: the same for spaces that search the same."""
+        """Return canonical JSON: equal for equal spaces."""
         return to_json({path: msgspec.to_builtins(self._written[path]) for path in sorted(self._written)})
 
     def fitted_to(self, conf: Conf, check: Callable[[Conf], Any]) -> SearchSpace:
-        """Return the space with every path looked up in ``conf``, which has a network, and all ends and choices tried.
+        """Return the space with all paths looked up in ``conf``, which has a network, and limits and choices tested.
 
         Args:
-            check: raises ``ConfError`` for a Conf that could not be trained.
+            check: raises ``ConfError`` for a Conf that cannot be trained.
 
         Raises:
-            ConfError: a path that is not there (names the nearest), or a value that the field does not take.
+            ConfError: an unknown path (names the nearest), or a value that is invalid for the field.
         """
         raw = _plain(conf)
         keys = {path: _keys(path, raw) for path in self._written}
@@ -159,7 +159,7 @@ class SearchSpace:
         return {d.path: d.distribution for d in self.dimensions}
 
     def start(self, conf: Conf) -> dict[str, Any] | None:
-        """Return what Optuna would have drawn for ``conf`` as it is; None if that is not in the space."""
+        """Return Optuna's values for the unchanged ``conf``; None if it is not in the space."""
         raw = _plain(conf)
         found = {d.path: d.drawn(_at(raw, d.keys)) for d in self.dimensions}
         if any(value is None for value in found.values()):
@@ -167,19 +167,19 @@ class SearchSpace:
         return found if self.apply(conf, found) == conf else None
 
     def values(self, drawn: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the JSON values by path for what was drawn."""
+        """Return the JSON values by path for Optuna's values."""
         return {d.path: d.value(drawn[d.path]) for d in self.dimensions}
 
     def apply(self, conf: Conf, drawn: Mapping[str, Any]) -> Conf:
-        """Return ``conf`` with what was drawn; raises ``ConfError`` if the values do not go together."""
+        """Return ``conf`` with the drawn values; raises ``ConfError`` if they are invalid together."""
         return _decoded(_with(_plain(conf), {d.keys: d.value(drawn[d.path]) for d in self.dimensions}))
 
 
 def read_search(path: Path) -> tuple[Conf, frozenset[str], SearchSpace]:
-    """Return the Conf in a JSON or YAML file, the names of the fields that it sets, and its section ``search``.
+    """Return the Conf in a JSON or YAML file, the names of the fields set in it, and its section ``search``.
 
     Raises:
-        ConfError: the file cannot be read, or has no such section, or a wrong one; names the file.
+        ConfError: the file cannot be read, or the section is missing or wrong; names the file.
     """
     with files.errors_as(ConfError, f"{path} cannot be read"):
         text = files.read(files.expand(path))
@@ -195,7 +195,7 @@ def read_search(path: Path) -> tuple[Conf, frozenset[str], SearchSpace]:
 
 
 def _space(path: str, given: Any) -> Range | Choices:
-    """Return the range or the choices that somebody has written for a path; raises ``ConfError``."""
+    """Return the range or the choices that a user wrote for a path; raises ``ConfError``."""
     where = f"search.{path}"
     if not _PATH.fullmatch(path):
         raise ConfError(
@@ -209,7 +209,7 @@ def _space(path: str, given: Any) -> Range | Choices:
     for name in given:
         if name not in kind.__struct_fields__:
             raise ConfError(f"{where} has an unknown field {name!r}{nearest(str(name), kind.__struct_fields__)}")
-    try:  # YAML takes 1e-4 for a text
+    try:  # YAML reads 1e-4 as a string
         space: Range | Choices = msgspec.convert(dict(given), type=decodable(kind), strict=False)
     except msgspec.ValidationError as exc:
         raise ConfError(f"{where}: {exc}") from exc
@@ -245,7 +245,7 @@ def _checked_range(where: str, space: Range) -> Range:
 
 
 def _number(choice: Any) -> Any:
-    """Return a choice; one that YAML took for a text, such as 1e-4, as the number that it spells."""
+    """Return a choice; a string that YAML made of a number, such as 1e-4, becomes that number."""
     if not isinstance(choice, str) or choice[:1] not in tuple("+-.0123456789"):
         return choice
     for kind in (int, float):
@@ -255,13 +255,13 @@ def _number(choice: Any) -> Any:
 
 
 def _label(choice: Any) -> Any:
-    """Return what Optuna keeps for a choice: plain values as they are, others as their JSON."""
+    """Return Optuna's form of a choice: plain values unchanged, others as their JSON."""
     return choice if choice is None or isinstance(choice, bool | int | float | str) else to_json(choice)
 
 
 @dataclass(frozen=True, slots=True)
 class _Trier:
-    """Tries values of a field: with each choice that is made further out, such as of the updater for its rate."""
+    """Tests values of a field in combination with each choice of outer fields, e.g. of the updater for its rate."""
 
     path: str
     keys: Keys
@@ -269,7 +269,7 @@ class _Trier:
     check: Callable[[Conf], Any]
 
     def try_value(self, value: Any) -> None:
-        """Raise ``ConfError`` if the field does not take the value."""
+        """Raise ``ConfError`` if the value is invalid for the field."""
         for base in self.bases:
             try:
                 self.check(_decoded(_with(base, {self.keys: value})))
@@ -277,7 +277,7 @@ class _Trier:
                 raise ConfError(f"search.{self.path} cannot be {value!r}: {str(exc).removeprefix('Conf: ')}") from exc
 
     def takes(self, value: Any) -> bool:
-        """Return whether the field takes the value."""
+        """Return whether the value is valid for the field."""
         try:
             self.try_value(value)
         except ConfError:
@@ -313,7 +313,7 @@ def _decoded(raw: dict[str, Any]) -> Conf:
 
 
 def _keys(path: str, raw: Mapping[str, Any]) -> Keys:
-    """Return where a path is in a Conf's JSON; raises ``ConfError`` if it begins with no field that may vary."""
+    """Return the place of a path in a Conf's JSON; raises ``ConfError`` if its first field is not searchable."""
     keys: Keys = tuple(name or int(index) for name, index in _SEGMENT.findall(path))
     network = next(name for name in _NETWORKS if raw[name] is not None)
     shared = raw[network].get("conf") or {}
@@ -332,7 +332,7 @@ def _keys(path: str, raw: Mapping[str, Any]) -> Keys:
 
 
 def _at(raw: Any, keys: Keys) -> Any:
-    """Return what is at a place of a Conf's JSON; None if nothing is."""
+    """Return the value at a place of a Conf's JSON; None if there is none."""
     for key in keys:
         inside = (
             key in raw if isinstance(raw, dict) else isinstance(raw, list) and isinstance(key, int) and key < len(raw)
@@ -344,14 +344,14 @@ def _at(raw: Any, keys: Keys) -> Any:
 
 
 def _resolved(keys: Keys, value: Any) -> Any:
-    """Return the JSON of a choice; an updater may be named."""
+    """Return the JSON of a choice; an updater may be given by name."""
     if keys[-1] == "updater" and isinstance(value, str):
         return msgspec.to_builtins(create_updater(value), str_keys=True)
     return value
 
 
 def _is_choice(keys: Keys, choice: Any, value: Any) -> bool:
-    """Return whether a Conf's JSON has a choice at a place; of an updater that is named, its kind."""
+    """Return whether the value in a Conf's JSON equals a choice; for an updater's name, whether its kind is equal."""
     resolved = _resolved(keys, choice)
     if resolved is not choice and isinstance(value, Mapping):
         return bool(resolved["type"] == value.get("type"))
@@ -359,7 +359,7 @@ def _is_choice(keys: Keys, choice: Any, value: Any) -> bool:
 
 
 def _with(raw: Mapping[str, Any], changes: Mapping[Keys, Any]) -> dict[str, Any]:
-    """Return a copy of a Conf's JSON with some places changed, in order; raises ``ConfError`` for one that is not."""
+    """Return a copy of a Conf's JSON with changes applied in order; raises ``ConfError`` for a missing place."""
     whole = copy.deepcopy(dict(raw))
     for keys, value in changes.items():
         here: Any = whole

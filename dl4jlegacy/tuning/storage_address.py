@@ -1,4 +1,4 @@
-"""The address of a search's storage, as messages and reports may show it: a database's has a password in it."""
+"""The address of a search's storage for messages and reports: a database address may contain a password."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["said_without", "spoken_storage"]
 
 
 def spoken_storage(place: str) -> str:
-    """Return a storage's path or address for messages and reports, without a password, or what follows ``?``."""
+    """Return a storage's path or address for messages, without its password and without the part after ``?``."""
     bare, question, _ = place.partition("?") if "://" in place else (place, "", "")
     head, at, host = bare.rpartition("@") if "://" in bare else ("", "", bare)
     scheme, _, owner = head.partition("://")
@@ -17,7 +17,7 @@ def spoken_storage(place: str) -> str:
 
 
 def said_without(exc: BaseException, place: str) -> str:
-    """Return what an error says, in one line, without the secrets of a storage's address."""
+    """Return an error's text on one line, without the secrets of a storage's address."""
     said = " ".join(str(exc).split())
     head, _, _ = place.partition("://")[2].rpartition("@")
     hidden = (place, head, head.partition(":")[2], unquote(head.partition(":")[2]), place.partition("?")[2])

@@ -1,4 +1,4 @@
-"""Where the runs of trials are: in this process, or on a cluster, whose workers are shared out to them."""
+"""The place of the trials' runs: this process, or a cluster, whose workers are divided among them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["SearchCluster", "TrialRuns", "opened_runs"]
 
 logger = logging.getLogger(__name__)
 
-_ID = re.compile(r"[A-Za-z0-9_.-]{1,90}")  # shorter than a run's, which has the trial's number behind it
+_ID = re.compile(r"[A-Za-z0-9_.-]{1,90}")  # shorter than a run's id, which has the trial's number appended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +37,12 @@ class SearchCluster:
     Attributes:
         tracker: ``hazelcast://host:port[,host:port]``.
         zookeeper: ``host:port``, where the search and its trials are registered.
-        id: the search's there, which its workers are given; trial 7 of ``digits`` is the run ``digits-7``.
+        id: the search's id there, which its workers get; trial 7 of ``digits`` is the run ``digits-7``.
         cluster_name: of the Hazelcast members; "": that of ``dl4j services`` on this machine, else ``dev``.
         bind: the host on which the masters listen for their workers' signs of life.
 
     Raises:
-        UsageError: ``tracker`` or ``zookeeper`` is missing, or ``id`` cannot be an id.
+        UsageError: ``tracker`` or ``zookeeper`` is missing, or ``id`` is not a valid id.
     """
 
     tracker: str
@@ -64,29 +64,30 @@ class SearchCluster:
 
 
 class TrialRuns(Protocol):
-    """Runs of trials, each on the thread that calls this, and any number at once."""
+    """Runs of trials, each on the calling thread; any number may run at once."""
 
     def train(
         self, conf: Conf, data: TrainingData, number: int, pruning: PruningCallback | None, tick: Tick | None
     ) -> tuple[TrainingResult, Network]:
-        """Train a trial's Conf; return the result, and the network that scored best. Raises what its run raises."""
+        """Train a trial's Conf; return the result, and the network with the best score. Raises the run's errors."""
 
 
 @contextlib.contextmanager
 def opened_runs(
     cluster: SearchCluster | None, study: str, compute: Compute, workers_of_each: int
 ) -> Iterator[TrialRuns]:
-    """Open what the runs of a search share.
+    """Open the resources shared by the runs of a search.
 
     Args:
-        cluster: None: they are in this process.
+        cluster: None: the runs are in this process.
         study: the search's name.
-        compute: of this process's workers, and how many each run has of these.
+        compute: the compute options of this process's workers.
+        workers_of_each: the number of these workers for each run.
 
     Raises:
         UsageError: an address is malformed.
         TrackerError: the cluster cannot be reached, or a run or another search has the id.
-        NotAuthorisedError: it is beyond loopback, and there is no secret.
+        NotAuthorisedError: the cluster is beyond loopback, and there is no secret.
     """
     if cluster is None:
         yield _Here(study, compute)
@@ -134,7 +135,7 @@ class _OnCluster:
             cluster_name=cluster_name,
         )
         run = resolve(conf, data, compute=self.compute, local_workers=here, on_cluster=True)
-        self.search.clear(number)  # of a search that was killed
+        self.search.clear(number)  # left by a search that was killed
         bind = self.program.bind
         try:
             with ActorNetworkRunner(
@@ -148,7 +149,7 @@ class _OnCluster:
             raise
 
     def _clear_failed(self, number: int) -> None:
-        """Remove the run of a trial that nobody goes on with: it has failed, or is tried again from its beginning."""
+        """Remove the run of a trial that is not continued: it failed, or is repeated from its beginning."""
         try:
             self.search.clear(number)
         except Dl4jError as exc:

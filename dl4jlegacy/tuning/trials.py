@@ -1,7 +1,7 @@
-"""The trials of a search as its Optuna study keeps them: which are done, which come next, and which are tried again.
+"""The trials of a search in its Optuna study: which are finished, which come next, and which are repeated.
 
-A trial's number is its place in the search and never that of its row in the study: one that was interrupted has several
-rows there. What it draws follows from the search's seed, its number and the trials before it.
+A trial's number is its place in the search, not that of its row in the study: an interrupted trial has several rows
+there. Its drawn values depend on the search's seed, its number and the trials before it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["AT_ONCE", "FinishedTrial", "Trials", "digest"]
 
 _IS_START, _ERROR = "is_start", "error"
 AT_ONCE = "number of trials at once"
-"""What a search is known by, among others; one that was begun before there was a choice has 1."""
+"""A part of a search's identity; a search that started before this option existed has 1."""
 _SECONDS, _PARAMS_SHA256 = "seconds", "params_sha256"
 _SCORED = (TrialState.COMPLETE, TrialState.PRUNED)
 """States of the trials that a sampler learns from."""
@@ -37,17 +37,17 @@ def digest(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FinishedTrial:
-    """What a trial has come to.
+    """The result of a trial.
 
     Attributes:
         number: from 0.
-        state: ``"complete"``, ``"pruned"``, or ``"failed"``, of which ``error`` says why.
-        score: the best of its validations; of a pruned trial so far; None: there was none.
+        state: ``"complete"``, ``"pruned"``, or ``"failed"``, with the reason in ``error``.
+        score: the best of its validations (of a pruned trial: so far); None: there was none.
         params: the values by path.
         scores: of all its validations.
-        seconds: that its run took.
-        params_sha256: of the model that scored best; "": none.
-        is_start: whether it is the Conf as it was given.
+        seconds: duration of its run.
+        params_sha256: of the model with the best score; "": none.
+        is_start: whether it is the original Conf.
     """
 
     number: int
@@ -62,10 +62,10 @@ class FinishedTrial:
 
 
 class Trials:
-    """The trials of one study; used from one thread, beside its pruner's.
+    """The trials of one study; used from one thread, besides the pruner's.
 
     Args:
-        study: one that nobody else works on meanwhile.
+        study: a study that no other process uses meanwhile.
         space: fitted to the Conf.
         seed: of the search.
     """
@@ -75,7 +75,7 @@ class Trials:
         self._maximizes = study.direction is optuna.study.StudyDirection.MAXIMIZE
 
     def check_same(self, identity: dict[str, Any]) -> None:
-        """Keep what the search is in its study; raises ``ConfError`` if it was begun as another one."""
+        """Store the search's identity in its study; raises ``ConfError`` if the study has another one."""
         kept = self._study.user_attrs.get("search")
         if kept is None and self._study.get_trials(deepcopy=False):
             raise ConfError(f"study {self._study.study_name!r} is of another program; give the search another --study")
@@ -90,7 +90,7 @@ class Trials:
             )
 
     def begin(self, start: dict[str, Any] | None) -> None:
-        """Have ``start`` tried first in a new study; have those tried again whose process died."""
+        """Make ``start`` the first trial of a new study; repeat the trials whose process died."""
         trials = self._study.get_trials(deepcopy=False)
         if not trials and start is not None:
             self._study.enqueue_trial(start, user_attrs={NUMBER: 0, _IS_START: True})
@@ -99,7 +99,7 @@ class Trials:
                 self.try_again(trial.number)
 
     def try_again(self, row: int) -> None:
-        """Have the trial of a row that was interrupted tried again, with what it had drawn."""
+        """Repeat the interrupted trial of a row with the same drawn values."""
         trials = self._study.get_trials(deepcopy=False)
         trial = trials[row]
         number = trial.user_attrs.get(NUMBER)
@@ -110,9 +110,10 @@ class Trials:
         self._study.tell(row, state=TrialState.FAIL)
 
     def ask(self, at_once: int, stop: int) -> dict[int, optuna.Trial]:
-        """Return the next trials by their numbers, with everything drawn: those of a batch that are not done.
+        """Return the next trials by number, with all values drawn: the unfinished trials of the current batch.
 
-        They follow from the batches before alone, in the order of their numbers, whichever of a batch are done.
+        Their values depend only on earlier batches, in the order of their numbers, whichever trials of the batch are
+        done.
 
         Args:
             at_once: trials of a batch.
@@ -133,10 +134,10 @@ class Trials:
         return dict(sorted(asked.items()))
 
     def _drawn(self, number: int, before: int) -> dict[str, Any]:
-        """Return what the sampler draws for a trial, from those of smaller numbers than ``before``.
+        """Return the values that the sampler draws for a trial, based on the trials with a number below ``before``.
 
-        In a study of their own: that of the search has its rows in the order in which trials were begun, or tried
-        again, and what is drawn would depend on it.
+        The sampler gets a separate study. The rows of the search's study are in the order in which trials started or
+        were repeated, on which the drawn values would otherwise depend.
         """
         rows = [row for row in self._study.get_trials(deepcopy=False) if row.state in _SCORED]
         known = sorted((row for row in rows if row.user_attrs[NUMBER] < before), key=lambda row: row.user_attrs[NUMBER])
@@ -147,22 +148,22 @@ class Trials:
         return study.ask(self._space.distributions()).params
 
     def tell(self, trial: optuna.Trial, score: float, *, is_pruned: bool, seconds: float, params_sha256: str) -> None:
-        """Note a trial's end."""
+        """Record a trial's end."""
         trial.set_user_attr(_SECONDS, round(seconds, 3))
         trial.set_user_attr(_PARAMS_SHA256, params_sha256)
         self._study.tell(trial, None if is_pruned else score, state=TrialState.PRUNED if is_pruned else None)
 
     def tell_failed(self, trial: optuna.Trial, error: str) -> None:
-        """Note that a trial came to nothing by what it had drawn."""
+        """Record that a trial failed because of its drawn values."""
         trial.set_user_attr(_ERROR, error)
         self._study.tell(trial, state=TrialState.FAIL)
 
     def finished(self) -> list[FinishedTrial]:
-        """Return the trials that have come to their end, by number."""
+        """Return the finished trials, by number."""
         return [self._finished(row) for row in self._ended()]
 
     def page(self, name: str, metric: str) -> str:
-        """Return their plots as HTML."""
+        """Return the plots of the trials as HTML."""
         return study_page(name, metric, self._ended(), self._study.direction)
 
     def _ended(self) -> list[FrozenTrial]:
@@ -171,13 +172,13 @@ class Trials:
         return sorted(ended, key=lambda row: row.user_attrs[NUMBER])
 
     def best(self) -> FinishedTrial | None:
-        """Return the complete trial with the best score, the first of them if several have it; None: there is none."""
+        """Return the complete trial with the best score, the first of equal ones; None if there is none."""
         complete = [trial for trial in self.finished() if trial.state == "complete" and trial.score is not None]
         sign = -1 if self._maximizes else 1
         return min(complete, key=lambda trial: (sign * (trial.score or 0.0), trial.number), default=None)
 
     def drawn(self, number: int) -> dict[str, Any]:
-        """Return what Optuna drew for a trial that has come to its end."""
+        """Return Optuna's values of a finished trial."""
         rows = self._study.get_trials(deepcopy=False)
         return next(row.params for row in rows if row.user_attrs.get(NUMBER) == number and not _was_cut(row))
 
@@ -199,5 +200,5 @@ class Trials:
 
 
 def _was_cut(row: FrozenTrial) -> bool:
-    """Return whether a row is of a trial that was interrupted, which has another row since."""
+    """Return whether a row belongs to an interrupted trial, which has a newer row."""
     return row.state is TrialState.FAIL and _ERROR not in row.user_attrs
