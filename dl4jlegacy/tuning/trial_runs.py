@@ -135,7 +135,7 @@ class _OnCluster:
             cluster_name=cluster_name,
         )
         run = resolve(conf, data, compute=self.compute, local_workers=here, on_cluster=True)
-        self.search.clear(number)  # left by a search that was killed
+        self.search.clear(number)  # of a search that was killed
         bind = self.program.bind
         try:
             with ActorNetworkRunner(
