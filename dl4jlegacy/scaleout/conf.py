@@ -1,7 +1,7 @@
-"""``Conf``: everything about the system or cluster of one run, and inside it the network's own configuration.
+"""``Conf``: the complete configuration of a run, of its cluster and, inside it, of the network.
 
-What is trained is in ``multi_layer_conf``; what shares it out is here. A ``Conf`` is a frozen value that travels as
-canonical JSON, unknown fields refused.
+The network is configured in ``multi_layer_conf``; the distribution of its training is configured here. A ``Conf`` is an
+immutable value that is transferred as canonical JSON; unknown fields are refused.
 
 Legacy: ``org.deeplearning4j.nn.conf.Conf`` (Java-serialized into Zookeeper) and the keys of R15's ``Configuration``.
 """
@@ -65,91 +65,95 @@ FREE_FIELDS = frozenset(
         "epochs",  # a run may be given more of them at its end
     }
 )
-"""Fields of a ``Conf`` that say where and how a run is computed, and may change while it is under way."""
+"""Fields of a ``Conf`` that say where and how a run is computed, and may change while the run is under way."""
 FREE_ROUTER_ARGS = frozenset({"parameter_servers"})
-"""Likewise, in ``router_args``: the package's own strategies end in the same bits with any."""
+"""Keys of ``router_args`` that may change as well: the package's own strategies give the same bits with any value."""
 POISON_JOBS = ("fail", "set-aside")
-"""What ``Conf.poison_jobs`` may be."""
+"""Possible values of ``Conf.poison_jobs``."""
 NETWORK_CLASSES: Mapping[str, type[MultiLayerNetwork]] = {
     clazz.__name__: clazz for clazz in (MultiLayerNetwork, DBN, StackedDenoisingAutoEncoder)
 }
-"""What ``Conf.multi_layer_clazz`` may be."""
+"""Possible values of ``Conf.multi_layer_clazz``."""
 
 
 class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, metaclass=Described):
     """The configuration of a run.
 
     Attributes:
-        multi_layer_conf: the network; None only for jobs that are no network.
-        computation_graph_conf: the network in its place, if it is a graph.
-        performer, performer_args: the name under which the workers have registered what performs the jobs
-            (``scaleout.parts``), and JSON values for it; "": they train the network.
-        multi_layer_clazz: the network's class, or its name. A ``DBN`` and a ``StackedDenoisingAutoEncoder`` pretrain,
-            and then finetune, whatever the network's configuration says; else that decides.
+        multi_layer_conf: the network; None only for jobs without a network.
+        computation_graph_conf: the network instead of ``multi_layer_conf``, if it is a graph.
+        performer, performer_args: the name under which the workers have registered the performer of the jobs
+            (``scaleout.workers.plugins``), and JSON values for it; "": the jobs train the network.
+        multi_layer_clazz: the network's class, or its name. A ``DBN`` and a ``StackedDenoisingAutoEncoder`` pretrain
+            and then finetune, whatever the network's configuration says; otherwise the configuration decides.
         run: the run's name; chosen at ``setup`` if empty.
-        incarnation: which run of this name it is: a random number, new at every beginning, kept when a run goes on.
-        model, dataset, data_dir: where the network and the data came from, so that ``resume`` finds them again.
-        data_fingerprint: of the training data (``datasets.fingerprint``), written down at ``setup``; a run goes on only
-            with data that have it.
-        scale_features: whether ``dl4j`` scales features that go beyond 0 to 1 to it.
-        transform: what ``dl4j`` makes of the columns of the data set's CSV files, in the place of that; fitted at
-            ``setup`` to the training part, unless it is already.
+        incarnation: identifies one of the runs with this name: a random number, new at every start, unchanged when a
+            run is resumed.
+        model, dataset, data_dir: sources of the network and the data, so that ``resume`` finds them again.
+        data_fingerprint: of the training data (``datasets.fingerprint``), stored at ``setup``; a run can only be
+            resumed with data that have the same one.
+        scale_features: whether ``dl4j`` scales features that exceed the range 0 to 1 to that range.
+        transform: how ``dl4j`` transforms the columns of the data set's CSV files, instead of that scaling; fitted to
+            the training part at ``setup``, unless it is already fitted.
         images: how ``dl4j`` reads the images of a data set that are in folders; their size is set at ``setup``.
-        augment: how ``dl4j`` changes the images of a data set while they are learned from; None: not at all.
+        augment: how ``dl4j`` changes the images of a data set during training; None: not at all.
         text: how ``dl4j`` reads a text: by characters (also None), or by words.
-        sequences: how ``dl4j`` reads a folder of CSV files as sequences, one each; None: as parts of one table.
-        keep_index: whether ``dl4j`` learns from pandas' index in a table, too, which it leaves out otherwise.
-        stratify: whether the parts of the data that are held out, for the evaluation at the end (by ``dl4j``) and as
-            ``validation.fraction``, get their share of every class.
-        class_weights: what an example of each class counts for in the loss, by the classes' names (those that are not
-            named: 1); ``"balanced"``: n / (k * count) of n training examples in k classes. ``setup`` makes them the
+        sequences: how ``dl4j`` reads a folder of CSV files as sequences, one per file; None: as parts of one table.
+        keep_index: whether ``dl4j`` also uses a pandas index in a table as a feature; by default it is left out.
+        stratify: whether the held-out parts of the data, for the evaluation at the end (by ``dl4j``) and for
+            ``validation.fraction``, contain the same share of every class.
+        class_weights: weight of an example of each class in the loss, by the classes' names (default: 1);
+            ``"balanced"``: n / (k * count) for n training examples in k classes. ``setup`` turns them into the
             ``loss_weights`` of the output layer.
-        batch_size: examples of a batch (legacy ``split``).
+        batch_size: examples per batch (legacy ``split``).
         epochs, pretrain_epochs: passes over the data in the finetune phase, and for every pretrained layer.
-        first_epoch, first_iteration: passes over the data, and updates, that the network has behind it where the run
-            begins with one that was trained before (``ActorNetworkRunner(first_model=...)``): shuffling, drop-out,
-            schedules and bias corrections go on from there.
+        first_epoch, first_iteration: number of passes over the data, and of updates, that the network has already had
+            if the run starts from a trained one (``ActorNetworkRunner(first_model=...)``): shuffling, drop-out,
+            schedules and bias corrections continue from there.
         seed: of everything random in the run.
-        router: how updates are combined, one of ``ROUTERS`` or one that is registered (``register_router``), and what
-            that needs besides, as JSON; ``window`` bounds an asynchronous one (0: its default).
-        workers, jobs_per_round: threads that train here; slots of a round (0: the workers at start).
+        router, router_args, window: how updates are combined: one of ``ROUTERS`` or a registered router
+            (``register_router``), and its arguments as JSON; ``window`` bounds an asynchronous one (0: its default).
+        workers, jobs_per_round: number of training threads here; slots of a round (0: the number of workers at start).
         averaging_frequency: batches that a job trains on between two averagings.
-        warm_start, warm_start_jobs: how much of the first epoch of each phase, from 0 to 1, has rounds of so many slots
-            instead of ``jobs_per_round``: fewer workers have something to do there, and the network learns as with few.
-        average_updater_state, weighted_average: whether updater states are averaged too; by examples or plainly.
+        warm_start, warm_start_jobs: fraction of the first epoch of each phase, from 0 to 1, in which rounds have this
+            many slots instead of ``jobs_per_round``: fewer workers are busy there, and the network learns as with few
+            workers.
+        average_updater_state, weighted_average: whether updater states are averaged too; whether averages are weighted
+            by examples.
         data_by_reference: whether jobs name their batches instead of carrying them; workers then read them themselves,
             from ``export_directory``, or from the ``dataset`` that ``dl4j`` was given. None: in one process, and on a
             cluster if there is an ``export_directory``.
-        export_directory: the folder in which a program's batches are kept, by its master once; one of this machine, or
-            below a prefix in S3. On a cluster all processes reach it by this path. "": a temporary one.
-        prefetch_buffer: batches that each process of the run reads before a job needs them, on threads and within
-            256 MB; 0: none. It changes no result.
-        checkpoint_dir, checkpoint_every, checkpoints_kept: where, every how many model versions, and how many.
-        state_tracker_connection_string, cluster_name: the Hazelcast members ``host:port[,host:port]`` that keep the
-            run's state, and their cluster's name; empty: in the process.
-        limits, heartbeat_seconds, stuck_seconds: the deadlines; a job of which no batch is done for ``stuck_seconds``
-            is reported, and its lease is left to expire.
-        min_workers, worker_wait_seconds: live workers below which a cluster's master issues no new jobs, and for how
-            long it waits for more; for as long its workers wait for a master that is gone.
-        tracker_wait_seconds: for how long the processes of a run wait for a tracker that does not answer any more.
-        session_seconds: how long Zookeeper waits for a process that it does not hear of before it counts as gone, and a
-            standby takes over from a master; Zookeeper has bounds of its own (4 to 40 s, unless it is told others).
-        poison_jobs: what becomes of a job that kills the processes of its workers: ``"fail"``, the run ends (exit code
-            12), or ``"set-aside"``, it goes on without that job's batches.
+        export_directory: the folder to which the master writes a program's batches once; on this machine, or below a
+            prefix in S3. On a cluster all processes access it by this path. "": a temporary one.
+        prefetch_buffer: number of batches that each process of the run reads before a job needs them, on threads and
+            within 256 MB; 0: none. It does not change results.
+        checkpoint_dir, checkpoint_every, checkpoints_kept: the folder, the number of model versions between
+            checkpoints, and the number of checkpoints to keep.
+        state_tracker_connection_string, cluster_name: the Hazelcast members ``host:port[,host:port]`` that store the
+            run's state, and their cluster's name; empty: the state is in the process.
+        limits, heartbeat_seconds, stuck_seconds: the deadlines; a job without a finished batch for ``stuck_seconds`` is
+            reported, and its lease is left to expire.
+        min_workers, worker_wait_seconds: number of live workers below which a cluster's master issues no new jobs, and
+            how long it waits for more; its workers wait as long for a master that is gone.
+        tracker_wait_seconds: how long the processes of a run wait for a tracker that has stopped answering.
+        session_seconds: how long Zookeeper waits for a silent process before the process counts as gone, and a standby
+            takes over from a master; Zookeeper has limits of its own (4 to 40 s by default).
+        poison_jobs: treatment of a job that kills the processes of its workers: ``"fail"``, the run ends (exit code
+            12), or ``"set-aside"``, the run continues without that job's batches.
         kernels: the implementation that all workers of the run use, ``cupy`` on GPUs; resolved at ``setup``.
-        device: what the workers of the master's process compute on, one of ``devices.CHOICES``; "": what ``kernels``
-            says. Workers elsewhere choose for themselves, of the kind that ``kernels`` says.
+        device: device of the workers in the master's process, one of ``devices.CHOICES``; "": determined by
+            ``kernels``. Workers elsewhere choose their own device, of the kind that ``kernels`` requires.
         precision: of matrix products and convolutions on GPUs, one of ``devices.PRECISIONS``.
-        mixed_devices: whether workers that round differently (of the other kind of device, on another GPU, with other
-            kernels) may join, which costs the run its bit-equality with others.
-        validation: what the model is scored by while it is trained; None: nothing, unless the runner is given data.
-        validation_fingerprint: like ``data_fingerprint``, of validation data that came apart from the training data.
+        mixed_devices: whether workers that round differently (another kind of device, another GPU, other kernels) may
+            join; the run is then no longer bit-equal with others.
+        validation: how the model is scored during training; None: not at all, unless the runner is given data.
+        validation_fingerprint: like ``data_fingerprint``, for validation data given separately from the training data.
         early_stopping: when the run ends before its last epoch; None: it does not.
-        device_memory_limit: how much of each GPU's memory a process of the run may take (``8GiB``, ``80%``); "": all.
-        void_configuration: how workers push each other the messages of gradient sharing; None: each gets all of them
-            from the tracker. It changes no result.
-        collect_training_stats: whether it is recorded how long each phase of each round takes, on all its machines:
-            ``ActorNetworkRunner.stats``, and ``stats.jsonl`` in ``checkpoint_dir``. It changes no result.
+        device_memory_limit: how much of each GPU's memory a process of the run may use (``8GiB``, ``80%``); "": all.
+        void_configuration: how workers push the messages of gradient sharing to each other; None: each worker gets all
+            of them from the tracker. It does not change results.
+        collect_training_stats: whether the duration of each phase of each round is recorded, on all machines:
+            ``ActorNetworkRunner.stats``, and ``stats.jsonl`` in ``checkpoint_dir``. It does not change results.
     """
 
     positional: ClassVar[tuple[str, ...]] = ()
@@ -283,7 +287,7 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     if not TYPE_CHECKING:  # a type checker would take it for leave to read anything
 
         def __getattr__(self, name: str) -> Any:
-            """Say what there is instead of the setters and getters of 2014, in Java's spelling or in Python's."""
+            """Raise an error that names the replacement of a setter or getter of 2014, in Java or Python spelling."""
             words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
             field = words.removeprefix("set_").removeprefix("get_")
             if field == "master_url":
@@ -298,12 +302,12 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def keyspace(self) -> str:
-        """The name under which this run, and no other of the same name, keeps and signs its records."""
+        """The unique name under which this run stores and signs its records."""
         return keyspace(self.run, self.incarnation)
 
     @property
     def reading(self) -> Reading:
-        """How the data set is read, as far as the Conf says it."""
+        """How the data set is read, as far as the Conf specifies it."""
         return Reading(
             transform=self.transform,
             images=self.images,
@@ -314,12 +318,12 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def network_conf(self) -> NetworkConfiguration | None:
-        """The network's configuration, of whichever kind it is; None for jobs that are no network."""
+        """The network's configuration, of either kind; None for jobs without a network."""
         return self.multi_layer_conf or self.computation_graph_conf
 
     @property
     def scoring(self) -> Scoring:
-        """How the run decides what its best model is, and whether to stop."""
+        """The rules by which the run finds its best model and decides whether to stop."""
         metric = Scoring().metric if self.validation is None else self.validation.metric
         return Scoring(metric=metric, stopping=self.early_stopping)
 
@@ -338,11 +342,14 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return tuple(phases)
 
     def digest(self) -> str:
-        """Return a SHA-256 of what decides the result of the run: the same for whoever goes on with it, anywhere."""
+        """Return a SHA-256 of all fields that determine the result of the run.
+
+        Every process that resumes the run gets the same one.
+        """
         unmixed = self.replace(mixed_devices=False)  # a run may become mixed when it resumes
         free = FREE_FIELDS
         if self.validation is not None and self.validation.every_rounds:
-            free -= {"epochs"}  # with more of them there would not be a validation where the last one was
+            free -= {"epochs"}  # with more epochs there would be no validation at the old end
         body = {name: value for name, value in msgspec.to_builtins(unmixed).items() if name not in free}
         if self.router in BUILT_IN:
             body["router_args"] = {k: v for k, v in self.router_args.items() if k not in FREE_ROUTER_ARGS}
@@ -350,7 +357,7 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         if not self.warm_start:
             del body["warm_start_jobs"]
         others = ("keep_index", "stratify", "class_weights", "augment", "text", "sequences", "warm_start")
-        for name in (*later, *others):  # as before there were any
+        for name in (*later, *others):  # so that digests from before these fields existed stay the same
             if not body[name]:
                 del body[name]
         return hashlib.sha256(msgspec.json.encode(body, order="sorted")).hexdigest()

@@ -1,9 +1,10 @@
-"""Checks of the answers of routers and aggregators, before anything of them is stored.
+"""Checks of the return values of routers and aggregators, before they are stored.
 
-A user's own router that opens a slot twice, or an aggregator that returns a word as score, could cause a run that never
-ends, or a head that cannot be read. So each answer is checked against the contract (``WorkRouter``, ``JobAggregator``),
-and the first wrong one ends the run with an error that names class and method. All models must be finite; the other
-checks are for users' own classes only, since tests check those of this package (``dl4jlegacy.testing``).
+A user's own router that opens a slot twice, or an aggregator that returns text as score, could cause a run that never
+ends, or a head that cannot be read. So each return value is checked against the contract (``WorkRouter``,
+``JobAggregator``), and the first wrong one ends the run with an error that names class and method. All models must be
+finite; the other checks are only for users' own classes, since tests check those of this package
+(``dl4jlegacy.testing``).
 """
 
 from __future__ import annotations
@@ -51,11 +52,11 @@ _RENAMED = {
     "settle": "in memory, a SlotMemory",
     "check": "in the Fold that fold returns",
 }
-"""Members of a router in earlier versions, and what has taken their place."""
+"""Members of a router in earlier versions, and their replacements."""
 
 
 def check_router(router: WorkRouter) -> None:
-    """Raise ``ContractError`` if a router is no ``WorkRouter``, or a member of it has a value that is not allowed."""
+    """Raise ``ContractError`` if a router is not a ``WorkRouter``, or one of its members has an invalid value."""
     name = type(router).__name__
     check_methods(router, "a router", WorkRouter, ("open_slots", "send_work", "fold_ahead"))
     if renamed := [f"{old} is now {new}" for old, new in _RENAMED.items() if hasattr(router, old)]:
@@ -80,10 +81,10 @@ def check_router(router: WorkRouter) -> None:
 def open_slots(router: WorkRouter, plan: Plan, head: Head) -> list[int]:
     """Return the slots that a router opens under a head, without those that are set aside.
 
-    None after the last round, whatever it says.
+    After the last round there are none, whatever the router returns.
 
     Raises:
-        ContractError: the answer is none that ``WorkRouter.open_slots`` may give.
+        ContractError: the return value is not allowed for ``WorkRouter.open_slots``.
     """
     if head.round >= plan.total_rounds:
         return []
@@ -124,7 +125,7 @@ def check_opened(router: WorkRouter, plan: Plan, head: Head, numbers: Sequence[i
 
 
 def _check_chains(what: str, plan: Plan, head: Head, numbers: Sequence[int]) -> None:
-    """Raise ``ContractError`` if a slot that remembers something has another job before the one that is open."""
+    """Raise ``ContractError`` if a slot with memory is opened while an earlier job of it is not folded."""
     for number in numbers:
         round_, slot = plan.at(number)
         before = [r for r in range(head.round, round_) if not plan.is_validation(r) and slot < plan.slots(r)]
@@ -139,7 +140,7 @@ def slots_to_fold(router: WorkRouter, opened: Sequence[int], done: Collection[in
     """Return the done slots that a router folds now.
 
     Raises:
-        ContractError: the answer is none that ``WorkRouter.send_work`` may give.
+        ContractError: the return value is not allowed for ``WorkRouter.send_work``.
     """
     if not is_own(router):
         return router.send_work(opened, done)
@@ -156,10 +157,10 @@ def slots_to_fold(router: WorkRouter, opened: Sequence[int], done: Collection[in
 
 
 def slots_to_fold_ahead(router: WorkRouter, opened: Sequence[int], done: Collection[int]) -> list[int]:
-    """Return the done slots that a router lets be folded while others are not done.
+    """Return the done slots that a router allows to be folded while others are not done.
 
     Raises:
-        ContractError: the answer is none that ``WorkRouter.fold_ahead`` may give.
+        ContractError: the return value is not allowed for ``WorkRouter.fold_ahead``.
     """
     if not is_own(router):
         return router.fold_ahead(opened, done)
@@ -172,7 +173,7 @@ def slots_to_fold_ahead(router: WorkRouter, opened: Sequence[int], done: Collect
 
 
 def _numbers(what: str, answer: Any) -> list[int]:
-    """Return the numbers of slots in an answer; raises ``ContractError`` unless they are that, ascending."""
+    """Return the slot numbers in a return value; raises ``ContractError`` unless they are ascending integers."""
     try:
         numbers = [operator.index(number) for number in answer]
     except TypeError as exc:
@@ -190,7 +191,7 @@ def _place(plan: Plan, number: int) -> str:
 
 
 def begun(aggregator: JobAggregator, model: Buffer, *, version: int, examples: Sequence[int]) -> Aggregation:
-    """Begin to fold updates; raises ``ContractError`` if an aggregator of somebody's own returns no ``Aggregation``."""
+    """Begin to fold updates; raises ``ContractError`` if a user's own aggregator returns no ``Aggregation``."""
     if not is_own(aggregator):
         return aggregator.begin(model, version=version, examples=examples)
     what = f"{type(aggregator).__name__}.begin"
@@ -206,21 +207,21 @@ def begun(aggregator: JobAggregator, model: Buffer, *, version: int, examples: S
 
 
 def check_aggregator(aggregator: JobAggregator) -> None:
-    """Raise ``ContractError`` if an aggregator of somebody's own cannot be called as one."""
+    """Raise ``ContractError`` if a user's own aggregator cannot be called as one."""
     check_methods(aggregator, "an aggregator", JobAggregator, ("begin",))
 
 
 def added(aggregation: Aggregation, updates: Sequence[Buffer]) -> None:
-    """Fold updates; raises ``ContractError`` by the name of what somebody's own aggregation does wrong.
+    """Fold updates; raises ``ContractError``, with class and method, if a user's own aggregation is wrong.
 
-    That can read an update, and not write to it.
+    A user's own aggregation gets read-only updates.
     """
     if not is_own(aggregation):
         aggregation.add(updates)
         return
     what = f"{type(aggregation).__name__}.add"
     with told(what):
-        add: Callable[[Sequence[Buffer]], Any] = aggregation.add  # somebody's own may return something
+        add: Callable[[Sequence[Buffer]], Any] = aggregation.add  # a user's own may return something
         answer = add([memoryview(update).toreadonly() for update in updates])
     if is_unfinished(answer):
         raise ContractError(f"{what} returned {type(answer).__name__}: nothing was added; take 'yield' or 'async' out")
@@ -230,12 +231,13 @@ def finished(aggregation: Aggregation, before: Buffer, *, ends_phase: bool) -> t
     """Return the next model and its score.
 
     Args:
-        aggregation: of all updates.
-        before: the model that it began with.
+        aggregation: after all updates were added.
+        before: the model that the aggregation started from.
         ends_phase: as for ``Aggregation.finish``.
 
     Raises:
-        ContractError: the answer is no model of this run, or no score. NotFiniteError: there is NaN or infinity in it.
+        ContractError: the result is not a model of this run, or not a score. NotFiniteError: it contains NaN or
+            infinity.
     """
     what = getattr(aggregation, "what", "") or f"{type(aggregation).__name__}.finish"
     try:
@@ -263,13 +265,16 @@ def finished(aggregation: Aggregation, before: Buffer, *, ends_phase: bool) -> t
         _check_like(what, model.arrays, began.arrays)
         check_finite(what, model)
         frame = _begun_like(began, model, frame, ends_phase=ends_phase)
-    else:  # a sum of finite updates; an updater's state may overflow, which only ends its steps
+    else:  # a sum of finite updates; an overflow of the updater state only stops its steps
         check_finite(what, Result(model.values, {k: v for k, v in model.arrays.items() if k == PARAMS}))
     return frame, score
 
 
 def _begun_like(before: Result, model: Result, frame: Buffer, *, ends_phase: bool) -> Buffer:
-    """Return a model of somebody's own aggregator that still says how its updater state begins, and does so."""
+    """Return the model of a user's own aggregator with the initial values of its updater state restored.
+
+    The values that describe them are kept, and if the phase ends, the state is initialized with them.
+    """
     if not tells_beginning(before.values):
         return frame
     values, arrays = kept_beginning(before.values, model.values), dict(model.arrays)
@@ -279,7 +284,7 @@ def _begun_like(before: Result, model: Result, frame: Buffer, *, ends_phase: boo
 
 
 def _check_like(what: str, arrays: Mapping[str, Array], before: Mapping[str, Array]) -> None:
-    """Raise ``ContractError`` unless what a network is made of is there, in the form that it had before."""
+    """Raise ``ContractError`` unless parameters and updater state exist and have the same type and shape as before."""
     for name in (PARAMS, STATE):
         if name not in before:
             continue
@@ -294,10 +299,10 @@ def _check_like(what: str, arrays: Mapping[str, Array], before: Mapping[str, Arr
 
 
 def check_settled(memory: SlotMemory, answer: Any) -> tuple[Result, Result]:
-    """Return the update and the state that ``SlotMemory.settle`` made of a job.
+    """Return the update and the state that ``SlotMemory.settle`` computed from a job.
 
     Raises:
-        ContractError: it is something else. NotFiniteError: there is NaN or infinity in it.
+        ContractError: the return value is something else. NotFiniteError: it contains NaN or infinity.
     """
     if not is_own(memory):
         settled: tuple[Result, Result] = answer
@@ -311,7 +316,7 @@ def check_settled(memory: SlotMemory, answer: Any) -> tuple[Result, Result]:
 
 
 def check_finite(what: str, result: Result) -> None:
-    """Raise ``NotFiniteError``, naming what a method has returned, if an array or a value in it is not finite."""
+    """Raise ``NotFiniteError``, naming the method that returned the result, if an array or a value is not finite."""
     for name, array in result.arrays.items():
         if not _is_finite(array):
             raise NotFiniteError(f"{what} returned NaN or infinity in array {name!r}")
@@ -321,7 +326,7 @@ def check_finite(what: str, result: Result) -> None:
 
 
 def _is_finite(array: Array) -> bool:
-    """Return whether all of an array's numbers are finite; looks at each only if their sum is not."""
+    """Return whether all numbers of an array are finite; checks each only if their sum is not finite."""
     if array.dtype.kind not in "fc":
         return True
     with np.errstate(all="ignore"):

@@ -1,4 +1,4 @@
-"""The model that a run begins with, version 0: drawn by its configuration, or given by its program."""
+"""The initial model of a run, version 0: drawn from its configuration, or given by its program."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ def first_model_of(
     resumes: bool = False,
     had_one: Callable[[], bool] = lambda: False,
 ) -> Callable[[], Result]:
-    """Return what makes version 0 of a run's model.
+    """Return a function that creates the initial model.
 
     Args:
-        conf: the run's.
-        given: by its program; None: the network's configuration draws it.
-        aggregator: of its program, which jobs that are no network's need; None: it has none.
+        conf: of the run.
+        given: by its program; None: the model is drawn from the network's configuration.
+        aggregator: of its program, required for jobs without a network; None: there is none.
         kernels: of this process, for work in host memory.
-        resumes: whether the run goes on from before, so that it needs no first model as a rule.
-        had_one: returns whether it began with one that was given; asked when version 0 is wanted.
+        resumes: whether the run was begun before, so that it normally needs no initial model.
+        had_one: returns whether the run began with a given model; called when version 0 is needed.
 
     Raises:
-        ConfError: it is none of the run's jobs. NotFiniteError: there is NaN or infinity in it.
+        ConfError: the given model does not fit the run's jobs. NotFiniteError: it contains NaN or infinity.
     """
     if conf.network_conf is None:
         if aggregator is None:
@@ -77,7 +77,7 @@ def first_model_of(
 
 
 def _begin_with(network: Network, given: Result | Network) -> None:
-    """Give a network of the run the parameters and the updater state of the one that the run is to begin with."""
+    """Copy the parameters and updater state of the given network into a network of the run."""
     if isinstance(given, Result):
         raise ConfError("first_model is a Result, and the run trains a network: give it the network to begin with")
     try:

@@ -1,21 +1,21 @@
-"""What a run's answer depends on besides its Conf and its data sets: its first model, its jobs, and its own code.
+"""Identity of a run beyond its Conf and its data sets: its first model, its jobs, and the user's own code.
 
 ==================== ============================================= ==============================================
-what                 who compares it                               another one
+what                 who compares it                               if it differs
 ==================== ============================================= ==============================================
-a Conf's fields      ``Conf.digest``, in each checkpoint           is another run's
-data sets            ``Conf.data_fingerprint``                     are refused
-jobs, no network's   the run's masters (``DATA``)                  are refused
-the first model      the run's masters (``FIRST_MODEL``)           is refused; none is as good while there is a model
-own router           masters and workers                           is refused, but for ``changed_code`` at resume
-own aggregator       the run's masters                             likewise
-``stop_if``          the run's masters                             likewise
-own performer        workers: the first one decides                likewise
-``--use`` modules    all processes that have it                    likewise
-versions, arithmetic ``cluster.address.versions``, ``compute``     are refused
+a Conf's fields      ``Conf.digest``, in each checkpoint           it is another run
+data sets            ``Conf.data_fingerprint``                     refused
+jobs without network the run's masters (``DATA``)                  refused
+the first model      the run's masters (``FIRST_MODEL``)           refused; may be omitted if there is a model
+own router           masters and workers                           refused, unless ``changed_code`` at resume
+own aggregator       the run's masters                             the same
+``stop_if``          the run's masters                             the same
+own performer        workers: the first one decides                the same
+``--use`` modules    all processes that have it                    the same
+versions, arithmetic ``cluster.address.versions``, ``compute``     refused
 ==================== ============================================= ==============================================
 
-The tracker has it while the run lives, and each checkpoint's manifest for whoever goes on from it.
+The digests are in the tracker while the run lives, and in each checkpoint's manifest for processes that resume it.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ __all__ = [
 ]
 
 MADE_OF, PERFORMER = "made_of", "performer"
-"""The globals with what a run's master is made of, and with its performer's code, on which its first worker decides."""
+"""Globals: the digests of a run's master, and of the performer's code, which the run's first worker sets."""
 FIRST_MODEL, DATA, MODULE = "first model", "jobs", "module "
 NONE = "none"
 _MOST_JOBS = 64
 
 
 def shared_code(conf: Conf) -> dict[str, str]:
-    """Return the digests of the code that masters and workers must have in common, by what it is."""
+    """Return the digests of the code that masters and workers must share, by the name of each part."""
     modules = {f"{MODULE}{name}": digest for name, digest in used_modules().items()}
     if conf.router in BUILT_IN:
         return modules
@@ -74,7 +74,7 @@ def parts_of(
     stop_if: Any,
     performer: PerformerFactory | None,
 ) -> dict[str, str]:
-    """Return what a run's master is made of, as digests, by what it is.
+    """Return the digests of the parts of a run's master, by the name of each part.
 
     Args:
         conf, jobs: of the run.
@@ -101,9 +101,9 @@ def _model_digest(first: Result | Network | None) -> str:
 
 
 def _jobs_digest(jobs: JobIterator) -> str:
-    """Return the digest of jobs that are no network's: of their plan and of 64 of them at most; "": there is none."""
+    """Return the digest of jobs without a network: of their plan and of up to 64 jobs; "" for other jobs."""
     if not isinstance(jobs, OwnJobs):
-        return ""  # data sets have a fingerprint, and what comes of others is nobody's model
+        return ""  # data sets have a fingerprint of their own
     plan: Plan = jobs.plan
     whole = hashlib.sha256(msgspec.json.encode((plan.batches, plan.examples, plan.batch_size)))
     step = max(1, plan.total_slots // _MOST_JOBS)
@@ -115,17 +115,17 @@ def _jobs_digest(jobs: JobIterator) -> str:
 def agree_on_parts(
     tracker: StateTracker, conf: Conf, ours: Mapping[str, str], kept: Mapping[str, str], *, changed_code: bool = False
 ) -> tuple[str, ...]:
-    """Check that a process that leads a run is made of what the run began with; return what code has changed.
+    """Check that the leading process has the parts that the run began with; return which code has changed.
 
     Args:
         tracker, conf: of the run.
         ours: as ``parts_of`` returned it.
-        kept: what its newest checkpoint says; empty if there is none, or an older version wrote it.
-        changed_code: whether other code is meant.
+        kept: the digests in the newest checkpoint; empty if there is none, or an older version wrote it.
+        changed_code: whether changed code is intended.
 
     Raises:
         CheckpointError: the run began with another first model, or other jobs.
-        VersionError: it began with other code, and nobody has said that this is meant.
+        VersionError: it began with other code, and ``changed_code`` is False.
     """
     began = {**_defined(tracker), **kept}
     different = [name for name, digest in ours.items() if began.get(name, digest) != digest]
@@ -151,7 +151,7 @@ def agree_on_parts(
 
 
 def agree_on_performer(tracker: StateTracker, conf: Conf, performer: PerformerFactory) -> None:
-    """Check that workers have the performer that the run's first worker had; raises ``VersionError`` if not."""
+    """Check that the workers have the same performer as the run's first worker; raises ``VersionError`` if not."""
     ours = code_digest(performer) or NONE
     theirs = tracker.define_once(PERFORMER, ours)
     if theirs != ours:
@@ -159,7 +159,7 @@ def agree_on_performer(tracker: StateTracker, conf: Conf, performer: PerformerFa
 
 
 def _defined(tracker: StateTracker) -> dict[str, str]:
-    """Return what the tracker has of what a run is made of."""
+    """Return the digests of the run's parts that are in the tracker."""
     found, performer = tracker.get(MADE_OF), tracker.get(PERFORMER)
     made_of = {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
     return made_of if performer is None else {**made_of, PERFORMER: str(performer)}
@@ -175,18 +175,18 @@ def _said(conf: Conf, code: tuple[str, ...], theirs: Mapping[str, str], ours: Ma
 
 
 class MadeOf:
-    """What a run is made of, remembered once the tracker has all of it. For one thread at a time."""
+    """The digests of a run's parts, cached once the tracker has all of them. For one thread at a time."""
 
     def __init__(self, tracker: StateTracker) -> None:
         self._tracker, self._known = tracker, dict[str, str]()
 
     def __call__(self) -> dict[str, str]:
-        """Return it by the name of the part, as far as it is known."""
+        """Return the digests by the name of the part, as far as they are known."""
         if PERFORMER not in self._known:
             with contextlib.suppress(TrackerError):
                 self._known = _defined(self._tracker)
         return self._known
 
     def had_a_model(self) -> bool:
-        """Return whether the run began with a model that its program gave it."""
+        """Return whether the run began with a model that its program gave."""
         return _defined(self._tracker).get(FIRST_MODEL, NONE) != NONE

@@ -1,4 +1,4 @@
-"""The jobs of somebody's own program, as every process of a run would get them: encoded, and the same each time."""
+"""Wraps the jobs of a user's own program so that every process of a run gets the same encoded work each time."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from dl4jlegacy.scaleout.state.store import Buffer
 __all__ = ["OwnJobs", "checked_jobs"]
 
 _MOST_REMEMBERED = 64
-"""Of so many jobs it is remembered what their work was."""
+"""Number of jobs for which a digest of the work is remembered."""
 
 
 class OwnJobs:
-    """A ``JobIterator`` in front of one of somebody's own, or of somebody's own values.
+    """A ``JobIterator`` that wraps a user's own one, or a user's own values.
 
-    What it returns has been through a job's frame, so that a performer gets the same work in one process as on a
-    cluster: a tuple is a list there.
+    The work it returns was encoded and decoded, so that a performer gets the same work in one process as on a cluster:
+    a tuple becomes a list.
 
     Raises:
-        ContractError: the work cannot go with a job, or is other work than before; names class and slot.
-        Dl4jError: what ``work`` raises of this package's own errors is raised as it is.
+        ContractError: the work cannot be encoded in a job, or differs from earlier calls; names class and slot.
+        Dl4jError: this package's own errors raised by ``work`` are passed on unchanged.
     """
 
     def __init__(self, jobs: JobIterator) -> None:
@@ -78,10 +78,11 @@ _WORK = "a list of DataSets, or of MultiDataSets, or a JSON value, at most 1 MB 
 
 
 def checked_jobs(jobs: Any) -> JobIterator:
-    """Return a ``JobIterator``, checked, and with its work checked from now on if it is a program's own.
+    """Return a ``JobIterator`` after checking it; the work of a user's own one is also checked on every call.
 
     Raises:
-        ConfError: it is none. ContractError: a run could not call its methods, or its plan is of another class.
+        ConfError: it is not a ``JobIterator``. ContractError: its methods cannot be called, or its plan is not a
+            ``Plan``.
     """
     plan = getattr(jobs, "plan", None)
     if isinstance(jobs, type) or not isinstance(plan, Plan) or not callable(getattr(jobs, "work", None)):

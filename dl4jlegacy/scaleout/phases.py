@@ -1,12 +1,12 @@
-"""What the phases of a round take: a recorder that master and workers are given, which keeps nothing unless it is told.
+"""Durations of the phases of a round: a recorder for master and workers, which records nothing unless enabled.
 
-A phase is what one thread does at a time, such as fitting a job's batches; phases of a thread do not overlap. How long
-one takes is measured with the clock of its process (``dl4jlegacy.system.clock``), so that time in which that was
-stopped does not count. When it began is for people, who compare processes: the time of day by the wall clock when the
-recorder was made, plus what its monotonic clock has counted since. A wall clock that is set meanwhile changes nothing;
-between two machines starts are as comparable as their wall clocks were then.
+A phase is an activity of one thread, such as fitting a job's batches; the phases of a thread do not overlap. Durations
+are measured with the clock of the process (``dl4jlegacy.system.clock``), so that time in which the process was stopped
+does not count. Start times are for comparing processes by eye: the wall-clock time when the recorder was created, plus
+the time on the monotonic clock since then. A later change of the wall clock has no effect; start times on two machines
+are as comparable as the machines' wall clocks were when the recorders were created.
 
-Nothing in a run reads any of it.
+Nothing in a run depends on these measurements.
 
 Legacy: ``org.deeplearning4j.spark.api.stats`` (``CommonSparkTrainingStats``, ``StatsCalculationHelper``) and its
 ``EventStats``, whose times came from an NTP server.
@@ -29,7 +29,7 @@ from dl4jlegacy.system.clock import Clock
 __all__ = ["MOST_WAITING", "NO_PHASES", "PHASES", "EventStats", "Phase", "PhaseRecorder", "Phases", "Span"]
 
 MOST_WAITING = 20_000
-"""So many events wait at most for who takes them; then the oldest are dropped, which their numbers show."""
+"""Maximum number of events that wait to be taken; then the oldest are dropped, which gaps in the numbers show."""
 
 Phase = Literal[
     "WorkerWait",
@@ -53,24 +53,25 @@ Phase = Literal[
     "MasterCheckpoint",
 ]
 PHASES: tuple[Phase, ...] = get_args(Phase)
-"""All phases, in the order in which a round comes to them."""
+"""All phases, in the order in which they occur in a round."""
 At = tuple[int | None, int | None]
-"""A round, and one of its slots; None: none, or all of them."""
+"""A round, and one of its slots; None: no round or slot, or all slots."""
 NOWHERE: At = None, None
 _Recording = tuple[int, str, Phase, At, float, float]
-"""An event: its number, thread, phase and place, when it began by the machine's monotonic clock, and its seconds."""
+"""An event: number, thread, phase, place, start by the machine's monotonic clock, and duration in seconds."""
 
 
 class EventStats(msgspec.Struct, frozen=True, gc=False):
-    """One phase of one thread, once.
+    """One occurrence of a phase in a thread.
 
     Attributes:
         phase: one of ``PHASES``; a newer version may have others.
-        machine, process, thread: the host's name; the process's, which no other has; what the thread is, ``worker-0``.
-        number: counts the events of the process from 0, so that a gap tells that some were lost.
-        round, slot: where it was in the plan; None: in none, or in no single one.
-        start: when it began, in seconds since 1970 by its machine's clock (see the module).
-        seconds: how long it took, without the time for which its process was stopped.
+        machine, process, thread: the host's name; the unique name of the process; the role of the thread, such as
+            ``worker-0``.
+        number: counts the events of the process from 0, so that a gap shows that some were lost.
+        round, slot: position in the plan; None: no round or slot, or not a single one.
+        start: in seconds since 1970 by its machine's clock (see the module).
+        seconds: duration, without the time in which its process was stopped.
     """
 
     phase: str
@@ -85,15 +86,15 @@ class EventStats(msgspec.Struct, frozen=True, gc=False):
 
 
 class Span:
-    """A phase that has begun. This one is not measured; ``PhaseRecorder`` gives those that are."""
+    """A phase that has begun. This class measures nothing; ``PhaseRecorder`` creates those that do."""
 
     __slots__ = ()
 
     def stop(self) -> None:
-        """Count no longer; ``end`` will say what it was."""
+        """Stop the time measurement; ``end`` is called later with the name of the phase."""
 
     def end(self, phase: Phase, at: At = NOWHERE) -> None:
-        """Record that it was this phase, which ends now, or has ended with ``stop``."""
+        """Record this phase, which ends now, or ended with ``stop``."""
 
     def __enter__(self) -> Self:
         return self
@@ -101,11 +102,11 @@ class Span:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End a phase that ``Phases.phase`` has begun, also if it fails."""
+        """End a phase that ``Phases.phase`` has begun, also after an exception."""
 
 
 class Phases:
-    """Where one thread says what it does. These record nothing, at next to no cost."""
+    """The interface by which one thread reports its phases. This class records nothing, at almost no cost."""
 
     __slots__ = ()
 
@@ -120,7 +121,7 @@ class Phases:
 
 _UNMEASURED = Span()
 NO_PHASES = Phases()
-"""What master and workers have unless ``Conf.collect_training_stats`` is set."""
+"""Used by master and workers unless ``Conf.collect_training_stats`` is set."""
 
 
 class PhaseRecorder:
@@ -138,11 +139,11 @@ class PhaseRecorder:
         self._events: deque[_Recording] = deque(maxlen=MOST_WAITING)
 
     def thread(self, name: str) -> Phases:
-        """Return where a thread of this name says what it does."""
+        """Return the ``Phases`` of a thread with this name."""
         return _Recorded(self, self._events, self._numbers, name)
 
     def take(self, most: int = MOST_WAITING) -> list[EventStats]:
-        """Return the oldest events that were not taken before, in the order in which they ended. For one thread."""
+        """Return the oldest events that were not taken before, in the order of their ends. For one thread."""
         events = list[EventStats]()
         while self._events and len(events) < most:
             number, thread, phase, (round_, slot), began, seconds = self._events.popleft()
@@ -152,7 +153,7 @@ class PhaseRecorder:
 
 
 class _Recorded(Phases):
-    """Those of a thread; what spans need of the recorder is at hand here, since there are many of them."""
+    """The ``Phases`` of a thread; keeps the recorder's functions that spans need, since spans are frequent."""
 
     __slots__ = ("append", "now", "number", "thread")
 

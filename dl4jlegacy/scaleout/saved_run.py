@@ -1,4 +1,4 @@
-"""Open what a run saves in its folder, here or below a prefix in S3: checkpoints, history, statistics and Conf."""
+"""Opens a run's folder, local or below a prefix in S3: checkpoints, history, statistics and Conf."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ __all__ = ["find_conf", "open_checkpoints", "open_lines", "read_history", "read_
 
 
 def open_lines(conf: Conf) -> LinesFolder | None:
-    """Return the folder of a run for what is appended there, as long as it is the run's; None if it has none."""
+    """Return a run's folder for appended files, writable as long as the run owns it; None if the run has no folder."""
     return OwnFolder(open_folder(conf.checkpoint_dir), conf.incarnation) if conf.checkpoint_dir else None
 
 
 def open_checkpoints(folder: str, *, keep: int = 3, owner: RunIdentity | None = None) -> CheckpointStore:
-    """Return a run's checkpoints in a folder, or below a prefix in S3; arguments as for that class."""
+    """Return a run's checkpoints in a folder, or below a prefix in S3; arguments as for ``CheckpointStore``."""
     return CheckpointStore(open_folder(folder), keep=keep, owner=owner)
 
 
 def read_history(folder: str | Path) -> list[HistoryEntry]:
-    """Return the versions of a run's model, from the folder of its checkpoints, here or in S3.
+    """Return the versions of a run's model, from its checkpoint folder, local or in S3.
 
     Raises:
-        CheckpointError: there is none, or it cannot be read. CloudError and its like: what AWS says.
+        CheckpointError: there is no history, or it cannot be read. CloudError and its like: errors reported by AWS.
     """
     return HistoryFile(open_folder(str(folder))).read()
 
 
 def read_stats(place: str | Path) -> TrainingStats:
-    """Return the statistics of a run, from the folder of its checkpoints, here or in S3, or from a file of them.
+    """Return the statistics of a run, from its checkpoint folder, local or in S3, or from a file.
 
-    What is whole in a file that was cut short is returned, with how many lines are not.
+    From a truncated file, the complete lines are returned, with the number of damaged ones.
 
     Raises:
-        CheckpointError: there are none, or they cannot be read. CloudError and its like: what AWS says.
+        CheckpointError: there are none, or they cannot be read. CloudError and its like: errors reported by AWS.
     """
     if not is_remote(str(place)):
         with files.errors_as(CheckpointError, f"{place} cannot be looked into"):
@@ -55,11 +55,11 @@ def read_stats(place: str | Path) -> TrainingStats:
 
 
 def find_conf(folder: str) -> bytes | None:
-    """Return the ``conf.json`` beside a run's checkpoints; None if there is none in a folder of this machine.
+    """Return the ``conf.json`` beside a run's checkpoints; None if a local folder has none.
 
     Raises:
-        CheckpointError: the folder cannot be looked into, or is in S3, and has none. CloudError and its like: what AWS
-            says.
+        CheckpointError: the folder cannot be read, or is in S3 and has none. CloudError and its like: errors reported
+            by AWS.
     """
     if is_remote(folder):
         try:

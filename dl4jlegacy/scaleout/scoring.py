@@ -1,6 +1,7 @@
-"""How good the model of a run is, whether it is the best so far, and whether the run is to stop: pure functions.
+"""Scores the models of a run, finds the best one, and decides whether the run stops early: pure functions.
 
-All that is decided is in the head, so it survives the master that decided it; the one that takes over decides the same.
+All decisions are stored in the head, so they survive the master that made them; a master that takes over makes the same
+decisions.
 
 Legacy: ``EarlyStoppingConfiguration`` and its conditions, which lived in one process and died with it.
 """
@@ -23,21 +24,22 @@ __all__ = ["METRICS", "EarlyStopping", "Scoring", "ValidationConf"]
 
 METRICS = {"loss": False, **dict.fromkeys(CLASS_METRICS, True), **dict.fromkeys(NUMBER_METRICS[:3], False)}
 METRICS |= dict.fromkeys(NUMBER_METRICS[3:], True)
-"""What a model can be scored by, and whether larger is better."""
+"""The metrics by which a model can be scored, and whether larger is better."""
 
 
 class ValidationConf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a run is validated on, and when.
+    """The validation data of a run, the metric, and the interval.
 
     Attributes:
         fraction: this part of the training data, more than 0 and less than 1, is split off by the run's seed; 0: the
             validation data are given to the runner, or named by ``dataset``.
         dataset: a data set's name or file; all its examples count, and it is read like the training data.
-        metric: the score: ``"loss"`` (smaller is better); of classes ``"accuracy"``, ``"precision"``, ``"recall"``,
-            ``"f1"`` or ``"matthews_correlation"`` (larger is better), as ``Evaluation`` has them; of numbers to predict
-            ``"mse"``, ``"rmse"``, ``"mae"`` (smaller is better), ``"r2"`` or Pearson's ``"pc"`` (larger is better),
-            means of ``RegressionEvaluation``'s columns, in the units of the labels.
-        every_rounds: after so many rounds of training; 0: after every epoch. The last is always followed by one.
+        metric: the score: ``"loss"`` (smaller is better); for classes ``"accuracy"``, ``"precision"``, ``"recall"``,
+            ``"f1"`` or ``"matthews_correlation"`` (larger is better), as in ``Evaluation``; for regression ``"mse"``,
+            ``"rmse"``, ``"mae"`` (smaller is better), ``"r2"`` or Pearson's ``"pc"`` (larger is better), means of
+            ``RegressionEvaluation``'s columns, in the units of the labels.
+        every_rounds: number of training rounds between validations; 0: after every epoch. The last training round is
+            always followed by a validation.
     """
 
     fraction: float = 0.0
@@ -59,15 +61,15 @@ class ValidationConf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class EarlyStopping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """When a run stops before its plan is done; DL4J's conditions. Each is off unless it is given.
+    """Conditions under which a run stops before its plan is done; DL4J's conditions. Each is off by default.
 
     Attributes:
-        max_epochs: after so many epochs, pretraining apart (``MaxEpochs``).
-        max_seconds: after so many seconds in which a master led the run (``MaxTime``).
-        epochs_without_improvement: when so many evaluations in a row were no better, by more than ``min_improvement``,
-            than the last that was (``ScoreImprovementEpochs``).
-        best_score: when the score is better than this (``BestScore``).
-        invalid_score: when a score or the model is not finite any more (``InvalidScore``); without it the run fails.
+        max_epochs: stop after this many epochs, not counting pretraining (``MaxEpochs``).
+        max_seconds: stop after this many seconds in which a master led the run (``MaxTime``).
+        epochs_without_improvement: stop when this many evaluations in a row did not improve the last best score by more
+            than ``min_improvement`` (``ScoreImprovementEpochs``).
+        best_score: stop when the score is better than this (``BestScore``).
+        invalid_score: stop when a score or the model is no longer finite (``InvalidScore``); otherwise the run fails.
     """
 
     max_epochs: int = 0
@@ -99,14 +101,14 @@ _DEFAULTS = dict(zip(EarlyStopping.__struct_fields__, EarlyStopping.__struct_def
 
 
 class Scoring(msgspec.Struct, frozen=True, kw_only=True):
-    """Decides what the end of a round means for the best model and the end of the run.
+    """Decides the consequences of a closed round for the best model and the end of the run.
 
     Attributes:
         metric: the score of a validation, one of ``METRICS``.
-        stopping: the conditions; None: the run goes on to the end of its plan. Without a validation in the plan they
-            judge the training score of the last round of every epoch.
-        stop_if: asked after every score, with its round and itself, for the reason why the run ends; "": it goes on.
-            On the thread that closes the round, which may ask again about the same one.
+        stopping: the conditions; None: the run continues to the end of its plan. Without a validation in the plan they
+            are applied to the training score of the last round of every epoch.
+        stop_if: called after every score with (round, score); returns the reason why the run ends, or "" to continue.
+            Called on the thread that closes the round, possibly several times for the same round.
     """
 
     metric: str = "loss"
@@ -114,12 +116,12 @@ class Scoring(msgspec.Struct, frozen=True, kw_only=True):
     stop_if: Callable[[int, float], str] | None = None
 
     def closed(self, plan: Plan, before: Head, after: Head, figures: Figures | None) -> Head:
-        """Return ``after``, the head after a round is closed, with what is decided by it.
+        """Return ``after``, the head after a round is closed, with the decisions that follow from that round.
 
         Args:
             plan: of the run.
             before: the head of the round.
-            after: the next one, with the model that was evaluated or trained.
+            after: the next head, with the model that was evaluated or trained.
             figures: of the validation, if the round was one.
         """
         score = self._score(plan, before, after, figures)
@@ -134,7 +136,7 @@ class Scoring(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def _asked(stop_if: Callable[[int, float], str], round_: int, score: float) -> str:
-        """Return what a program's own function says; raises ``ContractError`` if that is no text."""
+        """Return the answer of a user's own ``stop_if``; raises ``ContractError`` if it is not text."""
         what = f"{name_of(stop_if)}, which is stop_if,"
         with told(what):
             said: Any = stop_if(round_, score)
@@ -145,13 +147,13 @@ class Scoring(msgspec.Struct, frozen=True, kw_only=True):
         return said or ""
 
     def failed(self, head: Head, failure: Failure) -> Head | None:
-        """Return the head of a run that stops because of a job's failure; None if it fails."""
+        """Return the head of a run that stops because of a job's failure; None if the run fails instead."""
         if self.stopping is None or not self.stopping.invalid_score or failure.code != NotFiniteError.code:
             return None
         return msgspec.structs.replace(head, status="done", stopped_by=f"InvalidScore: {failure.message}")
 
     def _score(self, plan: Plan, before: Head, after: Head, figures: Figures | None) -> float | None:
-        """Return the score that the closed round has brought; None if it brought none."""
+        """Return the score of the closed round; None if it has none."""
         if figures is not None:
             score: float | None = getattr(figures, self.metric)
             return score
@@ -159,7 +161,7 @@ class Scoring(msgspec.Struct, frozen=True, kw_only=True):
         return after.score if self.stopping is not None and plan.validation is None and ends_epoch else None
 
     def _scored(self, plan: Plan, before: Head, after: Head, score: float, figures: Figures | None) -> Head:
-        """Return the head with a new score, and the model of ``after`` as the best if it is."""
+        """Return the head with a new score, and with the model of ``after`` as the best model if it is better."""
         best, scores = after.best, after.scores
         if best is None or self._gain(score, best.score) > 0:
             version = before.version if figures is not None else after.version
@@ -176,11 +178,11 @@ class Scoring(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(after, best=best, scores=scores)
 
     def _gain(self, score: float, reference: float) -> float:
-        """Return by how much a score is better than another."""
+        """Return by how much ``score`` is better than ``reference``."""
         return score - reference if METRICS[self.metric] else reference - score
 
     def _reason(self, plan: Plan, head: Head, score: float | None) -> str:
-        """Return the condition that ends the run, with its values, for people; "" if none does."""
+        """Return the condition that ends the run, with its values, as text; "" if there is none."""
         stopping = self.stopping
         if stopping is None:
             return ""

@@ -40,7 +40,7 @@ __all__ = ["InMemoryStateTracker", "Memory", "StateTracker", "drive"]
 T = TypeVar("T")
 R = TypeVar("R", bound=msgspec.Struct)
 _FOREIGN = object()
-"""In place of a value that no process of the run has written."""
+"""Stands for a value that no process of the run has written."""
 
 
 def drive(steps: protocol.Steps[T]) -> T:
@@ -56,7 +56,7 @@ def drive(steps: protocol.Steps[T]) -> T:
 
 
 def _global(name: str, value: Any) -> tuple[str, bytes]:
-    """Return a global's key, and its value as JSON; raises as ``StateTracker.define``."""
+    """Return a global's key, and its value as JSON; raises the errors of ``StateTracker.define``."""
     try:
         encoded = to_json(value, separators=(",", ":"), ensure_ascii=False).encode()
         msgspec.json.decode(encoded)
@@ -68,7 +68,7 @@ def _global(name: str, value: Any) -> tuple[str, bytes]:
 
 
 def _shown(value: Any) -> str:
-    """Return a value as a message shows it: not long, and by its type alone where it cannot be shown."""
+    """Return a value as text for messages: shortened, or only its type if it cannot be shown."""
     try:
         text = repr(value)
     except RecursionError:
@@ -77,16 +77,19 @@ def _shown(value: Any) -> str:
 
 
 def _own_key(kind: str, name: str) -> str:
-    """Return the key of a counter, a global or a worker; raises ``TrackerError`` if it would be taken for foreign."""
+    """Return the key of a counter, a global or a worker.
+
+    Raises ``TrackerError`` if readers would take the key for foreign.
+    """
     if not Keys.is_of_run(key := f"{kind}/{name}"):
         raise TrackerError(f"{_shown(name)} cannot be the name of a {kind}: give it 1 to 900 printable characters")
     return key
 
 
 def _own_record(record: R, kind: type[R]) -> bytes:
-    """Return the bytes of a record that somebody's program has made; raises ``TrackerError`` if none could read them.
+    """Return the bytes of a record from the user's program; raises ``TrackerError`` if they could not be decoded.
 
-    A struct does not check what it is made of.
+    A struct does not check the types of its fields.
     """
     try:
         encoded = encode_record(record)
@@ -97,7 +100,7 @@ def _own_record(record: R, kind: type[R]) -> bytes:
 
 
 class Memory(NamedTuple):
-    """The memory of a grid: of how many members, ``nbytes`` in all, and how often each value is kept there."""
+    """The memory of a grid: number of members, ``nbytes`` in total, and number of copies of each value."""
 
     members: int
     nbytes: int
@@ -123,7 +126,8 @@ class StateTracker:
         """Register a worker, or renew its registration (a heartbeat).
 
         Raises:
-            TrackerError: no process could read it, since a field is of another type, or the id is no name.
+            TrackerError: the record could not be read by any process: a field has a wrong type, or the id is not a
+                valid name.
         """
         encoded = _own_record(worker, WorkerRecord)
         self.store.put(_own_key("worker", worker.id), encoded)
@@ -189,7 +193,7 @@ class StateTracker:
         """Add to a counter, atomically; it may fall below 0.
 
         Raises:
-            TrackerError: ``by`` is no whole number, or the sum does not fit into 64 bits; or ``key`` is no name.
+            TrackerError: ``by`` is not an integer, the sum does not fit into 64 bits, or ``key`` is not a valid name.
         """
         try:
             whole = operator.index(by)
@@ -205,8 +209,8 @@ class StateTracker:
         """Set a global JSON value.
 
         Raises:
-            NotFiniteError: there is NaN or infinity in it, which JSON has not.
-            TrackerError: it is no JSON value, or ``key`` is no name.
+            NotFiniteError: the value contains NaN or infinity, which JSON does not have.
+            TrackerError: it is not a JSON value, or ``key`` is not a valid name.
         """
         self.store.put(*_global(key, value))
 
@@ -232,7 +236,7 @@ class StateTracker:
         return None if found is _FOREIGN else found
 
     def _decoded(self, key: str, raw: Buffer) -> Any:
-        """Return a global's value; ``_FOREIGN`` if it is none that a process of the run has written."""
+        """Return a global's value; ``_FOREIGN`` if it is not JSON."""
         try:
             return msgspec.json.decode(raw)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
@@ -257,7 +261,7 @@ class StateTracker:
         return [self._read(key) for key in keys]
 
     def remove_foreign(self, keys: Iterable[str]) -> None:
-        """Delete those of ``keys`` that are no key of a run, or whose value is still foreign; for the master."""
+        """Delete those of ``keys`` that are not keys of a run, or whose value is still foreign; for the master."""
         keys = list(keys)
         doubtful = [key for key in keys if Keys.is_of_run(key)]
         raws = zip(doubtful, drive(protocol.read_many(self.store, doubtful, clears=True)), strict=True)
@@ -268,7 +272,7 @@ class StateTracker:
     # -- life cycle ---------------------------------------------------------------------------------------------------
 
     def is_done(self) -> bool:
-        """Return whether the run has ended, with whatever status."""
+        """Return whether the run has ended, with any status."""
         head = self.head()
         return head is not None and head.status != "running"
 
@@ -276,7 +280,7 @@ class StateTracker:
         """End a running run with ``status``; return the head. Masters and workers notice this and leave.
 
         Raises:
-            TrackerError: ``status`` is none that a run ends with, or ``failure`` is no ``Failure`` that can be written.
+            TrackerError: ``status`` is not a final status, or ``failure`` is not a ``Failure`` that can be written.
         """
         ends = [each for each in get_args(Status) if each != "running"]
         if not isinstance(status, str) or status not in ends:
@@ -296,23 +300,26 @@ class StateTracker:
                 return ended
 
     def waited_seconds(self) -> float:
-        """Return for how long this process has waited for a store that did not answer; it grows while it waits."""
+        """Return the total seconds that this process has waited for an unresponsive store, including a current wait."""
         return 0.0
 
     def away_seconds(self) -> float:
-        """Return for how long the store has not answered so far; 0.0: it does."""
+        """Return the seconds since the store stopped answering; 0.0 if it answers."""
         return 0.0
 
     def traffic(self) -> tuple[int, int]:
-        """Return how many bytes of values this process has sent to its store and received; none within a process."""
+        """Return the bytes of values that this process has sent to its store and received; 0 within one process."""
         return 0, 0
 
     def memory(self) -> Memory | None:
-        """Return how much memory there is for what is stored; None: nobody says."""
+        """Return the memory available to the store; None if unknown."""
         return None
 
     def leave(self) -> None:
-        """Wait no longer for a store that does not answer than for one that is new: this process is about to leave."""
+        """Shorten the wait for a store that does not answer, because this process is about to leave.
+
+        The wait is then at most as long as for a new store.
+        """
 
     def shutdown(self) -> None:
         """Close the store; later calls raise ``TrackerClosedError``."""

@@ -1,7 +1,7 @@
-"""With what numbers a network's updater state begins, told by the model itself.
+"""Initial values of a network's updater state, stored in the model itself.
 
-Whoever folds updates or keeps the states of slots has no network, and must begin a new phase as a network would. So a
-model names in its values the parts of the state that begin with another number than zero; most have none.
+Processes that fold updates or keep slot states have no network, but must initialize the updater state of a new phase as
+a network would. So a model lists in its values the parts of the state whose initial value is not zero; most have none.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BEGINS = "state_begins"
 
 
 class _Beginning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a model says: the size of its state, the parts (from, up to, number), and which slice of it this is."""
+    """The entry in a model's values: size of the state, parts (from, up to, number), and the slice (index, count)."""
 
     size: int
     parts: list[tuple[int, int, float]]
@@ -39,26 +39,26 @@ class _Beginning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def beginning_of(network: TrainableNetwork) -> dict[str, Any]:
-    """Return what the values of a network's models say of the beginning of its updater state."""
+    """Return the entry of the updater state's initial values, for the values of a network's models."""
     parts = network.updater.beginnings
     return {_BEGINS: {"size": network.updater.state_size, "parts": [list(part) for part in parts]}} if parts else {}
 
 
 def tells_beginning(values: Mapping[str, Any]) -> bool:
-    """Return whether a model's values speak of it."""
+    """Return whether a model's values contain this entry."""
     return _BEGINS in values
 
 
 def kept_beginning(before: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a model with what those of the one before it say of the beginning."""
+    """Return the values of a model with the entry of the previous model."""
     return {**values, _BEGINS: before[_BEGINS]} if _BEGINS in before else dict(values)
 
 
 def begin_state(values: Mapping[str, Any], state: Array) -> None:
-    """Fill the updater state of the model with these values, or of a slice of it, with the numbers of a new one.
+    """Fill the updater state, or a slice of it, with the initial values that a model's values describe.
 
     Raises:
-        WireError: what the values say is not of this state.
+        WireError: the entry does not match this state.
     """
     state[:] = 0
     if _BEGINS not in values:
@@ -76,21 +76,21 @@ def begin_state(values: Mapping[str, Any], state: Array) -> None:
 
 
 def new_state(values: Mapping[str, Any], like: Array) -> Array:
-    """Return a new updater state for the model with these values, of the size of ``like``; raises as above."""
+    """Return a new updater state of the size of ``like`` for a model with these values; raises as ``begin_state``."""
     state = np.empty_like(like)
     begin_state(values, state)
     return state
 
 
 def sliced_beginning(values: Mapping[str, Any], index: int, count: int) -> dict[str, Any]:
-    """Return the values of slice ``index`` of ``count`` of a model; if it is the only one, those of the model."""
+    """Return the values of slice ``index`` of ``count`` of a model; unchanged if there is only one slice."""
     if _BEGINS not in values or count == 1:
         return dict(values)
     return {**values, _BEGINS: {**values[_BEGINS], "slice": [index, count]}}
 
 
 def joined_beginning(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of the model of which a slice has these; the inverse of ``sliced_beginning``."""
+    """Return the values of the whole model from those of a slice; the inverse of ``sliced_beginning``."""
     if _BEGINS not in values:
         return dict(values)
     return {**values, _BEGINS: {name: said for name, said in values[_BEGINS].items() if name != "slice"}}

@@ -1,4 +1,4 @@
-"""Checks of a program's own parts against what a run asks of them: call them in your tests.
+"""Checks of a program's own parts against the contract of a run: call them in your tests.
 
 ::
 
@@ -7,9 +7,9 @@
     def test_my_router():
         check_strategy(MyRouter())
 
-Each returns nothing, or raises ``ContractError`` (an iterator's: ``DataError``) by the name of class and method. A run
-checks what it can see of the same contract by itself; these see more, such as an answer that changes when it is asked
-for again.
+Each returns nothing, or raises ``ContractError`` (for an iterator: ``DataError``) with the names of class and method. A
+run checks parts of the same contract itself; these checks find more, such as an answer that changes when it is
+requested again.
 """
 
 from dl4jlegacy.testing.aggregators import check_aggregator

@@ -1,4 +1,4 @@
-"""Whether an aggregator of one's own makes the same model however its updates arrive."""
+"""Checks that a user's own aggregator makes the same model, however its updates arrive."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ __all__ = ["check_aggregator"]
 
 _SIZE, _SLOTS = 12, 5
 _OTHERS = itertools.cycle(range(1, 60))
-"""What the bytes of an update are once it was added, which may not be looked at any more."""
+"""Bytes that overwrite an update after it was added, since it may not be used any more."""
 
 
 def check_aggregator(
     aggregator: JobAggregator, model: Result | None = None, updates: Sequence[Result] | None = None
 ) -> None:
-    """Check that an aggregator keeps to ``JobAggregator``, whatever the groups in which updates arrive.
+    """Check that an aggregator follows ``JobAggregator``, whatever the groups in which updates arrive.
 
     Args:
         aggregator: an object, as ``ActorNetworkRunner`` takes it.
-        model: that it begins with; None: 12 parameters and updater states.
-        updates: that it folds; None: five, with parameters, differences of them, and updater states.
+        model: the initial model; None: 12 parameters and updater states.
+        updates: the updates to fold; None: five, with parameters, differences of them, and updater states.
 
     Raises:
-        ContractError: it changes what it is given, remembers something from one round to the next, makes another model
-            of other groups, or none; names class and method.
-        NotFiniteError: there is NaN or infinity in a model.
+        ContractError: it changes its inputs, remembers something from one round to the next, makes another model for
+            other groups, or makes no model; names class and method.
+        NotFiniteError: a model contains NaN or infinity.
     """
     random = np.random.default_rng(1)
     if model is None:
@@ -71,7 +71,7 @@ def _update(random: np.random.Generator, *, examples: int) -> Result:
 def _made(
     aggregator: JobAggregator, model: bytes, updates: Sequence[bytes], sizes: Sequence[int], *, ends_phase: bool = False
 ) -> tuple[bytes, float | None]:
-    """Return the model, and its score, that comes of updates in groups of these sizes."""
+    """Return the model, and its score, made from the updates in groups of these sizes."""
     check_aggregator_methods(aggregator)
     name, given = type(aggregator).__name__, bytearray(model)
     examples = [int(Result.decode(update).values.get("examples", 1)) for update in updates]

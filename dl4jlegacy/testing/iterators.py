@@ -1,4 +1,4 @@
-"""Whether an iterator of one's own gives the same batches to whoever asks, whenever, and on whichever thread."""
+"""Checks that a user's own iterator gives the same batches in any order, at any time, and on any thread."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ __all__ = ["check_iterator"]
 
 _MOST_BATCHES = 64
 _SECONDS = 600.0
-"""So long may an iterator take for the batches that it is asked for on another thread."""
+"""Maximum seconds for an iterator to return its batches on another thread."""
 _Found = TypeVar("_Found")
 
 
 def check_iterator(data: Any, *, epochs: int = 2) -> None:
-    """Check that an iterator keeps to ``DataSetIterator`` or ``MultiDataSetIterator``.
+    """Check that an iterator follows ``DataSetIterator`` or ``MultiDataSetIterator``.
 
-    Of any other iterable, that its passes have the same rows.
+    For any other iterable, check that all passes have the same rows.
 
     Args:
-        data: the iterator; of its batches 64 of each epoch are asked for, at most.
-        epochs: so many of them are gone through.
+        data: the iterator; at most 64 batches of each epoch are read.
+        epochs: number of epochs to read.
 
     Raises:
-        DataError: a batch has another size than is announced, or other rows when it is asked for again; names class
-            and method.
+        DataError: a batch has another size than announced, or other rows when it is requested again; names class and
+            method.
     """
     if isinstance(data, BatchIterator):
         _check_positions(data, epochs)
@@ -62,7 +62,7 @@ def _check_positions(data: BatchIterator, epochs: int) -> None:
 
 
 def _on_another_thread(ask: Callable[[], _Found], name: str) -> _Found:
-    """Return what ``ask`` returns on another thread; raises what it raises, or ``DataError`` after ``_SECONDS``."""
+    """Return the result of ``ask`` on another thread; raises its errors, or ``DataError`` after ``_SECONDS``."""
     pool = ThreadPoolExecutor(1, thread_name_prefix="dl4j-check-iterator")
     asked = pool.submit(ask)
     try:
@@ -74,7 +74,7 @@ def _on_another_thread(ask: Callable[[], _Found], name: str) -> _Found:
 
 
 def _check_walk(data: BatchIterator, once: dict[tuple[int, int], Any]) -> None:
-    """Raise ``DataError`` unless going through two epochs gives as many rows as their batches have."""
+    """Raise ``DataError`` unless each of two passes gives ``total_examples`` rows."""
     for epoch in range(2):
         rows = sum(batch.num_examples for batch in data)
         if rows != data.total_examples:
@@ -85,7 +85,7 @@ def _check_walk(data: BatchIterator, once: dict[tuple[int, int], Any]) -> None:
 
 
 def _check_passes(data: Iterable[Any], epochs: int) -> None:
-    if iter(data) is iter(data):  # it can be gone through once, as a generator; a run keeps what it gave
+    if iter(data) is iter(data):  # it allows one pass only, such as a generator; a run keeps its batches
         return
     rows = [[_rows(batch) for batch in data] for _ in range(epochs)]
     for number, each in enumerate(rows[1:], 2):

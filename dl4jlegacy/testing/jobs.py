@@ -1,4 +1,4 @@
-"""Whether the jobs of one's own are the same for whoever asks, in any order and on whichever thread."""
+"""Checks that a user's own jobs are the same in any order, and on any thread."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ __all__ = ["check_jobs"]
 
 _MOST_JOBS = 64
 _SECONDS = 600.0
-"""So long may jobs take that are asked for on another thread."""
+"""Maximum seconds for jobs that are requested on another thread."""
 
 
 def check_jobs(jobs: Any) -> None:
-    """Check that jobs keep to ``JobIterator``: each is the same whenever it is asked for, and can travel.
+    """Check that jobs follow ``JobIterator``: each is the same on every request, and can be encoded.
 
     Args:
-        jobs: an object with a ``plan`` and a method ``work(slot)``; of its jobs 64 are asked for, at most.
+        jobs: an object with a ``plan`` and a method ``work(slot)``; at most 64 of its jobs are requested.
 
     Raises:
-        ConfError: it is no ``JobIterator``, or its plan contradicts itself. ContractError: its work is none that a job
-            can carry, or other work when it is asked for again; names class and method.
+        ConfError: it is not a ``JobIterator``, or its plan is inconsistent. ContractError: its work cannot be carried
+            by a job, or differs when it is requested again; names class and method.
     """
     checked = checked_jobs(jobs)
     if not isinstance(checked, OwnJobs):  # this package's own

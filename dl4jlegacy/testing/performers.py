@@ -1,4 +1,4 @@
-"""Whether what a performer of one's own returns follows from the job and the model alone."""
+"""Checks that the results of a user's own performer depend only on the job and the model."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ __all__ = ["check_performer"]
 
 _MOST_JOBS = 8
 _OTHERS = itertools.count(1)
-"""What the arrays of a model hold after ``update``, which may not be looked at any more."""
+"""Numbers that overwrite the arrays of a model after ``update``, since they may not be used any more."""
 
 
 def check_performer(
     make: PerformerFactory, jobs: JobIterator | Sequence[Any], model: Result, *, conf: Conf | None = None
 ) -> None:
-    """Check that performers keep to ``WorkerPerformer``: whoever does a job, and after whatever else, it is the same.
+    """Check that performers follow ``WorkerPerformer``: a job's result is the same on every performer, in any order.
 
     Args:
-        make: makes a performer, of a Conf and kernels, as ``register_performer`` takes it.
-        jobs: some work, as a list of JSON values, or the jobs of a run, of which the first eight are done.
-        model: that the jobs begin with.
-        conf: the run's; None: ``Conf()``.
+        make: makes a performer from a Conf and kernels, as for ``register_performer``.
+        jobs: some work as a list of JSON values, or the jobs of a run, of which the first eight are done.
+        model: the model that the jobs start from.
+        conf: of the run; None: ``Conf()``.
 
     Raises:
-        ContractError: a result depends on what the performer did before, or on the model's arrays after ``update``;
-            names class and method. JobError, NotFiniteError: one is none, as in a run.
+        ContractError: a result depends on earlier jobs of the performer, or on the model's arrays after ``update``;
+            names class and method. JobError, NotFiniteError: a result is invalid, as in a run.
     """
     conf = conf or Conf()
     iterator: JobIterator = CollectionJobIterator(jobs) if isinstance(jobs, Sequence) else jobs
@@ -65,7 +65,7 @@ def check_performer(
 def _done(
     performer: CheckedPerformer, jobs: JobIterator, slot: SlotPlan, model: Result, *, is_wanted: bool = True
 ) -> bytes | None:
-    """Return the frame of what a performer makes of a job; the model's arrays are gone once it has been loaded."""
+    """Return the frame of a job's result; the model's arrays are overwritten after they were loaded."""
     given = Result(model.values, {name: np.array(array) for name, array in model.arrays.items()})
     for array in given.arrays.values():
         array.flags.writeable = False

@@ -1,4 +1,4 @@
-"""A whole run on one thread: the project's own master and workers, in turn, over a store in memory."""
+"""A complete run on one thread: the project's own master and workers take turns on a store in memory."""
 
 from __future__ import annotations
 
@@ -28,29 +28,30 @@ _WORKERS, _STEPS = 3, 200_000
 
 
 class _Clock(RunningClock):
-    """Goes on by a second with each look."""
+    """A clock that advances by one second at each reading."""
 
     def __init__(self) -> None:
         super().__init__()
         self._seconds = 0.0
 
     def now(self) -> float:
-        """Return the seconds so far."""
+        """Return the next second."""
         self._seconds += 1.0
         return self._seconds
 
 
 def trained(router: WorkRouter, network: MultiLayerConfiguration, jobs_per_round: int, order: random.Random) -> bytes:
-    """Train a network on the irises for two epochs, and return the frame of the model.
+    """Train a network on the Iris data for two epochs, and return the frame of the model.
 
     Args:
         router: of the run.
-        network: takes four columns to three classes.
+        network: maps four columns to three classes.
         jobs_per_round: slots of a round.
-        order: who goes on next.
+        order: chooses the role that takes the next step.
 
     Raises:
-        ContractError: batches were lost or folded twice, or the run does not come to its end. What failed a job.
+        ContractError: batches were lost or folded twice, or the run does not end. Errors of a failed job are raised
+            too.
     """
     iterator = IrisDataSetIterator(16)
     jobs = DataSetJobIterator(iterator, jobs_per_round=jobs_per_round, phases=(Phase(epochs=2),))

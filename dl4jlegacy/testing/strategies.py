@@ -1,4 +1,4 @@
-"""Whether a router of one's own opens and folds each slot once, in any order in which jobs may be done."""
+"""Checks that a user's own router opens and folds each slot once, in whatever order the jobs are done."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ __all__ = ["check_strategy"]
 
 
 def check_strategy(router: WorkRouter, *, jobs_per_round: int = 4, schedules: int = 20, seed: int = 1) -> None:
-    """Check that a router keeps to ``WorkRouter``, and trains a small network with every batch counted once.
+    """Check that a router follows ``WorkRouter``, and trains a small network with every batch counted once.
 
-    Its answers are asked for over plans with several phases, validations, warm starts and short rounds, while jobs are
-    done in random orders. Then three workers train, in turn and at random; a router whose jobs are bound to the model
-    must come to the same bits twice.
+    The router is called with plans that have several phases, validations, warm starts and short rounds, while jobs are
+    done in random orders. Then three workers train, in random turns; a router whose jobs are bound to the model must
+    produce the same bits twice.
 
     Args:
-        router: an object, as the factory returns it that ``register_router`` takes.
-        jobs_per_round: of the plans, if it is made for so many.
-        schedules: orders to try with each plan.
+        router: an object, as returned by the factory that ``register_router`` takes.
+        jobs_per_round: of the plans, if the router requires a certain number.
+        schedules: number of orders to try with each plan.
         seed: of these orders.
 
     Raises:
-        ContractError: names class and method, and the plan.
+        ContractError: names class, method and plan.
     """
     check_router(router)
     for plan in _plans(jobs_per_round):
@@ -49,7 +49,7 @@ def check_strategy(router: WorkRouter, *, jobs_per_round: int = 4, schedules: in
 
 
 def _plans(jobs_per_round: int) -> Iterator[Plan]:
-    """Yield plans of all shapes: several phases, short rounds, validations, a warm start."""
+    """Yield plans of all kinds: several phases, short rounds, validations, a warm start."""
     batches = 2 * jobs_per_round + 1
     data: dict[str, Any] = {
         "batches": batches,
@@ -65,7 +65,7 @@ def _plans(jobs_per_round: int) -> Iterator[Plan]:
 
 
 def _fold_all(router: WorkRouter, plan: Plan, order: random.Random) -> None:
-    """Do the jobs that a router opens in a random order until the plan is done."""
+    """Do the jobs that a router opens, in random order, until the plan is done."""
     head = Head(run="checked", version=0, round=0, model=Manifest("", 0, 0))
     done: set[int] = set()
     while head.round < plan.total_rounds:
@@ -79,7 +79,7 @@ def _fold_all(router: WorkRouter, plan: Plan, order: random.Random) -> None:
 
 
 def _asked(router: WorkRouter, plan: Plan, head: Head) -> list[int]:
-    """Return the slots that a router opens; raises ``ContractError`` unless it would do so again."""
+    """Return the slots that a router opens; raises ``ContractError`` unless it returns the same again."""
     opened = list(router.open_slots(plan, head))
     if not all(type(number) is int for number in opened) or opened != sorted(set(opened)):
         raise ContractError(
@@ -95,7 +95,7 @@ def _asked(router: WorkRouter, plan: Plan, head: Head) -> list[int]:
 
 
 def _folded_next(router: WorkRouter, opened: Sequence[int], done: set[int], order: random.Random) -> list[int]:
-    """Let open jobs be done until a router folds some of them; return these."""
+    """Do open jobs until a router folds some of them; return these."""
     name, left = type(router).__name__, [number for number in opened if number not in done]
     ahead: list[int] = []
     order.shuffle(left)

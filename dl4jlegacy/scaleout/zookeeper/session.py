@@ -252,8 +252,9 @@ class ZooKeeperSession:
         return self._call(path, lambda: self._client.exists_async(path, watch=_watcher(watch))) is not None
 
     def created(self, path: str) -> int | None:
-        """Return the position of ``path`` in the creation order of all nodes, even if it is unreadable; None if
-        missing.
+        """Return the position of ``path`` in the creation order of all nodes, or None if it does not exist.
+
+        This also works for a node that this process may not read.
         """
         stat = self._call(path, lambda: self._client.exists_async(path))
         return None if stat is None else int(stat.czxid)
