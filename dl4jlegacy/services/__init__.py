@@ -1,8 +1,8 @@
 """Local servers for one machine: a Hazelcast member (or several) and a Zookeeper server, started from their jars.
 
-Nothing that trains imports it. ``java`` finds a Java and ``jars`` the jars, ``settings`` writes the servers'
-configurations and command lines, ``ports`` finds free ports and asks whether a server answers on one, ``processes``
-starts and stops processes, and ``servers`` puts these together.
+Training code does not import this package. ``java`` finds a Java and ``jars`` the jars, ``settings`` writes the
+servers' configurations and command lines, ``ports`` finds free ports and checks whether a server answers on one,
+``processes`` starts and stops processes, and ``servers`` combines these.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Servers on several hosts that are one set: a Zookeeper ensemble, and Hazelcast members with backups on other hosts.
+"""Servers on several hosts that form one set: a Zookeeper ensemble, and Hazelcast members with backups on other hosts.
 
-Each host starts its own (``dl4j services up --host A --hosts A,B,C``). The loss of any one of three hosts leaves the
-run's state and a majority of the Zookeeper servers. A witness has a Zookeeper server only: it decides nothing but which
-of the others goes on, and may be small.
+Each host starts its own servers (``dl4j services up --host A --hosts A,B,C``). If one of three hosts is lost, the run's
+state and a majority of the Zookeeper servers remain. A witness has only a Zookeeper server, whose vote decides which
+other hosts continue; it may be a small machine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Ensemble", "ensemble_of", "shared_cluster_name"]
 
 
 class Ensemble(msgspec.Struct, frozen=True, kw_only=True):
-    """The hosts of a set, in the same order on each of them, and the ports that their servers have on all of them."""
+    """The hosts of a set, in the same order on each of them, and the common ports of their servers."""
 
     hosts: tuple[str, ...]
     witnesses: tuple[str, ...] = ()
@@ -31,7 +31,7 @@ class Ensemble(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def member_hosts(self) -> tuple[str, ...]:
-        """Those with a Hazelcast member."""
+        """The hosts with a Hazelcast member."""
         return tuple(host for host in self.hosts if host not in self.witnesses)
 
     @property
@@ -45,11 +45,11 @@ class Ensemble(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(f"{host}:{self.zookeeper_port}" for host in self.hosts)
 
     def number_of(self, host: str) -> int:
-        """Return by which number the Zookeeper servers know that of a host."""
+        """Return the number of a host's server in the Zookeeper ensemble."""
         return self.hosts.index(host) + 1
 
     def flags(self, host: str) -> str:
-        """Return the flags with which ``dl4j services up`` starts the servers of a host."""
+        """Return the flags of ``dl4j services up`` for the servers of a host."""
         flags = f"--host {host} --hosts {','.join(self.hosts)}"
         if self.witnesses:
             flags += f" --witness {','.join(self.witnesses)}"
@@ -61,16 +61,16 @@ class Ensemble(msgspec.Struct, frozen=True, kw_only=True):
 def ensemble_of(
     host: str, hosts: Sequence[str], witnesses: Sequence[str], hazelcast_port: int | None, zookeeper_port: int | None
 ) -> Ensemble | None:
-    """Return the set that a host's servers are to be of; None if they are one by themselves.
+    """Return the set to which a host's servers belong; None if this host is alone.
 
     Args:
         host: this host's address.
-        hosts: those of all of them, in any order; none: this one is alone.
-        witnesses: those without a Hazelcast member.
-        hazelcast_port, zookeeper_port: on all hosts; None: the usual ones.
+        hosts: the addresses of all hosts, in any order; empty: this host is alone.
+        witnesses: the hosts without a Hazelcast member.
+        hazelcast_port, zookeeper_port: on all hosts; None: the default ports.
 
     Raises:
-        UsageError: they are no such set.
+        UsageError: the hosts do not form such a set.
     """
     if not hosts:
         if witnesses:
@@ -115,7 +115,7 @@ def _check_address(flag: str, text: str) -> None:
 
 
 def shared_cluster_name(environ: Mapping[str, str]) -> str:
-    """Return the name of the Hazelcast cluster that all hosts derive from the run's secret, and nobody else can.
+    """Return the name of the Hazelcast cluster, which all hosts derive from the run's secret, and nobody else can.
 
     Raises:
         UsageError: there is no secret. ConfError: it cannot be read.

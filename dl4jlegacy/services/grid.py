@@ -1,4 +1,4 @@
-"""The grid that a ``--tracker`` names: its members, and the name of its cluster, which local servers know."""
+"""The grid named by a ``--tracker``: its members, and the cluster's name, which local servers know."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["grid_of"]
 
 
 def grid_of(tracker: str, cluster_name: str | None, *, label: str = "--tracker ", or_else: str = "") -> tuple[str, str]:
-    """Return members and cluster's name of a grid; raises ``UsageError``.
+    """Return the members and the cluster name of a grid; raises ``UsageError``.
 
     Args:
         tracker: ``hazelcast://host:port[,host:port]``.
-        cluster_name: None: that of the local services, if these are (or were, before they were stopped) its members,
+        cluster_name: None: that of the local services, if these are its members (or were before they were stopped),
             else Hazelcast's default.
-        label: what comes before ``tracker`` in the message.
-        or_else: what else may be given, for the message.
+        label: text before ``tracker`` in the message.
+        or_else: an alternative to give, for the message.
     """
     members = tracker.removeprefix("hazelcast://")
     if members == tracker or not members:

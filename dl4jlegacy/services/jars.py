@@ -1,8 +1,8 @@
-"""The servers' jars: pinned in ``jars.json`` with their digests, fetched once, kept per user.
+"""The servers' jars: pinned in ``jars.json`` with their digests, downloaded once, and stored per user.
 
-They are copied to ``$XDG_CACHE_HOME/dl4jlegacy/jars`` (``~/.cache`` without it), by Maven where ``mvn`` is present,
-whose settings (mirrors, credentials) then hold, and otherwise by ``jgo``, a resolver of Maven coordinates in Python.
-No file is used whose SHA-256 is not the pinned one. Processes that fetch at the same time wait for one another.
+They are stored in ``$XDG_CACHE_HOME/dl4jlegacy/jars`` (``~/.cache`` without it). ``mvn`` downloads them if installed,
+with its own settings (mirrors, credentials), otherwise ``jgo``, a resolver of Maven coordinates in Python. A file is
+used only if its SHA-256 is the pinned one. Processes that download at the same time wait for each other.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _POLL_SECONDS = 0.1
 
 
 class Jar(msgspec.Struct, frozen=True, kw_only=True):
-    """One file in a Maven repository: ``group:artifact:version``, ``:classifier`` or none, and its SHA-256 in hex."""
+    """A file in a Maven repository: ``group:artifact:version``, optional ``:classifier``, and its SHA-256 in hex."""
 
     coordinates: str
     sha256: str
@@ -62,20 +62,20 @@ def cache_folder() -> Path:
 
 
 def missing_jars(jars: Sequence[Jar], folder: Path | None = None) -> list[Jar]:
-    """Return the jars that ``fetch_jars`` would fetch: those that are not in the folder, or are damaged."""
+    """Return the jars that ``fetch_jars`` would download: those that are missing in the folder, or damaged."""
     kept = folder or cache_folder() / "jars"
     return [jar for jar in jars if not _has_pinned_digest(kept / jar.file_name, jar)]
 
 
 def fetch_jars(jars: Sequence[Jar], folder: Path | None = None) -> list[Path]:
-    """Return the jars' paths, fetching those that are missing or damaged.
+    """Return the jars' paths, after downloading those that are missing or damaged.
 
     Args:
-        jars: which, usually ``pinned_jars(server)``.
-        folder: where they are kept; the user's cache by default.
+        jars: usually ``pinned_jars(server)``.
+        folder: where they are stored; the user's cache by default.
 
     Raises:
-        TrackerError: a jar cannot be fetched; the message says where it was looked for, and why that failed.
+        TrackerError: a jar cannot be downloaded; the message says where it was searched, and why that failed.
     """
     folder = folder or cache_folder() / "jars"
     try:
@@ -91,7 +91,7 @@ def fetch_jars(jars: Sequence[Jar], folder: Path | None = None) -> list[Path]:
 
 @contextlib.contextmanager
 def locked(path: Path, seconds: float, why: str) -> Iterator[None]:
-    """Hold a lock against other processes; it is released when this one ends, however that happens.
+    """Hold a lock against other processes; it is released when this process ends in any way.
 
     Raises:
         TrackerError: not free within ``seconds``.
@@ -136,7 +136,7 @@ def _fetch(jars: Sequence[Jar], folder: Path) -> None:
 
 
 def _move_verified(jars: Sequence[Jar], source: Path, folder: Path) -> str:
-    """Move files with the pinned digests to ``folder``, each atomically; return what is wrong with the first other."""
+    """Move files with the pinned digests atomically to ``folder``; return the problem of the first other file."""
     for jar in jars:
         path = source / jar.file_name
         if not path.is_file():
@@ -148,7 +148,7 @@ def _move_verified(jars: Sequence[Jar], source: Path, folder: Path) -> str:
 
 
 def _fetch_with_maven(jars: Sequence[Jar], target: Path) -> str:
-    """Fetch with ``mvn``; return why that did not work, ``""`` if it did."""
+    """Download with ``mvn``; return why that failed, ``""`` if it succeeded."""
     maven = shutil.which("mvn")
     if maven is None:
         return "no mvn on the PATH"
@@ -168,7 +168,7 @@ def _fetch_with_maven(jars: Sequence[Jar], target: Path) -> str:
 
 
 def _maven_project(jars: Sequence[Jar], target: Path) -> str:
-    """Return a Maven project that copies these files and no others: no dependencies, so no POMs are needed either."""
+    """Return a Maven project that copies only these files: without dependencies, so that no POMs are needed either."""
     items = "".join(
         f"<artifactItem><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>"
         f"<classifier>{''.join(classifier)}</classifier></artifactItem>"
@@ -185,7 +185,7 @@ def _maven_project(jars: Sequence[Jar], target: Path) -> str:
 
 
 def _fetch_with_jgo(jars: Sequence[Jar], target: Path) -> str:
-    """Fetch with ``jgo`` from Maven Central; return why that did not work, ``""`` if it did."""
+    """Download with ``jgo`` from Maven Central; return why that failed, ``""`` if it succeeded."""
     if importlib.util.find_spec("jgo") is None:
         return f"no jgo ({how_to_install('services')})"
     from jgo.maven import MavenContext  # optional: the extra "services"

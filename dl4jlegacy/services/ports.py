@@ -29,14 +29,14 @@ __all__ = [
 ]
 
 _FIRST, _LAST = 20_000, 32_000
-"""Below the range of outgoing connections, which might take a port before the server does."""
+"""Range of chosen ports, below the ports of outgoing connections, which might occupy one before the server starts."""
 
 _TRIES = 1000
 _ANSWER_SECONDS = 2.0
 _ANSWER_BYTES = 65_536
 _VERSION = re.compile(rb"Zookeeper version: *([0-9]+(?:\.[0-9]+)*)")
 _LISTENING = "0A"
-"""The state of a socket in ``/proc/net/tcp``."""
+"""The state of a listening socket in ``/proc/net/tcp``."""
 
 
 def free_ports(
@@ -46,16 +46,16 @@ def free_ports(
     *,
     together: Callable[[int], Sequence[int]] = lambda port: (port,),
 ) -> list[int]:
-    """Return ``count`` different ports that nobody listens on, none of them among ``taken``.
+    """Return ``count`` different ports on which no process listens, none of them in ``taken``.
 
     Args:
-        count: how many.
-        taken: those that are not to be used.
+        count: the number of ports.
+        taken: ports not to use.
         host: the address.
-        together: all the ports that whoever gets this one uses, none of which any other has either.
+        together: all ports used by a server that gets this port; no two servers share any of them.
 
     Raises:
-        TrackerError: there are not so many.
+        TrackerError: there are not enough free ports.
     """
     ports: list[int] = []
     used = set(taken)
@@ -71,7 +71,7 @@ def free_ports(
 
 
 def is_of_this_machine(host: str) -> bool:
-    """Return False if no server of this machine could listen on an address, whatever its port."""
+    """Return whether servers of this machine could listen on an address, at any port."""
     with contextlib.closing(socket.socket()) as probe:
         try:
             probe.bind((host, 0))
@@ -81,7 +81,7 @@ def is_of_this_machine(host: str) -> bool:
 
 
 def is_free(port: int, host: str = HOST) -> bool:
-    """Return True if a server could listen on the port."""
+    """Return whether a server could listen on the port."""
     with contextlib.closing(socket.socket()) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -92,7 +92,7 @@ def is_free(port: int, host: str = HOST) -> bool:
 
 
 def listener(port: int) -> str:
-    """Return which process listens on a port, in words; those of other users only root can tell."""
+    """Return the process that listens on a port, in words; processes of other users are known to root only."""
     sockets = {f"socket:[{inode}]" for inode in _listening(port)}
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -102,7 +102,7 @@ def listener(port: int) -> str:
 
 
 def _listening(port: int) -> Iterator[str]:
-    """Yield the inodes of the sockets that listen on a port, whatever their address."""
+    """Yield the inodes of the sockets that listen on a port, at any address."""
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):
             for line in Path("/proc/net", table).read_text().splitlines()[1:]:
@@ -112,7 +112,7 @@ def _listening(port: int) -> Iterator[str]:
 
 
 def _link(file: Path) -> str:
-    """Return what an open file of a process is; "" if it has closed it meanwhile."""
+    """Return the target of a process's open file; "" if it was closed meanwhile."""
     try:
         return os.readlink(file)
     except OSError:
@@ -120,23 +120,23 @@ def _link(file: Path) -> str:
 
 
 def zookeeper_answers(port: int, host: str = HOST) -> bool:
-    """Return True if a Zookeeper server accepts requests, as ``srvr`` says; ``ruok`` is answered too early."""
+    """Return whether a Zookeeper server accepts requests, according to ``srvr``; ``ruok`` is answered too early."""
     return b"Mode: " in _srvr(port, host)
 
 
 def zookeeper_waits(port: int, host: str = HOST) -> bool:
-    """Return True if a Zookeeper server runs that serves nobody: it does not see the greater part of its ensemble."""
+    """Return whether a Zookeeper server runs but does not serve, because it sees no majority of its ensemble."""
     return b"not currently serving" in _srvr(port, host)
 
 
 def zookeeper_version(port: int, host: str = HOST) -> str:
-    """Return the version that a Zookeeper server says of itself, such as ``3.9.5``; "" if it says none."""
+    """Return the version that a Zookeeper server reports, such as ``3.9.5``; "" if it reports none."""
     found = _VERSION.search(_srvr(port, host))
     return found[1].decode() if found else ""
 
 
 def _srvr(port: int, host: str) -> bytes:
-    """Return what a Zookeeper server says of itself; b"" if nothing answers."""
+    """Return the status that a Zookeeper server reports; b"" if nothing answers."""
     answer = b""
     with (
         contextlib.suppress(OSError),
@@ -149,7 +149,7 @@ def _srvr(port: int, host: str) -> bytes:
 
 
 def member_answers(port: int, members: int, host: str = HOST) -> bool:
-    """Return True if the member whose clients use ``port`` has started and belongs to a cluster of ``members`` or more.
+    """Return whether a member with client port ``port`` has started and joined a cluster of at least ``members``.
 
     ``health`` alone calls a member active before it has joined the others. With several members, every entry must also
     have its backup, so that any one member may be lost from then on.

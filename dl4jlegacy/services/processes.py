@@ -1,6 +1,6 @@
-"""Server processes that outlive the command that started them, known by pid and start time.
+"""Server processes that outlive the command that started them, identified by pid and start time.
 
-A pid alone may belong to another process by then; together with the time of its start it cannot.
+A pid alone may be reused by another process; pid and start time together are unique.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ __all__ = ["ServerProcess", "spawn", "stop"]
 _GRACE_SECONDS = 10.0
 _POLL_SECONDS = 0.02
 _INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "JAVA_HOME", "JAVA_TOOL_OPTIONS")
-"""The variables that servers inherit: no secret of ours, and no ``HZ_...``, which would change their settings."""
+"""The environment variables of servers: no secrets, and no ``HZ_...``, which would change their settings."""
 
 
 class ServerProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """A process that leads its group; ``mark``, the time of its start, tells it from a later process with its pid."""
+    """A process that leads its group; ``mark``, its start time, tells it from a later process with the same pid."""
 
     pid: int
     mark: str
 
     def is_alive(self) -> bool:
-        """Return True if it runs. A child of this process that has ended is reaped."""
+        """Return whether the process runs. A child of this process that has ended is reaped."""
         mark = _start_mark(self.pid)
         if not mark:
             with contextlib.suppress(OSError):
@@ -44,7 +44,7 @@ class ServerProcess(msgspec.Struct, frozen=True, kw_only=True):
 def spawn(command: Sequence[str], log: Path) -> ServerProcess:
     """Start a process in its own session, so that no terminal signal reaches it; its output goes to ``log``.
 
-    Not with ``subprocess.Popen``, which warns about a process that nobody waits for.
+    Not with ``subprocess.Popen``, which warns about a process without a waiting parent.
     """
     actions = [
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -63,7 +63,7 @@ def stop(processes: Sequence[ServerProcess], grace_seconds: float = _GRACE_SECON
     """End processes and their children: SIGTERM, after ``grace_seconds`` SIGKILL; return when all have ended."""
     for process in processes:
         _signal(process, signal.SIGTERM)
-        _signal(process, signal.SIGCONT)  # a stopped one would not receive SIGTERM
+        _signal(process, signal.SIGCONT)  # a stopped process would not react to SIGTERM
     if not _wait_for_end(processes, grace_seconds):
         for process in processes:
             _signal(process, signal.SIGKILL)

@@ -1,6 +1,6 @@
 """Starts Hazelcast and Zookeeper on this machine, waits until they answer, finds them again, and stops them.
 
-Each set of servers has a folder with their configurations, logs and data, and ``services.json``, which lists them.
+Each set of servers has a folder with its configurations, logs and data, and ``services.json``, which lists them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _HEAP = re.compile(r"[1-9][0-9]*[mMgG]")
 
 
 class Services:
-    """Start, find and stop the servers of a folder. Several processes may call these at the same time."""
+    """Starts, finds and stops the servers of a folder. Several processes may call these functions at the same time."""
 
     @staticmethod
     def folder(folder: Path | None = None) -> Path:
@@ -76,32 +76,38 @@ class Services:
         witnesses: Sequence[str] = (),
         deadline_seconds: float = 60.0,
     ) -> ServicesState:
-        """Start the servers and return once all answer; where some of the folder's run, start those that have ended.
+        """Start the servers and return when all answer; if some servers of the folder run, start only the others.
 
-        Those of one of several ``hosts`` are not waited for until they see the others', which may start later.
+        With several ``hosts``, servers need not see those of other hosts yet, which may start later.
 
         Args:
-            members: how many Hazelcast members; with two or more everything is kept twice.
-            hazelcast_port: the first member's, the next ones' follow it. 0 and None: those that the folder's servers
-                had at this address, for whoever still looks for them there; else for 0 free ones, for None the usual
-                ones (5701 and following). On loopback, and with a warning, free ones instead of those that are taken:
-                on another host nobody would look there.
-            zookeeper_port: Zookeeper's, likewise; the usual one is 2181.
-            cluster_name: what clients must name; by default the folder's, a random one that it keeps once it has had
-                servers; for several hosts one that follows from the run's secret.
-            folder: where configurations, logs, data and state go; one in the user's cache if ``None``.
-            zookeeper: True to start Zookeeper too.
-            heap: the most memory for the data of one member, as Java writes it (``512m``, ``1g``).
-            host: the numeric address to bind, of this machine; whoever reaches it can read and change everything.
-            hosts: three, five or seven addresses of hosts, ``host`` among them, each of which starts its own servers
-                with these same arguments; together they are one set. None: this host's are a set by themselves.
-            witnesses: those of ``hosts`` that have a Zookeeper server only.
-            deadline_seconds: how long to wait for the answers; fetching Java's jars the first time comes on top.
+            members: number of Hazelcast members; with two or more, all data have a backup.
+            hazelcast_port: the first member's; the following ports are those of the next members. 0 and None: the ports
+                that
+                the folder's servers had at this address, for processes that still use them; otherwise 0 means free
+                ports, and
+                None the default ones (5701 and following). On loopback, taken ports are replaced by free ones with a
+                warning;
+                on another address they are not, because other hosts would not find them.
+            zookeeper_port: Zookeeper's, likewise; the default is 2181.
+            cluster_name: the name that clients must use. By default the folder's own, a random name that the folder
+                keeps; for
+                several hosts, a name derived from the run's secret.
+            folder: for configurations, logs, data and state; None: a folder in the user's cache.
+            zookeeper: whether to start Zookeeper, too.
+            heap: maximum memory for the data of one member, in Java's notation (``512m``, ``1g``).
+            host: the numeric address of this machine to bind; anybody who reaches it can read and change all data.
+            hosts: three, five or seven addresses of hosts, including ``host``, each of which starts its own servers
+                with the
+                same arguments; together they form one set. Empty: this host is a set of its own.
+            witnesses: those of ``hosts`` that have only a Zookeeper server.
+            deadline_seconds: how long to wait for the answers; the first download of the jars is not included.
 
         Raises:
-            UsageError: all servers of this folder run already, or those that run have other settings than these, or a
-                number is out of range.
-            TrackerError: no Java, no jars, or a server that does not start; nothing is left running.
+            UsageError: all servers of this folder run already, or the running ones have other settings, or a number is
+                out
+                of range.
+            TrackerError: no Java, no jars, or a server does not start; no server is left running.
         """
         check_numbers(members, hazelcast_port or 0, zookeeper_port or 0, zookeeper)
         _check_texts(cluster_name, heap, host)
@@ -122,14 +128,14 @@ class Services:
                     ensemble=ensemble,
                 )
                 return _start_stopped(before, deadline_seconds)
-            kept = before.cluster_name if before is not None else ""  # after a crash clients find them again
+            kept = before.cluster_name if before is not None else ""  # so that clients find them again after a crash
             name = cluster_name or (shared_cluster_name(os.environ) if ensemble else kept)
             name = name or f"dl4j-{secrets.token_hex(8)}"
             if not is_of_this_machine(host):
                 raise UsageError(f"host {host} is no address of this machine; `ip -4 addr` lists those that it has")
             factory = _ServerFactory(folder, java, cluster_name=name, heap=heap, host=host)
             if before is None or before.is_down or ensemble is None or before.ensemble != ensemble:
-                factory.forget_zookeeper()  # one of several hosts' must not forget what it has told the others
+                factory.forget_zookeeper()  # a server of an ensemble must not forget what it has told the others
             had = {s.name: s.port for s in before.servers if s.host == host} if before is not None else {}
             for attempts_left in reversed(range(_ATTEMPTS)):
                 if ensemble is not None:
@@ -146,9 +152,9 @@ class Services:
 
     @staticmethod
     def down(folder: Path | None = None) -> tuple[str, ...]:
-        """Stop the servers of a folder, those that still run; return their names.
+        """Stop the running servers of a folder; return their names.
 
-        What they held is gone; the cluster's name and their ports stay the folder's, for those that are started next.
+        Their data are lost. The folder keeps the cluster's name and the ports for the next servers.
         """
         folder = Services.folder(folder)
         if read_state(folder) is None:
@@ -170,12 +176,12 @@ class Services:
 
     @staticmethod
     def last(folder: Path | None = None) -> ServicesState | None:
-        """Return the servers of a folder even if all were stopped, None if none were ever started there."""
+        """Return the servers of a folder even if all were stopped; None if none were ever started there."""
         return read_state(Services.folder(folder))
 
     @staticmethod
     def restart(name: str, folder: Path | None = None, *, deadline_seconds: float = 60.0) -> ServicesState:
-        """Start one server again, on its port and with its data, stopping it first if it runs.
+        """Restart one server, on its port and with its data; it is stopped first if it runs.
 
         Raises:
             UsageError: no such server.
@@ -195,10 +201,10 @@ class Services:
 
     @staticmethod
     def start_stopped(folder: Path | None = None, *, deadline_seconds: float = 60.0) -> ServicesState | None:
-        """Start the servers that have ended again, on their ports and with their data, with a warning for each.
+        """Restart the servers that have ended, on their ports and with their data, with a warning for each.
 
         Returns:
-            The servers; None if they were stopped by ``down``.
+            the servers; None if they were stopped by ``down``.
 
         Raises:
             TrackerError: one does not start; the others keep running.
@@ -227,20 +233,20 @@ class _ServerFactory:
         zookeeper: bool,
         had: Mapping[str, int],
     ) -> tuple[Server, ...]:
-        """Return the servers, none of them started, at the ports that ``PortChoice`` chooses."""
+        """Return the servers, not started yet, with ports chosen by ``PortChoice``."""
         ports, of_zookeeper = PortChoice(self._host, had).choose(members, member_port, zookeeper_port, zookeeper)
         servers = [self._member(MEMBER.format(i + 1), port, ports) for i, port in enumerate(ports)]
         return (*servers, self._zookeeper(of_zookeeper)) if zookeeper else tuple(servers)
 
     def servers_of(self, ensemble: Ensemble) -> tuple[Server, ...]:
-        """Return this host's servers of an ensemble, none of them started."""
+        """Return this host's servers of an ensemble, not started yet."""
         port = ensemble.hazelcast_port
         others = [each for each in ensemble.member_hosts if each != self._host]
         members = [] if self._host in ensemble.witnesses else [self._member(MEMBER.format(1), port, [port], others)]
         return (*members, self._zookeeper(ensemble.zookeeper_port, ensemble))
 
     def forget_zookeeper(self) -> None:
-        """Remove what Zookeeper has of an earlier start."""
+        """Remove Zookeeper's data from an earlier start."""
         shutil.rmtree(self._folder / _ZOOKEEPER_DATA / "version-2", ignore_errors=True)
 
     def _member(self, name: str, port: int, ports: Sequence[int], others: Sequence[str] = ()) -> Server:
@@ -266,11 +272,11 @@ class _ServerFactory:
 def _start(
     state: ServicesState, deadline_seconds: float, only: str = "", *, before: ServicesState | None = None
 ) -> ServicesState:
-    """Start the servers (or ``only`` one) and wait for them; if that is interrupted, stop those that were started.
+    """Start the servers (or ``only`` one) and wait for them; after an interrupt, stop the started servers.
 
-    The folder then keeps what was there ``before``.
+    The folder then gets back the state ``before``.
 
-    The other members start when the first one answers: members that start together wait 5 s for each other, and each
+    The other members start after the first one answers: members that start together wait 5 s for each other, and each
     might consider itself the first.
     """
     folder, deadline = Path(state.folder), Deadline(deadline_seconds)
@@ -283,7 +289,7 @@ def _start(
             for server in group:
                 log = folder / f"{server.name}.log"
                 if not only:
-                    log.unlink(missing_ok=True)  # of an earlier start
+                    log.unlink(missing_ok=True)  # log of an earlier start
                 new = msgspec.structs.replace(server, process=spawn(server.command, log))
                 started.append(new)
                 servers = tuple(new if s.name == new.name else s for s in state.servers)
@@ -312,9 +318,9 @@ def _start_stopped(state: ServicesState, deadline_seconds: float) -> ServicesSta
 
 
 def _guard(state: ServicesState, deadline: Deadline) -> None:
-    """Let nobody lock others out of Zookeeper, nor fill it who does not know the secret, if there is one.
+    """Prevent anybody from locking others out of Zookeeper; with a secret, only its owners may add data.
 
-    Of several hosts' servers, whichever is started when they serve does so for all.
+    In an ensemble, a host whose start finds the servers serving does this for all.
     """
     ensemble = state.ensemble
     for server in state.servers:
@@ -357,7 +363,7 @@ def _ensemble(
     members: int,
     zookeeper: bool,
 ) -> Ensemble | None:
-    """Return the set of several hosts that this host's servers are to be of, None for a set of their own."""
+    """Return the ensemble of several hosts for this host's servers, None if this host is alone."""
     if hosts and (members != 1 or not zookeeper):
         raise UsageError(
             f"--hosts {','.join(hosts)}: each of several hosts has one Hazelcast member and one Zookeeper server, or, "
@@ -400,7 +406,7 @@ def _check_same(
     host: str,
     ensemble: Ensemble | None,
 ) -> None:
-    """Raise ``UsageError`` if something other than the defaults is asked for that the servers do not have."""
+    """Raise ``UsageError`` if non-default settings are requested that the servers do not have."""
     first = state.members[0].port if state.members else 0
     wanted = (
         ("--members", members, (1, len(state.members))),

@@ -1,7 +1,7 @@
 """Configurations and command lines of the servers: the member's YAML and Zookeeper's ``zoo.cfg``.
 
 Both servers bind one address, by default 127.0.0.1. Members find each other by a fixed list of addresses, and so do the
-servers of a Zookeeper ensemble; nothing is multicast, detected, or reported to anybody. Community Hazelcast has neither
+servers of a Zookeeper ensemble; multicast, discovery and phone-home reports are off. Community Hazelcast has neither
 passwords nor encryption.
 """
 
@@ -33,21 +33,21 @@ __all__ = [
 HOST = "127.0.0.1"
 
 HAZELCAST_PORT, ZOOKEEPER_PORT = 5701, 2181
-"""Where everybody looks for the first member and for Zookeeper."""
+"""The default ports of the first member and of Zookeeper."""
 
 _AMONG_MEMBERS, _HEALTH = 1000, 2000
-"""How far above a member's port, at which clients find it, are those for other members and for questions about it."""
+"""Offsets from a member's client port to its port for other members and its health port."""
 
 MAX_HAZELCAST_PORT = 65_535 - _HEALTH
-"""The last one for clients beside which a member can have its others."""
+"""The largest client port that leaves room for a member's other ports."""
 
 QUORUM_PORT, ELECTION_PORT = 2888, 3888
-"""Where the servers of a Zookeeper ensemble talk to each other."""
+"""The ports for communication between the servers of a Zookeeper ensemble."""
 
 IDLE_SECONDS = 7 * 24 * 3600
-"""After this long, what nobody has read or written leaves the grid."""
+"""Entries that were neither read nor written for this time are removed from the grid."""
 
-_MODULES = (  # those of Hazelcast's own start script
+_MODULES = (  # as in Hazelcast's own start script
     *("--add-modules", "java.se"),
     *("--add-exports", "java.base/jdk.internal.ref=ALL-UNNAMED"),
     *("--add-opens", "java.base/java.lang=ALL-UNNAMED"),
@@ -63,20 +63,20 @@ _PROPERTIES = {
     "hazelcast.socket.client.bind.any": "false",
     "hazelcast.logging.type": "jdk",
     "hazelcast.wait.seconds.before.join": "0",
-    # the workers need the processors; with as many threads as these a request takes half as much again of them
+    # the workers need the processors; with one thread per processor a request takes 50 % more processor time
     "hazelcast.io.input.thread.count": "1",
     "hazelcast.io.output.thread.count": "1",
     "hazelcast.operation.thread.count": "2",
-    # a frozen member leaves after 15 s, not after 60
+    # a frozen member leaves after 15 s instead of 60
     "hazelcast.heartbeat.interval.seconds": "1",
     "hazelcast.max.no.heartbeat.seconds": "15",
-    # members that were cut off from each other look for each other every 10 s, not for the first time after 300
+    # separated members search each other every 10 s, not after 300 s
     "hazelcast.merge.first.run.delay.seconds": "10",
     "hazelcast.merge.next.run.delay.seconds": "10",
 }
 
 
-_DESERIALIZED = (  # what members tell each other of errors; nested sets of java.util would occupy a thread for minutes
+_DESERIALIZED = (  # types in error messages between members; nested java.util sets would occupy a thread for minutes
     *("java.lang.Throwable", "java.lang.Exception", "java.lang.RuntimeException", "java.lang.Error"),
     *("java.lang.IllegalStateException", "java.lang.IllegalArgumentException", "java.lang.StackTraceElement"),
     *("java.lang.UnsupportedOperationException", "[Ljava.lang.StackTraceElement;", "java.util.Collections$EmptyList"),
@@ -90,25 +90,27 @@ _MAJORITY = "majority"
 
 
 def quorum(members: int) -> int:
-    """Return how many members must see each other to serve: more than half, so that two parts never both do.
+    """Return how many members must see each other to serve: a majority, so that two separated parts never both serve.
 
-    Of two members the one that is left must serve, or the second would be of no use: two have no quorum (1).
+    With two members the remaining one must serve, or the second would be useless: two have no quorum (1).
     """
     return members // 2 + 1 if members > 2 else 1
 
 
 def member_ports(port: int) -> tuple[int, int, int]:
-    """Return a member's ports: ``port`` for clients, that for other members, and that for questions about it.
+    """Return a member's ports: ``port`` for clients, one for other members, and the health port.
 
-    With one port for all three, a member that connects to a frozen one, whose machine accepts for it, asks itself
-    without end whether it has answered, and writes to nobody else meanwhile (Hazelcast's issue 26473): any frozen
-    member would bring down all others.
+    With a single port, a member that connects to a frozen one, whose machine still accepts connections, asks itself
+    without
+    end whether it has answered, and sends nothing to other members meanwhile (Hazelcast's issue 26473): any frozen
+    member
+    would stop all others.
     """
     return port, port + _AMONG_MEMBERS, health_port(port)
 
 
 def health_port(port: int) -> int:
-    """Return where the member that clients find at ``port`` says how it is."""
+    """Return the health port of a member with this client port."""
     return port + _HEALTH
 
 
@@ -121,15 +123,15 @@ def member_settings(
     others: Sequence[str] = (),
     heap: str = "1g",
 ) -> str:
-    """Return a Hazelcast member's configuration as JSON, which is YAML too: one backup of everything with two members.
+    """Return a Hazelcast member's configuration as JSON, which is also YAML; with two members all data have one backup.
 
     Args:
-        port: this member's, for clients.
-        ports: those of all members on this host.
-        cluster_name: clients must name it; nothing else is checked.
-        host: the address that they bind, one of this machine.
+        port: this member's client port.
+        ports: the client ports of all members on this host.
+        cluster_name: clients must use it; nothing else is checked.
+        host: the address of this machine to bind.
         others: the other hosts that have a member, each at the same port.
-        heap: as for ``member_command``; clients are told of it, since nobody can ask a member for its memory.
+        heap: as for ``member_command``; stored for clients, which cannot ask a member for its memory.
     """
     among = [member_ports(p)[1] for p in ports]
     members = [*(f"{host}:{p}" for p in among), *(f"{each}:{member_ports(port)[1]}" for each in others)]
@@ -158,9 +160,9 @@ def member_settings(
         "cache-deserialized-values": "NEVER",
         "metadata-policy": "OFF",
         "eviction": {"eviction-policy": "NONE"},
-        # what nobody reads or writes for so long is a run's that nobody will continue; a master reads all that it needs
+        # unused entries belong to an abandoned run; a master reads all its entries
         "max-idle-seconds": IDLE_SECONDS,
-        # two merged halves of a run's state are worse than one half
+        # merging two halves of a run's state is worse than keeping one
         "merge-policy": {"class-name": "DiscardMergePolicy"},
     }
     protection = {"enabled": True, "minimum-cluster-size": quorum(len(members)), "protect-on": "READ_WRITE"}
@@ -184,13 +186,13 @@ def member_settings(
 
 
 def member_command(java: Java, jars: Sequence[Path], settings: Path, heap: str, host: str = HOST) -> list[str]:
-    """Return the command line of a member that reads ``settings``, and is known to others by the address ``host``."""
+    """Return the command line of a member that reads ``settings``, and whose address for others is ``host``."""
     options = [
-        # else it takes an address only if an interface lists it, which the loopback's does with one of its millions
+        # otherwise it uses an address only if an interface lists it; the loopback interface lists only one of millions
         *([] if host == HOST else [f"-Dhazelcast.local.localAddress={host}"]),
         *(f"-Xmx{heap}", "-Djava.net.preferIPv4Stack=true", f"-Dhazelcast.config={settings}"),
-        # Where the workers are on the same machine, they get what Java's thorough compiler would take, and the member
-        # starts in half the time; it does as many small requests in a second. Large ones cost up to half as much again.
+        # With workers on the same machine: they get the processor time of Java's optimizing compiler, and the member
+        # starts in half the time. Small requests stay as fast; large ones cost up to 50 % more.
         *(["-XX:TieredStopAtLevel=1"] if host == HOST else []),
         *("-XX:+ExitOnOutOfMemoryError", f"-XX:ErrorFile={settings.parent}/hs_err_%p.log"),
     ]
@@ -202,21 +204,21 @@ def zookeeper_settings(port: int, data: Path, host: str = HOST, *, hosts: Sequen
 
     Args:
         port: for clients.
-        data: its folder, which has the server's number in ``myid`` if it is one of several.
-        host: the address that it binds.
-        hosts: those of all servers of the ensemble, in the same order on each; none: it is alone.
+        data: its folder, which has the server's number in ``myid`` if it belongs to an ensemble.
+        host: the address to bind.
+        hosts: those of all servers of the ensemble, in the same order on each; empty: a single server.
     """
     lines = {
         "dataDir": data,
         "clientPort": port,
         "clientPortAddress": host,
-        "tickTime": 500,  # ms; a session lasts two ticks at least
+        "tickTime": 500,  # ms; a session lasts at least two ticks
         "maxSessionTimeout": 60_000,
         "maxClientCnxns": 0,
         "admin.enableServer": "false",
         "4lw.commands.whitelist": "srvr,ruok",
         "autopurge.purgeInterval": 1,
-        # ticks: a follower has 10 s to fetch what the leader has, and is left out after 3 s of silence
+        # ticks: a follower has 10 s to fetch the leader's data, and is dropped after 3 s of silence
         **({"initLimit": 20, "syncLimit": 6} if hosts else {}),
         **{f"server.{n}": f"{each}:{QUORUM_PORT}:{ELECTION_PORT}" for n, each in enumerate(hosts, 1)},
     }
@@ -228,13 +230,13 @@ def zookeeper_command(java: Java, jars: Sequence[Path], settings: Path, heap: st
     options = [
         *(f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true"),
         *("-XX:+ExitOnOutOfMemoryError", f"-XX:ErrorFile={settings.parent}/hs_err_%p.log"),
-        # what is written survives a killed server, not a power cut: enough on one machine, and of several machines the
-        # others have it; and much faster
+        # Written data survive a killed server, but no power failure: enough on one machine, and in an ensemble the
+        # other machines have the data. It is much faster.
         *("-Dzookeeper.forceSync=no", "-Dzookeeper.preAllocSize=1024"),
-        "-Dzookeeper.cnxTimeout=1000",  # ms: a host that is gone holds up no election of the others
+        "-Dzookeeper.cnxTimeout=1000",  # ms: a lost host does not delay elections
         *("-Dorg.slf4j.simpleLogger.showDateTime=true", "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS"),
     ]
-    main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"  # runs a server that is alone, too
+    main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"  # also runs a single server
     return _java_command(java, options, jars, main, str(settings))
 
 

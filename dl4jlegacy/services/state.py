@@ -1,7 +1,7 @@
-"""A set of servers as its folder keeps it: ``services.json`` lists them, while they run and when they were stopped.
+"""The stored state of a folder's servers: ``services.json`` lists them, also after they were stopped.
 
-What processes elsewhere know the servers by, the cluster's name and the ports, stays a folder's from then on: whoever
-worked with the servers of before finds those that are started there next.
+The folder keeps the cluster's name and the ports, by which other processes know the servers, so that these processes
+find the servers that are started there next.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _STATE = "services.json"
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):
-    """One server: ``"hazelcast-1"``, ``"hazelcast-2"``, ... or ``"zookeeper"``, and how it is started."""
+    """A server: ``"hazelcast-1"``, ``"hazelcast-2"``, ... or ``"zookeeper"``, and its start command."""
 
     name: str
     port: int
@@ -39,7 +39,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_running(self) -> bool:
-        """True if its process is alive."""
+        """Whether its process is alive."""
         return self.process is not None and self.process.is_alive()
 
     @property
@@ -49,23 +49,23 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """The ports that must be free when it is started: that of its address, and the two that a member has beside."""
+        """The ports that must be free at its start: the port of its address, and the two further ports of a member."""
         return (self.port,) if self.name == "zookeeper" else member_ports(self.port)
 
     def answers(self, members: int) -> bool:
-        """Return True if it serves; a Hazelcast member only once it sees all ``members``."""
+        """Return whether it serves; a Hazelcast member serves when it sees all ``members``."""
         if self.name == "zookeeper":
             return zookeeper_answers(self.port, self.host)
         return member_answers(self.port, members, self.host)
 
     def is_up(self, members: int, *, with_others: bool) -> bool:
-        """Return True if it serves, or if it is one of several hosts' and does all that it can without the others."""
+        """Return whether it serves, or is a server of an ensemble that only waits for other hosts."""
         waits = with_others and self.name == "zookeeper" and zookeeper_waits(self.port, self.host)
         return waits or self.answers(members)
 
 
 class ServicesState(msgspec.Struct, frozen=True, kw_only=True):
-    """A set of servers, as ``services.json`` keeps it; with an ensemble they are this host's part of a larger set."""
+    """A set of servers as stored in ``services.json``; in an ensemble, this host's part of a larger set."""
 
     cluster_name: str
     folder: str
@@ -74,14 +74,14 @@ class ServicesState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def hazelcast(self) -> str:
-        """The members' addresses, ``host:port`` each, with commas between them; ``""`` if there are none."""
+        """The members' addresses, ``host:port``, separated by commas; ``""`` if there are none."""
         if self.ensemble is not None:
             return ",".join(self.ensemble.hazelcast)
         return ",".join(s.address for s in self.members)
 
     @property
     def zookeeper(self) -> str:
-        """The Zookeeper server's ``host:port``, or those of all with commas between them; ``""`` if there is none."""
+        """The Zookeeper server's ``host:port``, or those of all, separated by commas; ``""`` if there is none."""
         if self.ensemble is not None:
             return ",".join(self.ensemble.zookeeper)
         return next((s.address for s in self.servers if s.name == "zookeeper"), "")
@@ -93,29 +93,29 @@ class ServicesState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def pids(self) -> dict[str, int]:
-        """The process ids of the servers that run, by name."""
+        """The process ids of the running servers, by name."""
         return {s.name: s.process.pid for s in self.servers if s.process is not None and s.is_running}
 
     @property
     def is_down(self) -> bool:
-        """True if all were stopped on purpose: none is to run."""
+        """Whether all servers were stopped on purpose, so that none should run."""
         return all(s.process is None for s in self.servers)
 
     def down(self) -> ServicesState:
-        """Return the same servers, all of them stopped on purpose."""
+        """Return the same servers marked as stopped on purpose."""
         servers = tuple(msgspec.structs.replace(s, process=None) for s in self.servers)
         return msgspec.structs.replace(self, servers=servers)
 
     @property
     def stopped(self) -> tuple[str, ...]:
-        """The names of the servers that should run and do not."""
+        """The names of the servers that should run but do not."""
         return tuple(s.name for s in self.servers if not s.is_running)
 
     @property
     def silent(self) -> tuple[str, ...]:
-        """The names of the servers that run and do not answer; asking each of those takes up to 2 s.
+        """The names of the running servers that do not answer; each such query takes up to 2 s.
 
-        Of several hosts' also the member that does not see all others, or not all of its entries' backups with them.
+        In an ensemble, this includes a member that does not see all others, or lacks backups of its entries there.
         """
         members = 1 if self.ensemble is None else len(self.ensemble.member_hosts)
         return tuple(s.name for s in self.servers if s.is_running and not s.answers(members))
@@ -133,13 +133,13 @@ class ServicesState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file atomically, for its owner only: the cluster's name in it is all that keeps other users out."""
+    """Write a file atomically, readable for its owner only: the cluster's name in it is the only protection."""
     files.write(path, content, private=True)
 
 
 @contextlib.contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
-    """Hold a folder, which is made if there is none, against other processes that start or stop its servers.
+    """Lock a folder, created if necessary, against other processes that start or stop its servers.
 
     Raises:
         TrackerError: it cannot be used, or another process holds it for minutes.
@@ -156,12 +156,12 @@ def folder_lock(folder: Path) -> Iterator[None]:
 
 
 def read_state(folder: Path) -> ServicesState | None:
-    """Return what a folder keeps, None if no servers were ever started there.
+    """Return the stored state of a folder, None if no servers were ever started there.
 
-    It says what is executed, and which processes are ended: nobody else may have written it.
+    The state contains commands to execute and processes to stop, so nobody else may have written it.
 
     Raises:
-        TrackerError: it cannot be read, or is another user's, or others may write there.
+        TrackerError: it cannot be read, belongs to another user, or others may write there.
     """
     path = folder / _STATE
     try:
@@ -184,10 +184,10 @@ def read_state(folder: Path) -> ServicesState | None:
 
 
 def write_state(state: ServicesState) -> None:
-    """Keep the state in its folder; raises ``OSError``."""
+    """Store the state in its folder; raises ``OSError``."""
     write_private(Path(state.folder) / _STATE, msgspec.json.format(msgspec.json.encode(state), indent=2))
 
 
 def forget_state(folder: Path) -> None:
-    """Keep nothing in a folder any more; raises ``OSError``."""
+    """Remove the stored state from a folder; raises ``OSError``."""
     (folder / _STATE).unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""Watches the servers of a folder, and starts again those that end: ``dl4j services up --foreground``.
+"""Watches the servers of a folder, and restarts those that end: ``dl4j services up --foreground``.
 
-A Hazelcast member that was started again is empty; the master of a run writes what it must into it. Zookeeper has its
-data. What supervises this process (systemd) begins anew where that does not help.
+A restarted Hazelcast member is empty; the master of a run writes the necessary data into it. Zookeeper keeps its data.
+If restarts do not help, this process ends, and its own supervisor (systemd) starts it anew.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 _WINDOW_SECONDS = 600.0
 _PAUSES = (0.0, 1.0, 2.0, 4.0, 8.0)
-"""Seconds before each restart in the window, whose number is the most that there may be."""
+"""Seconds before each restart in the time window; their number is the maximum of restarts."""
 
 
 def say_ready() -> None:
@@ -42,16 +42,16 @@ def say_ready() -> None:
 def supervise(
     folder: Path | None = None, *, clock: Clock = RUNNING, sleep: Callable[[float], object] = time.sleep
 ) -> None:
-    """Start servers again when they end; return once they were stopped with ``services down``.
+    """Restart servers when they end; return after they were stopped with ``services down``.
 
     Args:
-        folder: theirs; the user's by default.
-        clock, sleep: how time passes.
+        folder: the folder of the servers; the user's default folder if None.
+        clock, sleep: replaceable for tests.
 
     Raises:
-        TrackerError: they have ended, or did not start, more than five times in ten minutes; the others run on.
+        TrackerError: servers ended, or failed to start, more than five times in ten minutes; the others keep running.
     """
-    restarts: list[float] = []  # when they began
+    restarts: list[float] = []  # start times
     while (state := Services.status(folder)) is not None:
         if not state.stopped:
             _pause(SLICE_SECONDS, clock, sleep)

@@ -1,4 +1,4 @@
-"""The one seam for what a run keeps: checkpoints, ``conf.json`` and journal, in a folder of this machine or in S3.
+"""The only interface to a run's stored files (checkpoints, ``conf.json``, journal), in a local folder or in S3.
 
 ``LocalFolder`` is here, ``S3Folder`` in ``dl4jlegacy.storage.s3.folder``; ``storage.open_folder`` chooses by the path.
 """
@@ -24,18 +24,18 @@ from dl4jlegacy.system import files, ownership
 __all__ = ["LOCK", "Folder", "Lines", "LinesFolder", "LocalFolder", "Mark", "check_name"]
 
 LOCK = ".lock"
-"""The name of the file, or of the object, that says who uses a folder."""
+"""The name of the lock file, or object, which says who uses a folder."""
 
 
 Mark = Mapping[str, int]
-"""How far lines were read: so many bytes of every file or object that they are in, by the folder's name for it."""
+"""The position of a reader of lines: the number of bytes read from each file or object that contains them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Lines that were read, and how far that was.
+    """Lines that were read, and the position after them.
 
-    ``is_all`` says that they are all there are: no mark was given, or what it is of was replaced meanwhile.
+    ``is_all`` says that these are all existing lines: no mark was given, or the marked file was replaced meanwhile.
     """
 
     lines: list[bytes]
@@ -44,23 +44,23 @@ class Lines:
 
 
 class LinesFolder(Protocol):
-    """Named lines, to which others are added. Raises as ``Folder``."""
+    """Named, append-only lists of lines. Raises as ``Folder``."""
 
     @property
     def place(self) -> str:
-        """Where it is, in the form that ``dl4j resume`` accepts."""
+        """The location, in the form that ``dl4j resume`` accepts."""
         ...
 
     def append(self, name: str, lines: bytes) -> None:
-        """Add whole lines. Of several processes that do, none loses a line; lock or not."""
+        """Append whole lines. No line is lost if several processes append, with or without the lock."""
         ...
 
     def read_lines(self, name: str) -> list[bytes]:
-        """Return the lines that were added, by all; the last may be cut short. Raises ``FileNotFoundError``."""
+        """Return all appended lines; the last may be truncated. Raises ``FileNotFoundError``."""
         ...
 
     def read_new_lines(self, name: str, mark: Mark | None) -> Lines:
-        """Return the whole lines that were added since a mark was returned; None: since ever. Reads little else.
+        """Return the whole lines appended after a mark (None: all lines), reading little else.
 
         Raises ``FileNotFoundError`` if there is nothing of that name.
         """
@@ -69,72 +69,73 @@ class LinesFolder(Protocol):
 
 @runtime_checkable
 class Folder(LinesFolder, Protocol):
-    """Named contents, each there completely or not at all. Used by one thread at a time.
+    """Named contents, each of which exists completely or not at all. Used by one thread at a time.
 
-    All methods raise ``OSError`` with the reason in words, and those of a folder elsewhere also what its service says:
+    All methods raise ``OSError`` with the reason in words. Remote folders also raise the errors of their service:
     ``CloudError``, ``NotAuthorisedError``, ``ConfError``.
     """
 
     def names(self) -> list[str]:
-        """Return the names of what is there, sorted; none if there is no such folder."""
+        """Return the names of the contents, sorted; [] if there is no such folder."""
         ...
 
     def read(self, name: str) -> bytes:
-        """Return contents; raises ``FileNotFoundError`` if there is nothing of that name."""
+        """Return the content of a name; raises ``FileNotFoundError`` if there is nothing of that name."""
         ...
 
     def write(self, name: str, content: bytes) -> None:
-        """Write or replace, durably. Whoever has lost the lock writes nothing any more, and ``OSError`` says so."""
+        """Write or replace durably. After losing the lock, a process can no longer write and gets an ``OSError``."""
         ...
 
     def delete(self, name: str) -> None:
-        """Delete; nothing of that name is no error."""
+        """Delete a name; a missing name is no error."""
         ...
 
     def lock(self, owner: str, *, takes_over: bool = False) -> bool:
-        """Take the folder until ``release``, or until this process ends; return whether it is taken.
+        """Lock the folder until ``release``, or until this process ends; return whether that succeeded.
 
         Args:
-            owner: the incarnation of the run for which it is taken.
-            takes_over: take it, where that can be done, even from a process that holds it for the same owner.
+            owner: the incarnation of the run that locks it.
+            takes_over: where possible, take the lock even from a process that holds it for the same owner.
         """
         ...
 
     def holder(self) -> str:
-        """Return who has taken the folder, in words; "" if that is unknown."""
+        """Return the holder of the lock in words; "" if unknown."""
         ...
 
     def unfinished(self) -> list[str]:
-        """Return the names of what processes that took the folder for the same owner were killed while writing."""
+        """Return the names of temporary files of processes with the same owner that were killed while writing."""
         ...
 
     def release(self) -> None:
-        """Let others take the folder."""
+        """Release the lock."""
         ...
 
 
 def check_name(name: str) -> str:
-    """Return a name that can be one in a folder; raises ``OSError`` for one that leads elsewhere."""
+    """Return a name if it is valid in a folder; raises ``OSError`` for a name that leads elsewhere."""
     if not name or name in (".", "..") or "/" in name:
         raise OSError(errno.EINVAL, f"{name!r} is no name of a file in this folder", name)
     return name
 
 
 class LocalFolder:
-    """A ``Folder`` of this machine; made when first written to. Its lock ends with the process that holds it.
+    """A ``Folder`` of this machine, created at the first write. Its lock ends with the process that holds it.
 
-    Its path may have links of this user; in the folder no link is followed, and no file opened that another user may
-    have put there.
+    Its path may contain links of this user. Inside the folder no link is followed, and no file is opened that another
+    user
+    may have put there.
 
     Raises:
-        ConfError: the path can be no folder's.
+        ConfError: the path cannot be a folder.
     """
 
     def __init__(self, path: Path | str) -> None:
         with files.errors_as(ConfError, f"folder {path}"):
             self.path = files.expand(path)
         self._lock_file: int | None = None
-        self._owner, self._nonce = "", uuid.uuid4().hex[:8]  # two processes may have the same number, in containers
+        self._owner, self._nonce = "", uuid.uuid4().hex[:8]  # in containers, two processes may have the same number
 
     @property
     def place(self) -> str:
@@ -181,7 +182,7 @@ class LocalFolder:
             os.unlink(check_name(name), dir_fd=folder)
 
     def append(self, name: str, lines: bytes) -> None:
-        """See ``Folder``. If the disk is full, nothing is added."""
+        """See ``Folder``. If the disk is full, nothing is appended."""
         with FileIO(self._open(name, os.O_RDWR | os.O_CREAT | os.O_APPEND), "ab+") as file:
             length = file.seek(0, os.SEEK_END)
             if length:
@@ -206,16 +207,16 @@ class LocalFolder:
             file_name = str(found.st_ino)
             start = (mark or {}).get(file_name, 0)
             if start > found.st_size:
-                start = 0  # it is another file, with the number of one that was deleted
+                start = 0  # another file has the inode number of a deleted one
             file.seek(start)
             content = file.read()
         end = content.rfind(b"\n") + 1
         return Lines(content[:end].splitlines(), {file_name: start + end}, start == 0)
 
     def lock(self, owner: str, *, takes_over: bool = False) -> bool:
-        """See ``Folder``. Nobody can take over from a process that lives; a file system without locks locks nothing.
+        """See ``Folder``. A live process cannot lose the lock; on a file system without locks, nothing is locked.
 
-        The lock of a folder that was deleted meanwhile is none of the one that is in its place.
+        A lock in a deleted folder does not count for a new folder at the same path.
         """
         self._owner = owner
         if self._lock_file is not None:

@@ -1,4 +1,4 @@
-"""Paths as users give them: of this machine, ``s3://bucket/key``, or ``https://host/name`` for what is only read.
+"""Paths as users write them: local paths, ``s3://bucket/key``, or ``https://host/name`` for read-only files.
 
 boto3 is imported only for paths in S3.
 """
@@ -39,18 +39,18 @@ _FOREIGN = {
     ".h5": "Keras", ".hdf5": "Keras", ".keras": "Keras", ".pb": "TensorFlow", ".tflite": "TensorFlow",
     ".pt": "PyTorch", ".pth": "PyTorch", ".pkl": "Python's pickle", ".joblib": "joblib",
 }  # fmt: skip
-"""The ending of files that only answer; model files can be trained on."""
+"""Endings of other libraries' model files, which cannot be written here; training continues from model files only."""
 
 _SCHEME = "s3://"
 
 
 def is_remote(path: str) -> bool:
-    """Whether a path is one in S3, or of the Web."""
+    """Return whether a path is in S3 or on the Web."""
     return path.startswith(_SCHEME) or is_web(path)
 
 
 def absolute(path: str) -> str:
-    """Return a path so that it means the same from any folder; an empty one as it is."""
+    """Return a path that means the same from any folder; an empty path is returned unchanged."""
     return path if not path or is_remote(path) else str(_expand(path).absolute())
 
 
@@ -60,10 +60,12 @@ def _expand(path: str) -> Path:
 
 
 def local(path: str) -> str:
-    """Return the path of a copy on this machine: of an object, of all objects below a prefix, or of a file of the Web.
+    """Return the path of a local copy of an object, of all objects below a prefix, or of a file on the Web.
+
+    Local paths are returned unchanged.
 
     Raises:
-        DataError: there is nothing there. DownloadError: not now. CloudError and its like: what AWS says.
+        DataError: there is nothing there. DownloadError: it is unavailable now. CloudError and similar: errors of AWS.
     """
     if is_web(path):
         return str(fetch_file(path))
@@ -75,7 +77,7 @@ def local(path: str) -> str:
 
 
 def remote_versions(path: str) -> S3Versions | None:
-    """Return what tells whether a path in S3 has changed; None for one of this machine, and of the Web.
+    """Return an object that detects changes of a path in S3; None for a local or Web path.
 
     Raises:
         ConfError: it is no path in S3.
@@ -88,10 +90,10 @@ def remote_versions(path: str) -> S3Versions | None:
 
 
 def open_folder(path: str) -> Folder:
-    """Return the folder of a run: one of this machine, or below a prefix in S3. Looks at nothing there yet.
+    """Return the folder of a run: a local one, or one below a prefix in S3. Does not access it yet.
 
     Raises:
-        ConfError: it can be none.
+        ConfError: the path cannot be a folder.
     """
     if is_web(path):
         raise ConfError(
@@ -107,25 +109,25 @@ def open_folder(path: str) -> Folder:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where a model is to go: a file of this machine, or an object in S3, to which ``_upload`` brings a file."""
+    """The destination of a model: a local file, or an object in S3, to which ``_upload`` copies a file."""
 
     place: str
     _upload: Callable[[Path], None] | None = None
 
     def save(self, write: Callable[[Path], None]) -> None:
-        """Save with ``write``, which is given the path of a file; raises what that and the upload raise."""
+        """Save with ``write``, which gets the path of a file; raises the errors of ``write`` and the upload."""
         if self._upload is None:
             write(Path(self.place))
             return
         with tempfile.TemporaryDirectory(prefix="dl4j-out-") as folder:
-            file = Path(folder, "model").with_suffix(Path(self.place).suffix)  # which says what is written
+            file = Path(folder, "model").with_suffix(Path(self.place).suffix)  # the ending selects the format
             write(file)
             self._upload(file)
 
     def save_or_keep(self, write: Callable[[Path], None]) -> tuple[str, ModelError | None]:
-        """Save, or else write a file in the current or the temporary folder; return where, and the error if elsewhere.
+        """Save, or else write a file in the current or temporary folder; return its place, and the error if elsewhere.
 
-        Hours of training must not be lost because a disk is full at their end.
+        Hours of training must not be lost because a disk is full at the end.
         """
         try:
             self.save(write)
@@ -138,7 +140,7 @@ class Output:
 
 
 def keep(write: Callable[[Path], None]) -> str:
-    """Write a model to a file in the current or the temporary folder; return which, "" if neither takes it."""
+    """Write a model to a new file in the current or temporary folder; return its path, "" if neither works."""
     for folder in (os.curdir, tempfile.gettempdir()):
         with contextlib.suppress(OSError, ModelError):
             kept = Path(folder).absolute() / f"dl4j-model-{uuid.uuid4().hex[:8]}.zip"
@@ -148,14 +150,14 @@ def keep(write: Callable[[Path], None]) -> str:
 
 
 def is_onnx(path: str) -> bool:
-    """Return whether a model's file is one of ONNX by its ending."""
+    """Return whether a model's file is ONNX by its ending."""
     return path.lower().endswith(".onnx")
 
 
 def open_model_output(path: str, *, takes_onnx: bool = False) -> Output:
-    """Return the output of a model that ``path`` names; raises as ``open_output``, and for other libraries' kinds.
+    """Return the output for a model at ``path``; raises as ``open_output``, and for formats of other libraries.
 
-    ONNX is one of these unless ``takes_onnx``: no training goes on with it.
+    ONNX is one of these formats unless ``takes_onnx``: training cannot continue from ONNX.
     """
     if is_onnx(path) and not takes_onnx:
         raise ModelError(
@@ -172,11 +174,11 @@ def open_model_output(path: str, *, takes_onnx: bool = False) -> Output:
 
 
 def open_output(path: str) -> Output:
-    """Return the output that ``path`` names, after it was tried whether it can be written.
+    """Return the output at ``path`` after testing that it can be written.
 
     Raises:
-        ModelError: there is no such folder, a file system that refuses, or no regular file to replace. CloudError and
-            its like: what AWS says.
+        ModelError: the folder does not exist, the file system refuses, or the path is no regular file. CloudError and
+            similar: errors of AWS.
     """
     if is_web(path):
         raise ModelError(f"{spoken(path)} is of the Web, where nothing is written; choose another --out")

@@ -1,6 +1,6 @@
-"""Copies on this machine of files of the Web, ``https://host/name``: fetched once, and again when they have changed.
+"""Local copies of files on the Web, ``https://host/name``: downloaded once, and again when they have changed.
 
-They are kept below ``$DL4J_WEB_CACHE``, or ``~/.deeplearning4j/web``, under the host and a digest of the address.
+They are stored below ``$DL4J_WEB_CACHE``, or ``~/.deeplearning4j/web``, by host and a digest of the address.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ __all__ = ["fetch_file", "is_web", "spoken"]
 
 logger = logging.getLogger(__name__)
 
-_TIMEOUT_SECONDS = 20.0  # for which a server may say nothing
+_TIMEOUT_SECONDS = 20.0  # maximum silence of a server
 _PATIENCE_SECONDS = 60.0
-_SLOWEST = 1024  # bytes a second: a download that is slower after that time would hardly ever end
+_SLOWEST = 1024  # bytes per second: a slower download would hardly ever end
 _BLOCK = 1 << 20
 _OWNER = re.compile("//[^/]*@")
 _NOT_MODIFIED = 304
@@ -38,16 +38,16 @@ _SERVERS_FAULT = 500
 
 
 class _UnavailableError(Exception):
-    """The server gives nothing now; why, in words."""
+    """The server is unavailable now; the message says why."""
 
 
 class _StaysEncrypted(urllib.request.HTTPRedirectHandler):
-    """Follows redirections to http and https only, and from https to nothing but https."""
+    """Follows redirections to http and https only, and from https to https only."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
     ) -> urllib.request.Request | None:
-        """See the parent; raises ``DataError`` if the new address is none to go to."""
+        """See the parent class; raises ``DataError`` if the new address is not allowed."""
         scheme = urlsplit(newurl).scheme.lower()
         if scheme != "https" and (scheme != "http" or req.full_url.lower().startswith("https:")):
             raise DataError(f"{spoken(req.full_url)} leads to {spoken(newurl)}, which is not encrypted")
@@ -60,27 +60,27 @@ _SIGNATURES = frozenset(
         *("token", "access_token", "auth_token", "api_key", "apikey", "password", "secret", "client_secret"),
     }
 )
-"""The parameters by which the owner of a file lets whoever has its address read it, in small letters."""
+"""Query parameters that give anybody with the address access to a file, in lower case."""
 
 
 class _Copy(msgspec.Struct, frozen=True):
-    """What the server said of the version that was copied: how to ask whether there is another one."""
+    """The server's identification of the copied version, to ask whether there is another one."""
 
     etag: str = ""
     last_modified: str = ""
 
 
 def is_web(path: str) -> bool:
-    """Whether a path is an address of the Web."""
+    """Return whether a path is an address on the Web."""
     return path.lower().startswith(("https://", "http://"))
 
 
 def fetch_file(url: str) -> Path:
-    """Return a copy of the file at ``url``; of a server that cannot be reached the copy that is here, with a warning.
+    """Return a copy of the file at ``url``; if the server cannot be reached, the existing copy, with a warning.
 
     Raises:
-        DataError: there is no such file, it cannot be had by this address, or the copy cannot be written.
-        DownloadError: the server cannot be reached, ends too early or is too slow, and there is no copy here.
+        DataError: there is no such file, the address gives no access, or the copy cannot be written.
+        DownloadError: the server cannot be reached, stops too early or is too slow, and there is no copy.
     """
     path = _copy_path(url)
     note = path.with_name(f".{path.name}.json")
@@ -100,13 +100,13 @@ def fetch_file(url: str) -> Path:
 
 
 def spoken(url: str) -> str:
-    """Return an address for messages, without a name and password, and without what follows ``?``, perhaps a key."""
+    """Return an address for messages, without user name and password, and without the query, which may hold a key."""
     bare, question, _ = _OWNER.sub("//", url).partition("?")
     return f"{bare}?..." if question else bare
 
 
 def _copy_path(url: str) -> Path:
-    """Return where the copy of a file is kept; ``DataError`` if the address is none of a file."""
+    """Return the path for the copy of a file; raises ``DataError`` if the address names no file."""
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -132,7 +132,7 @@ def _copy_path(url: str) -> Path:
 
 
 def _read_note(note: Path) -> _Copy | None:
-    """Return what is known of the copy; None: nothing, or it was never whole."""
+    """Return the note about the copy; None if there is none, or the copy was never complete."""
     try:
         return msgspec.json.decode(files.read(note), type=decodable(_Copy))
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -140,11 +140,11 @@ def _read_note(note: Path) -> _Copy | None:
 
 
 def _fetch(url: str, path: Path, note: Path, copied: _Copy | None) -> None:
-    """Make the copy, unless it is what the server has.
+    """Download the file, unless the copy is up to date.
 
     Raises:
-        DataError: the server says that there is no such file. _UnavailableError: it says nothing, or not all.
-        OSError: of this machine's files.
+        DataError: the server says that there is no such file. _UnavailableError: no answer, or an incomplete one.
+        OSError: an error of the local file system.
     """
     response = _ask(url, copied)
     if response is None:
@@ -156,13 +156,13 @@ def _fetch(url: str, path: Path, note: Path, copied: _Copy | None) -> None:
         length = response.headers.get("Content-Length", "")
         with files.replacing(path) as file, read_often(RUNNING):  # a server may be silent for longer than a gap counts
             _copy(response, file, int(length) if length.isdecimal() else None)
-            note.unlink(missing_ok=True)  # it tells of the older version
+            note.unlink(missing_ok=True)  # it describes the older version
         told = _Copy(response.headers.get("ETag", ""), response.headers.get("Last-Modified", ""))
     files.write(note, msgspec.json.encode(told))
 
 
 def _ask(url: str, copied: _Copy | None) -> http.client.HTTPResponse | None:
-    """Return the server's answer; None: the copy is what it has. Errors as for ``_fetch``."""
+    """Return the server's answer; None if the copy is up to date. Errors as for ``_fetch``."""
     headers = {"User-Agent": "dl4jlegacy", "Accept-Encoding": "identity"}
     if copied is not None:
         known = {"If-None-Match": copied.etag, "If-Modified-Since": copied.last_modified}
@@ -186,7 +186,7 @@ def _ask(url: str, copied: _Copy | None) -> http.client.HTTPResponse | None:
 
 
 def _copy(response: http.client.HTTPResponse, file: BinaryIO, length: int | None) -> None:
-    """Write what a server sends; errors as for ``_fetch``, also if it ends too early or comes too slowly."""
+    """Write the server's data to a file; errors as for ``_fetch``, also if the data end early or come too slowly."""
     begun, size = RUNNING.now(), 0
     while True:
         try:

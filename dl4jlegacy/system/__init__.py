@@ -1,1 +1,1 @@
-"""This machine: clock, files, console, secrets, listening sockets, threads, subprocesses, strict JSON."""
+"""Access to this machine: clock, files, console, secrets, listening sockets, threads, subprocesses, strict JSON."""

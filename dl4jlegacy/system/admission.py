@@ -1,4 +1,4 @@
-"""Who gets a place at a port, so that strangers take neither the process's files nor other people's places. No I/O."""
+"""Limits the connections at a port, so that strangers can neither exhaust file descriptors nor block others. No I/O."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ PORTS: dict[Port, tuple[int, float]] = {
     "mesh": (1024, 1 / 8),
     "metrics": (32, 1 / 32),
 }
-"""The ports of a process of a run: how many connections each takes, and its share of the files that may be open.
+"""The ports of a run's process: maximum connections, and share of the allowed open files.
 
-All shares together are less than three quarters. The last quarter is the run's own, whoever comes.
+The shares sum up to less than three quarters. The last quarter is always left for the run itself.
 """
 _LEAST = 8
 _CLOSING = 8
@@ -29,43 +29,44 @@ _TELL_SECONDS = 60.0
 
 
 def most_connections(port: Port) -> int:
-    """Return how many connections a port takes: fewer than wanted where this process may have few files open."""
+    """Return the maximum connections of a port, reduced if this process may have few open files."""
     wanted, share = PORTS[port]
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return wanted if files == resource.RLIM_INFINITY else max(_LEAST, min(wanted, int(files * share)))
 
 
 class Places(Generic[Who]):
-    """The places at a port. A newcomer takes that of the client that has been waited for longest. Used by one
-    thread, or under a lock.
+    """The places at a port. When it is full, a new client replaces the client that has been silent for longest.
+
+    Used by one thread, or under a lock.
 
     Args:
-        most: so many clients at a time.
+        most: maximum clients at a time.
     """
 
     def __init__(self, most: int) -> None:
         self.most = most
         self._inside: set[Who] = set()
-        self._awaited: dict[Who, None] = {}  # in the order since when
+        self._awaited: dict[Who, None] = {}  # ordered by the start of the wait
         self._leaving: set[Who] = set()
 
     def __len__(self) -> int:
-        """Return how many are inside, those that are about to leave included."""
+        """Return the number of clients, including those that are about to leave."""
         return len(self._inside)
 
     def __iter__(self) -> Iterator[Who]:
-        """Return those who are inside."""
+        """Iterate over the clients."""
         return iter(tuple(self._inside))
 
     def has_room(self, coming: int = 0) -> bool:
-        """Return whether one more may come, beside so many that are on their way in.
+        """Return whether one more client may connect, if ``coming`` clients are connecting already.
 
-        Some more than there are places for, since those that were told to leave take a moment.
+        This allows a few more clients than places, because replaced clients take a moment to leave.
         """
         return len(self._inside) + coming < self.most + _CLOSING
 
     def enter(self, who: Who) -> Who | None:
-        """Let a client in, who has to say what it wants; return who must leave for it, perhaps itself, or None."""
+        """Add a client, whose request is awaited; return the client that must leave (perhaps itself), or None."""
         self._inside.add(who)
         self._awaited[who] = None
         if len(self._inside) - len(self._leaving) <= self.most:
@@ -76,30 +77,30 @@ class Places(Generic[Who]):
         return leaves
 
     def serve(self, who: Who) -> None:
-        """Note that a client has said what it wants, and keeps its place until it has got it."""
+        """Record that a client has sent its request; it keeps its place until it has the answer."""
         self._awaited.pop(who, None)
 
     def wait(self, who: Who) -> None:
-        """Note that a client has got what it wanted, and that it is its turn to say something."""
+        """Record that a client has its answer, so that its next request is awaited."""
         if who in self._inside and who not in self._leaving:
             self._awaited.setdefault(who)
 
     def leave(self, who: Who) -> None:
-        """Note that a client is gone."""
+        """Record that a client has left."""
         self._inside.discard(who)
         self._awaited.pop(who, None)
         self._leaving.discard(who)
 
 
 class Seldom:
-    """Counts something that may happen very often, and says when it is worth a line in the log."""
+    """Counts frequent events, and decides when one is worth a line in the log."""
 
     def __init__(self, seconds: float = _TELL_SECONDS, clock: Clock = RUNNING) -> None:
         self.count, self._seconds, self._clock = 0, seconds, clock
         self._told = float("-inf")
 
     def happens(self) -> bool:
-        """Count it once more; return whether to tell: the first time, and then once in so many seconds."""
+        """Count an event; return whether to log it: the first one, and then at most one per interval."""
         self.count += 1
         if (now := self._clock.now()) - self._told < self._seconds:
             return False

@@ -1,8 +1,8 @@
-"""Clocks for durations, which count only time in which this process ran; and the deadlines of all that it waits for.
+"""Clocks that count only time in which this process ran, and deadlines based on them.
 
-A process that was stopped (SIGSTOP, a suspended machine, one without a free core) finds when it goes on that every
-deadline has passed. It would blame whoever it waited for, and who may have answered long ago. Hence a gap between two
-readings of the clock counts for next to nothing, and all waits read it often.
+A process that was stopped (SIGSTOP, a suspended machine, no free core) finds afterwards that every deadline has passed,
+and would blame others that may have answered long ago. So a long gap between two readings of the clock counts as only
+``GAP_SECONDS``, and all waits read the clock often.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from dl4jlegacy.system.service_threads import ServiceThread
 __all__ = ["RUNNING", "SLICE_SECONDS", "Clock", "Deadline", "RunningClock", "read_often"]
 
 SLICE_SECONDS = 0.2
-"""For so long at most a wait does not read the clock."""
+"""Maximum time of a wait between two readings of the clock."""
 GAP_SECONDS = 1.0
-"""Two readings that are further apart count as this: the process was stopped in between."""
+"""A longer gap between two readings counts as this much: the process was stopped meanwhile."""
 
 
 class Clock(Protocol):
-    """What measures durations; tests use their own. Each process has its own, whose readings mean nothing to others."""
+    """Measures durations; tests use their own. Each process has its own clock, and readings cannot be compared."""
 
     def now(self) -> float:
-        """Return seconds, which never go back; only differences are meaningful."""
+        """Return seconds, which never decrease; only differences are meaningful."""
         ...
 
 
 class RunningClock:
-    """A clock that nobody sets, and that stands still while its process does. Thread-safe.
+    """A clock that cannot be set, and that stands still while its process is stopped. Thread-safe.
 
     Args:
         monotonic: returns the seconds of the machine's monotonic clock; None: ``time.monotonic``.
-        gap_seconds: as much of a gap between two readings counts; somebody in the process must read it more often.
+        gap_seconds: maximum counted time between two readings; some thread must read the clock more often.
     """
 
     def __init__(self, monotonic: Callable[[], float] | None = None, gap_seconds: float = GAP_SECONDS) -> None:
@@ -45,7 +45,7 @@ class RunningClock:
         self._read, self._ran = self._monotonic(), 0.0
 
     def now(self) -> float:
-        """Return the seconds in which the process has run."""
+        """Return the seconds that the process has run."""
         with self._lock:
             now = self._monotonic()
             since = now - self._read
@@ -56,12 +56,12 @@ class RunningClock:
 
 
 RUNNING = RunningClock()
-"""The clock of this process. What waits in slices reads it often enough for all."""
+"""The clock of this process. Waits in slices read it often enough for all users."""
 
 
 @contextmanager
 def read_often(clock: Clock) -> Iterator[None]:
-    """Read a clock on a thread of its own, as often as waits do, while the body makes calls that block for longer."""
+    """Read a clock on a separate thread, as often as waits do, while the body makes long blocking calls."""
     over = threading.Event()
 
     def read() -> None:
@@ -78,10 +78,10 @@ def read_often(clock: Clock) -> Iterator[None]:
 
 
 class Deadline:
-    """The end of a wait for somebody else, who must have had the time: it counts only while this process runs.
+    """The end of a wait; it counts only time in which this process runs, so that others had that time, too.
 
     Args:
-        seconds: from now; 0 is allowed, and is one look.
+        seconds: from now; 0 allows a single check.
         clock: None: that of the process.
     """
 
@@ -90,21 +90,21 @@ class Deadline:
         self._end = self._clock.now() + seconds
 
     def left(self) -> float:
-        """Return the seconds that are left; 0 when it has passed."""
+        """Return the seconds left; 0 after the deadline."""
         return max(0.0, self._end - self._clock.now())
 
     def slice(self) -> float:
-        """Return the seconds to wait before this is asked again."""
+        """Return the seconds to wait before the next check."""
         return min(self.left(), SLICE_SECONDS)
 
     def passed(self) -> bool:
-        """Return whether nothing is left."""
+        """Return whether the deadline has passed."""
         return self.left() <= 0
 
     def wait(self, wait: Callable[[float], bool]) -> bool:
         """Call ``wait(seconds)`` with short times, at least once, until it returns True; return False at the deadline.
 
-        For the ``wait`` of an event or the like, which knows whether what it waits for is there.
+        Suits the ``wait`` of an event or similar functions that return whether the event has happened.
         """
         while not wait(self.slice()):
             if self.passed():

@@ -1,6 +1,6 @@
-"""The edge of the process, shared by the command lines: stdout, stderr, signals, exit statuses (layer 5).
+"""The process boundary, shared by the command lines: stdout, stderr, signals, exit statuses (layer 5).
 
-Results go to stdout, everything else to stderr. Whatever goes wrong ends as one message and one exit status; with
+Results go to stdout, everything else to stderr. Every failure ends as one message and one exit status; with
 ``--format json`` stdout then holds one object with the key ``error``.
 """
 
@@ -35,19 +35,19 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _NOHUP = (signal.SIGHUP, signal.SIG_IGN)
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _MOST_LINES = 1000
-"""So many lines of other threads' logs wait for a reader; of more, only their number is told."""
+"""Maximum log lines of other threads that wait to be printed; further lines are only counted."""
 _SHOW_CURSOR = b"\x1b[?25h"
 _AT_ONCE = getattr(select, "PIPE_BUF", 512) // 4
-"""A pipe takes so many characters, of up to four bytes each, as one piece: nothing of another writer comes between."""
+"""Characters, of up to four bytes each, that a pipe takes as one piece, without mixing in other writers' output."""
 
 
 def emit(text: str, end: str = "\n") -> bool:
-    """Print a result on stdout, at once; return whether anybody still reads: one who has left (``| head``) is no error.
+    """Print a result on stdout at once; return whether the reader is still there: its end (``| head``) is no error.
 
-    ``end`` comes after it: "" for a part of a line.
+    ``end`` is printed after the text: "" for a part of a line.
 
     Raises:
-        OutputError: stdout cannot take it, for instance a full disk.
+        OutputError: stdout cannot take it, for instance because the disk is full.
     """
     try:
         for piece in _pieces(printable(text) + end):
@@ -63,7 +63,7 @@ def emit(text: str, end: str = "\n") -> bool:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Return ``text`` in pieces of whole lines: with ``2>&1`` a log line must not come into the middle of a result."""
+    """Yield ``text`` in pieces of whole lines: with ``2>&1`` a log line must not be printed inside a result."""
     start = 0
     while start < len(text):
         stop = start + _AT_ONCE
@@ -74,12 +74,12 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def printable(text: str) -> str:
-    """Return ``text`` with control characters spelled out: a name in a file must not command the terminal."""
+    """Return ``text`` with control characters escaped: a name in a file must not control the terminal."""
     return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def _to_nowhere(stream: TextIO) -> None:
-    """Point a stream that can no longer be written to at the null device, so that its last flush does not fail."""
+    """Redirect a broken stream to the null device, so that its last flush does not fail."""
     with contextlib.suppress(OSError, ValueError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())
@@ -87,7 +87,7 @@ def _to_nowhere(stream: TextIO) -> None:
 
 
 class _Console(Console):
-    """A console on stderr; when nobody reads it any more, it falls silent and the work goes on."""
+    """A console on stderr; if its reader ends, it prints nothing more, and the work continues."""
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
@@ -95,28 +95,29 @@ class _Console(Console):
 
 
 class _Log(logging.Handler):
-    """Log records as one line of text, or of JSON; one of an exception has its traceback, too.
+    """Writes log records as lines of text, or of JSON; records of exceptions include the traceback.
 
-    The main thread waits until its lines are printed. Other threads never do: theirs wait in a queue, which a thread of
-    its own prints, so that a reader who has paused (``2>&1 | less``) holds up no actor.
+    The main thread waits until its lines are printed. Other threads never wait: their lines go to a queue, which a
+    separate
+    thread prints, so that a paused reader (``2>&1 | less``) does not delay any actor.
     """
 
     def __init__(self, console: Console, *, as_json: bool) -> None:
         super().__init__()
         self._console, self._json = console, as_json
-        self._lines: deque[str | int] = deque()  # a number: so many lines are left out there
+        self._lines: deque[str | int] = deque()  # a number stands for that many omitted lines
         self._own_lock = threading.Lock()
         self._printer: ServiceThread | None = None
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Emit without the lock of ``Handler``, which whoever waits for a reader would keep from all other threads."""
+        """Emit without the lock of ``Handler``, which a blocked thread would keep from all other threads."""
         is_wanted = bool(self.filter(record))
         if is_wanted:
             self.emit(record)
         return is_wanted
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print a record, or have it printed."""
+        """Print a record, or queue it."""
         trace = "".join(traceback.format_exception(*record.exc_info)).rstrip() if record.exc_info else ""
         line = self._line(record.levelname.lower(), record.getMessage(), trace)
         if threading.current_thread() is threading.main_thread():
@@ -126,7 +127,7 @@ class _Log(logging.Handler):
             self._hand_over(line)
 
     def flush(self) -> None:
-        """Wait until everything that other threads have logged is printed."""
+        """Wait until all lines of other threads are printed."""
         with self._own_lock:
             printer = self._printer
         if printer is not None:
@@ -147,7 +148,7 @@ class _Log(logging.Handler):
                     self._printer = printer
 
     def _next(self) -> str | None:
-        """Return the next line that waits; None where nothing does, and then another line begins another thread."""
+        """Return the next queued line; None if there is none, and then the next line starts another thread."""
         with self._own_lock:
             if not self._lines:
                 self._printer = None
@@ -166,12 +167,12 @@ class _Log(logging.Handler):
         return to_json(fields) if self._json else f"{level}: {message}{trace and chr(10)}{trace}"
 
     def _print(self, line: str) -> None:
-        with contextlib.suppress(OSError, ValueError):  # it cannot be written to, or is closed: the work goes on
+        with contextlib.suppress(OSError, ValueError):  # stderr cannot be written to, or is closed: the work continues
             self._console.print(Text(printable(line)), soft_wrap=True)
 
 
 def open_console(*, json_lines: bool = False) -> Console:
-    """Return the console on stderr, and send the package's log there."""
+    """Return the console on stderr, and direct the package's log to it."""
     console = _Console(stderr=True, highlight=False, force_terminal=None if sys.stderr.isatty() else False)
     logger = logging.getLogger("dl4jlegacy")
     for before in logger.handlers:
@@ -182,15 +183,15 @@ def open_console(*, json_lines: bool = False) -> Console:
 
 
 def run_guarded(command: Callable[[], Any], *, as_json: bool = False, json_lines: bool = False) -> int:
-    """Run a command; return the process's exit status, with one message on stderr for whatever went wrong.
+    """Run a command; return the exit status of the process, after one message on stderr for a failure.
 
     Args:
-        command: what to run; a number that it returns is the exit status, and nothing else that it returns is.
-        as_json: errors go to stdout too, as one JSON object.
-        json_lines: the message on stderr is a line of JSON.
+        command: the function to run; an integer result is the exit status, other results are ignored.
+        as_json: print errors to stdout, too, as one JSON object.
+        json_lines: print the message on stderr as a line of JSON.
     """
     _standard_streams()
-    open_console(json_lines=json_lines)  # for the log
+    open_console(json_lines=json_lines)  # sets up the log
     report = _Reporter(as_json, json_lines)
     with _signals():
         try:
@@ -212,7 +213,7 @@ def run_guarded(command: Callable[[], Any], *, as_json: bool = False, json_lines
                 _to_nowhere(sys.stdout)
             what = error.filename or "standard output, or a connection,"
             return report(OutputError.code, f"{what} cannot be used: {error.strerror or error}", 1)
-        except Exception:  # noqa: BLE001  # the last line of defence: an internal bug, with its traceback
+        except Exception:  # noqa: BLE001  # the last resort: an internal bug, with its traceback
             _say(traceback.format_exc().rstrip())
             return report("DL4J-INTERNAL", "this is a bug in dl4jlegacy: the traceback is on stderr", EXIT_INTERNAL)
     return status if isinstance(status, int) and not isinstance(status, bool) else 0
@@ -220,7 +221,7 @@ def run_guarded(command: Callable[[], Any], *, as_json: bool = False, json_lines
 
 @contextlib.contextmanager
 def _told_log() -> Iterator[None]:
-    """Wait, when the body has ended, for what its threads have logged, which stands before what ended it."""
+    """Wait at the end of the body until the log of its threads is printed, before the final error message."""
     try:
         yield
     finally:
@@ -229,7 +230,7 @@ def _told_log() -> Iterator[None]:
 
 
 def error_fields(error: Dl4jError) -> dict[str, Any]:
-    """Return the JSON object of an error, as it stands under the key ``error``."""
+    """Return the JSON object of an error, for the key ``error``."""
     return _fields(error.code, str(error), error.exit_status)
 
 
@@ -238,7 +239,7 @@ def _fields(code: str, message: str, status: int) -> dict[str, Any]:
 
 
 class _Reporter:
-    """Says what went wrong, once; returns the exit status."""
+    """Reports an error once; returns the exit status."""
 
     def __init__(self, as_json: bool, json_lines: bool) -> None:
         self._json, self._lines = as_json, json_lines
@@ -261,7 +262,7 @@ def _say(text: str) -> None:
 
 
 def _standard_streams() -> None:
-    """Make stdout and stderr usable: closed ones (``2>&-``) go nowhere, and no character is beyond them."""
+    """Make stdout and stderr usable: closed ones (``2>&-``) discard output, and all characters can be printed."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -272,9 +273,9 @@ def _standard_streams() -> None:
 
 @contextlib.contextmanager
 def _signals() -> Iterator[None]:
-    """Turn the first signal into ``Stopped``; a second one leaves at once, until the process has ended.
+    """Turn the first signal into ``Stopped``; a second one exits at once, until the process has ended.
 
-    SIGHUP counts unless ``nohup`` has it ignored.
+    SIGHUP counts unless ``nohup`` ignores it.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -297,9 +298,9 @@ def _first(number: int, frame: Any) -> None:
 
 
 def _deaf() -> None:
-    """Ignore signals while the interpreter is taken down: it would give them back to the system, which kills by them.
+    """Ignore signals while the interpreter shuts down; otherwise their default action would kill the process.
 
-    Registered before the command is run, and so called after what that leaves for the end.
+    Registered before the command runs, and so called after the command's own exit handlers.
     """
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""Types that several threads decode: msgspec describes each to itself at its first use, and that by one thread only."""
+"""Types that several threads decode: msgspec analyses each type at its first use, and only one thread may do so."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ _DESCRIBED: set[Any] = set()
 
 
 def decodable(kind: type[T]) -> type[T]:
-    """Return ``kind`` itself, ready to be decoded by any thread.
+    """Return ``kind`` itself, prepared so that any thread can decode it.
 
-    msgspec (0.22) keeps what it has found out about a struct on the struct, and does so before it has found out all of
-    it, since structs may contain themselves. A second thread that decodes the struct at that moment reads what is not
-    there yet, and the process dies of a segmentation fault.
+    msgspec (0.22) stores its analysis of a struct on the struct before the analysis is complete, since structs may
+    contain
+    themselves. A second thread that decodes the struct at that moment reads incomplete data, and the process crashes
+    with a
+    segmentation fault.
     """
     if kind not in _DESCRIBED:
         with _LOCK:

@@ -1,9 +1,9 @@
-"""What is raised to end a thread or the process, and is no ``Exception``: told apart from a part that has failed.
+"""Exceptions that end a thread or the process without being an ``Exception``, distinguished from failures of a part.
 
-A signal and Ctrl-C end the process, and come on the main thread. Whatever else there is, such as ``sys.exit`` in a
-listener or a ``CancelledError`` in a performer, ends a thread in silence, and what waits for that thread never ends. So
-whoever bears an error of a part, or tells it, runs the part inside ``exits_as_errors()``; an actor and a
-``ServiceThread`` have it around all that they do.
+A signal or Ctrl-C ends the process; the exception arrives on the main thread. Other such exceptions, for example
+``sys.exit`` in a listener or a ``CancelledError`` in a performer, would end a thread silently, and code that waits for
+the thread would never continue. So code that handles or reports a part's errors runs the part inside
+``exits_as_errors()``; actors and ``ServiceThread`` do so for all their work.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ __all__ = ["ExitError", "Stopped", "error_name", "error_text", "exits_as_errors"
 
 
 class Stopped(BaseException):
-    """A signal asked the process to leave; what is running cleans up on the way. ``hint`` says what is kept.
+    """A signal asked the process to stop; running code cleans up. ``hint`` says what is saved.
 
-    Not a ``KeyboardInterrupt``, which libraries on the way would turn into something of their own.
+    It is no ``KeyboardInterrupt``, because libraries would turn that into their own errors.
     """
 
     def __init__(self, number: int) -> None:
@@ -30,9 +30,9 @@ class Stopped(BaseException):
 
 
 class ExitError(Exception):
-    """A part has raised what would end its thread in silence; that is the ``__cause__``, and the text names it.
+    """A part raised an exception that would end its thread silently, which is the ``__cause__`` and in the message.
 
-    A failure of that part like any other ``Exception``, and none of this package's own errors.
+    It counts as a failure of that part like any other ``Exception``, and is no error class of this package.
     """
 
     def __init__(self, cause: BaseException) -> None:
@@ -41,21 +41,21 @@ class ExitError(Exception):
 
 
 def exits_as_errors() -> AbstractContextManager[None]:
-    """Return what makes an ``ExitError`` of whatever its body raises that is no ``Exception``.
+    """Return a context manager that turns any exception that is no ``Exception`` into an ``ExitError``.
 
-    On the main thread ``KeyboardInterrupt`` and ``Stopped`` pass: there they are of the user, and end the process. No
-    generator may yield inside of it, as it would be kept from being closed.
+    On the main thread ``KeyboardInterrupt`` and ``Stopped`` pass: there they come from the user, and end the process. A
+    generator must not yield inside it, because it could not be closed then.
     """
     return _EXITS_AS_ERRORS
 
 
 def error_name(error: BaseException) -> str:
-    """Return the name of an error's type, as it was raised."""
+    """Return the name of the exception type that was raised originally."""
     return error.name if isinstance(error, ExitError) else type(error).__name__
 
 
 def error_text(error: BaseException) -> str:
-    """Return an error in words that people know it by: ``ValueError: no licence``, ``SystemExit: no licence``."""
+    """Return an error in its usual form: ``ValueError: no licence``, ``SystemExit: no licence``."""
     return str(error) if isinstance(error, ExitError) else _told(type(error).__name__, error)
 
 

@@ -1,9 +1,8 @@
-"""The one way into this machine's file system: what a path leads to, reading a file, replacing one.
+"""The only access to this machine's file system: kinds of paths, reading a file, replacing a file.
 
-Whatever a path holds (no such user, bytes that are no text, a name that is too long, a folder that may not be
-searched), the functions here raise ``OSError`` with the reason in words as its ``strerror``; ``errors_as`` turns it
-into an error of this package. Only regular files are read and replaced: a pipe would wait for ever, a device is not
-ours to rename.
+For every bad path (no such user, invalid bytes, a name that is too long, a folder without permission), the functions
+here raise ``OSError`` with the reason in words as its ``strerror``; ``errors_as`` turns that into an error of this
+package. Only regular files are read and replaced: reading a pipe could block forever, and a device must not be renamed.
 """
 
 from __future__ import annotations
@@ -46,13 +45,13 @@ __all__ = [
 PathLike = str | os.PathLike[str]
 Kind = Literal["file", "folder", "device, pipe or socket"]
 _ELSEWHERE = re.compile(r"(s3|https?):(/|$)", re.IGNORECASE)
-_REASON = 300  # characters of what a parser says that a message shows
-_LONGEST_NAME = 40  # characters of a file's name in that of its temporary file; the system allows 255 bytes
+_REASON = 300  # characters of a parser's message that are shown
+_LONGEST_NAME = 40  # characters of a file's name in the name of its temporary file; the system allows 255 bytes
 
 
 @contextlib.contextmanager
 def errors_as(kind: type[Dl4jError], what: str, remedy: str = "") -> Iterator[None]:
-    """Raise ``kind("WHAT: REASON REMEDY")`` for what the file system says inside."""
+    """Raise ``kind("WHAT: REASON REMEDY")`` for an ``OSError`` in the body."""
     try:
         yield
     except OSError as exc:
@@ -61,12 +60,14 @@ def errors_as(kind: type[Dl4jError], what: str, remedy: str = "") -> Iterator[No
 
 @contextlib.contextmanager
 def damage_as(kind: type[Dl4jError], what: str, remedy: str = "is it whole, and what its name says?") -> Iterator[None]:
-    """Raise ``kind("WHAT: REASON; REMEDY")`` for whatever a parser that is not ours says of the content it is given.
+    """Raise ``kind("WHAT: REASON; REMEDY")`` for any error of a foreign parser about its input.
 
     The parsers of NumPy, pyarrow, h5py, PyYAML and the standard library raise any ``Exception`` for damaged content:
-    their documented errors, a MemoryError for a size that nobody checked, a KeyError, SystemError, TokenError or
-    RecursionError from where nobody looked. So no code of this package belongs inside, except what raises its own
-    errors, which pass.
+    their
+    documented errors, a MemoryError for an unchecked size, or an unexpected KeyError, SystemError, TokenError or
+    RecursionError. So no code of this package belongs in the body, except code that raises this package's own errors,
+    which
+    are passed on.
     """
     try:
         yield
@@ -81,7 +82,7 @@ def damage_as(kind: type[Dl4jError], what: str, remedy: str = "is it whole, and 
 
 @contextlib.contextmanager
 def _in_words(path: PathLike) -> Iterator[None]:
-    """Make an ``OSError`` of what Python says of a path that it does not even give to the system."""
+    """Turn Python's own errors about an invalid path into ``OSError``."""
     try:
         yield
     except UnicodeError as exc:
@@ -97,14 +98,14 @@ def expand(path: PathLike) -> Path:
     """Return the path with ``~`` and ``~user`` replaced.
 
     Raises:
-        OSError: there is no such user, or the path looks like one in S3 or of the Web, which is none of this machine's.
+        OSError: there is no such user, or the path looks like one in S3 or on the Web, which is not local.
     """
     with _in_words(path):
         return Path(_refuse_elsewhere(path)).expanduser()
 
 
 def _refuse_elsewhere(path: PathLike) -> PathLike:
-    """Return the path; raises ``OSError`` for ``s3:/x``, ``https://x`` and the like, which nobody means as folders."""
+    """Return the path; raises ``OSError`` for ``s3:/x``, ``https://x`` and similar, which are no local folders."""
     text = os.fsdecode(path) if isinstance(path, (str, os.PathLike)) else ""
     if _ELSEWHERE.match(text):
         reason = "it is no path of this machine; places in S3 are written s3://bucket/key, where they are taken"
@@ -117,7 +118,7 @@ def _refuse_elsewhere(path: PathLike) -> PathLike:
 
 
 def kind_of(path: PathLike) -> Kind | None:
-    """Return what a path leads to, symbolic links followed; None: nothing. Raises ``OSError`` if that is unknown."""
+    """Return the kind of a path, following symbolic links; None if nothing is there. Raises ``OSError`` if unknown."""
     try:
         with _in_words(path):
             mode = os.stat(path).st_mode
@@ -152,7 +153,7 @@ def names_in(folder: PathLike) -> list[str]:
 
 
 def open_to_read(path: PathLike) -> BinaryIO:
-    """Open a regular file; raises ``OSError``, also for a pipe, on which opening would wait for a writer."""
+    """Open a regular file; raises ``OSError``, also for a pipe, because opening a pipe would block."""
     descriptor, _ = _open(path)
     try:
         return os.fdopen(descriptor, "rb")
@@ -175,9 +176,9 @@ def read(path: PathLike, *, most: int | None = None) -> bytes | None:
 
 
 def read_descriptor(descriptor: int, size: int) -> bytes:
-    """Return the contents of an open file from its beginning, which are about ``size`` bytes; raises ``OSError``."""
+    """Return the contents of an open file from its start, about ``size`` bytes; raises ``OSError``."""
     content = os.read(descriptor, size + 1)
-    while len(content) != size:  # it has grown or shrunk meanwhile, or is too large for one call
+    while len(content) != size:  # the size has changed, or is too large for one call
         more = os.read(descriptor, max(size - len(content), 1 << 20))
         if not more:
             break
@@ -208,7 +209,7 @@ def _check_regular(mode: int, path: PathLike) -> None:
 
 @contextlib.contextmanager
 def opened_folder(path: PathLike) -> Iterator[int]:
-    """Open a folder: what is looked at is what is used, whoever renames folders meanwhile. Raises ``OSError``."""
+    """Open a folder, so that later operations use this folder even if it is renamed. Raises ``OSError``."""
     with _in_words(path):
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -218,10 +219,10 @@ def opened_folder(path: PathLike) -> Iterator[int]:
 
 
 def open_in(folder: int, name: str, flags: int, mode: int = 0o666) -> int:
-    """Open a regular file in an open folder, and no link; return its descriptor.
+    """Open a regular file in an open folder without following a link; return its descriptor.
 
     Raises:
-        OSError: it is none, or one that somebody else may have put there (``ownership.check_beneath``).
+        OSError: it is no regular file, or another user may have put it there (``ownership.check_beneath``).
     """
     with _in_words(name):
         try:
@@ -241,7 +242,7 @@ def open_in(folder: int, name: str, flags: int, mode: int = 0o666) -> int:
 
 
 def open_lock(path: PathLike, mode: int = 0o666) -> int:
-    """Open a file that processes lock, which is made if there is none, and no link; raises as ``open_in``."""
+    """Open a lock file, created if necessary, without following a link; raises as ``open_in``."""
     with opened_folder(os.path.dirname(path) or os.curdir) as folder:
         return open_in(folder, os.path.basename(path), os.O_RDWR | os.O_CREAT, mode)
 
@@ -255,18 +256,20 @@ def _is_link(path: PathLike) -> OSError:
 
 @contextlib.contextmanager
 def replacing(path: PathLike, *, private: bool = False, writer: str = "") -> Iterator[BinaryIO]:
-    """Yield a new file that takes the place of ``path`` at the end, in one step and durably; not if anything is raised.
+    """Yield a new file that replaces ``path`` at the end, atomically and durably, unless an error is raised.
 
-    A reader sees the old file or the new one. A symbolic link of this user stays, what it leads to is replaced. The new
-    file gets the old one's mode and, if the system lets us, its owner.
+    A reader sees the old file or the new one. If ``path`` is a symbolic link of this user, its target is replaced. The
+    new
+    file gets the old one's mode and, if permitted, its owner.
 
     Args:
         path: of the file; its folder must exist.
-        private: the new file is for its owner only, whatever the old one was.
-        writer: whose it is, in the name of what a process leaves that is killed meanwhile; "": this process's number.
+        private: the new file is readable for its owner only, whatever the mode of the old one.
+        writer: part of the temporary file's name, which identifies the leftovers of a killed process; "": the process
+            id.
 
     Raises:
-        OSError: it cannot be written, there is something that is no regular file, or a link of another user.
+        OSError: it cannot be written, the path is no regular file, or a link of another user.
     """
     target = _target(path)
     with (
@@ -278,7 +281,7 @@ def replacing(path: PathLike, *, private: bool = False, writer: str = "") -> Ite
 
 @contextlib.contextmanager
 def replacing_in(folder: int, name: str, *, private: bool = False, writer: str = "") -> Iterator[BinaryIO]:
-    """Yield as ``replacing`` a new file for an open folder, in which ``name`` is no link; raises ``OSError``."""
+    """Yield a new file like ``replacing``, in an open folder in which ``name`` must be no link; raises ``OSError``."""
     with _in_words(name), contextlib.suppress(FileNotFoundError):
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
         if stat.S_ISLNK(found.st_mode):
@@ -300,13 +303,13 @@ def replacing_in(folder: int, name: str, *, private: bool = False, writer: str =
 
 
 def write(path: PathLike, content: bytes, *, private: bool = False, writer: str = "") -> None:
-    """Write a file as ``replacing`` does; raises ``OSError``."""
+    """Write a file atomically as ``replacing`` does; raises ``OSError``."""
     with replacing(path, private=private, writer=writer) as file:
         file.write(content)
 
 
 def put_in_place(aside: Path, path: PathLike, *, private: bool = False) -> None:
-    """Rename a finished file of the same file system to ``path``, durably; modes and errors as for ``replacing``."""
+    """Rename a finished file on the same file system to ``path``, durably; modes and errors as for ``replacing``."""
     target = _target(path)
     with opened_folder(target.parent) as folder:
         _put_in_place(folder, str(aside.absolute()), target.name, private=private)
@@ -316,11 +319,11 @@ def _put_in_place(folder: int, aside: str, name: str, *, private: bool) -> None:
     if not private:
         _take_owner_and_mode(folder, aside, name)
     os.replace(aside, name, src_dir_fd=folder, dst_dir_fd=folder)
-    os.fsync(folder)  # without it a power cut may bring the old file back
+    os.fsync(folder)  # otherwise a power failure may bring back the old file
 
 
 def check_replaceable(path: PathLike) -> None:
-    """Raise the ``OSError`` that ``replacing`` would raise at its beginning. Permission bits alone do not tell."""
+    """Raise the ``OSError`` that ``replacing`` would raise at its start. Permission bits alone do not show it."""
     target = _target(path)
     aside = target.with_name(_aside(target.name))
     try:
@@ -330,7 +333,7 @@ def check_replaceable(path: PathLike) -> None:
 
 
 def _target(path: PathLike) -> Path:
-    """Return what is to be replaced, this user's links followed, if it is a regular file or nothing yet."""
+    """Return the path to replace, after this user's links, if it is a regular file or does not exist."""
     with _in_words(path):
         ownership.check_links(_refuse_elsewhere(path))
         target = Path(os.path.realpath(_refuse_elsewhere(path)))
@@ -344,7 +347,7 @@ def _target(path: PathLike) -> Path:
 
 
 def _aside(name: str, writer: str = "") -> str:
-    """Return a new name beside ``name`` that says who writes there."""
+    """Return a new temporary name for ``name`` that identifies the writer."""
     return f".{name[:_LONGEST_NAME]}.{writer or os.getpid()}.{uuid.uuid4().hex[:8]}.tmp"
 
 
@@ -354,8 +357,8 @@ def _take_owner_and_mode(folder: int, aside: str, name: str) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISREG(old.st_mode):
-        return  # a link that came meanwhile: it goes
-    with contextlib.suppress(PermissionError):  # not ours to give away
+        return  # a link that was created meanwhile is replaced
+    with contextlib.suppress(PermissionError):  # the owner cannot be changed
         os.chown(aside, old.st_uid, old.st_gid, dir_fd=folder)
     with contextlib.suppress(PermissionError):  # a file system without modes
         os.chmod(aside, stat.S_IMODE(old.st_mode), dir_fd=folder)

@@ -1,8 +1,8 @@
-"""The connections of an HTTP server: how many, for how long, and read by httptools where that is installed, or by h11.
+"""Limits number and duration of an HTTP server's connections; parses them by httptools if installed, else h11.
 
-uvicorn itself takes whoever comes, until no file can be opened any more, and waits for ever for the headers of a
-request, and for a client to read its answer. Here a client that is slow is closed, and one that says nothing gives its
-place to the next one.
+uvicorn itself accepts all clients, until no file can be opened any more. It waits without limit for the headers of a
+request, and for a client to read its answer. Here slow clients are closed, and a silent client loses its place to the
+next one.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ logger = logging.getLogger(__name__)
 
 HEADER_SECONDS = 10.0
 UNREAD_SECONDS = (5.0, 60.0)
-"""After how long a client is closed that reads nothing: where many bytes wait for such clients, and where few do."""
+"""Seconds until a client that reads nothing is closed: if many bytes wait for such clients, and if few do."""
 _AT_ONCE = 64
 _MOST_WAITING, _MOST_WAITING_BYTES = 64, 1 << 16
-"""Of requests that a client sends before it has the answer to the one before, so many are read, and one piece more."""
+"""Maximum requests, or bytes, that wait for an earlier answer; reading then pauses after one more chunk."""
 _ACCEPT_AGAIN_SECONDS = 1.0
 _NO_LINGER = struct.pack("ii", 1, 0)
 _FULL = (
@@ -40,7 +40,7 @@ _FULL = (
 
 
 class _Clients:
-    """Who is connected, and what waits for those that do not read. Belongs to the loop's thread."""
+    """The connected clients, and the bytes that wait for clients that do not read. Belongs to the loop's thread."""
 
     def __init__(self, most: int, most_unread: int) -> None:
         self.places: Places[_Client] = Places(most)
@@ -53,13 +53,13 @@ class _Clients:
 
 
 class _Client:
-    """Where a connection stands: whether its client has to say something, or to read, and until when."""
+    """The state of a connection: whether its client has to send or to read, and until when."""
 
     def __init__(self, clients: _Clients, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport) -> None:
         self._clients, self._loop, self._transport = clients, loop, transport
         self._says: asyncio.TimerHandle | None = None
         self._reads: asyncio.TimerHandle | None = None
-        transport.set_write_buffer_limits(high=0)  # so that it is told of every byte that is not read
+        transport.set_write_buffer_limits(high=0)  # so that every unread byte is reported
         leaves = clients.places.enter(self)
         if leaves is self:
             transport.write(_FULL)
@@ -69,7 +69,7 @@ class _Client:
         self.expect()
 
     def expect(self) -> None:
-        """Close the connection unless its client says in time what is expected; see ``HEADER_SECONDS``."""
+        """Close the connection unless the client sends the expected data in time; see ``HEADER_SECONDS``."""
         if self._says is None:
             self._says = self._loop.call_later(HEADER_SECONDS, self._is_late)
 
@@ -77,31 +77,31 @@ class _Client:
         self._says = None
         if self._transport.is_reading() or self._transport.is_closing():
             self._transport.close()
-        else:  # what the client says is not read yet
+        else:  # the client's data are not read yet
             self.expect()
 
     def expect_no_more(self) -> None:
-        """Wait no longer."""
+        """Cancel the time limit."""
         if self._says is not None:
             self._says.cancel()
             self._says = None
 
     def serve(self) -> None:
-        """Note that the client has sent a whole request."""
+        """Record that the client has sent a whole request."""
         self.expect_no_more()
         self._clients.places.serve(self)
 
     def wait(self) -> None:
-        """Note that it is the client's turn."""
+        """Record that the client's next request is awaited."""
         self._clients.places.wait(self)
 
     def abort(self) -> None:
-        """Close the connection at once, and leave nothing to send to the kernel."""
+        """Close the connection at once, and discard unsent data."""
         self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
         self._transport.abort()
 
     def stall(self) -> None:
-        """Note that the client does not read as fast as it is told."""
+        """Record that the client does not read fast enough."""
         self._note_unread()
         self._reads = self._loop.call_later(UNREAD_SECONDS[0], self._still_stalls)
 
@@ -117,42 +117,42 @@ class _Client:
             self._reads = self._loop.call_later(UNREAD_SECONDS[1], self._still_stalls, False)
 
     def flow(self) -> None:
-        """Note that it has read."""
+        """Record that the client has read."""
         self._clients.unread.pop(self, None)
         if self._reads is not None:
             self._reads.cancel()
             self._reads = None
 
     def leave(self) -> None:
-        """Note that it is gone."""
+        """Record that the connection is closed."""
         self.expect_no_more()
         self.flow()
         self._clients.places.leave(self)
 
 
 class _Bounded(asyncio.Protocol):
-    """What the connections of both libraries have in common; stands before uvicorn's protocol."""
+    """The common part of the connections of both libraries; precedes uvicorn's protocol in the class order."""
 
     clients: _Clients
     loop: asyncio.AbstractEventLoop
     flow: Any
     _client: _Client
     _many_wait: Callable[[], bool]
-    """Whether many requests were read that wait for the answer to the one before them."""
+    """Whether many requests were read before the answer to an earlier one."""
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         super().connection_made(transport)
         self._client = _Client(self.clients, self.loop, transport)
         self._read_on = self.flow.resume_reading
         self.flow.resume_reading = self._read_on_unless_many_wait
 
     def _read_on_unless_many_wait(self) -> None:
-        """Read on, unless many requests wait: uvicorn reads more with each answer, however fast requests come."""
+        """Resume reading unless many requests wait; uvicorn itself would read more after each answer."""
         if not self._many_wait():
             self._read_on()
 
     def on_response_complete(self) -> None:
-        super().on_response_complete()  # type: ignore[misc]  # uvicorn's
+        super().on_response_complete()  # type: ignore[misc]  # uvicorn's method
         self._read_on_unless_many_wait()
 
     def pause_writing(self) -> None:
@@ -177,9 +177,9 @@ class _H11Connection(_Bounded, H11Protocol):
         is_asked = self.cycle is not None and not self.cycle.response_complete
         if is_asked and self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
             self._client.serve()
-        elif is_asked:  # who answers waits for the body, and says for how long
+        elif is_asked:  # the application waits for the body, and sets the time limit
             self._client.expect_no_more()
-        elif self.conn.their_state is h11.SEND_BODY or self.conn.trailing_data[0]:  # the rest of a request, or a part
+        elif self.conn.their_state is h11.SEND_BODY or self.conn.trailing_data[0]:  # an incomplete request
             self._client.expect()
 
     def on_response_complete(self) -> None:
@@ -190,7 +190,7 @@ class _H11Connection(_Bounded, H11Protocol):
 
 
 def _httptools_connection() -> type[asyncio.Protocol]:
-    """Return the same for httptools; raises ``ImportError`` without it."""
+    """Return the connection class for httptools; raises ``ImportError`` without it."""
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
     class Connection(_Bounded, HttpToolsProtocol):
@@ -212,8 +212,8 @@ def _httptools_connection() -> type[asyncio.Protocol]:
             if self.cycle.body or self.cycle.response_complete:
                 super().on_body(body)
                 return
-            # As it is: uvicorn copies it twice, and stops to read from the connection beyond 64 kB, for each request.
-            self.cycle.body = body  # type: ignore[assignment]  # it only adds to it, and asks for it as bytes
+            # Passed unchanged: uvicorn copies it twice, and pauses reading beyond 64 kB, for each request.
+            self.cycle.body = body  # type: ignore[assignment]  # uvicorn only appends to it, and reads it as bytes
             self.cycle.message_event.set()
 
         def on_message_complete(self) -> None:
@@ -233,7 +233,7 @@ def _httptools_connection() -> type[asyncio.Protocol]:
 
 
 def connection_type(*, is_fast: bool = True) -> type[Any]:
-    """Return the protocol of connections, by httptools if it shall be fast and that is there, else by h11."""
+    """Return the protocol class of connections: httptools if ``is_fast`` and installed, else h11."""
     try:
         return _httptools_connection() if is_fast else _H11Connection
     except ImportError:
@@ -241,16 +241,16 @@ def connection_type(*, is_fast: bool = True) -> type[Any]:
 
 
 def event_loop() -> str:
-    """Return the name of the event loop, as uvicorn calls it."""
+    """Return the name of the event loop for uvicorn."""
     try:
-        import uvloop  # noqa: F401  # to see whether it is there
+        import uvloop  # noqa: F401  # only to see whether it is installed
     except ImportError:
         return "asyncio"
     return "uvloop"
 
 
 class _Acceptor:
-    """Takes connections while there is room; for uvicorn it is one of asyncio's servers. Used by the loop's thread."""
+    """Accepts connections while there is room; uvicorn treats it as an asyncio server. Used by the loop's thread."""
 
     def __init__(self, listening: socket.socket, made: Callable[[], asyncio.Protocol], places: Places[_Client]) -> None:
         self._loop, self._listening = asyncio.get_running_loop(), listening
@@ -267,12 +267,12 @@ class _Acceptor:
     def _accept(self) -> None:
         for _ in range(_AT_ONCE):
             if not self._places.has_room(len(self._coming)):
-                break  # those that were told to leave have left in the next turns of the loop
+                break  # replaced clients leave in the next turns of the loop
             try:
                 accepted, _ = self._listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 break
-            except OSError as exc:  # for example: no more files can be opened
+            except OSError as exc:  # for example: too many open files
                 if self._failures.happens():
                     logger.warning(
                         "no connection can be taken at %s: %s (%d times so far)",
@@ -293,11 +293,11 @@ class _Acceptor:
 
     def _came(self, task: asyncio.Task[Any], accepted: socket.socket) -> None:
         self._coming.discard(task)
-        if task.cancelled() or task.exception() is not None:  # it left at once
+        if task.cancelled() or task.exception() is not None:  # the client left at once
             accepted.close()
 
     def close(self) -> None:
-        """Take no more."""
+        """Accept no more connections."""
         if self._again is not None:
             self._again.cancel()
         self._loop.remove_reader(self._listening.fileno())
@@ -307,13 +307,14 @@ class _Acceptor:
 
 
 class BoundedServer(uvicorn.Server):
-    """uvicorn's server with a bound on its connections.
+    """uvicorn's server with limited connections.
 
     Args:
         config: of uvicorn; its ``http`` is a ``connection_type()``.
-        most: connections at a time. A newcomer takes the place of whoever has sent no whole request for longest; if all
-            have, it is answered with status 503.
-        most_unread: bytes for clients that do not read them.
+        most: maximum connections. A new client replaces the client that has sent no whole request for longest; if all
+            have
+            sent one, the new client is answered with status 503.
+        most_unread: maximum bytes for clients that do not read them.
     """
 
     def __init__(self, config: uvicorn.Config, most: int, most_unread: int) -> None:
@@ -321,7 +322,7 @@ class BoundedServer(uvicorn.Server):
         self._clients = _Clients(most, most_unread)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """See ``uvicorn.Server``; what it does with sockets itself is to take all that come."""
+        """See ``uvicorn.Server``, which itself would accept all connections of a socket."""
         await super().startup(sockets=[])
 
         def made() -> asyncio.Protocol:

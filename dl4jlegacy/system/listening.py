@@ -1,4 +1,4 @@
-"""Where the package's HTTP servers listen, and the token that those who come from beyond this machine must bring."""
+"""Listening sockets of the package's HTTP servers, and the token that clients from other machines must send."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _LEAST_TOKEN = 16
 
 
 def bind(host: str, port: int, what: str) -> socket.socket:
-    """Return a socket that listens there; 0: at any free port.
+    """Return a socket that listens at an address; port 0 means any free port.
 
     Args:
-        host, port: where.
-        what: listens, for the message: "the dashboard".
+        host, port: the address.
+        what: the name of the server in the message: "the dashboard".
 
     Raises:
         UsageError: that is not possible; says why.
@@ -50,7 +50,7 @@ def bind(host: str, port: int, what: str) -> socket.socket:
 
 
 def url_of(listening: socket.socket) -> str:
-    """Return the address of what is served on a socket, as this machine calls it; without a slash at its end."""
+    """Return the URL of a listening socket as seen from this machine, without a slash at the end."""
     host, port = listening.getsockname()[:2]
     return f"http://{_joined({'0.0.0.0': '127.0.0.1', '::': '::1'}.get(host, host), port)}"
 
@@ -58,17 +58,17 @@ def url_of(listening: socket.socket) -> str:
 def read_token(
     host: str, environ: Mapping[str, str], variables: tuple[str, str], *, risk: str, file: Path | None = None
 ) -> str | None:
-    """Return the token that those who come to a host must bring; None: on loopback, where none is given.
+    """Return the token that clients of a server must send; None: loopback, and no token was given.
 
     Args:
         host: where the server listens.
         environ: the environment, read as for the secret of a run.
-        variables: the names of those that hold the token, and the name of its file.
-        risk: what whoever reaches the server could do, for the message.
+        variables: the names of the variables with the token, and with the name of its file.
+        risk: what a client could do without a token, for the message.
         file: overrides the environment.
 
     Raises:
-        NotAuthorisedError: the host is beyond loopback, and there is no token.
+        NotAuthorisedError: the host is not loopback, and there is no token.
         ConfError: the token's file cannot be read, or the token is empty, short, or no ASCII text; no message shows it.
     """
     token, token_file = variables

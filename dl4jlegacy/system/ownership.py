@@ -1,11 +1,12 @@
-"""Whose files these are: what other users of this machine could have put in the way of a file that is opened here.
+"""Checks of file ownership, against files and links that other users of this machine may have placed.
 
-A folder that others may write to, as the system's temporary one, holds whatever they like: links that lead to files of
-this user, files of theirs under the names of ours. So links of theirs are not followed where something is written, and
-none at all beneath a run's folder; files and folders of theirs to which everybody may write are refused, and what would
-be executed is taken only from a place where nobody else writes. Root's are everybody's own: root needs no trick.
+In a folder that others may write to, such as the system's temporary one, other users can create links to this user's
+files, and files under the names that this package uses. So their links are not followed for writing, and beneath a
+run's folder no links at all. World-writable files and folders of other users are refused, and code is executed only
+from
+places where nobody else can write. Files of root are trusted: root could do anything anyway.
 
-All functions raise ``PermissionError`` with the reason and what to do as its ``strerror``.
+All functions raise ``PermissionError`` with the reason and a remedy as its ``strerror``.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ __all__ = ["check_beneath", "check_code", "check_folder", "check_links", "check_
 
 
 def user(uid: int) -> str:
-    """Return what a user is called in messages."""
+    """Return the name of a user for messages."""
     try:
         return f"user {pwd.getpwuid(uid).pw_name}"
     except KeyError:
@@ -34,12 +35,12 @@ def _is_trusted(uid: int) -> bool:
 
 @functools.cache
 def _root() -> int:
-    """Return how root's files look here: in a user's namespace without root they are those of nobody."""
+    """Return the user id of root's files: in a user namespace without root they belong to nobody."""
     return os.stat("/").st_uid
 
 
 def _is_open_to_all(found: os.stat_result) -> bool:
-    """Return whether everybody on this machine may write to a file, or add to a folder."""
+    """Return whether a file or folder is world-writable."""
     return bool(found.st_mode & stat.S_IWOTH)
 
 
@@ -48,16 +49,16 @@ def _refused(path: str | os.PathLike[str], reason: str) -> PermissionError:
 
 
 def check_links(path: str | os.PathLike[str], *, most: int = 40) -> None:
-    """Refuse a path on which a symbolic link is another user's; those of this user and of root may lead anywhere.
+    """Refuse a path with a symbolic link of another user; links of this user and of root may lead anywhere.
 
-    After ``most`` links in a chain the system does not open it either.
+    After ``most`` links in a chain the system would not open the path either.
     """
     whole = Path(os.path.abspath(path))
     for place in (*reversed(whole.parents), whole):
         try:
             found = os.lstat(place)
         except (OSError, ValueError):
-            return  # what is not there, or may not be looked at, is the business of whoever opens it
+            return  # a missing or unreadable path is left to the code that opens it
         if stat.S_ISLNK(found.st_mode):
             if not _is_trusted(found.st_uid):
                 who = user(found.st_uid)
@@ -67,7 +68,7 @@ def check_links(path: str | os.PathLike[str], *, most: int = 40) -> None:
 
 
 def check_folder(found: os.stat_result, path: str | os.PathLike[str]) -> None:
-    """Refuse another user's folder to which everybody may write; ``found`` is what the system says of it."""
+    """Refuse another user's world-writable folder; ``found`` is its stat result."""
     if _is_open_to_all(found) and not _is_trusted(found.st_uid):
         raise _refused(
             path,
@@ -77,7 +78,7 @@ def check_folder(found: os.stat_result, path: str | os.PathLike[str]) -> None:
 
 
 def check_beneath(found: os.stat_result, folder: os.stat_result, path: str | os.PathLike[str]) -> None:
-    """Refuse a file in a folder which somebody may have put there who is neither this user, root, nor its owner."""
+    """Refuse a file that may come from a user other than this one, root, or the owner of its folder."""
     is_ours = found.st_uid == folder.st_uid or _is_trusted(found.st_uid)
     if not is_ours and (_is_open_to_all(found) or _is_open_to_all(folder)):
         where = "it" if _is_open_to_all(found) else "its folder"
@@ -87,7 +88,7 @@ def check_beneath(found: os.stat_result, folder: os.stat_result, path: str | os.
 
 
 def check_own(found: os.stat_result, path: str | os.PathLike[str]) -> None:
-    """Refuse a file or folder that says what is executed, unless it is this user's, and only this user writes it."""
+    """Refuse a file or folder with executed content, unless it belongs to this user and nobody else can write to it."""
     if found.st_uid != os.geteuid():
         raise _refused(
             path, f"it is of {user(found.st_uid)}, and this is {user(os.geteuid())}; nothing is executed from there"
@@ -97,11 +98,11 @@ def check_own(found: os.stat_result, path: str | os.PathLike[str]) -> None:
 
 
 def check_code(folder: str | os.PathLike[str], beside: str | os.PathLike[str]) -> None:
-    """Refuse a folder of compiled code in which others could put theirs who may not change the code ``beside`` it."""
+    """Refuse a folder of compiled code that can be written by users who cannot change the source ``beside`` it."""
     try:
         found, code = os.stat(folder), os.stat(beside)
     except OSError:
-        return  # it is made by whoever needs it
+        return  # it will be created when needed
     if _is_open_to_all(found) and not _is_open_to_all(code):
         raise _refused(folder, "everybody may write to it, and what is there is executed; 'chmod o-w' it")
     if not _is_trusted(found.st_uid) and found.st_uid != code.st_uid:

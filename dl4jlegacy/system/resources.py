@@ -1,6 +1,6 @@
-"""What this machine can hold: memory and threads, asked before they are taken, so that a size too large is an answer.
+"""Limits of this machine: memory and threads, checked before use, so that an excessive size gives a clear error.
 
-An allocation that fails, or succeeds and is killed when it is used, would come in the middle of something.
+An allocation that fails, or that succeeds and is killed when used, would interrupt the work at any point.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ __all__ = [
 ]
 
 _CGROUP, _MEMINFO = Path("/sys/fs/cgroup"), Path("/proc/meminfo")
-_THREAD_NBYTES = 1 << 20  # resident: its stack, actor and buffers
-_STACK_NBYTES = 8 << 20  # reserved, which counts where the address space is limited
+_THREAD_NBYTES = 1 << 20  # resident: stack, actor and buffers
+_STACK_NBYTES = 8 << 20  # reserved, which counts if the address space is limited
 
 
 def most_memory() -> int | None:
-    """Return the bytes of memory that this process may take at most, swap included; None if that is unknown."""
+    """Return the maximum bytes of memory of this process, including swap; None if unknown."""
     swap = _named(_MEMINFO, "SwapTotal:") or 0
     total = _named(_MEMINFO, "MemTotal:")
     limits = [None if total is None else total + swap, _number(_CGROUP / "memory.max"), _rlimit(resource.RLIMIT_AS)]
@@ -37,16 +37,16 @@ def most_memory() -> int | None:
 
 
 def free_memory() -> int | None:
-    """Return how many bytes of memory can be taken now without taking anybody's; None if that is unknown."""
+    """Return available memory in bytes, or None if unknown."""
     free = [_named(_MEMINFO, "MemAvailable:")]
     if (most := _number(_CGROUP / "memory.max")) is not None and (used := _number(_CGROUP / "memory.current")):
-        reclaimed = _named(_CGROUP / "memory.stat", "inactive_file") or 0  # files that were read count as used
+        reclaimed = _named(_CGROUP / "memory.stat", "inactive_file") or 0  # the page cache counts as used
         free.append(most - used + reclaimed)
     return min((nbytes for nbytes in free if nbytes is not None), default=None)
 
 
 def most_cores() -> float | None:
-    """Return how many cores' time this process's control group may take, 1.5 for instance; None: it has no quota."""
+    """Return the CPU quota of this process's control group in cores, 1.5 for instance; None if there is none."""
     try:
         quota, period = (_CGROUP / "cpu.max").read_text(encoding="ascii").split()
         return int(quota) / int(period)
@@ -55,7 +55,7 @@ def most_cores() -> float | None:
 
 
 def most_threads(nbytes: int = 0) -> int | None:
-    """Return how many threads this process can start at most, each of which needs ``nbytes``; None if unknown."""
+    """Return the maximum threads of this process if each needs ``nbytes``; None if unknown."""
     limits = [_number(_CGROUP / "pids.max"), _number(Path("/proc/sys/kernel/threads-max"))]
     if (memory := most_memory()) is not None:
         limits.append(memory // (nbytes + _THREAD_NBYTES))
@@ -65,7 +65,7 @@ def most_threads(nbytes: int = 0) -> int | None:
 
 
 def allow_open_files(count: int) -> int:
-    """Let this process have so many files and sockets open, or as many as it may; return how many that are."""
+    """Raise the limit of open files and sockets to ``count``, or as far as allowed; return the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
@@ -75,7 +75,7 @@ def allow_open_files(count: int) -> int:
 
 
 def give_back_memory() -> None:
-    """Give the system what this process has freed and the C library keeps: after much was read, tens of megabytes."""
+    """Return freed memory that the C library keeps to the system: tens of megabytes after much reading."""
     with contextlib.suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
 
@@ -91,7 +91,7 @@ def check_memory(nbytes: int, what: str) -> None:
 
 
 def check_threads(count: int, nbytes: int) -> None:
-    """Raise ``ConfError`` if so many workers cannot be started here; each needs ``nbytes`` for its network."""
+    """Raise ``ConfError`` if ``count`` workers cannot be started here; each needs ``nbytes`` for its network."""
     most = most_threads(nbytes)
     if most is not None and count > most:
         raise ConfError(
@@ -101,7 +101,7 @@ def check_threads(count: int, nbytes: int) -> None:
 
 
 def _named(path: Path, name: str) -> int | None:
-    """Return the number behind a name at the beginning of a line, in bytes."""
+    """Return the number after a name at the beginning of a line, in bytes."""
     try:
         fields = [line.split() for line in path.read_text(encoding="ascii").splitlines()]
         return next(int(found[1]) * (1024 if found[-1] == "kB" else 1) for found in fields if found[0] == name)

@@ -1,8 +1,8 @@
-"""The secret of a run, read from the environment or a file, never from a command line or from the tracker.
+"""The secret of a run, read from the environment or a file, never from a command line or the tracker.
 
-A process that knows the secret can take part in the run: the tracker's values are signed with it, and the run's nodes
-in Zookeeper are protected by it. A process without one believes whatever it reads there, and is let to servers on this
-machine's loopback only, unless its user allows more.
+A process with the secret can take part in the run: the values in the tracker are signed with it, and the run's nodes in
+Zookeeper are protected by it. A process without a secret trusts everything that it reads there, so it may only use
+servers on this machine's loopback, unless its user allows more.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ MAKE_SECRET = (
     f"make a file with `(umask 077; set -C; head -c 32 /dev/urandom | base64 > ~/dl4j.secret)`, copy it to every "
     f"machine (scp -p), and type `export {SECRET_FILE}=~/dl4j.secret` in every terminal"
 )
-"""How a run gets a secret where no machine has one yet; never overwrites one. Ends without a full stop."""
+"""How to make a secret if no machine has one yet; never overwrites one. Ends without a full stop."""
 GET_SECRET = (
     "copy the file of the run's secret from a machine that has it (scp -p THAT_MACHINE:dl4j.secret ~/), and type "
     f"`export {SECRET_FILE}=~/dl4j.secret`; only where no machine has one yet, {MAKE_SECRET}"
 )
-"""How a machine gets the secret of a run that others may be in: a copy, since a new one is another. No full stop."""
+"""How to copy the existing secret of a run to a machine, since a new secret would be different. No full stop."""
 
 
 def read_secret(environ: Mapping[str, str], file: Path | None = None, *, warns: bool = True) -> bytes | None:
@@ -52,11 +52,11 @@ def read_secret(environ: Mapping[str, str], file: Path | None = None, *, warns: 
     Args:
         environ: the environment; ``DL4J_SECRET_FILE`` names a file, ``DL4J_SECRET`` is the secret itself.
         file: overrides the environment. Line ends after the secret are ignored.
-        warns: whether a secret that can be guessed is told.
+        warns: whether to warn of a secret that can be guessed.
 
     Raises:
-        ConfError: the file cannot be read, or the secret is empty, or ``DL4J_SECRET_FILE`` is, as when a variable that
-            should name the file was never set; no message shows the secret.
+        ConfError: the file cannot be read, or the secret or ``DL4J_SECRET_FILE`` is empty (for example because another
+            variable with the file's name was never set); no message shows the secret.
     """
     if file is None and environ.get(SECRET_FILE) == "":
         raise ConfError(f"{SECRET_FILE} is empty; let it name the secret's file, or unset it")
@@ -68,12 +68,12 @@ def read_secret(environ: Mapping[str, str], file: Path | None = None, *, warns: 
 
 
 def has_secret(environ: Mapping[str, str]) -> bool:
-    """Return whether an environment has a secret, or the name of its file, be it valid or not."""
+    """Return whether an environment has a secret, or the name of its file, even an invalid one."""
     return SECRET in environ or SECRET_FILE in environ
 
 
 def allows_unsigned(environ: Mapping[str, str]) -> bool:
-    """Return whether ``DL4J_ALLOW_UNSIGNED`` lets a run without a secret use servers beyond loopback; 1 does.
+    """Return whether ``DL4J_ALLOW_UNSIGNED`` is 1: a run without a secret may then use servers beyond loopback.
 
     Raises:
         ConfError: it is neither 1 nor 0.
@@ -88,7 +88,7 @@ def allows_unsigned(environ: Mapping[str, str]) -> bool:
 
 
 def beyond_loopback(addresses: str) -> list[str]:
-    """Return those of comma-separated ``host:port`` that are not by their very name on this machine's loopback."""
+    """Return those comma-separated ``host:port`` whose host is no literal loopback address."""
     named = addresses.removeprefix("hazelcast://").split(",")
     return [address for address in named if address and not _is_loopback(address.rpartition(":")[0].strip("[]"))]
 
@@ -97,7 +97,7 @@ def _is_loopback(host: str) -> bool:
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return False  # a name, which leads wherever those who answer for it want it to
+        return False  # a host name may resolve to any address
 
 
 def _read(file: Path) -> bytes:

@@ -1,4 +1,4 @@
-"""``ServiceThread``: every thread of the package but those of pools and actors. None of them ends in silence."""
+"""``ServiceThread``: the class of all the package's threads except those of pools and actors; none ends silently."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["ServiceThread"]
 
 
 class ServiceThread(threading.Thread):
-    """A thread beside those that train or lead; by default one that does not keep the process alive.
+    """A thread that neither trains nor leads; by default a daemon.
 
-    Whatever ends it before its time is told with its traceback: ``sys.exit`` too, which Python takes for an orderly
-    end of a thread.
+    If the thread ends early, the traceback is reported, also for ``sys.exit``, which Python treats as a normal end of a
+    thread.
     """
 
     def __init__(
@@ -24,6 +24,6 @@ class ServiceThread(threading.Thread):
         super().__init__(target=target, name=name, args=args, daemon=daemon)
 
     def run(self) -> None:
-        """Call the target; ``threading.excepthook`` tells what it raises."""
+        """Call the target; ``threading.excepthook`` reports its errors."""
         with exits_as_errors():
             super().run()

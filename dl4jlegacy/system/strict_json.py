@@ -1,4 +1,4 @@
-"""JSON as its standard has it: Python's would write ``NaN`` and ``Infinity``, which other readers refuse."""
+"""Standard JSON: Python's ``json`` would write ``NaN`` and ``Infinity``, which other readers reject."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def to_json(value: Any, **options: Any) -> str:
     """Return ``value`` as JSON; ``options`` as for ``json.dumps``.
 
     Raises:
-        NotFiniteError: it holds NaN or infinity; the message says where.
+        NotFiniteError: it contains NaN or infinity; the message says where.
     """
     try:
         return json.dumps(value, allow_nan=False, **options)
@@ -27,7 +27,7 @@ def to_json(value: Any, **options: Any) -> str:
 
 
 def _not_finite(value: Any, place: str) -> Iterator[tuple[str, float]]:
-    """Yield every number that is NaN or infinite, and where it stands: ``probabilities[3][0]``."""
+    """Yield every number that is NaN or infinite, and its place, such as ``probabilities[3][0]``."""
     if isinstance(value, float) and not math.isfinite(value):
         yield place, value
     elif isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Commands of this machine that are run to their end, with deadlines that count only time in which this process ran."""
+"""Runs commands to completion, with deadlines that count only time in which this process ran."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ __all__ = ["run_command"]
 def run_command(
     command: Sequence[str | Path], seconds: float, *, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command that is given no input; return its exit status and what it wrote.
+    """Run a command without input; return its exit status and output.
 
-    Whoever stops this process, with Ctrl-Z or by suspending the machine, stops the command as well: it gets the rest of
-    its time afterwards, unlike with ``subprocess.run``.
+    If this process is stopped (Ctrl-Z, or a suspended machine), the command is stopped as well, and still gets its
+    remaining time afterwards, unlike with ``subprocess.run``.
 
     Args:
         command: the program and its arguments.
         seconds: deadline.
-        cwd: the folder in which it runs; None: the present one.
+        cwd: the working folder; None: the current one.
 
     Raises:
-        TimeoutError: it was not done in time, and has been killed.
+        TimeoutError: it did not finish in time, and was killed.
         OSError: it cannot be run.
     """
     pipe = subprocess.PIPE

@@ -1,6 +1,6 @@
-"""Copies on this machine of objects in S3: fetched once, and again when they have changed there.
+"""Local copies of objects in S3: downloaded once, and again when they have changed there.
 
-They are kept below ``$DL4J_S3_CACHE``, or ``~/.deeplearning4j/s3``, under bucket and key.
+They are stored below ``$DL4J_S3_CACHE``, or ``~/.deeplearning4j/s3``, by bucket and key.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dl4jlegacy.system import files
 __all__ = ["S3Versions", "cache_folder", "fetch", "open_upload"]
 
 _ATTEMPTS, _SILENT_SECONDS = 2, 10.0
-"""Of who asks again and again, and had rather ask later than wait."""
+"""Limits for a caller that polls, and prefers a later attempt to a long wait."""
 
 
 def cache_folder() -> Path:
@@ -33,7 +33,7 @@ def fetch(url: str, aws: Aws | None = None) -> Path:
     """Return a copy of the object at ``url``, or a folder with copies of all objects directly below it.
 
     Raises:
-        DataError: there is neither, or the copy cannot be written. CloudError, NotAuthorisedError: what AWS says.
+        DataError: there is neither, or the copy cannot be written. CloudError, NotAuthorisedError: errors of AWS.
     """
     location = Location.parse(url)
     with aws if aws is not None else Aws() as session:
@@ -56,7 +56,7 @@ def _fetch_folder(downloader: S3Downloader, location: Location) -> Path:
     names = {Path(o["Key"]).name for o in found}
     paths = [_fetch_object(downloader, Location(location.bucket, o["Key"]), o) for o in found]
     folder = paths[0].parent
-    for stale in folder.iterdir():  # what is no longer there is no longer part of the data
+    for stale in folder.iterdir():  # remove copies of objects that no longer exist
         if stale.is_file() and not stale.name.startswith(".") and stale.name not in names:
             stale.unlink()
     return folder
@@ -84,9 +84,9 @@ def _fetch_object(downloader: S3Downloader, location: Location, found: dict[str,
 
 
 class S3Versions:
-    """Tells whether what is at ``url`` has changed: an object, or the objects directly below it. For one thread.
+    """Detects changes at ``url``: of an object, or of the objects directly below it. For one thread.
 
-    Its session is kept, since to begin one takes long; it begins when it is asked first.
+    The session is opened at the first query and kept open, because opening takes long.
     """
 
     def __init__(self, url: str) -> None:
@@ -94,10 +94,10 @@ class S3Versions:
         self._aws: Aws | None = None
 
     def found(self) -> tuple[tuple[str, str], ...]:
-        """Return the names of the objects that are there now, each with what stands for its content; () if none is.
+        """Return the names of the existing objects, each with an identifier of its content; () if there is none.
 
         Raises:
-            CloudError, NotAuthorisedError: what AWS says. ConfError: there is no boto3.
+            CloudError, NotAuthorisedError: errors of AWS. ConfError: boto3 is missing.
         """
         if self._aws is None:
             self._aws = Aws(attempts=_ATTEMPTS, silent_seconds=_SILENT_SECONDS)
@@ -121,7 +121,7 @@ class S3Versions:
 
 
 def open_upload(url: str) -> Callable[[Path], None]:
-    """Return a function that uploads a file to ``url``; raises at once if its bucket cannot be used."""
+    """Return a function that uploads a file to ``url``; raises an error at once if its bucket cannot be used."""
     location = Location.parse(url)
     if not location.key or location.key.endswith("/"):
         raise CheckpointError(f"{url} names no object; give s3://{location.bucket}/model.zip, for instance")

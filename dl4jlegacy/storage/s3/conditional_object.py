@@ -1,8 +1,8 @@
-"""An object in S3 that changes only by compare-and-set, as ``owner.json`` of a cluster and the lock of a folder do.
+"""An object in S3 that changes only by compare-and-set, such as a cluster's ``owner.json`` and the lock of a folder.
 
-Every write of it is conditional: on there being none (``If-None-Match``), or on its being the one that was read last
-(``If-Match``). So of two who write it at the same time exactly one does, whatever the order of their calls. Its age is
-the difference of two times of S3's own: no clock of anybody's machine counts.
+Every write is conditional: there must be no object (``If-None-Match``), or it must be the version read last
+(``If-Match``). So of two simultaneous writers exactly one succeeds. The age of the object is the difference of two
+times of S3's clock; clocks of other machines do not matter.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _REFUSED = {"PreconditionFailed", "ConditionalRequestConflict", "412"}
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """The object as S3 has it: its content, its ETag, and the seconds since it was written."""
+    """A version of the object in S3: its content, its ETag, and the seconds since it was written."""
 
     body: bytes
     etag: str
@@ -32,8 +32,8 @@ class ConditionalObject:
 
     Args:
         aws: the region.
-        location: where it is.
-        what: what it is, for messages.
+        location: of the object.
+        what: its name in messages.
     """
 
     def __init__(self, aws: Aws, location: Location, what: str) -> None:
@@ -55,14 +55,14 @@ class ConditionalObject:
         return Version(body, answer["ETag"], (now - answer["LastModified"]).total_seconds())
 
     def write(self, body: bytes, etag: str | None) -> str | None:
-        """Write the object if it is still the one with ``etag`` (None: if there is none).
+        """Write the object if its version is still ``etag`` (None: if there is no object).
 
         Args:
-            body: something that nobody has written there before.
+            body: content that was never written there before.
             etag: of the version that was read, or written, last.
 
         Returns:
-            The new ETag; None: it was another one.
+            the new ETag; None if the version was another one.
         """
         from botocore.exceptions import ClientError
 
@@ -76,5 +76,5 @@ class ConditionalObject:
             except ClientError as exc:
                 if error_code(exc) not in _REFUSED | ABSENT:
                     raise
-        found = self.read()  # a write whose answer was lost, and which was then repeated, refuses itself
+        found = self.read()  # a repeated write, whose first answer was lost, conflicts with itself
         return None if found is None or found.body != body else found.etag

@@ -1,7 +1,7 @@
 """Lists and downloads objects in S3, and checks their content; an interrupted download continues where it stopped.
 
 A download is written to a temporary file, which is renamed when it is complete and has the SHA-256 that the uploader
-wrote down. Every request names the version of the first one (``If-Match``), so a file never mixes two versions.
+recorded. Every request names the version of the first one (``If-Match``), so a file never mixes two versions.
 
 Legacy: ``S3Downloader``, ``BucketIterator``, ``BucketKeyListener``.
 """
@@ -31,12 +31,12 @@ _TRIES = 5
 
 
 class BucketIterator:
-    """The keys of a bucket, page by page; may be iterated any number of times. A page is held, never all.
+    """The keys of a bucket, page by page; may be iterated repeatedly. Only one page is in memory.
 
     Args:
-        aws: where.
-        bucket, prefix: what.
-        page_size: keys of one request, at most 1000.
+        aws: the region.
+        bucket, prefix: select the keys.
+        page_size: keys per request, at most 1000.
     """
 
     def __init__(self, aws: Aws, bucket: str, prefix: str = "", *, page_size: int = 1000) -> None:
@@ -47,7 +47,7 @@ class BucketIterator:
             yield found["Key"]
 
     def objects(self) -> Iterator[dict[str, Any]]:
-        """Yield what S3 says of every object: Key, Size, ETag, LastModified. Raises ``DataError`` without a bucket."""
+        """Yield S3's description of every object: Key, Size, ETag, LastModified. ``DataError``: there is no bucket."""
         from botocore.exceptions import ClientError
 
         paginator = self._aws.client("s3").get_paginator("list_objects_v2")
@@ -75,7 +75,7 @@ class S3Downloader:
             return [str(bucket["Name"]) for bucket in self._aws.client("s3").list_buckets()["Buckets"]]
 
     def keys_for_bucket(self, bucket: str) -> list[str]:
-        """Return all keys of a bucket; ``iterate_bucket`` holds less."""
+        """Return all keys of a bucket; ``iterate_bucket`` needs less memory."""
         return list(self.iterate_bucket(bucket))
 
     def iterate_bucket(self, bucket: str, prefix: str = "") -> BucketIterator:
@@ -83,12 +83,12 @@ class S3Downloader:
         return BucketIterator(self._aws, bucket, prefix)
 
     def paginate(self, bucket: str, on_key: Callable[[Any, str, str], None], prefix: str = "") -> None:
-        """Tell ``on_key`` of every key, as ``(s3 client, bucket, key)``."""
+        """Call ``on_key`` for every key, with ``(s3 client, bucket, key)``."""
         for key in self.iterate_bucket(bucket, prefix):
             on_key(self._aws.client("s3"), bucket, key)
 
     def head(self, location: Location) -> dict[str, Any] | None:
-        """Return what S3 says of an object (ETag, ContentLength, Metadata), or None if there is none."""
+        """Return S3's description of an object (ETag, ContentLength, Metadata), or None if there is none."""
         from botocore.exceptions import ClientError
 
         with translate_errors(str(location)):
@@ -101,7 +101,7 @@ class S3Downloader:
                 raise
 
     def object_for_key(self, bucket: str, key: str) -> bytes:
-        """Return an object's content, checked; raises ``DataError`` if there is none."""
+        """Return an object's content after checking its digest; raises ``DataError`` if there is none."""
         location = Location(bucket, key)
         found = self._get(location)
         if found is None:
@@ -111,12 +111,12 @@ class S3Downloader:
         return content
 
     def unchecked(self, location: Location) -> bytes | None:
-        """Return an object's content, for whoever can tell by itself whether it is whole; None if there is none."""
+        """Return an object's content without a check, for callers that check it themselves; None if there is none."""
         found = self._get(location)
         return None if found is None else found[0]
 
     def _get(self, location: Location) -> tuple[bytes, dict[str, str]] | None:
-        """Return content and metadata, of one version; asks again where a connection breaks."""
+        """Return content and metadata of one version; repeats the request if a connection breaks."""
         import botocore.exceptions as boto
 
         with translate_errors(str(location)):
@@ -138,8 +138,9 @@ class S3Downloader:
         """Write an object to a file (whole or not at all) or to a stream.
 
         Raises:
-            DataError: there is none. CloudError: the connection broke again and again, or the content is not what was
-            uploaded; a file that was begun is gone on with by the next call.
+            DataError: there is no such object. CloudError: the connection broke repeatedly, or the content is not what
+                was
+                uploaded; the next call continues an incomplete file.
         """
         location = Location(bucket, key)
         head = self.head(location)
@@ -163,7 +164,7 @@ class S3Downloader:
             raise DataError(f"{location} cannot be written to {exc.filename}: {exc.strerror or exc}") from exc
 
     def _to_file(self, location: Location, head: dict[str, Any], path: Path) -> None:
-        """Download into a file aside, which notes the version that it holds the beginning of."""
+        """Download into a temporary file; a note beside it records the version of its content."""
         ownership.check_links(path)
         path = Path(os.path.realpath(path))  # a link may lead to another file system
         aside, note = path.with_name(f".{path.name}.part"), path.with_name(f".{path.name}.part.json")
@@ -188,7 +189,7 @@ class S3Downloader:
         files.put_in_place(aside, path)
 
     def _fetch(self, location: Location, head: dict[str, Any], start: int, write: Callable[[bytes], object]) -> None:
-        """Write the content from ``start``, asking again for the rest where a connection breaks."""
+        """Write the content from ``start``; if a connection breaks, request the rest again."""
         import botocore.exceptions as boto
 
         size, at, tries = int(head["ContentLength"]), start, _TRIES

@@ -1,11 +1,11 @@
 """A run's folder in S3: checkpoints, ``conf.json`` and journal as objects below one prefix.
 
-An object exists completely or not at all, and S3 shows it at once, so it is enough to write them in order.
+An object exists completely or not at all, and is visible at once, so it is enough to write objects in order.
 
 S3 has no locks that end with a process. ``.lock`` is an object that changes only by compare-and-set and names the run's
-incarnation and the process that has the folder. That process writes it again every ``RENEW_SECONDS``; one that has not
-for ``SILENT_SECONDS`` was killed, or is frozen, and loses the folder to whoever wants it. Before everything that it
-writes it confirms the lock, so one that wakes up writes at most the one object that was on its way.
+incarnation and the process that holds the folder. That process rewrites it every ``RENEW_SECONDS``. A process that has
+not done so for ``SILENT_SECONDS`` was killed, or is frozen, and loses the folder to the next process that wants it.
+Before each write a process confirms the lock, so a process that wakes up writes at most the one object in transit.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 RENEW_SECONDS = 15.0
 SILENT_SECONDS = 90.0
-"""A process that has not renewed its lock for so long, by S3's own clock, has it no longer."""
+"""A process that has not renewed its lock for this time, by S3's clock, loses it."""
 _POLL_SECONDS = 2.0
 _ATTEMPTS, _SILENT_CONNECTION_SECONDS = 3, 20.0
 _LOCK_ATTEMPTS, _LOCK_CONNECTION_SECONDS = 2, 10.0
@@ -51,13 +51,13 @@ _TURN = re.compile(r"-p([0-9]{6,9})-[0-9a-f]{8}-[0-9]{6,}\.")
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What the lock says.
+    """The content of the lock.
 
     Attributes:
-        owner: the incarnation of the run that has the folder.
-        holder: the process, in words; "": nobody any more.
+        owner: the incarnation of the run that holds the folder.
+        holder: the process, in words; "": the lock is free.
         process: the random id of that process's hold.
-        writes: how often it was written; it makes every version another one.
+        writes: the number of writes, which makes every version different.
     """
 
     owner: str
@@ -67,11 +67,11 @@ class Claim:
 
 
 class S3Folder:
-    """A ``Folder`` below one prefix; the bucket is made when first written to.
+    """A ``Folder`` below one prefix; the bucket is created at the first write.
 
     Args:
         location: the bucket and the prefix.
-        aws: the region; by default that of the environment, with deadlines short enough for a run that goes on.
+        aws: the region; by default from the environment, with deadlines short enough for a running training.
     """
 
     def __init__(self, location: Location, *, aws: Aws | None = None) -> None:
@@ -134,7 +134,7 @@ class S3Folder:
             aws.client("s3").delete_object(Bucket=target.bucket, Key=target.key)
 
     def append(self, name: str, lines: bytes) -> None:
-        """See ``Folder``. S3 does not append: each process writes parts of its own, the newest again and again."""
+        """See ``Folder``. S3 cannot append: each process writes its own parts, and rewrites the newest one."""
         number, before = self._parts.get(name, (1, b""))
         if len(before) >= _PART_OF_LINES_NBYTES:
             number, before = number + 1, b""
@@ -148,10 +148,10 @@ class S3Folder:
         return [line for part in self._parts_of(name) for line in self.read(part).splitlines()]
 
     def read_new_lines(self, name: str, mark: Mark | None) -> Lines:
-        """See ``Folder``. Of what a process has written, only the newest part may have grown."""
+        """See ``Folder``. Of the parts of a process, only the newest can have grown."""
         parts = self._parts_of(name)
         before = dict(mark or {}) if set(mark or {}) <= set(parts) else {}
-        newest = {*_newest(parts), *_newest(sorted(before))}  # those of then may have grown before they were full
+        newest = {*_newest(parts), *_newest(sorted(before))}  # the newest parts of then may have grown, too
         read, lines = dict(before), list[bytes]()
         for part in parts:
             if part in before and part not in newest:
@@ -162,7 +162,7 @@ class S3Folder:
         return Lines(lines, read, not before)
 
     def _parts_of(self, name: str) -> list[str]:
-        """Return the names of the parts that lines were written to, sorted; raises ``FileNotFoundError``."""
+        """Return the names of the parts with these lines, sorted; raises ``FileNotFoundError``."""
         parts = self._written(name)
         if not parts:
             stem, suffix = os.path.splitext(name)
@@ -174,9 +174,9 @@ class S3Folder:
         return [part for part in self.names() if part.startswith(f"{stem}-") and part.endswith(suffix)]
 
     def lock(self, owner: str, *, takes_over: bool = False) -> bool:
-        """See ``Folder``. Waits for a holder that may have been killed, little more than ``SILENT_SECONDS``.
+        """See ``Folder``. Waits a little more than ``SILENT_SECONDS`` for a holder that may have been killed.
 
-        Raises ``OSError`` also if it was taken from this process.
+        Raises ``OSError``, too, if another process took the lock from this one.
         """
         if self._lock is not None:
             if not self._lock.is_held:
@@ -199,7 +199,7 @@ class S3Folder:
         return "" if found is None else _claim(found).holder
 
     def unfinished(self) -> list[str]:
-        """See ``Folder``. An object is there completely or not at all."""
+        """See ``Folder``. Always empty: an object exists completely or not at all."""
         return []
 
     def release(self) -> None:
@@ -212,7 +212,7 @@ class S3Folder:
 
     @contextmanager
     def _session(self) -> Iterator[Aws]:
-        """Yield a session; its connections stay open for the next one only while this process has the folder."""
+        """Yield a session; its connections stay open for the next session only while this process holds the folder."""
         if self._aws is None:
             self._aws = Aws(attempts=_ATTEMPTS, silent_seconds=_SILENT_CONNECTION_SECONDS)
         try:
@@ -223,7 +223,7 @@ class S3Folder:
 
 
 class _Lock:
-    """The lock of a folder, from the view of one process. ``confirm`` and its own thread may write it at once."""
+    """The lock of a folder, as seen by one process. ``confirm`` and the lock's own thread may write it concurrently."""
 
     def __init__(self, location: Location, aws: Aws | None) -> None:
         self._aws = Aws(attempts=_LOCK_ATTEMPTS, silent_seconds=_LOCK_CONNECTION_SECONDS) if aws is None else aws
@@ -237,7 +237,7 @@ class _Lock:
 
     @property
     def is_held(self) -> bool:
-        """Whether the lock was this process's when it was written last."""
+        """Whether this process held the lock at the last write."""
         return self._held is not None
 
     def take(self, owner: str, *, takes_over: bool) -> bool:
@@ -271,7 +271,7 @@ class _Lock:
         )
 
     def confirm(self) -> None:
-        """Write the lock again, also if somebody has deleted it, or another run has taken it and given it back.
+        """Rewrite the lock, also if it was deleted, or if another run took and released it meanwhile.
 
         Raises ``OSError`` if another process has it.
         """
@@ -299,7 +299,7 @@ class _Lock:
     def _renew(self) -> None:
         while not self._ended.wait(RENEW_SECONDS):
             if not self.is_held:
-                continue  # it may be given back
+                continue  # it may be released later
             try:
                 self.confirm()
             except Dl4jError as exc:
@@ -308,7 +308,7 @@ class _Lock:
                 logger.warning("%s: %s; nothing is written there meanwhile", self._place, str(exc))
 
     def release(self) -> None:
-        """Write down that nobody has the folder, if it was this process; and end."""
+        """Mark the lock as free, if this process holds it, and end."""
         self._ended.set()
         self._thread.join()
         try:
@@ -331,21 +331,22 @@ class _Lock:
 
 
 def _newest(parts: Sequence[str]) -> set[str]:
-    """Return the last part that each process has written, of sorted ones."""
+    """Return the last part of each process, from sorted parts."""
     return set({part.rpartition("-")[0]: part for part in parts}.values())
 
 
 def _turn(parts: Sequence[str]) -> str:
-    """Return what the name of a process's parts begins with: its turn, after those whose ``parts`` it finds.
+    """Return the beginning of this process's part names: its turn, after those found in ``parts``.
 
-    A turn and not the time, since no two machines' clocks agree; older versions wrote that, and sort before any turn.
+    A turn and not the time, because clocks of machines differ. Older versions wrote the time, which sorts before any
+    turn.
     """
     turns = [int(match[1]) for part in parts if (match := _TURN.search(part))]
     return f"p{max(turns, default=0) + 1:06}"
 
 
 def _claim(found: Version) -> Claim:
-    """Return what a lock says; one that says nothing that we know is somebody's all the same."""
+    """Return the content of a lock; an unreadable lock counts as held by an unknown process."""
     try:
         return msgspec.json.decode(found.body, type=decodable(Claim))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -1,4 +1,4 @@
-"""Locations in S3, ``s3://bucket/key``, and the legacy rule for bucket names. Nothing here talks to AWS."""
+"""Locations in S3, ``s3://bucket/key``, and the legacy rule for bucket names. No code here accesses AWS."""
 
 from __future__ import annotations
 
@@ -42,6 +42,6 @@ class Location:
 
 
 def legacy_bucket_name(bucket: str) -> str:
-    """Return a bucket name as the legacy uploader made it: no blanks, dots or capitals, at most 62 characters."""
+    """Return a bucket name by the rule of the legacy uploader: no blanks, dots or capitals, at most 62 characters."""
     name = re.sub(r"\s", "_", bucket)[:62].replace(".", "d").lower()
     return re.sub(r"[^a-z0-9-]", "-", name).rstrip("-")

@@ -1,7 +1,7 @@
 """One region's AWS clients, and the translation of boto3's errors; the package's only import of boto3.
 
-Credentials come from boto3's own chain; before it, the two legacy properties are accepted as environment variables.
-boto3 itself reads ``AWS_ENDPOINT_URL`` and the like. No message and no ``repr`` shows a key.
+Credentials come from boto3's chain; before that, the two legacy properties are accepted as environment variables. boto3
+itself reads ``AWS_ENDPOINT_URL`` and similar variables. No message and no ``repr`` shows a key.
 
 Legacy: ``BaseS3``, which made a new client for every call and knew two places for credentials.
 """
@@ -68,14 +68,14 @@ _DENIED = {
 }
 _BUCKET_TAKEN = {"BucketAlreadyExists"}
 ABSENT = frozenset({"404", "NoSuchBucket", "NoSuchKey", "NotFound"})
-"""Codes of S3 for an object, or its bucket, that is not there."""
+"""Error codes of S3 for a missing object or bucket."""
 CAPACITY = frozenset(
     {
         *("InsufficientInstanceCapacity", "InsufficientHostCapacity", "InsufficientCapacity", "SpotMaxPriceTooLow"),
         *("MaxSpotInstanceCountExceeded", "InsufficientFreeAddressesInSubnet", "InsufficientReservedInstanceCapacity"),
     }
 )
-"""Codes of a request that may succeed elsewhere or at another price."""
+"""Error codes of a request that may succeed elsewhere or at another price."""
 _QUOTA = {
     *("InstanceLimitExceeded", "VcpuLimitExceeded", "VPCIdNotSpecified", "SecurityGroupLimitExceeded", "LimitExceeded"),
     *("TooManyBuckets", "ResourceLimitExceeded", "ParameterLimitExceeded"),
@@ -86,7 +86,7 @@ _MOST_ATTEMPTS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """How to measure durations, to wait and to read the time of day, in seconds; tests put in their own."""
+    """Measures durations, waits and tells the time, in seconds; tests replace it."""
 
     now: Callable[[], float] = RUNNING.now
     wait: Callable[[float], None] = time.sleep
@@ -94,7 +94,7 @@ class Clock:
 
 
 def error_code(exc: BaseException) -> str:
-    """Return the error code that AWS gave, or an empty text."""
+    """Return the error code of AWS, or ""."""
     response = getattr(exc, "response", None)
     error = response.get("Error", {}) if isinstance(response, Mapping) else {}
     return str(error.get("Code", ""))
@@ -102,12 +102,12 @@ def error_code(exc: BaseException) -> str:
 
 @contextmanager
 def translate_errors(what: str) -> Iterator[None]:
-    """Turn boto3's errors into this package's; ``what`` says what was being done to which object.
+    """Translate boto3's errors into this package's; ``what`` names the operation and its object.
 
     Raises:
         NotAuthorisedError: credentials are missing, unknown, or not sufficient. NotEnoughWorkersError: a quota is
-        reached, or there is no capacity. ConfError: AWS refuses a value. CloudError: AWS cannot be reached, or
-        anything else.
+        reached, or there is no capacity. ConfError: AWS rejects a value. CloudError: AWS cannot be reached, or
+        any other error.
     """
     import botocore.exceptions as boto
     from botocore.parsers import ResponseParserError
@@ -166,7 +166,7 @@ def _translate(what: str, exc: Any) -> Dl4jError:
 
 
 def _legacy_credentials(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the credentials in the legacy properties as boto3's arguments: both keys, or nothing."""
+    """Return the credentials in the legacy properties as arguments for boto3: both keys, or nothing."""
     names = {"aws_access_key_id": ACCESS_KEY, "aws_secret_access_key": ACCESS_SECRET}
     found = {
         key: environ.get(name) or environ.get(re.sub(r"(?=[A-Z])|\.", "_", name).upper(), "")
@@ -180,7 +180,7 @@ def _legacy_credentials(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _attempts_of(environ: Mapping[str, str], default: int) -> int:
-    """Return how often a request is sent at most by ``AWS_MAX_ATTEMPTS``, or by default."""
+    """Return the maximum attempts per request from ``AWS_MAX_ATTEMPTS``, or the default."""
     given = environ.get("AWS_MAX_ATTEMPTS", "").strip()
     if given and not (given.isascii() and given.isdecimal() and 0 < int(given) < _MOST_ATTEMPTS):
         raise ConfError(f"AWS_MAX_ATTEMPTS is {given[:40]!r}; give a whole number of at least 1, or unset it")
@@ -188,17 +188,18 @@ def _attempts_of(environ: Mapping[str, str], default: int) -> int:
 
 
 class Aws:
-    """The clients of one region, made when first used, closed with ``close``. Thread-safe.
+    """The clients of one region, created when first used, closed with ``close``. Thread-safe.
 
     Args:
         region: such as ``us-east-1``; None takes boto3's, or else ``us-east-1`` as the legacy class did.
-        environ: where the two legacy properties are looked up.
+        environ: the environment with the two legacy properties.
         clock: for waits.
-        attempts: how often a request is sent at most, all in all; ``AWS_MAX_ATTEMPTS`` may say less.
-        silent_seconds: for so long a connection may say nothing.
+        attempts: maximum attempts per request, including the first; ``AWS_MAX_ATTEMPTS`` may lower it.
+        silent_seconds: maximum silence of a connection.
 
     Raises:
-        ConfError: no boto3 here, an unknown region or profile. NotAuthorisedError: only one of the legacy properties.
+        ConfError: boto3 is missing, or region or profile are unknown. NotAuthorisedError: only one legacy property is
+            set.
     """
 
     def __init__(
@@ -259,7 +260,7 @@ class Aws:
                 return self._session.client(service, region_name=region, config=config)
             except (boto.NoCredentialsError, boto.PartialCredentialsError, boto.CredentialRetrievalError):
                 raise
-            except (ValueError, boto.BotoCoreError) as exc:  # nothing is asked of AWS yet
+            except (ValueError, boto.BotoCoreError) as exc:  # no request has been sent to AWS yet
                 raise ConfError(
                     f"a client of {service} in {region}: {_one_line(exc)}; look at the variables AWS_..., and at AWS's "
                     "configuration file: AWS_ENDPOINT_URL is an address such as https://host:port"
@@ -274,12 +275,12 @@ class Aws:
 
     @contextmanager
     def deadline(self, seconds: float) -> Iterator[Deadline]:
-        """Yield a deadline that counts the time in calls to AWS, however long they block."""
+        """Yield a deadline that includes the time of blocking calls to AWS."""
         with read_often(self.clock):
             yield Deadline(seconds, self.clock)
 
     def account(self) -> str:
-        """Return the account's number; raises ``NotAuthorisedError`` if AWS does not accept the credentials."""
+        """Return the account's number; raises ``NotAuthorisedError`` if AWS rejects the credentials."""
         return self.caller()[0]
 
     def caller(self) -> tuple[str, str]:
@@ -289,10 +290,10 @@ class Aws:
         return str(found["Account"]), str(found["Arn"])
 
     def why_silent(self) -> str:
-        """Return why AWS cannot be asked from here, ``""`` if it can; without waiting as long as other calls do.
+        """Return why AWS cannot be reached from here, ``""`` if it can; with shorter timeouts than other calls.
 
         Raises:
-            NotAuthorisedError: it answers, and does not accept the credentials.
+            NotAuthorisedError: AWS answers, but rejects the credentials.
         """
         from botocore.config import Config
 
@@ -309,7 +310,7 @@ class Aws:
         return ""
 
     def eventually(self, call: Callable[[], T], codes: Collection[str], *, seconds: float = 90.0) -> T:
-        """Return what ``call`` returns; repeat it while it fails with ``codes``, until AWS knows of a new resource.
+        """Return the result of ``call``; repeat it while it fails with ``codes``, until AWS knows a new resource.
 
         Raises:
             ClientError: the last one, after ``seconds``, or one with another code at once.

@@ -1,7 +1,7 @@
 """Uploads to S3, in parts, each with its checksum; an interrupted upload continues where it stopped.
 
-S3 checks the SHA-256 of every part that it gets. The SHA-256 of the whole is kept with the object, for the downloader.
-Parts of an unfinished upload of the same file are not sent again, by whatever process.
+S3 checks the SHA-256 of every part. The SHA-256 of the whole content is stored with the object, for the downloader.
+Parts of an unfinished upload of the same file are not sent again, even by another process.
 
 Legacy: ``S3Uploader``, which swallowed the errors of its multi-part upload.
 """
@@ -25,9 +25,9 @@ __all__ = ["PART_NBYTES", "SHA256", "S3Uploader"]
 logger = logging.getLogger(__name__)
 
 PART_NBYTES = 8 << 20
-"""Bytes of a part; more where there would be over 10,000 of them."""
+"""Bytes of a part; larger if there would be over 10,000 parts."""
 SHA256 = "dl4j-sha256"
-"""The object's metadata with the SHA-256 of its content."""
+"""The metadata key for the SHA-256 of the object's content."""
 _MOST_PARTS = 10_000
 _THREADS = 4
 _TRIES = 5
@@ -39,7 +39,7 @@ class S3Uploader:
     """Uploads; used by one thread at a time.
 
     Args:
-        aws: where.
+        aws: the region.
         part_nbytes: bytes of a part, at least 5 MiB.
     """
 
@@ -47,7 +47,7 @@ class S3Uploader:
         self._aws, self._part_nbytes = aws, part_nbytes
 
     def ensure_bucket(self, bucket: str) -> None:
-        """Make the bucket if there is none; raises ``NotAuthorisedError`` if it is somebody else's."""
+        """Create the bucket if it is missing; raises ``NotAuthorisedError`` if it belongs to another account."""
         from botocore.exceptions import ClientError
 
         s3 = self._aws.client("s3")
@@ -66,10 +66,10 @@ class S3Uploader:
                         raise
 
     def upload(self, source: Path | str | IO[bytes], name: str, bucket: str) -> Location:
-        """Upload a file or a stream under ``name``, and make the bucket if there is none; return where it is.
+        """Upload a file or a stream under ``name``, and create the bucket if it is missing; return the location.
 
         Raises:
-            ModelError: the source cannot be read. NotAuthorisedError, CloudError: S3 does not take it.
+            ModelError: the source cannot be read. NotAuthorisedError, CloudError: S3 rejects it.
         """
         self.ensure_bucket(bucket)
         target = Location(bucket, name)
@@ -78,7 +78,7 @@ class S3Uploader:
         return self.put(source.read(), target)
 
     def put(self, content: bytes, target: Location) -> Location:
-        """Upload bytes in one go."""
+        """Upload bytes in one request."""
         with translate_errors(str(target)):
             self._aws.client("s3").put_object(
                 Bucket=target.bucket,
@@ -90,9 +90,9 @@ class S3Uploader:
         return target
 
     def multi_part_upload(self, file: Path, bucket: str, key: str = "") -> Location:
-        """Upload a file; one of more than a part in parts, several at a time. ``key`` is the file's name by default.
+        """Upload a file, in several parallel parts if it is larger than a part. ``key`` is the file's name by default.
 
-        An upload that fails for good leaves its parts, so that the next call goes on; ``abort`` removes them.
+        The parts of a failed upload stay, so that the next call continues; ``abort`` removes them.
         """
         target = Location(bucket, key or file.name)
         try:
@@ -153,7 +153,7 @@ class S3Uploader:
         return upload, {(p["PartNumber"], p["Size"], p["ETag"].strip('"')): p["ETag"] for p in parts}
 
     def _retry(self, call: Callable[[], T], what: str) -> T:
-        """Return what ``call`` returns; repeat it when the connection breaks, beyond what boto3 does itself."""
+        """Return the result of ``call``; repeat it if the connection breaks, in addition to the attempts of boto3."""
         import botocore.exceptions as boto
 
         pause = 0.5
@@ -169,7 +169,7 @@ class S3Uploader:
         raise CloudError(f"{what} could not be sent")
 
     def abort(self, bucket: str, prefix: str = "") -> int:
-        """Remove the parts of unfinished uploads, which cost money; return how many uploads there were."""
+        """Remove the parts of unfinished uploads, which cost money; return the number of these uploads."""
         s3, count = self._aws.client("s3"), 0
         with translate_errors(f"unfinished uploads to s3://{bucket}/{prefix}"):
             for page in s3.get_paginator("list_multipart_uploads").paginate(Bucket=bucket, Prefix=prefix):
