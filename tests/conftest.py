@@ -218,6 +218,16 @@ def nothing_left_behind() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def same_signal_handlers() -> Iterator[None]:
+    """Undo the handlers of a command that was interrupted in this process: those stay until its process ends."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        if signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True)
 def same_numbers_in_any_order(request: pytest.FixtureRequest) -> None:
     """Begin each test with its module's generators as they were made: what ran before it in this process is chance."""
     for value in vars(request.module).values():

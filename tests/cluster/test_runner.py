@@ -451,7 +451,7 @@ def test_whatever_ends_a_run_its_cause_is_told_and_its_last_version_is_kept(how,
             pytest.raises(kind, match=words) as caught,
             Impatient(iterator(), performer=interfering(hang), tracker=tracker) as run,
         ):
-            run.setup(still.replace(checkpoint_every=1000))
+            run.setup(resolve(still.replace(checkpoint_every=1000), iterator()))
             run.train(end)
         head, _ = CheckpointStore(folder).newest()
         assert (head.round, head.status, head.failure) == (2, "running", None)
