@@ -1,4 +1,4 @@
-"""Tools for those who work on ``dl4jlegacy``; run from a checkout, not part of the installed package."""
+"""Tools for developers of ``dl4jlegacy``; run from a checkout, not part of the installed package."""
 
 from __future__ import annotations
 

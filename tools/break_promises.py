@@ -31,10 +31,10 @@ __all__ = ["Outcome", "broken", "is_long", "main", "run_test"]
 REPOSITORY = Path(__file__).parent.parent
 NOT_COPIED = (".git", ".venv", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", "build", "dist")
 STAND_INS = {"device_arrays", "gpu", "ssh_server"}
-"""Fixtures that make a test long; ``tests/conftest.py`` marks what uses them."""
+"""Fixtures that make a test slow; ``tests/conftest.py`` marks the tests that use them."""
 
 Outcome = Literal["failed", "passed", "hung", "no test"]
-"""What became of a test: it failed, it passed, it did not end in time, or none was run (it was skipped)."""
+"""Outcome of a test: it failed, it passed, it did not end in time, or none was run (it was skipped)."""
 
 
 @contextmanager
@@ -48,7 +48,7 @@ def copy_of_checkout() -> Iterator[Path]:
 
 @contextmanager
 def broken(folder: Path, promise: Promise) -> Iterator[None]:
-    """Break a promise in the copy at ``folder`` as long as the context lasts.
+    """Break a promise in the copy at ``folder`` while the context lasts.
 
     Raises:
         ValueError: the text to replace is not exactly once in its file.
@@ -62,7 +62,7 @@ def broken(folder: Path, promise: Promise) -> Iterator[None]:
         )
     times = path.stat()
     path.write_text(whole.replace(promise.before, promise.after), encoding="utf-8")
-    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns + 1_000_000_000))  # so that no compiled copy is taken
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns + 1_000_000_000))  # so that no compiled copy is used
     try:
         yield
     finally:
@@ -71,9 +71,9 @@ def broken(folder: Path, promise: Promise) -> Iterator[None]:
 
 
 def run_test(folder: Path, test: str, seconds: float) -> tuple[Outcome, str]:
-    """Run one test in the copy at ``folder`` for at most ``seconds``; return what became of it, and its last lines."""
+    """Run one test in the copy at ``folder`` for at most ``seconds``; return its outcome and last lines."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-m", "", "-p", "no:cacheprovider", test]
-    environment = {**os.environ, "PYTHONPATH": str(folder)}  # before an installed copy, in processes of tests too
+    environment = {**os.environ, "PYTHONPATH": str(folder)}  # precedes an installed copy, also in processes of tests
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
         process = subprocess.Popen(
             command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
@@ -91,7 +91,7 @@ def run_test(folder: Path, test: str, seconds: float) -> tuple[Outcome, str]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Interrupt a test run so that it cleans up after itself; kill it if it does not."""
+    """Interrupt a test run so that it cleans up; kill it if it does not end."""
     os.killpg(process.pid, signal.SIGINT)
     try:
         process.wait(30)
@@ -111,7 +111,7 @@ def is_long(test: str) -> bool:
 
 @functools.cache
 def _suites(path: Path) -> dict[str, bool]:
-    """Return which tests there are in a file, and whether each belongs to the suite ``-m long``."""
+    """Return the tests in a file, and whether each belongs to the suite ``-m long``."""
     body = ast.parse(path.read_text(encoding="utf-8")).body if path.is_file() else []
     assigned = [node for node in body if isinstance(node, ast.Assign)]
     module = any("pytestmark = " in (text := ast.unparse(node)) and "mark.long" in text for node in assigned)
@@ -124,7 +124,7 @@ def _suites(path: Path) -> dict[str, bool]:
 
 
 def _check(folder: Path, promise: Promise, control: bool) -> bool:
-    """Break one promise, print a line for each of its tests; return whether every one noticed."""
+    """Break one promise, and print a line for each of its tests; return whether every test noticed."""
     noticed = True
     for test in promise.tests:
         began = time.monotonic()

@@ -1,4 +1,4 @@
-"""What this project promises, the tests that hold it to that, and one way to break each promise.
+"""The promises of this project, the tests that verify them, and one way to break each promise.
 
 The list is ``promises.yaml``; ``tools/break_promises.py`` uses it, and the site's page of promises shows it.
 """
@@ -22,9 +22,9 @@ class Promise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         tests: the tests that then fail, by path and name.
         how: how it is broken, in a phrase.
         file: relative to the checkout.
-        before: text that is in the file exactly once.
-        seconds: how long each test may take.
-        may_hang: whether a test that takes longer has noticed, because it waits for what never comes.
+        before: text that occurs exactly once in the file.
+        seconds: the time limit of each test.
+        may_hang: whether a test over the time limit counts as failed, because it waits for something that never comes.
     """
 
     name: str
@@ -42,4 +42,4 @@ _LIST = Path(__file__).with_suffix(".yaml")
 PROMISES: Mapping[str, tuple[Promise, ...]] = msgspec.yaml.decode(
     _LIST.read_bytes(), type=dict[str, tuple[Promise, ...]]
 )
-"""The promises by the titles of their groups."""
+"""The promises, by the titles of their groups."""

@@ -25,17 +25,17 @@ undisturbed training gives. Exits with 1 if it is not, and prints the command th
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are this project's: one message, exit status 2."""
+    """A parser with this project's errors: one message, exit status 2."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see --help)")
 
 
 def parse(arguments: Sequence[str]) -> tuple[ChaosOptions, bool]:
-    """Return what the command line asks for, and whether the report is to be JSON.
+    """Return the options in the command line, and whether the report is printed as JSON.
 
     Raises:
-        UsageError: an unknown flag, or a value that is not allowed.
+        UsageError: an unknown flag, or an invalid value.
     """
     parser = _Parser(prog="python -m tools.chaos", description=_DESCRIPTION, allow_abbrev=False)
     parser.add_argument("--faults", metavar="N", default="20", help="how many faults (20)")
@@ -101,7 +101,7 @@ def main(arguments: Sequence[str]) -> int:
         emit(json.dumps(report.fields()) if as_json else report.text())
         return 1 if report.problems else 0
 
-    # asked before anything is parsed, since parsing may be what fails
+    # checked before parsing, since parsing may fail
     wants_json = "--format=json" in arguments or ("--format", "json") in itertools.pairwise(arguments)
     return run_guarded(command, as_json=wants_json)
 

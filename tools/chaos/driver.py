@@ -1,9 +1,9 @@
 """Injects one fault after another into runs over processes, and checks that they end as if nothing had happened.
 
-As many runs of the same training as needed follow each other, each compared with the embedded tracker's result. How
-long a run has to be depends on the machine: a fault that the end of its run overtakes is injected again, and if a run
-recovered from no fault at all, the next ones are twice as long. Every wait has a deadline, and a missed one is a
-problem that is reported.
+The same training is run as often as needed, and each run is compared with the embedded tracker's result. The necessary
+length of a run depends on the machine: if a run ends before a fault, the fault is injected again, and if a run
+recovered from no fault at all, the next runs are twice as long. Every wait has a deadline, and a missed deadline is
+reported as a problem.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ __all__ = ["ChaosOptions", "Driver", "run_chaos"]
 _LOSES_SESSIONS = ("zookeeper-kill", "zookeeper-freeze")
 _NEED_LINK = ("partition", "packet-loss", "member-partition")
 _NEED_MAJORITY = ("member-long-freeze", "member-partition")
-"""Of two members both would serve, and one of them forget what it had."""
+"""With two members both sides would serve, and one side would lose its data."""
 _RECOVERY_SECONDS = 180.0
 _START_SECONDS = 180.0
-_SPARE_SECONDS = 12.0  # of a run, to recover from a fault
+_SPARE_SECONDS = 12.0  # time that a run needs to recover from a fault
 _DETECTION_SECONDS = 6.0
-_LEAST_ROUNDS, _MOST_ROUNDS = 500, 5000  # the start and the end of a run take as long as several faults
+_LEAST_ROUNDS, _MOST_ROUNDS = 500, 5000  # start and end of a run take as long as several faults
 _ROUNDS_PER_FAULT = 250
 _BESIDE_SECONDS = 600.0
 _ACCOUNT = ("batches", "examples", "batches_lost", "batches_duplicated")
 
 
 def compared_fields(router: str, router_args: str = "{}") -> tuple[str, ...]:
-    """Return what of a report must be the embedded tracker's; an asynchronous run's parameters depend on timing."""
+    """Return the report fields that must equal the embedded tracker's; asynchronous parameters depend on timing."""
     return (
         ("params_sha256", "rounds", *_ACCOUNT)
         if create_router(router, json.loads(router_args)).binds_model
@@ -59,17 +59,17 @@ def compared_fields(router: str, router_args: str = "{}") -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChaosOptions:
-    """What to do.
+    """Options of a chaos run.
 
     Attributes:
-        faults: how many faults.
+        faults: number of faults.
         seed: of the faults and of the training.
-        workers: how many worker processes.
-        kinds: which faults; those that this machine does not allow are named in the report.
-        rounds: about how many a run has at first; 0: by the number of faults.
+        workers: number of worker processes.
+        kinds: kinds of faults; those that this machine does not allow are named in the report.
+        rounds: approximate number of rounds of the first run; 0: derived from the number of faults.
         router, router_args: of the runs.
-        side_by_side: whether a second run is under way on the same servers.
-        hostile_neighbour: whether somebody without the secret writes to the servers meanwhile.
+        side_by_side: whether a second run is active on the same servers.
+        hostile_neighbour: whether a process without the secret writes to the servers meanwhile.
         keep: a folder for all logs; a temporary one by default, which stays if anything went wrong.
     """
 
@@ -88,13 +88,13 @@ class ChaosOptions:
 def run_chaos(options: ChaosOptions, say: Callable[[str], None]) -> ChaosReport:
     """Inject the faults of a seed into runs with their own servers and processes; return the report.
 
-    If it is interrupted, it says the report of what was done until then.
+    If it is interrupted, it prints the report so far with ``say``.
 
-    This process moves into namespaces of its own where the faults need that: call it from the main thread, before
-    other threads are started, and do nothing else after it.
+    This process moves into namespaces of its own if the faults need that: call this from the main thread, before other
+    threads are started, and do nothing else after it.
 
     Args:
-        options: what to do.
+        options: of the chaos run.
         say: called with each line of progress.
 
     Raises:
@@ -106,7 +106,7 @@ def run_chaos(options: ChaosOptions, say: Callable[[str], None]) -> ChaosReport:
     schedule = draw_faults(options.seed, options.faults, runnable, options.workers)
     with _log_folder(options.keep, say) as folder:
         for server in ("hazelcast", "zookeeper"):
-            fetch_jars(pinned_jars(server))  # while we still have the machine's network
+            fetch_jars(pinned_jars(server))  # while the machine's network is still available
         if link or not no_disk:
             network.enter_own_namespaces(network=link)
         driver = Driver(schedule, say)
@@ -148,7 +148,7 @@ def run_chaos(options: ChaosOptions, say: Callable[[str], None]) -> ChaosReport:
 
 
 def _runnable(kinds: Sequence[str], no_link: str, say: Callable[[str], None]) -> tuple[list[str], dict[str, str]]:
-    """Return the kinds that this machine allows, and for each other one why not.
+    """Return the kinds that this machine allows, and the reason for each one that it does not.
 
     ``no_link`` says why there can be no lossy link, "" if there can be one.
 
@@ -168,7 +168,7 @@ def _runnable(kinds: Sequence[str], no_link: str, say: Callable[[str], None]) ->
 
 @dataclass(slots=True)
 class _LogFolder:
-    """Where everything writes, and whether it stays for people to read when all is done."""
+    """The folder of all output, and whether it stays at the end for people to read."""
 
     path: Path
     stays: bool = True
@@ -192,7 +192,7 @@ def _log_folder(keep: Path | None, say: Callable[[str], None]) -> Iterator[_LogF
     folder = _LogFolder((keep or Path(tempfile.mkdtemp(prefix="dl4j-chaos-"))).absolute())
     try:
         yield folder
-    except Exception:  # whoever reads of it wants to see the logs
+    except Exception:  # the logs are needed to understand the error
         say(f"the logs are in {folder.path}")
         raise
     except BaseException:  # interrupted
@@ -204,7 +204,7 @@ def _log_folder(keep: Path | None, say: Callable[[str], None]) -> Iterator[_LogF
 
 
 class Driver:
-    """Injects the faults of a schedule, and collects the results. Used from one thread."""
+    """Injects the faults of a schedule, and collects the results. Used by one thread."""
 
     def __init__(self, schedule: Sequence[Fault], say: Callable[[str], None]) -> None:
         self._left, self._say = list(schedule), say
@@ -217,7 +217,7 @@ class Driver:
         self._begun = time.monotonic()
 
     def run_all(self, test_bed: TestBed) -> None:
-        """Inject all faults, or those until the first problem."""
+        """Inject all faults, or those before the first problem."""
         self._train_embedded(test_bed)
         number = 0
         while self._left and not self.problems:
@@ -235,7 +235,7 @@ class Driver:
                 self._train_embedded(test_bed)
 
     def report(self, asked: ChaosReport, test_bed: TestBed) -> ChaosReport:
-        """Return the report of what was asked for, with what was done so far."""
+        """Return the report ``asked`` completed with the results so far."""
         return msgspec.structs.replace(
             asked,
             faults=tuple(self.results),
@@ -247,7 +247,7 @@ class Driver:
         )
 
     def _train_embedded(self, test_bed: TestBed) -> None:
-        """Let the embedded tracker say how the runs of this test bed must end."""
+        """Get the expected result of this test bed's runs from the embedded tracker."""
         self.expected = test_bed.train_embedded()
         self._say(f"{self.expected['rounds']} rounds a run, sha256 {self.expected['params_sha256']}")
 
@@ -256,7 +256,7 @@ class Driver:
         self._say(f"PROBLEM {problem}\n  {test_bed.describe()}")
 
     def _run(self, test_bed: TestBed, name: str) -> None:
-        """Start a run, inject as many faults as it has room for, let it end, and compare its result."""
+        """Start a run, inject as many faults as fit into it, let it end, and compare its result."""
         begun, before = time.monotonic(), len(self.results)
         test_bed.start_run(name)
         if test_bed.beside is not None:
@@ -290,7 +290,7 @@ class Driver:
             self._compare(test_bed.beside, time.monotonic() - begun, 0)
 
     def _end_with(self, run: Run, fault: Fault) -> None:
-        """Kill the master at the moment at which the run is done, and wait until another one has finished it."""
+        """Kill the master at the moment when the run is done, and wait until another master has finished the run."""
         name = run.kill_master_when_done()
         clock = time.monotonic()
         run.finish()
@@ -307,7 +307,7 @@ class Driver:
         del self._left[0]
 
     def _has_next(self, kind: str, *, wanted: bool) -> bool:
-        """Return True if a fault is left, and the next one is of this kind (or is not)."""
+        """Return whether a fault is left, and the next one is of this kind (or is not)."""
         return bool(self._left) and (self._left[0].kind == kind) is wanted
 
     def _has_room(self, watcher: RunWatcher) -> bool:
@@ -323,7 +323,7 @@ class Driver:
             active = inject(run.test_bed, fault)
             run.sustain(fault, active)
         except Dl4jError:
-            run.raise_if_ended()  # no fault can be injected into a run that has ended meanwhile
+            run.raise_if_ended()  # no fault can be injected into a run that has ended
             raise
         run.replaces_masters = any(one.kind in _LOSES_SESSIONS for one in (fault, *fault.parts))
         full: float | None = None
@@ -368,7 +368,7 @@ class Driver:
 
 
 def _detection_seconds(run: Run, active: ActiveFault, at: float, *, wait: bool) -> float | None:
-    """Return how long after ``at`` the journal named the fault; ``wait`` a while for its entry if there is none."""
+    """Return the seconds from ``at`` until the journal named the fault; with ``wait`` wait a while for its entry."""
     entries = run.watcher.new_entries()
     detected, end = active.detected(entries, at), time.monotonic() + _DETECTION_SECONDS
     while detected is None and wait and time.monotonic() < end:

@@ -1,8 +1,8 @@
 """Makes Zookeeper expire a session that belongs to another process.
 
-Whoever knows the number and the password of a session can take it over and close it. The server computes the password
-from the number (``ZooKeeperServer.generatePasswd``): sixteen bytes of ``java.util.Random``, seeded with the number
-and a constant.
+A client that knows the number and the password of a session can take it over and close it. The server computes the
+password from the number (``ZooKeeperServer.generatePasswd``): sixteen bytes of ``java.util.Random``, seeded with the
+number and a constant.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CONNECT = struct.Struct(">iqiqi16s?")  # protocol, last zxid, timeout in ms, se
 
 
 def session_password(session: int) -> bytes:
-    """Return the password that a Zookeeper server gives to a session."""
+    """Return the password of a session on a Zookeeper server."""
     state = (session ^ _SERVER_SECRET ^ _MULTIPLIER) & _MASK
     words = []
     for _ in range(4):
@@ -33,13 +33,13 @@ def session_password(session: int) -> bytes:
 
 
 def expire_session(address: str, session: int, *, deadline_seconds: float = 5.0) -> None:
-    """End ``session`` at the server ``address`` (``host:port``); its owner is told that it has expired.
+    """End ``session`` at the server ``address`` (``host:port``); its owner is notified that it has expired.
 
-    Its owner may take it back before it is closed, or before we were told that we have it; then it is taken over once
-    more.
+    The owner may take the session back before it is closed, or before the take-over is confirmed to us; then it is
+    taken over once more.
 
     Raises:
-        TrackerError: the server does not answer, or knows no such session; or it is taken back again and again.
+        TrackerError: the server does not answer, or knows no such session; or the session is taken back repeatedly.
     """
     deadline, was_taken_back = Deadline(deadline_seconds), False
     try:
@@ -57,17 +57,17 @@ def expire_session(address: str, session: int, *, deadline_seconds: float = 5.0)
 
 
 def _take_over_and_close(address: str, session: int, seconds: float) -> str:
-    """Return whether the session was "closed", or "taken back" before that, or is "unknown" there."""
+    """Return whether the session was "closed", was "taken back" before that, or is "unknown" there."""
     host, _, port = address.rpartition(":")
     request = _CONNECT.pack(0, 0, 10_000, session, 16, session_password(session), False)
     with socket.create_connection((host, int(port)), timeout=seconds) as connection:
         try:
             connection.sendall(struct.pack(">i", len(request)) + request)
-            if struct.unpack_from(">i", _frame(connection), 4)[0] <= 0:  # the time that is granted
+            if struct.unpack_from(">i", _frame(connection), 4)[0] <= 0:  # the granted timeout
                 return "unknown"
             connection.sendall(struct.pack(">iii", 8, 1, _CLOSE))
             _frame(connection)
-        except ConnectionError:  # the server leaves whoever had a session, or asked for it, when somebody takes it over
+        except ConnectionError:  # a server drops a session's earlier owners at a take-over
             return "taken back"
     return "closed"
 

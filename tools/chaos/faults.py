@@ -1,4 +1,4 @@
-"""Injects faults, and knows how to undo them: one function for each kind of fault."""
+"""Injects faults and undoes them; one function for each kind of fault."""
 
 from __future__ import annotations
 
@@ -37,31 +37,31 @@ DETECTION_GOALS = {
     "master-freeze": 5.0,
     "master-long-freeze": 5.0,
 }
-"""Seconds within which a fault should be in the journal; for a master: that another one has taken over."""
+"""Seconds within which a fault should be in the journal; for a master: within which another one has taken over."""
 
 _END_SECONDS = 30.0
 _SERVER_SECONDS = 180.0
 _STEP_SECONDS = 1500.0  # more than any deadline
 _DEPOSED_SECONDS = 20.0
 _WARNING_SECONDS = 20.0
-_LEAST_ROUNDS = 5.0  # a second, of a run that trains on a busy machine
+_LEAST_ROUNDS = 5.0  # rounds a second of a run on a busy machine
 _REQUEST_SECONDS = 5.0
 _DAMAGED_NBYTES = 16
 _NEWEST_KEYS = 4
-_FILE_LIMIT_NBYTES = 150_000  # less than a checkpoint, more than a log
+_FILE_LIMIT_NBYTES = 150_000  # smaller than a checkpoint, larger than a log
 _STATUS_AFTER_SIGTERM = (0, 128 + signal.SIGTERM)
 _WRITE_WARNING = "could not be written"
 
 
 @dataclass(frozen=True, slots=True)
 class ActiveFault:
-    """A fault that has been injected, and how to undo it.
+    """An injected fault, and how to undo it.
 
     Attributes:
-        recover: undoes the fault; called after its seconds, returns when what was broken works or is starting.
+        recover: undoes the fault; called after the fault's duration; returns when the broken part works or is starting.
         missing_pids: ids of the processes that the run should miss.
-        event: the journal's event for that.
-        note: for the report, for instance which master it was.
+        event: the journal's event for missing processes.
+        note: for the report, for instance the name of the master.
     """
 
     recover: Callable[[], None]
@@ -91,7 +91,7 @@ def inject(test_bed: TestBed, fault: Fault) -> ActiveFault:
     """Inject the fault; returns at once.
 
     Raises:
-        Dl4jError: that is not possible at the moment.
+        Dl4jError: the fault is not possible at the moment.
     """
     return _INJECTORS[fault.kind](test_bed, fault)
 
@@ -140,7 +140,7 @@ def _drain_worker(test_bed: TestBed, fault: Fault) -> ActiveFault:
 
 
 def _step_clock(test_bed: TestBed, fault: Fault) -> ActiveFault:
-    """Set a process's wall clock forward or back, and right again."""
+    """Set a process's wall clock forward or back, and correct it again."""
     process = test_bed.leader() if fault.target == "master" else test_bed.processes[fault.target]
     seconds = _STEP_SECONDS if fault.number % 2 else -_STEP_SECONDS
     process.set_clock(seconds)
@@ -169,7 +169,7 @@ def _freeze_master(test_bed: TestBed, fault: Fault) -> ActiveFault:
     def recover() -> None:
         try:
             _wait_for_another(test_bed, leader)
-        finally:  # nobody leads a run that has ended meanwhile, and this master must see that, too
+        finally:  # no process leads a run that has ended meanwhile, and this master must notice that, too
             leader.signal(signal.SIGCONT)
         _wait_until_deposed(test_bed, leader)
 
@@ -186,7 +186,7 @@ def _wait_for_another(test_bed: TestBed, leader: Process) -> None:
 
 
 def _wait_until_deposed(test_bed: TestBed, leader: Process) -> None:
-    """Wait until a replaced master has noticed and has left or stands by; if it has left, start it as a standby."""
+    """Wait until a replaced master has noticed that and left or stands by; if it has left, start it as a standby."""
 
     def has_noticed() -> bool:
         return leader.exit_status is not None or any(line for line in leader.last_lines() if "stands by" in line)
@@ -240,7 +240,7 @@ def _wait_for_servers(test_bed: TestBed) -> None:
 
 
 def _empty_grid(test_bed: TestBed, fault: Fault) -> ActiveFault:
-    """Remove the run's map with all that is in it."""
+    """Remove the run's map with its contents."""
     link = HazelcastLink(test_bed.services.hazelcast.split(","), test_bed.services.cluster_name, test_bed.map_name())
     with contextlib.closing(link):
         wait_until(link.connected, _REQUEST_SECONDS, "a connection to the grid")
@@ -249,7 +249,7 @@ def _empty_grid(test_bed: TestBed, fault: Fault) -> ActiveFault:
 
 
 def _kill_members(test_bed: TestBed, fault: Fault) -> ActiveFault:
-    """Kill all members at once, so that they begin again without any data."""
+    """Kill all members at once, so that they restart without any data."""
     members = [name for name in test_bed.server_names() if name != "zookeeper"]
     for name in members:
         os.kill(_server_pid(test_bed, name), signal.SIGKILL)
@@ -262,7 +262,7 @@ def _kill_members(test_bed: TestBed, fault: Fault) -> ActiveFault:
 
 
 def _empty_servers(test_bed: TestBed, fault: Fault) -> ActiveFault:
-    """Kill all members and Zookeeper at once; they begin again without any data, but for what Zookeeper has kept."""
+    """Kill all members and Zookeeper at once; they restart without data, except what Zookeeper has on disk."""
     names = test_bed.server_names()
     for name in names:
         os.kill(_server_pid(test_bed, name), signal.SIGKILL)
@@ -329,7 +329,7 @@ def _lose_packets(test_bed: TestBed, fault: Fault) -> ActiveFault:
 
 
 def _corrupt(test_bed: TestBed, fault: Fault) -> ActiveFault:
-    """Overwrite part of a record with random bytes, if nobody has changed it since it was read."""
+    """Overwrite part of a record with random bytes, unless it has changed since it was read."""
     source = random.Random(fault.number)
     services = test_bed.services
     name = test_bed.map_name()
@@ -360,7 +360,7 @@ def _damage(link: HazelcastLink, kind: str, source: random.Random) -> str:
 
 
 def _newest_key(keys: list[str], kind: str, source: random.Random) -> str:
-    """Return one of the newest keys of a kind that a run has, "" if there is none."""
+    """Return one of the newest keys of a kind in the run, "" if there is none."""
     parts = [key.split("/") for key in keys if key.split("/")[0] == kind and Keys.is_of_run(key)]
     parts.sort(key=lambda part: int(part[1]) if len(part) > 1 and part[1].isdigit() else 0)
     newest = parts[-_NEWEST_KEYS:]
@@ -368,7 +368,7 @@ def _newest_key(keys: list[str], kind: str, source: random.Random) -> str:
 
 
 def _fill_disk(test_bed: TestBed, fault: Fault) -> ActiveFault:
-    """Leave no room for checkpoints; wait until the master warns, and after room was made, for a new checkpoint."""
+    """Leave no space for checkpoints; wait for the master's warning, and after space was freed for a new checkpoint."""
     leader, seconds = test_bed.leader(), _checkpoint_seconds(test_bed)
     before = _warnings(leader)
     make_room = _fill(test_bed.disk) if test_bed.options.small_disk else _limit_file_size(leader.pid)
@@ -425,7 +425,7 @@ def _limit_file_size(pid: int) -> Callable[[], None]:
 
 
 def _checkpoint_seconds(test_bed: TestBed) -> float:
-    """Return how long to wait for a checkpoint: a strategy with a log writes one where the log ends."""
+    """Return how long to wait for a checkpoint: a strategy with a log writes one at the end of the log."""
     router = create_router(test_bed.options.router, json.loads(test_bed.options.router_args))
     return _WARNING_SECONDS + router.log_every / _LEAST_ROUNDS
 
@@ -438,7 +438,7 @@ def _newest_checkpoint(folder: Path) -> str:
 
 
 def _inject_both(test_bed: TestBed, fault: Fault) -> ActiveFault:
-    """Inject a fault of a process and one of a server; the server is mended first, for the process needs it."""
+    """Inject a fault of a process and one of a server; the server is repaired first, since the process needs it."""
     first, second = (inject(test_bed, part) for part in fault.parts)
 
     def recover() -> None:

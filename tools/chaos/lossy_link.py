@@ -2,11 +2,11 @@
 
 The process opens one end (a TUN device, which reads and writes whole IP packets) in the namespace in which it is
 started, unshares a new namespace and opens the other end there; then it carries packets between the two. It reads
-commands from its standard input, one a line: ``loss 0.05`` sets the share of packets that are lost (1 cuts the link).
-It ends when its input ends; both ends and the namespace are gone then.
+commands from its standard input, one per line: ``loss 0.05`` sets the fraction of lost packets (1 cuts the link). It
+ends when its input ends; then both ends and the namespace are gone.
 
-The kernel's own ``tc netem`` would do the same where its module ``sch_netem`` is there, and only with whole packets
-queued already; this needs nothing but ``/dev/net/tun`` and the right to use it.
+The kernel's own ``tc netem`` would do the same if its module ``sch_netem`` is available, but only for whole packets
+that are already queued; this needs only ``/dev/net/tun`` and the right to use it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def open_tun(pattern: str) -> tuple[int, str]:
     """Return a new non-blocking TUN device in this thread's namespace, and its name (``%d`` is replaced).
 
     Raises:
-        OSError: no such device, or no right to it.
+        OSError: there is no such device, or no right to use it.
     """
     fd = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -46,10 +46,10 @@ def open_tun(pattern: str) -> tuple[int, str]:
 
 
 def unshare_namespaces(flags: int = _CLONE_NEWNET) -> None:
-    """Move this thread, and the threads and processes that it starts from now on, into new namespaces.
+    """Move this thread, and the threads and processes that it starts later, into new namespaces.
 
     Raises:
-        OSError: no right to do so.
+        OSError: there is no right to do so.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(flags) != 0:
@@ -104,7 +104,7 @@ def _forward(source_fd: int, target_fd: int, loss: float, rng: random.Random) ->
         except BlockingIOError:
             return
         if rng.random() >= loss:
-            with contextlib.suppress(OSError):  # a device that is full, or down: the packet is lost, as packets are
+            with contextlib.suppress(OSError):  # a device that is full or down loses the packet
                 os.write(target_fd, packet)
 
 

@@ -1,7 +1,7 @@
-"""A hostile neighbour beside a run: starts it, ends it, and says what it has done.
+"""Controls a hostile neighbour beside a run: starts it, ends it, and reports its actions.
 
-It is a process of its own (``vandals``), which gets addresses and the cluster's name, as anybody on the network could
-find them out, and not the run's secret.
+The neighbour is a process of its own (``vandals``). It gets the addresses and the cluster's name, as anybody on the
+network could find them out, but not the run's secret.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _STOP_SECONDS = 10.0
 
 
 class HostileNeighbour:
-    """Writes into the grid and into Zookeeper while a run is under way. Used from one thread.
+    """Writes into the grid and into Zookeeper while a run is active. Used by one thread.
 
     Args:
-        folder: for what it prints, and for the trap that its pickles set.
+        folder: for its output, and for the trap that its pickles set.
         services: the servers.
         watchdog: ends the process if this one is killed.
         seed: of what it writes.
@@ -41,7 +41,7 @@ class HostileNeighbour:
         self._done = Counter[str]()
 
     def start(self) -> None:
-        """Let it begin."""
+        """Start the process."""
         self._starts += 1
         services = self._services
         where = (services.hazelcast, services.cluster_name, services.zookeeper, str(self._trap))
@@ -57,10 +57,10 @@ class HostileNeighbour:
             self._watchdog.send(f"+{self._popen.pid}")
 
     def stop(self) -> None:
-        """End it.
+        """End the process.
 
         Raises:
-            Dl4jError: it has ended by itself, or one of its pickles was read by a process of the run.
+            Dl4jError: it has ended by itself, or a process of the run has loaded one of its pickles.
         """
         ended = self._popen.poll() if self._popen is not None else None
         self.kill()
@@ -70,7 +70,7 @@ class HostileNeighbour:
             raise Dl4jError(f"a process has read a pickle of the hostile neighbour, which made {self._trap}")
 
     def kill(self) -> None:
-        """End it, however it stands; nothing happens if it has not begun."""
+        """Kill the process; nothing happens if it was not started."""
         popen, self._popen = self._popen, None
         if popen is not None:
             popen.kill()
@@ -80,7 +80,7 @@ class HostileNeighbour:
 
     @property
     def done(self) -> dict[str, int]:
-        """How much it has done of what, in all runs that have ended."""
+        """Number of actions by kind, in all runs that have ended."""
         return dict(sorted(self._done.items()))
 
     @property
@@ -92,7 +92,7 @@ class HostileNeighbour:
 
 
 def _last_counts(path: Path) -> Counter[str]:
-    """Return the counts on the last whole line of what it printed."""
+    """Return the counts on the last complete line of its output."""
     for line in reversed(path.read_text(encoding="utf-8").splitlines()):
         with contextlib.suppress(ValueError):
             return Counter(json.loads(line))

@@ -1,7 +1,7 @@
 """The network of a chaos run: Linux namespaces of its own, and a link that can be cut and can lose packets.
 
-The whole run moves into its own network and mount namespace, so that its addresses, routes and small disk are not seen
-elsewhere, and are gone when it ends, however it ends. A process behind the link is in a further network namespace.
+The whole run moves into its own network and mount namespace. So its addresses, routes and small disk are not visible
+elsewhere, and disappear with the run in any case. A process behind the link is in a further network namespace.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ __all__ = [
 ]
 
 HOST = "198.18.255.1"
-"""The servers' address in a run with a lossy link, inside its namespace only; RFC 2544 reserves it for such tests."""
+"""The servers' address in a run with a lossy link, only inside its namespace; RFC 2544 reserves it for such tests."""
 
 MEMBER_HOST = "198.18.255.2"
-"""The address of the member that can be cut off from the others; clients reach it all the same."""
+"""The address of the member that can be cut off from the others; clients can still reach it then."""
 
 _TOOLS = ("ip", "nsenter")
 _CLONE_NEWNET, _CLONE_NEWNS = 0x40000000, 0x00020000
@@ -44,7 +44,7 @@ _STOP_SECONDS = 5.0
 
 
 def child_environment(**more: str) -> dict[str, str]:
-    """Return this process's environment and ``more``; a Python that has it imports from this very checkout."""
+    """Return this process's environment and ``more``, changed so that Python imports from this checkout."""
     checkout = str(Path(__file__).parents[2])
     before = os.environ.get("PYTHONPATH")
     return {**os.environ, "PYTHONPATH": f"{checkout}:{before}" if before else checkout, **more}
@@ -52,7 +52,7 @@ def child_environment(**more: str) -> dict[str, str]:
 
 @functools.cache
 def why_no_lossy_link() -> str:
-    """Return why there can be no link between namespaces on this machine; "" if there can be one. It is tried once."""
+    """Return why there can be no link between namespaces on this machine; "" if there can be one. Tested once."""
     if sys.platform != "linux":
         return f"network namespaces are Linux's; this is {sys.platform}"
     if os.geteuid() != 0:
@@ -71,7 +71,7 @@ def why_no_small_disk() -> str:
 
 
 def _why_not(what: str, code: str) -> str:
-    """Run ``code`` in a process of its own, which may unshare namespaces; return why it fails, "" if it does not."""
+    """Run ``code`` in a process of its own, which may unshare namespaces; return why it fails, or ""."""
     done = subprocess.run(
         [sys.executable, "-c", f"import os\nfrom {open_tun.__module__} import unshare_namespaces, open_tun\n{code}"],
         capture_output=True,
@@ -96,7 +96,7 @@ def enter_own_namespaces(*, network: bool) -> None:
             _run("ip", "link", "set", "lo", "up")
             for host in (HOST, MEMBER_HOST):
                 _run("ip", "addr", "add", f"{host}/32", "dev", "lo")
-            _run("ip", "rule", "add", "pref", "10", "lookup", "local")  # behind those of ``cut_off_member``
+            _run("ip", "rule", "add", "pref", "10", "lookup", "local")  # after the rules of ``cut_off_member``
             _run("ip", "rule", "del", "pref", "0")
             for name in ("ip_forward", "conf/all/rp_filter", "conf/default/rp_filter"):
                 Path("/proc/sys/net/ipv4", name).write_text("1" if name == "ip_forward" else "0", encoding="ascii")
@@ -105,9 +105,9 @@ def enter_own_namespaces(*, network: bool) -> None:
 
 
 def cut_off_member(*, cut: bool) -> None:
-    """Lose what members at the one and the other address send each other from now on, or lose it no longer.
+    """Drop all packets between the members at the two addresses from now on; or, with ``cut`` False, no longer.
 
-    Members send from the address that they are bound to, clients on this machine from the one that they connect to.
+    Members send from the address that they are bound to, clients on this machine from the address that they connect to.
 
     Raises:
         subprocess.SubprocessError: the rules cannot be changed.
@@ -118,7 +118,7 @@ def cut_off_member(*, cut: bool) -> None:
 
 
 def mount_small_disk(folder: Path, size: str) -> None:
-    """Mount an empty disk in memory of ``size`` (``4m``) at ``folder``; it is gone with our mount namespace."""
+    """Mount an empty disk in memory of ``size`` (``4m``) at ``folder``; it disappears with our mount namespace."""
     folder.mkdir(parents=True, exist_ok=True)
     _run("mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder))
 
@@ -141,7 +141,7 @@ class LossyLink:
         """Create the link with this number, 0 to 99.
 
         Raises:
-            Dl4jError: that fails; the message holds what the process of the link said.
+            Dl4jError: the link cannot be created; the message contains the output of its process.
         """
         command = [sys.executable, "-m", "tools.chaos.lossy_link"]
         addresses = [f"198.18.{number}.1", f"198.18.{number}.2"]
@@ -164,11 +164,11 @@ class LossyLink:
             return bool(selector.select(_READY_SECONDS)) and self._process.stdout.readline() == b"ready\n"
 
     def command(self, command: list[str]) -> list[str]:
-        """Return the command that runs ``command`` behind the link; its process id is that of ``command``."""
+        """Return the command that runs ``command`` behind the link; the process id is that of ``command``."""
         return ["nsenter", f"--net=/proc/{self._process.pid}/ns/net", "--", *command]
 
     def set_loss(self, share: float) -> None:
-        """From now on lose this share of the packets, both ways: 0 none, 1 all."""
+        """Lose this fraction of the packets from now on, both ways: 0 none, 1 all."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"loss {share}\n".encode())
         self._process.stdin.flush()

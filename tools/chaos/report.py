@@ -1,4 +1,4 @@
-"""The report of a chaos run: each fault and the recovery from it, and whether anything was lost."""
+"""The report of a chaos run: each fault with the recovery from it, and whether anything was lost."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class FaultResult(msgspec.Struct, frozen=True, kw_only=True):
     """A fault and the recovery from it.
 
     Attributes:
-        at_seconds: of the chaos run.
+        at_seconds: time of the fault in the chaos run.
         detection_seconds: from the fault until the run's journal named it (for a master: until another one had taken
             over); None if it did not, or is not expected to.
-        full_seconds: from the fault until all worked again and rounds were closed as fast as before; None if the run
-            ended earlier.
+        full_seconds: from the fault until everything worked again and rounds were closed as fast as before; None if the
+            run ended earlier.
         note: for people.
     """
 
@@ -47,7 +47,7 @@ class FaultResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one of the consecutive runs, and the embedded tracker's parameters; "" if they may differ."""
+    """The result of one of the consecutive runs, with the embedded tracker's parameters; "" if they may differ."""
 
     run: str
     rounds: int
@@ -64,11 +64,11 @@ class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
     """The whole report.
 
     Attributes:
-        problems: empty if everything was as it should be.
+        problems: empty if everything was correct.
         router, router_args, side_by_side: of the runs, and whether there were two at a time.
-        hostile_neighbour: whether somebody without the secret was to write to the servers.
-        rounds_asked_for: about how many a run was to have; 0: by the number of faults.
-        neighbour: how much it has done of what, in the runs that have ended.
+        hostile_neighbour: whether a process without the secret wrote to the servers.
+        rounds_asked_for: approximate number of rounds requested for a run; 0: derived from the number of faults.
+        neighbour: number of the neighbour's actions by kind, in the runs that have ended.
     """
 
     seed: int
@@ -103,7 +103,7 @@ class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def hash_equal(self) -> bool:
-        """True if every run that must gave the embedded tracker's parameters."""
+        """Whether every run that must equal the embedded tracker's run has the same parameters."""
         return bool(self.runs) and all(run.expected_sha256 in ("", run.params_sha256) for run in self.runs)
 
     def fields(self) -> dict[str, Any]:
@@ -146,7 +146,7 @@ class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _summary(kind: str, faults: Sequence[FaultResult]) -> dict[str, Any]:
-    """Return how many faults of a kind there were, and [least, median, most] of their seconds."""
+    """Return the number of faults of a kind, and [least, median, most] of their seconds."""
     ours = [f for f in faults if f.fault.kind == kind]
     noticed = [f.detection_seconds for f in ours if f.detection_seconds is not None]
     full = [f.full_seconds for f in ours if f.full_seconds is not None]

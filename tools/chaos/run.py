@@ -1,4 +1,4 @@
-"""One run on the test bed: waits until it has recovered from a fault, and says what is wrong if it does not.
+"""One run on the test bed: waits until it has recovered from a fault, and reports what is wrong if it does not.
 
 A run has recovered when every worker works, no process is missing, and rounds are closed as fast as before.
 """
@@ -18,12 +18,12 @@ from tools.chaos.watcher import RunWatcher, last_slow_moment
 __all__ = ["POLL_SECONDS", "HangError", "Run", "RunEnded"]
 
 POLL_SECONDS = 0.1
-"""How long to wait before looking again."""
+"""Seconds between two looks."""
 
 _HEAD_SECONDS = 1.0
 _HANG_SECONDS = 120.0  # without a new model version; longer than a lease, and than compiling on a busy machine
 _WINDOW_SECONDS = 1.0
-_RECOVERED_SHARE = 0.6  # of the usual rounds per second: this machine has other work too
+_RECOVERED_SHARE = 0.6  # of the usual rounds per second: the machine is also used otherwise
 _USUAL_WINDOWS = 9
 _LEAVE_SECONDS = 120.0
 _DONE_POLL_SECONDS = 0.002
@@ -36,22 +36,22 @@ class HangError(DeadlineError):
 
 
 class RunEnded(Exception):  # noqa: N818  # not an error
-    """The run has come to its end."""
+    """The run has ended."""
 
 
 class Run:
-    """One run on the test bed. Used from one thread.
+    """One run on the test bed. Used by one thread.
 
     Args:
-        test_bed: what runs it.
-        watcher: what reads its tracker.
-        usual_rates: rounds per second that were seen after earlier faults, which this run continues.
+        test_bed: runs the processes.
+        watcher: reads the run's tracker.
+        usual_rates: rounds per second seen after earlier faults; this run appends to them.
     """
 
     def __init__(self, test_bed: TestBed, watcher: RunWatcher, usual_rates: list[float]) -> None:
         self.test_bed, self.watcher, self._usual_rates = test_bed, watcher, usual_rates
         self.replaces_masters = False
-        """True while a master whose session Zookeeper has lost may end, because another one then leads."""
+        """Whether a master whose session Zookeeper has lost may end, because another one then leads."""
         self._replaced: list[str] = []
         self._jobs_before: dict[int, int] = {}
         self._worker_was_lost = False
@@ -59,7 +59,7 @@ class Run:
 
     @property
     def round(self) -> int:
-        """The round that the run is in."""
+        """The present round of the run."""
         head = self.watcher.head
         return 0 if head is None else head.round
 
@@ -70,7 +70,7 @@ class Run:
             self._poll()
 
     def sustain(self, fault: Fault, active: ActiveFault) -> None:
-        """Let a fault last for its seconds, note how many jobs each worker has done by then, and undo the fault."""
+        """Let a fault last for its duration, record how many jobs each worker has done by then, and undo the fault."""
         end = time.monotonic() + fault.seconds
         while time.monotonic() < end:
             time.sleep(min(POLL_SECONDS, max(0.0, end - time.monotonic())))
@@ -79,19 +79,20 @@ class Run:
         active.recover()
 
     def take_replaced(self) -> str:
-        """Return which masters had to be replaced since the last call, "" if none."""
+        """Return a note on the masters replaced since the last call, "" if none."""
         names, self._replaced = self._replaced, []
         return f"its session lost, {', '.join(names)} had to give way to a standby" if names else ""
 
     def wait_until_recovered(self, since: float | None, seconds: float) -> float:
-        """Return the moment of the monotonic clock from which on all processes worked, at the usual speed.
+        """Return the time (monotonic clock) from which on all processes worked at the usual speed.
 
         Args:
             since: the moment of the fault; now by default.
-            seconds: how long to wait at most.
+            seconds: longest time to wait.
 
         Raises:
-            DeadlineError: not in ``seconds``. Dl4jError: a process has ended. RunEnded: the run has.
+            DeadlineError: this did not happen within ``seconds``. Dl4jError: a process has ended. RunEnded: the run has
+                ended.
         """
         begun, working = time.monotonic(), 0.0
         since, end = begun if since is None else since, begun + seconds
@@ -116,7 +117,7 @@ class Run:
                 raise DeadlineError(f"not recovered {seconds:g} s after the fault: {problem}; {self._describe()}")
 
     def _idle_worker(self) -> str:
-        """Return which worker has done no job since the fault was undone; "" if all have."""
+        """Return a worker that has done no job since the fault was undone; "" if all have."""
         records = {worker.pid: worker for worker in self.watcher.workers()}
         for process in self.test_bed.workers:
             record, before = records.get(process.pid), self._jobs_before.get(process.pid, 0)
@@ -125,7 +126,7 @@ class Run:
         return ""
 
     def _missing_processes(self) -> str:
-        """Return which processes Zookeeper does not list or the master considers gone; "" if none."""
+        """Return the processes that Zookeeper does not list or the master considers gone; "" if none."""
         try:
             candidates = {info.get("pid") for _, info in self.test_bed.candidates()}
             registered = list(self.test_bed.registered())
@@ -141,7 +142,7 @@ class Run:
         return f"the master considers {', '.join(gone)} gone" if gone else ""
 
     def _poll(self) -> None:
-        """Wait a moment; raise if the run has ended, makes no progress, or a process has ended by itself."""
+        """Wait a moment; raise if the run has ended or makes no progress, or if a process has ended by itself."""
         time.sleep(POLL_SECONDS)
         self._raise_ended()
         for process in self.test_bed.processes.values():
@@ -154,12 +155,12 @@ class Run:
                 raise Dl4jError(f"{process.name} (pid {process.pid}) ended by itself, with {process.exit_status}")
         idle = self.watcher.seconds_without_progress
         if self.watcher.head is None:
-            return  # it has not begun; whoever waits for that has a deadline
+            return  # it has not begun; the caller has a deadline for that
         if idle > _HANG_SECONDS:
             raise HangError(f"no round was closed for {idle:.0f} s; {self._describe()}")
 
     def raise_if_ended(self, seconds: float = _HEAD_SECONDS) -> None:
-        """Give the run so long to say that it has ended; raise ``RunEnded`` if it does."""
+        """Wait at most ``seconds`` for the run to report its end; raise ``RunEnded`` if it does."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             time.sleep(POLL_SECONDS)
@@ -170,16 +171,17 @@ class Run:
             raise RunEnded
 
     def _status(self) -> str:
-        """Return the run's status, by its newest head that was seen or by the report of its result.
+        """Return the run's status, from the newest head that was seen or from the report of its result.
 
-        A run that is over is soon removed from the grid: whoever could not read it just then never sees its last head.
+        A finished run is soon removed from the grid: a reader that could not read it just then never sees its last
+        head.
         """
         if any("params_sha256" in report for report in self.test_bed.reports()):
             return "done"
         return "running" if self.watcher.head is None else self.watcher.head.status
 
     def _describe(self) -> str:
-        """Return the state of the run as its tracker and journal have it."""
+        """Return the state of the run from its tracker and journal."""
         workers = [f"{w.id} {w.state} {w.job}" for w in self.watcher.workers()]
         entries = [f"{entry.source}: {entry.line()}" for entry in self.watcher.new_entries()[-_JOURNAL_ENTRIES:]]
         parts = [f"in round {self.round}", self.watcher.error, *workers, *entries]
@@ -206,8 +208,8 @@ class Run:
     def finish(self) -> None:
         """Wait until the run and all its processes have ended.
 
-        Processes that were started again so late that they may not have found the run any more are killed. A master
-        that was frozen while the run came to its end must say so.
+        Processes that were restarted so late that they may not have found the run any more are killed. A master that
+        was frozen while the run ended must report that.
 
         Raises:
             Dl4jError: the run or a process did not end well. HangError: a process does not end.

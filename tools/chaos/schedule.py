@@ -1,4 +1,4 @@
-"""The faults of a chaos run, drawn from a seed and nothing else, so that they can be repeated."""
+"""The faults of a chaos run, drawn only from a seed, so that they can be repeated."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         number: from 1.
         kind: one of ``KINDS``.
-        target: a process (``worker-2``), ``master`` (the one that leads then), a server, a kind of record, or ``all``;
-            with a full disk also ``takeover``: the master is killed meanwhile, and another one has to take over; with
-            emptied servers whether Zookeeper's data are ``kept`` or ``lost``.
-        after_rounds: how many rounds after the run had recovered from the fault before.
-        seconds: how long it lasts; 0 if it is over at once.
+        target: a process (``worker-2``), ``master`` (the leading one at that time), a server, a kind of record, or
+            ``all``. With a full disk also ``takeover``: the master is killed meanwhile, and another one has to take
+            over. With emptied servers: whether Zookeeper's data are ``kept`` or ``lost``.
+        after_rounds: number of rounds after the recovery from the previous fault.
+        seconds: duration; 0 if the fault is over at once.
         parts: the two faults of an overlapping one.
     """
 
@@ -35,7 +35,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Kind(msgspec.Struct, frozen=True):
-    """How faults of a kind are drawn: their targets, the least and most seconds, how many are in a deck."""
+    """How faults of a kind are drawn: their targets, the least and most seconds, and their number in a deck."""
 
     targets: tuple[str, ...]
     seconds: tuple[float, float] = (0.0, 0.0)
@@ -61,7 +61,7 @@ _DRAWN = {
     "worker-long-freeze": _Kind((_WORKER,), (25.0, 60.0)),
     "master-long-freeze": _Kind(("master",), (25.0, 60.0)),
     "master-kill-at-done": _Kind(("master",)),
-    "member-freeze": _Kind(("hazelcast-1", "hazelcast-2"), (3.0, 12.0)),  # for 15 s the members wait for each other
+    "member-freeze": _Kind(("hazelcast-1", "hazelcast-2"), (3.0, 12.0)),  # the members wait for each other for 15 s
     "member-long-freeze": _Kind(("hazelcast-1", "hazelcast-2", "hazelcast-3"), (25.0, 60.0)),
     "zookeeper-freeze": _Kind(("zookeeper",), (3.0, 20.0)),
     "grid-empty": _Kind(("map",)),
@@ -73,7 +73,7 @@ _DRAWN = {
 }
 _OVERLAPPING = (("worker-kill", "worker-freeze", "workers-kill", "master-kill"), ("member-kill", "zookeeper-kill"))
 AT_THE_END = "master-kill-at-done"
-"""The kind of the fault that comes at the end of its run."""
+"""The kind of the fault at the end of its run."""
 
 KINDS = tuple(_DRAWN)
 """All kinds of fault, by name."""
@@ -97,8 +97,8 @@ def parse_kinds(text: str | None) -> tuple[str, ...]:
 def draw_faults(seed: int, count: int, kinds: Sequence[str], workers: int) -> tuple[Fault, ...]:
     """Return ``count`` faults of these kinds against ``workers`` workers.
 
-    They are drawn from shuffled decks that hold every kind, so that each comes early, and in the long run about
-    equally often. Only ``random()`` is used, whose numbers are the same in every version of Python.
+    They are drawn from shuffled decks that contain every kind, so that each kind occurs early, and about equally often
+    in the long run. Only ``random()`` is used, whose numbers are the same in every version of Python.
     """
     source = random.Random(seed)
     faults: list[Fault] = []

@@ -1,6 +1,6 @@
 """The test bed of a chaos run: its servers, and the masters and workers of the current run, which can be restarted.
 
-Everything is started as a user would start it: ``python -m dl4jlegacy master``, ``worker``. Used from one thread.
+Everything is started as a user would start it: ``python -m dl4jlegacy master``, ``worker``. Used by one thread.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tools.chaos.watchdog import DISK, SERVICES, Watchdog, deferred_signals
 
 __all__ = ["Process", "TestBed", "TestBedOptions", "wait_until"]
 
-_ID, _ID_BESIDE = "master", "beside"  # of the run and of one beside it, in Zookeeper
+_ID, _ID_BESIDE = "master", "beside"  # ids in Zookeeper of the run and of a second one beside it
 _MASTERS = 3  # one leads, two stand by
 _STOP_SECONDS = 10.0
 _SERVERS_SECONDS = 180.0
@@ -50,7 +50,7 @@ _BATCHES_PER_EPOCH = 90  # of the digits
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, what: str, pause: float = 0.05) -> None:
-    """Wait until ``condition()``; raises ``DeadlineError`` saying ``what`` did not happen in ``seconds``."""
+    """Wait until ``condition()``; raises ``DeadlineError`` saying that ``what`` did not happen within ``seconds``."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() >= end:
@@ -60,12 +60,12 @@ def wait_until(condition: Callable[[], bool], seconds: float, what: str, pause: 
 
 @dataclass(frozen=True, slots=True)
 class TestBedOptions:
-    """What is run: how many workers, about how many rounds, which seed; what this machine allows to break; beside whom.
+    """The setup: number of workers, approximate rounds, seed, the faults that this machine allows, and neighbours.
 
-    ``hostile_neighbour`` says whether somebody without the secret writes to the servers meanwhile, ``beside`` whether a
-    second run with processes of its own is under way at the same time on the same servers, ``members`` how many there
-    are of Hazelcast, ``divisible`` whether the last one can be cut off from the others, which needs ``lossy_link``'s
-    namespace.
+    ``hostile_neighbour`` says whether a process without the secret writes to the servers meanwhile, ``beside`` whether
+    a second run with processes of its own is active at the same time on the same servers. ``members`` is the number of
+    Hazelcast members, ``divisible`` says whether the last one can be cut off from the others, which needs
+    ``lossy_link``'s namespace.
     """
 
     workers: int
@@ -82,7 +82,7 @@ class TestBedOptions:
 
     @property
     def flags(self) -> list[str]:
-        """The flags that ``dl4j train`` and ``dl4j master`` have in common."""
+        """The flags common to ``dl4j train`` and ``dl4j master``."""
         epochs = str(max(1, self.rounds * self.workers // _BATCHES_PER_EPOCH))
         return [
             *("--model", "mlp", "--dataset", "digits", "--epochs", epochs, "--seed", str(self.seed)),
@@ -93,7 +93,7 @@ class TestBedOptions:
 
 @dataclass(slots=True)
 class Process:
-    """A master or worker by name (``worker-2``), which is started again after it was killed."""
+    """A named master or worker (``worker-2``), which is started again after it was killed."""
 
     name: str
     folder: Path
@@ -102,7 +102,7 @@ class Process:
     popen: subprocess.Popen[bytes] | None = None
     starts: int = 0
     started: float = 0.0  # by our monotonic clock
-    frozen_start: int = 0  # the number of the start that was frozen last
+    frozen_start: int = 0  # the number of the last start that was frozen
 
     @property
     def pid(self) -> int:
@@ -133,7 +133,7 @@ class Process:
 
     @property
     def takes_part(self) -> bool:
-        """True once its newest start has said that it has found the run: joined it, or stands by for it."""
+        """Return whether its newest start has reported that it found the run: it has joined it, or stands by for it."""
         try:
             log = self.log.read_text(encoding="utf-8", errors="replace")
         except OSError:
@@ -142,11 +142,11 @@ class Process:
 
     @property
     def clock(self) -> Path:
-        """The file that says by how many seconds its wall clock is wrong; see ``clock/sitecustomize``."""
+        """The file with the error of its wall clock in seconds; see ``clock/sitecustomize``."""
         return self.folder / f"{self.name}.clock"
 
     def set_clock(self, seconds: float) -> None:
-        """Set its wall clock so many seconds forward, or back if they are negative; 0 sets it right."""
+        """Set its wall clock forward by ``seconds``, or back if they are negative; 0 corrects it."""
         with self.clock.open("r+b" if self.clock.exists() else "wb") as file:
             file.write(struct.pack("<d", seconds))
 
@@ -177,8 +177,8 @@ class TestBed:
     """Servers, and the processes of one run after the other. A context manager: it stops everything at its end.
 
     Args:
-        folder: where everything writes.
-        options: what is run.
+        folder: for all output.
+        options: the setup.
         temporary: True if the folder may be removed when this process is killed.
         servers_of: the test bed whose servers this one shares; it starts its own by default.
     """
@@ -198,7 +198,7 @@ class TestBed:
         self._link: LossyLink | None = None
         self._host = "127.0.0.1"
         self.beside: TestBed | None = None
-        """The test bed of the run that is under way at the same time, if there is one."""
+        """The test bed of the run that is active at the same time, if there is one."""
 
     def __enter__(self) -> Self:
         try:
@@ -233,7 +233,7 @@ class TestBed:
             self.beside = self._closing.enter_context(TestBed(self.folder / "beside", alone, servers_of=self))
 
     def _find_servers(self) -> ServicesState:
-        """Start the servers, unless they are another test bed's."""
+        """Start the servers, unless they belong to another test bed."""
         if self._servers_of is not None:
             self._host = self._servers_of._host
             return self._servers_of.services
@@ -269,7 +269,7 @@ class TestBed:
     # -- a run --------------------------------------------------------------------------------------------------------
 
     def start_run(self, run: str) -> None:
-        """Start the processes of a new run, all at once; those that are ready before the master wait for it."""
+        """Start the processes of a new run, all at once; processes that are ready before the master wait for it."""
         self.run_name, options = run, self.options
         (self.folder / run).mkdir(parents=True)
         zookeeper = ["--zookeeper", self.services.zookeeper]
@@ -296,7 +296,7 @@ class TestBed:
         self.processes[name] = Process(name, self.folder / self.run_name, arguments=arguments)
 
     def start(self, process: Process) -> None:
-        """Start a process, again if it has ended: a worker, or a standby master."""
+        """Start a process, or restart it if it has ended: a worker, or a standby master."""
         self._start(process, process.arguments)
 
     def _start(self, process: Process, arguments: list[str]) -> None:
@@ -319,7 +319,7 @@ class TestBed:
             self._watchdog.send(f"+{process.pid}")
 
     def _environment(self, clock: Path | None = None) -> dict[str, str]:
-        """Return the environment of a process of a run; ``clock`` is the file by which its clock can be stepped."""
+        """Return the environment of a run's process; ``clock`` is the file that controls its clock."""
         variables = child_environment(DL4J_SECRET=self._secret)
         if clock is not None:
             variables |= {"CHAOS_CLOCK": str(clock), "PYTHONPATH": f"{_CLOCK}:{variables['PYTHONPATH']}"}
@@ -332,7 +332,7 @@ class TestBed:
 
     @property
     def model(self) -> Path:
-        """Where the run writes its model."""
+        """The file to which the run writes its model."""
         return self.folder / self.run_name / "model.zip"
 
     @property
@@ -342,14 +342,14 @@ class TestBed:
 
     @property
     def masters(self) -> list[Process]:
-        """All masters, whichever leads."""
+        """All masters, leading or not."""
         return [process for name, process in self.processes.items() if name.startswith("master-")]
 
     def map_name(self) -> str:
-        """Return the name of the map in which the grid keeps the run.
+        """Return the name of the run's map in the grid.
 
         Raises:
-            DeadlineError: the grid does not say which incarnation it is, for someone has damaged the record.
+            DeadlineError: the grid does not name the run's incarnation, because the record was damaged.
         """
         names: list[str] = []
 
@@ -363,7 +363,7 @@ class TestBed:
         return names[-1]
 
     def tracker(self) -> HazelcastStateTracker:
-        """Return a client of the tracker of the run, or of an empty one if it has not begun."""
+        """Return a client of the run's tracker; if the run has not begun, its tracker is empty."""
         with contextlib.closing(self._store()) as store:
             incarnation = find_incarnation(store, self.run_name)
         return HazelcastStateTracker(self.services.hazelcast, incarnation=incarnation, **self._tracker_options())
@@ -395,10 +395,10 @@ class TestBed:
         return [(path, entry.info) for path, entry in entries if entry is not None]
 
     def leader(self) -> Process:
-        """Return the master that leads.
+        """Return the leading master.
 
         Raises:
-            TrackerError: none of this run leads at the moment, or Zookeeper does not answer.
+            TrackerError: no master of this run leads at the moment, or Zookeeper does not answer.
         """
         found = self.candidates()
         pid = found[0][1].get("pid") if found else None
@@ -408,11 +408,11 @@ class TestBed:
         raise TrackerError(f"no master of run {self.run_name} leads at the moment (first in the election: {found[:1]})")
 
     def was_deposed(self, process: Process) -> bool:
-        """Return True if a master has ended because another one leads."""
+        """Return whether a master has ended because another one leads."""
         return self._has_given_up(process, "has another master")
 
     def slept_through_end(self, process: Process) -> bool:
-        """Return True if a master was frozen, and has ended because the run did so meanwhile."""
+        """Return whether a master was frozen, and has ended because the run ended meanwhile."""
         was_frozen = process.frozen_start == process.starts
         return was_frozen and self._has_given_up(process, "it has ended while this master stood still")
 
@@ -448,7 +448,7 @@ class TestBed:
         return "\n  ".join([servers, *(process.describe() for process in self.processes.values())])
 
     def lengthen(self) -> None:
-        """Let the next runs have twice as many rounds."""
+        """Double the number of rounds of the next runs."""
         for bed in (self, *([self.beside] if self.beside is not None else [])):
             bed.options = replace(bed.options, rounds=2 * bed.options.rounds)
 
@@ -456,7 +456,8 @@ class TestBed:
         """Wait until all processes of the run have ended.
 
         Raises:
-            DeadlineError: not in ``seconds``. Dl4jError: one ended badly that nobody had replaced.
+            DeadlineError: this did not happen within ``seconds``. Dl4jError: a process that was not replaced ended
+                badly.
         """
         processes = self.processes.values()
         wait_until(
@@ -516,7 +517,7 @@ class TestBed:
 
 
 def _move_last_member(state: ServicesState) -> ServicesState:
-    """Start all members again, the last one at ``MEMBER_HOST``; return the servers as they are then."""
+    """Restart all members, the last one at ``MEMBER_HOST``; return the resulting servers."""
     folder, last = Path(state.folder), state.members[-1]
     command = tuple(part.replace(f"={last.host}", f"={MEMBER_HOST}") for part in last.command)  # its public address
     moved = msgspec.structs.replace(last, host=MEMBER_HOST, command=command)

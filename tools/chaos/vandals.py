@@ -1,10 +1,10 @@
-"""What a hostile neighbour of a run does: ``python -m tools.chaos.vandals HAZELCAST CLUSTER ZOOKEEPER FOLDER SEED``.
+"""The actions of a run's hostile neighbour: ``python -m tools.chaos.vandals HAZELCAST CLUSTER ZOOKEEPER FOLDER SEED``.
 
-A stranger on the network of a cluster, who has plain clients of Hazelcast and of Zookeeper and does not know the run's
-secret: it writes keys, values and pickles of no sense, writes over and deletes entries of the run, removes whole maps,
-sends hints, and creates, changes and deletes nodes in Zookeeper, until it is ended. What it has done so far stands in
-JSON on the last line of its standard output. None of it may change the run's result; a pickle that anybody reads makes
-the folder ``FOLDER``.
+The neighbour is a stranger on the network of a cluster, who has plain clients of Hazelcast and of Zookeeper but not the
+run's secret. Until it is ended, it writes meaningless keys, values and pickles, overwrites and deletes entries of the
+run, removes whole maps, sends hints, and creates, changes and deletes nodes in Zookeeper. The last line of its standard
+output contains the number of its actions so far in JSON. None of them may change the run's result; a pickle that any
+process loads creates the folder ``FOLDER``.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ with warnings.catch_warnings():  # Python 3.11 warns of its own asyncore, which 
 
 __all__ = ["GridVandal", "NodeVandal", "main"]
 
-_PREFIX = "dl4j."  # of the names of all maps of a run
-_NAMES = "dl4j.runs"  # the map that says which runs there are
+_PREFIX = "dl4j."  # prefix of the names of all maps of a run
+_NAMES = "dl4j.runs"  # the map that lists the runs
 _ENVELOPE_NBYTES = 36
 _TOPICS = ("head", "job", "update")
 _BURST = 10  # keys at a time
 _PAUSE_SECONDS = 0.2
-_BLOW_SECONDS = 2.0  # between two blows at what is genuine: a run needs a while to mend it
+_BLOW_SECONDS = 2.0  # between two attacks on genuine entries: a run needs a while to repair them
 _ANSWER_SECONDS = 3.0
 _MOST_NODES = 300
-_DESTROYED_SHARE = 0.03  # of the blows
+_DESTROYED_SHARE = 0.03  # fraction of the attacks
 _GRID_ERRORS = (HazelcastError, OSError, TimeoutError)
 
 
 def _write_pickles_only() -> None:
-    """Keep the package from reading pickles, as it would do in this process: it would walk into its own trap."""
+    """Prevent this process from loading pickles, as the package would do: it would trigger its own trap."""
 
     def refuse(*_: object) -> NoReturn:
         raise HazelcastSerializationError("a pickle")
@@ -58,12 +58,12 @@ def _write_pickles_only() -> None:
 
 
 class GridVandal:
-    """Writes into the maps of all runs in a grid. Used from one thread.
+    """Writes into the maps of all runs in a grid. Used by one thread.
 
     Args:
         client: a plain client of the grid.
-        rng: decides what is written where.
-        trap: the folder that pickles make.
+        rng: draws what is written, and where.
+        trap: the folder that pickles create.
     """
 
     def __init__(self, client: Any, rng: random.Random, trap: str) -> None:
@@ -73,7 +73,7 @@ class GridVandal:
         self._names = [_NAMES]
 
     def step(self) -> None:
-        """Write a handful of things, and from time to time strike at what is genuine."""
+        """Write a handful of entries, and from time to time attack genuine ones."""
         if len(self._names) == 1:
             self._find_runs()
         target = self._map(self._rng.choice(self._names))
@@ -88,7 +88,7 @@ class GridVandal:
             self._strike(self._map(self._rng.choice(self._names)))
 
     def _find_runs(self) -> None:
-        """Read, as anybody can, which incarnations of which runs there are."""
+        """Read the list of runs and incarnations, as anybody can."""
         records = self._map(_NAMES)
         for run in [key for key in _answer(records.key_set()) if isinstance(key, str)]:
             value = _answer(records.get(run))
@@ -102,7 +102,7 @@ class GridVandal:
     def _write(self, target: Any, key: object) -> None:
         kind = self._rng.randrange(10)
         if kind == 0:
-            self._count("pickles", target.set(key, Trap(self._trap)))  # what Python's client makes of an object
+            self._count("pickles", target.set(key, Trap(self._trap)))  # Python's client pickles an object
         elif kind == 1:
             self._count("pickles", target.set(key, bytearray(pickles(self._rng, self._trap))))
         elif kind == 2:
@@ -111,7 +111,7 @@ class GridVandal:
             self._count("keys", target.set(key, bytearray(self._rng.choice(VALUES))))
 
     def _strike(self, target: Any) -> None:
-        """Write over or delete an entry of a run, or remove a run's whole map."""
+        """Overwrite or delete an entry of a run, or remove a run's whole map."""
         if self._rng.random() < _DESTROYED_SHARE:
             target.destroy()
             self.done["maps destroyed"] += 1
@@ -140,14 +140,14 @@ class GridVandal:
 
 
 class NodeVandal:
-    """Creates, changes and deletes nodes in Zookeeper, wherever that is allowed. Used from one thread."""
+    """Creates, changes and deletes nodes in Zookeeper wherever that is allowed. Used by one thread."""
 
     def __init__(self, client: Any, rng: random.Random) -> None:
         self._client, self._rng = client, rng
         self.done: Counter[str] = Counter()
 
     def step(self) -> None:
-        """Do one thing to one node, or try to."""
+        """Perform or try one action on one node."""
         paths = [path for path in self._paths("/") if not path.startswith("/zookeeper")]
         if not paths:
             return
@@ -168,7 +168,7 @@ class NodeVandal:
         except NoAuthError:
             self.done[f"{what}: refused"] += 1
         except KazooException:
-            return  # it is gone, or there already
+            return  # it is gone, or exists already
         else:
             self.done[what] += 1
 
@@ -185,7 +185,7 @@ class NodeVandal:
 
 
 def _answer(future: Any) -> Any:
-    """Return what a member answers; raises ``TimeoutError`` if it does not: the package waits without a deadline."""
+    """Return a member's answer; raises ``TimeoutError`` if there is none: the package waits without a deadline."""
     came = threading.Event()
     future.add_done_callback(lambda _: came.set())
     if not came.wait(_ANSWER_SECONDS):

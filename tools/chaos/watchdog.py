@@ -1,8 +1,8 @@
-"""Ends what a chaos run has started even if the run itself is killed: ``python -m tools.chaos.watchdog FOLDER``.
+"""Ends all processes of a chaos run even if the run itself is killed: ``python -m tools.chaos.watchdog FOLDER``.
 
-It reads the ids of processes from its standard input, ``+12`` for one that was started and ``-12`` for one that was
-waited for. If the input ends without ``done``, the chaos run was killed: the watchdog then ends all processes and
-servers, and with ``--temporary`` removes the folder.
+It reads the ids of processes from its standard input, ``+12`` for a started process and ``-12`` for one that has ended.
+If the input ends without ``done``, the chaos run was killed: the watchdog then ends all processes and servers, and with
+``--temporary`` removes the folder.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tools.chaos.network import child_environment, unmount
 __all__ = ["DISK", "SERVICES", "Watchdog", "deferred_signals", "main"]
 
 SERVICES, DISK = "services", "disk"
-"""What is in the folder of a chaos run: the state of the servers, and the disk for checkpoints."""
+"""Entries of a chaos run's folder: the state of the servers, and the disk for checkpoints."""
 _STOP_SECONDS = 30.0
 
 
@@ -32,7 +32,7 @@ _STOP_SECONDS = 30.0
 def deferred_signals() -> Iterator[None]:
     """Defer SIGINT and SIGTERM: they must not arrive between the start of a process and the message about it.
 
-    The signals are not blocked, since a process that is started would inherit that.
+    The signals are not blocked, since started processes would inherit that.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -49,11 +49,11 @@ def deferred_signals() -> Iterator[None]:
 
 
 class Watchdog:
-    """The client of the watchdog's process. Used from one thread; ``close`` it when everything has ended.
+    """The client of the watchdog's process. Used by one thread; ``close`` it when everything has ended.
 
     Args:
         folder: the chaos run's.
-        temporary: True if the watchdog is to remove the folder.
+        temporary: True if the watchdog has to remove the folder.
     """
 
     def __init__(self, folder: Path, *, temporary: bool = False) -> None:
@@ -73,7 +73,7 @@ class Watchdog:
             self._process.stdin.flush()
 
     def close(self) -> None:
-        """Say that nothing is left to clean up, and wait for the watchdog's end."""
+        """Report that nothing is left to clean up, and wait for the watchdog's end."""
         self.send("done")
         self._process.communicate(timeout=_STOP_SECONDS)
 

@@ -1,4 +1,4 @@
-"""Watches the progress of a run from outside: the head in its tracker, its workers, its journal. Only reads."""
+"""Observes the progress of a run from outside: the head in its tracker, its workers, its journal. Only reads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STEP_SECONDS = 0.1
 
 
 class Sample(NamedTuple):
-    """Round and model version of the run at a moment of our monotonic clock."""
+    """Round and model version of the run at a time of our monotonic clock."""
 
     at: float
     round: int
@@ -45,7 +45,7 @@ def last_slow_moment(
 ) -> float:
     """Return the end of the last ``window`` seconds between ``since`` and ``until`` below ``least_rate`` rounds/s.
 
-    That is ``since`` if there were none, and ``until`` if the newest ``window`` seconds were such.
+    The result is ``since`` if there were none, and ``until`` if the newest ``window`` seconds were below.
     """
     start = until - window
     while start >= since:
@@ -59,8 +59,8 @@ class RunWatcher:
     """Reads a run's head twenty times a second, on its own thread. A context manager.
 
     Args:
-        connect: returns a client of the run's tracker, or of an empty one as long as nobody has begun the run, and then
-            it is asked again; closed at the end.
+        connect: returns a client of the run's tracker; if the run has not begun, the tracker is empty, and ``connect``
+            is called again. The client is closed at the end.
     """
 
     def __init__(self, connect: Callable[[], HazelcastStateTracker]) -> None:
@@ -85,7 +85,7 @@ class RunWatcher:
 
     @property
     def head(self) -> Head | None:
-        """The newest head that was seen, also after the run was removed from the grid."""
+        """The newest head that was seen, even after the run was removed from the grid."""
         with self._lock:
             return self._head
 
@@ -97,13 +97,13 @@ class RunWatcher:
 
     @property
     def seconds_without_progress(self) -> float:
-        """How long the head has been the same."""
+        """Seconds since the last change of the head."""
         with self._lock:
             return time.monotonic() - self._last_progress
 
     @property
     def error(self) -> str:
-        """Why the last read failed; "" if it did not."""
+        """Why the last read failed; "": it succeeded."""
         with self._lock:
             return self._error
 
@@ -134,7 +134,7 @@ class RunWatcher:
             return []
 
     def _connect_again(self) -> None:
-        """Look for the run once more: its part of the grid has a name only since it began."""
+        """Look for the run once more: its part of the grid has a name only once it has begun."""
         before, tracker = self._tracker, self._connect()
         self._tracker, self._reader = tracker, JournalReader(tracker)
         before.shutdown()

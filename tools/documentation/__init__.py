@@ -1,6 +1,7 @@
-"""What builds the documentation's site from ``docs/``, the source and the command line, beside MkDocs itself.
+"""Builds the documentation's site from ``docs/``, the source and the command line, in addition to MkDocs itself.
 
-``mkdocs.yml`` names the hooks. Nothing of what is generated is kept: each build makes it anew, so it cannot go stale.
+``mkdocs.yml`` names the hooks. Generated parts are not stored: each build makes them anew, so they cannot become
+outdated.
 """
 
 from __future__ import annotations

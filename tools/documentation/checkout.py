@@ -1,7 +1,7 @@
-"""Pages link to files of the checkout, as readers of it and of GitHub need; on the site these files have pages, too.
+"""Links from pages to files of the checkout: readers on GitHub need them, and on the site these files get pages.
 
 A path is relative to the checkout, with ``/``. ``docs/NAME`` is at ``NAME`` on the site, everything else below
-``source/``: Markdown as it is, folders as lists, other text as highlighted code.
+``source/``: Markdown unchanged, folders as lists, other text as highlighted code.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ __all__ = ["linked", "page_of", "rewritten", "shown", "source_of"]
 
 _DOCS, _SOURCE = "docs/", "source/"
 _LINKS = re.compile(
-    r"(?P<ticks>`+)(?!`).*?(?<!`)(?P=ticks)(?!`)"  # code, between fences or in a line: what looks like a link is none
+    r"(?P<ticks>`+)(?!`).*?(?<!`)(?P=ticks)(?!`)"  # code, in fences or in a line: links in code are ignored
     r"|(?<=\]\()(?P<target>[^)\s#:]+)(?P<anchor>#[^)\s]*)?(?=\))",
     re.DOTALL,
 )
 _LANGUAGES = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".json": "json", ".sh": "sh"}
-_HIDDEN = "---\nsearch:\n  exclude: true\n---\n\n"  # the search is for what is written about the code
+_HIDDEN = "---\nsearch:\n  exclude: true\n---\n\n"  # the search covers only texts about the code
 
 
 def source_of(page: str) -> str:
-    """Return the path of what the site shows at ``page`` (as MkDocs names it, with the suffix of Markdown)."""
+    """Return the path of the file that the site shows at ``page`` (as MkDocs names it, with the suffix of Markdown)."""
     return page.removeprefix(_SOURCE) if page.startswith(_SOURCE) else _DOCS + page
 
 
 def page_of(path: str, root: Path) -> str:
-    """Return where the site has a path of the checkout ``root``; the reverse of ``source_of`` for Markdown."""
+    """Return the site's page for a path of the checkout ``root``; the reverse of ``source_of`` for Markdown."""
     if path.startswith(_DOCS):
         return path.removeprefix(_DOCS)
     if (root / path).is_dir():
@@ -40,7 +40,7 @@ def page_of(path: str, root: Path) -> str:
 
 
 def linked(text: str, path: str, root: Path) -> set[str]:
-    """Return the files and folders outside ``docs/`` that the page ``text``, which is at ``path``, links to."""
+    """Return the files and folders outside ``docs/`` to which the page ``text`` at ``path`` links."""
     found: set[str] = set()
 
     def note(target: str) -> None:
@@ -52,7 +52,7 @@ def linked(text: str, path: str, root: Path) -> set[str]:
 
 
 def rewritten(text: str, path: str, root: Path) -> str:
-    """Return the page with its links as the site needs them; those that lead nowhere stay, for MkDocs to tell."""
+    """Return the page with its links changed for the site; broken links stay, so that MkDocs reports them."""
     here = posixpath.dirname(page_of(path, root))
 
     def moved(target: str) -> str | None:
@@ -62,7 +62,7 @@ def rewritten(text: str, path: str, root: Path) -> str:
 
 
 def _replace(text: str, path: str, new: Callable[[str], str | None]) -> str:
-    """Return ``text`` with each link's target, as a path of the checkout, replaced by ``new`` of it if that is any."""
+    """Return ``text`` with link targets, as paths of the checkout, replaced by the results of ``new`` unless None."""
     folder = posixpath.dirname(path)
 
     def link(match: re.Match[str]) -> str:
@@ -75,7 +75,7 @@ def _replace(text: str, path: str, new: Callable[[str], str | None]) -> str:
 
 
 def shown(path: str, root: Path) -> str:
-    """Return the page, in Markdown, for a file or folder of the checkout that is outside ``docs/``."""
+    """Return the Markdown page for a file or folder of the checkout outside ``docs/``."""
     where = root / path
     if where.is_dir():
         readme = where / "README.md"

@@ -1,4 +1,4 @@
-"""Parts of pages that are made from the source: a page has the line ``<!-- generated: NAME -->`` where one belongs."""
+"""Parts of pages generated from the source; the line ``<!-- generated: NAME -->`` marks the place of a part."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ _TITLES = {
     "saved_model": "Trained models",
     "seeding": "Random streams",
 }
-"""What stands above the names of a module, or of a folder of modules; without an entry its name does."""
+"""Headings for the names of a module, or of a folder of modules; without an entry the module's name is the heading."""
 
 
 def filled(markdown: str, root: Path) -> str:
-    """Return a page with its generated parts; raises ``KeyError`` for a part that there is not."""
+    """Return a page with its generated parts; raises ``KeyError`` for an unknown part."""
     return _PLACE.sub(lambda place: PARTS[place[1]](root), markdown)
 
 
@@ -61,7 +61,7 @@ def _commands(root: Path) -> str:
 
 
 def _with_whole_summaries(section: str, group: str, commands: dict[str, str]) -> str:
-    """Return a section whose list of commands has links to these, and their summaries not cut off."""
+    """Return a section in which the list of commands has links, and summaries that are not cut off."""
 
     def line(match: re.Match[str]) -> str:
         name = group + match[1]
@@ -86,7 +86,7 @@ def _networks(root: Path) -> str:
 
 
 def _exported(file: Path) -> dict[str, tuple[str, ...]]:
-    """Return the names that a package's file imports to export them, and the parts of the module each is from."""
+    """Return the names that a package's file imports for export, with the parts of each name's module."""
     imported = [node for node in ast.parse(file.read_text(encoding="utf-8")).body if isinstance(node, ast.ImportFrom)]
     return {alias.name: tuple(str(node.module).split(".")) for node in imported for alias in node.names}
 

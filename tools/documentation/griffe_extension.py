@@ -1,4 +1,4 @@
-"""What griffe does not know of this project: how its docstrings are written, and how a ``Struct`` is made."""
+"""A griffe extension for this project: the format of its docstrings, and the constructors of ``Struct`` classes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ _NO_BREAK = "\N{NO-BREAK SPACE}"
 def as_markdown(docstring: str) -> str:
     """Return a docstring as griffe and Markdown understand it.
 
-    The colons that announce a block of code are left out, since Markdown knows it by its indentation. Several names
-    that are described together, ``a, b: what they are``, have no space between them: griffe expects a type behind one.
+    The colons that announce a block of code are removed, since Markdown recognizes it by its indentation. Several names
+    that are described together, ``a, b: what they are``, have no space between them: griffe expects a type after a
+    space.
     """
     text = _LITERAL_BLOCK.sub(lambda line: f"{line[1]}:" if line[1].strip() else "", docstring)
     return _SEVERAL_NAMES.sub(lambda names: names[0].replace(", ", f",{_NO_BREAK}"), text)
@@ -43,7 +44,7 @@ def _is_field(member: griffe.Attribute) -> bool:
 
 
 class Source(griffe.Extension):
-    """Gives mkdocstrings docstrings as Markdown, and for structs what they are made with."""
+    """Gives mkdocstrings docstrings as Markdown, and constructors of structs."""
 
     def on_instance(self, *, obj: griffe.Object, **kwargs: object) -> None:
         """Change an object's docstring once griffe has read it."""
@@ -51,7 +52,7 @@ class Source(griffe.Extension):
             obj.docstring.value = as_markdown(obj.docstring.value)
 
     def on_package(self, *, pkg: griffe.Module, **kwargs: object) -> None:
-        """Give every struct the ``__init__`` that it has, once all of the package is known."""
+        """Give every struct its ``__init__``, once the whole package is known."""
         for module in _modules(pkg):
             for struct in module.classes.values():
                 if not struct.is_alias and "__init__" not in struct.members and (found := fields(struct)):

@@ -1,4 +1,4 @@
-"""MkDocs' hooks: what the site has beside the files in ``docs/``."""
+"""MkDocs hooks: they add what the site has besides the files in ``docs/``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["on_files", "on_page_markdown"]
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add a page for each file and folder of the checkout that the navigation names, or a page links to."""
+    """Add a page for each file and folder of the checkout that the navigation names or a page links to."""
     root = Path(config.config_file_path).parent
     wanted = {checkout.source_of(page) for page in re.findall(r"'(source/[^']+)'", repr(config.nav))}
     for file in files.documentation_pages():
@@ -31,6 +31,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Fill in what is made from the source, and let links lead to where the site has what they name."""
+    """Fill in the parts generated from the source, and change links to the site's pages."""
     root = Path(config.config_file_path).parent
     return generated.filled(checkout.rewritten(markdown, checkout.source_of(page.file.src_uri), root), root)

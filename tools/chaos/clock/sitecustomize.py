@@ -1,7 +1,7 @@
-"""Lets a chaos run step the wall clock of one process, which Python imports this into at its start.
+"""Lets a chaos run change the wall clock of one process; Python imports this module at the start of the process.
 
-The file that ``CHAOS_CLOCK`` names holds by how many seconds the clock is wrong, and may change at any moment. Only
-what asks Python's ``time`` is deceived; monotonic clocks go on as they do when an administrator sets the time.
+The file named by ``CHAOS_CLOCK`` holds the clock's error in seconds, which may change at any moment. Only calls of
+Python's ``time`` see the wrong time; monotonic clocks are not affected, as when an administrator sets the time.
 """
 
 from __future__ import annotations
