@@ -1,7 +1,7 @@
-"""A run of a master and workers in processes of their own, as ``dl4j master`` and ``dl4j worker`` make one, watched.
+"""An observed run of a master and workers in processes of their own, as ``dl4j master`` and ``dl4j worker`` make one.
 
-The children call ``run_master`` and ``run_worker``; all that is added is a note of the time whenever the master issues
-jobs or moves the head, and whenever a worker performs a job or commits it (on the machine's one clock).
+The children call ``run_master`` and ``run_worker``; in addition they record the time whenever the master issues jobs or
+moves the head, and whenever a worker performs a job or commits it (on the clock of the one machine).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NUMBERS = itertools.count(1)
 
 @dataclass(frozen=True)
 class Task:
-    """What is trained: ``rounds`` rounds of ``slots`` jobs of ``batches`` batches each, on invented data."""
+    """The training: ``rounds`` rounds of ``slots`` jobs of ``batches`` batches each, on generated data."""
 
     rounds: int
     slots: int
@@ -44,13 +44,13 @@ class Task:
     updater: str = "sgd"
     router: str = "iterative-reduce"
     router_args: dict[str, Any] = field(default_factory=dict)
-    notes: bool = True  # of each job; they take memory
-    dataset: str = ""  # which workers read themselves, instead of invented data that go with the jobs
+    notes: bool = True  # times of each job; they take memory
+    dataset: str = ""  # read by the workers themselves, instead of generated data that travel with the jobs
 
 
 @dataclass
 class Head:
-    """A moment at which the master moved the head: seconds since 1970, version, round; its memory in bytes."""
+    """A move of the head by the master: time in seconds since 1970, version, round; the master's memory in bytes."""
 
     time: float
     version: int
@@ -67,7 +67,7 @@ class ClusterRun:
     task: Task
     workers: int = 4
     host: str = "127.0.0.1"  # the master's address
-    worker_prefix: Sequence[str] = ()  # what starts a worker elsewhere
+    worker_prefix: Sequence[str] = ()  # command prefix to start a worker elsewhere
     heads: list[Head] = field(default_factory=list)
     processes: list[subprocess.Popen[str]] = field(default_factory=list)
     master: subprocess.Popen[str] | None = None
@@ -109,7 +109,7 @@ class ClusterRun:
         return process
 
     def wait_for_round(self, number: int, timeout: float = 120.0) -> None:
-        """Wait until the head is in that round."""
+        """Wait until the head is in round ``number``."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._over() or self._round() >= number, timeout):
                 raise RuntimeError(f"the run did not come to round {number} in {timeout:.0f} s{self._said()}")
@@ -117,7 +117,7 @@ class ClusterRun:
             raise RuntimeError(f"the run ended in round {self._round()}{self._said()}")
 
     def finish(self) -> dict[str, Any]:
-        """Wait for the end; return the report, with what the workers noted: ``jobs`` by (round, slot)."""
+        """Wait for the end; return the report, with the workers' records: ``jobs`` by (round, slot)."""
         with self._changed:
             self._changed.wait_for(self._over, self.task.deadline)
         if "report" not in self.answer:
@@ -128,7 +128,7 @@ class ClusterRun:
         return self.answer["report"]
 
     def jobs(self) -> dict[str, dict[str, float]]:
-        """Return, per job key, when it was issued and committed, and how long its computation took; after the end."""
+        """Return, per job key, when the job was issued and committed, and its computing time; call after the end."""
         found: dict[str, dict[str, float]] = {key: {"issued": at} for key, at in self.answer["issued"].items()}
         for process in self.processes:
             self._notes[process.pid].seek(0)
@@ -137,7 +137,7 @@ class ClusterRun:
         return found
 
     def seconds(self, first: int, last: int | None = None) -> float:
-        """Return the seconds from the moment at which round ``first`` began to that of round ``last``, or the end."""
+        """Return the seconds from the beginning of round ``first`` to that of round ``last``, or to the end."""
         begin = next(head.time for head in self.heads if head.round >= first)
         return next((head.time for head in self.heads if last and head.round >= last), self.heads[-1].time) - begin
 
@@ -186,7 +186,7 @@ class ClusterRun:
 
 
 def memory() -> tuple[int, int]:
-    """Return this process's memory now and at its highest since the last call, in bytes."""
+    """Return this process's present memory, and its peak since the last call, in bytes."""
     fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     with contextlib.suppress(OSError):  # begin a new peak
         Path("/proc/self/clear_refs").write_text("5")
@@ -298,7 +298,7 @@ def conf_of(task: Task) -> Any:
 
 
 def invented(task: Task) -> Any:
-    """One round's worth of data: each epoch is a round."""
+    """Generate the data of one round: each epoch is a round."""
     import numpy as np
 
     from dl4jlegacy.datasets import DataSet, DataSource, Reading

@@ -72,7 +72,7 @@ def timed(step: Callable[[], object]) -> float:
 
 
 def encoders(values: Array, sparsities: Sequence[float], pool: ThreadPoolExecutor) -> dict[str, Callable[[], float]]:
-    """Return what takes turns, by its name: each returns the seconds that it took, once it had a vector to encode."""
+    """Return the contenders by name; each returns the seconds that it took, after it has got a vector to encode."""
     kernels, sizes = load_kernels(None), np.sort(np.abs(values))
     residual, codes = values.copy(), np.zeros(values.size, np.int32)
 
@@ -108,7 +108,7 @@ def encoders(values: Array, sparsities: Sequence[float], pool: ThreadPoolExecuto
 
 
 def torch_topk(values: Array, count: int) -> Callable[[], float]:
-    """Return what times PyTorch's choice of the largest elements on one thread, without packing them."""
+    """Return a timer of PyTorch's selection of the largest elements on one thread, without packing them."""
     import torch  # optional: the extra "bench"
 
     torch.set_num_threads(1)
@@ -140,7 +140,7 @@ def measure_encoding(report: measured.Report, arguments: Any) -> None:
 
 @dataclass(frozen=True)
 class Message:
-    """What is counted of an update: the bytes of its frame and of its payload, and its elements."""
+    """The counts for an update: the bytes of its frame and of its payload, and its elements."""
 
     frame: int
     payload: int
@@ -150,7 +150,7 @@ class Message:
 
 @dataclass
 class Trained:
-    """What came of a run: its messages, none if updates went whole, the last model, the bytes of the parameters."""
+    """The result of a run: its messages (none for whole updates), the last model, the bytes of the parameters."""
 
     model: Result
     frames: list[int] = field(default_factory=list)
@@ -158,22 +158,22 @@ class Trained:
 
     @property
     def elements(self) -> int:
-        """How many parameters the network has."""
+        """The number of parameters of the network."""
         return int(self.model.arrays[PARAMS].size)
 
     @property
     def smaller(self) -> float:
-        """How many times smaller a frame is than the parameters as float32, in the mean."""
+        """The mean ratio of the parameters' size as float32 to a frame's size."""
         return 4 * self.elements * len(self.frames) / sum(self.frames)
 
     def over_entropy(self, messages: Sequence[Message]) -> float:
-        """Return how many times the bits are of some messages that their elements need; NaN if these are none."""
+        """Return the ratio of messages' bits to the least bits that their elements need; NaN without elements."""
         needed = sum(entropy_bits(message.count, self.elements) for message in messages)
         return 8 * sum(message.payload for message in messages) / needed if needed else float("nan")
 
 
 def run(source: DataSource, conf: Conf, rounds: int | None = None) -> Trained:
-    """Do a run's jobs in this thread, ``rounds`` of them at most; the model is the one that ``train`` would make."""
+    """Perform a run's jobs on this thread, at most ``rounds`` of them; the model is that of ``train``."""
     kernels = load_kernels(None)
     data = ListDataSetIterator(source.train, conf.batch_size, seed=conf.seed)
     jobs = DataSetJobIterator(data, jobs_per_round=conf.jobs_per_round, phases=conf.phases())
@@ -286,7 +286,7 @@ def measure_accuracy(report: measured.Report, source: DataSource, arguments: Any
 
 
 def accuracy(source: DataSource, arguments: Any, seed: int, **strategy: Any) -> tuple[float, float]:
-    """Train; return the share of right answers on the test examples, and how many times smaller updates were."""
+    """Train; return the accuracy on the test examples, and the ratio by which updates were smaller."""
     conf = conf_of(source, arguments.small_hidden, arguments, seed=seed, **strategy)
     conf = conf.replace(batch_size=arguments.small_batch, epochs=arguments.epochs)
     trained = run(source, conf)

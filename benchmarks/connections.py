@@ -27,11 +27,11 @@ from dl4jlegacy.nn import zoo
 from dl4jlegacy.system.resources import allow_open_files
 
 TOGETHER, OTHER_FILES, SECONDS = 200, 200, 300
-"""Connections that are opened at a time; files beside them; until when a request must be answered."""
+"""Connections opened at a time; open files beside them; deadline of a request in seconds."""
 
 
 def serve(model: Path, count: int) -> subprocess.Popen[str]:
-    """Start the command for so many connections, and as many requests at a time."""
+    """Start the command for ``count`` connections, and as many concurrent requests."""
     words = ["serve", str(model), "--port", "0", "--format", "json", "--batch-limit", "1024"]
     words += ["--max-connections", str(count), "--max-queue", str(count), "--timeout", str(SECONDS)]
     words += ["--body-timeout", str(SECONDS)]
@@ -41,13 +41,13 @@ def serve(model: Path, count: int) -> subprocess.Popen[str]:
 
 
 def resident(pid: int) -> int:
-    """Return the bytes of memory that a process has."""
+    """Return the resident memory of a process, in bytes."""
     lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
 
 
 def opened(url: str, request: bytes, count: int) -> Load:
-    """Return so many connections, each of which has been answered once."""
+    """Return ``count`` connections, each of which has been answered once."""
     load = Load(url, request, 0)
     for start in range(0, count, TOGETHER):
         load.add([Connection(url, request) for _ in range(min(TOGETHER, count - start))])

@@ -22,14 +22,14 @@ COUNTING = threading.Lock()
 
 
 def count(way: str, nbytes: int) -> int:
-    """Count bytes, and return their number."""
+    """Count bytes, and return the number."""
     with COUNTING:
         NBYTES[way] += nbytes
     return nbytes
 
 
 class CountingSocket(socket.socket):
-    """A socket that counts what it carries."""
+    """A socket that counts its bytes."""
 
     def recv(self, *arguments: Any) -> bytes:
         """See ``socket``."""

@@ -41,7 +41,7 @@ NETWORK = Task(
 
 @dataclasses.dataclass(frozen=True)
 class Mode:
-    """A way to combine what workers have learned; ``goal`` in times DDP's examples of a second."""
+    """A way to combine the workers' results; ``goal`` as a multiple of DDP's examples a second."""
 
     name: str
     task: Task
@@ -56,7 +56,7 @@ MODES = (
 
 
 def rounds_of(mode: Mode, batches: int) -> Mode:
-    """Return the mode with so many batches for each worker."""
+    """Return the mode with ``batches`` batches for each worker."""
     rounds = WARM + max(1, batches // mode.task.batches)
     return dataclasses.replace(mode, task=dataclasses.replace(mode.task, rounds=rounds))
 
@@ -65,10 +65,10 @@ def rounds_of(mode: Mode, batches: int) -> Mode:
 
 
 def with_files(task: Task, folder: Path) -> Task:
-    """Return a task whose workers read their data themselves: features invented for it, as files of MNIST's kind."""
+    """Return a task whose workers read their data themselves: generated features, as files in MNIST's format."""
     train, side = invented(task).train, math.isqrt(task.n_in)
     images = np.rint(255 * train.features).astype(np.uint8).reshape(-1, side, side)
-    labels = (np.arange(len(images)) % task.n_out).astype(np.uint8)  # each class, or it would not be one
+    labels = (np.arange(len(images)) % task.n_out).astype(np.uint8)  # every class must occur
     folder.mkdir()
     for kind in ("train", "t10k"):
         (folder / f"{kind}-images-idx3-ubyte").write_bytes(struct.pack(">4I", 0x803, *images.shape) + images.tobytes())
@@ -77,14 +77,14 @@ def with_files(task: Task, folder: Path) -> Task:
 
 
 def in_processes(servers: Any, task: Task) -> float:
-    """Return the examples of a second of a cluster's run, without its first rounds."""
+    """Return the examples a second of a cluster run, without its first rounds."""
     with ClusterRun(servers, task, WORKERS) as running:
         running.finish()
         return (task.rounds - WARM) * task.slots * task.batches * task.batch / running.seconds(WARM)
 
 
 def be_threads(given: str) -> None:
-    """Be a contender's process; every run counts whole, the first one here compiles."""
+    """Serve as a contender's process; runs count as a whole, except the first one, which compiles."""
     from dl4jlegacy import ActorNetworkRunner
     from dl4jlegacy.datasets import ListDataSetIterator
 
@@ -106,7 +106,7 @@ def be_threads(given: str) -> None:
 
 
 def with_ddp(batches: int) -> float:
-    """Return the examples of a second of processes of their own, all of them together."""
+    """Return the examples a second of DDP's processes together."""
     with tempfile.TemporaryDirectory(prefix="dl4j-bench-") as folder:
         environment = {**measured.ENVIRONMENT, "GLOO_SOCKET_IFNAME": "lo"}
         processes = [
@@ -130,7 +130,7 @@ def with_ddp(batches: int) -> float:
 
 
 def be_rank(rank: int, meeting: str, batches: int) -> None:
-    """Be one of DDP's processes; print the examples of a second that all of them did."""
+    """Run as one of DDP's processes; print the examples a second of all of them."""
     import torch  # optional: the extra "bench"
     from torch import distributed, nn
 
@@ -165,7 +165,7 @@ def be_rank(rank: int, meeting: str, batches: int) -> None:
 
 
 def watched(report: measured.Report, name: str, run: Callable[[], float]) -> Callable[[], float]:
-    """Return a contender that says what it measured as soon as it has: turns take minutes."""
+    """Return a contender that prints its result at once: turns take minutes."""
 
     def turn() -> float:
         rate = run()

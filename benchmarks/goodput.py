@@ -30,7 +30,7 @@ SPARSE = {"threshold": "target-sparsity", "tau": 1e-3, "sparsity": 3e-3, "clip":
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """What is trained; an epoch has so many rounds, ``trial`` epochs tell how long they take."""
+    """The training; an epoch has ``rounds`` rounds, and ``trial`` epochs show how long they take."""
 
     task: Task
     rounds: int
@@ -71,7 +71,10 @@ KINDS = {
 
 @dataclasses.dataclass(frozen=True)
 class Ran:
-    """A run: its seconds, its report, how many workers were killed, and the processor seconds of all its processes."""
+    """The result of a run: its seconds, its report, the number of killed workers, the processor seconds.
+
+    The processor seconds are those of all its processes.
+    """
 
     seconds: float
     report: dict[str, object]
@@ -85,7 +88,7 @@ def cpu_of_children() -> float:
 
 
 def run(servers: object, task: Task, rounds: int, every: float) -> Ran:
-    """Do a run; ``every`` 0: nobody is killed."""
+    """Perform a run; with ``every`` 0 no worker is killed."""
     killed, before = 0, cpu_of_children()
     with ClusterRun(servers, task) as running:
         running.wait_for_round(2, task.deadline)
@@ -131,7 +134,7 @@ def main(given: list[str] | None = None) -> int:
 
 
 def tell(report: measured.Report, runs: dict[str, list[Ran]], rounds: int, goal: float) -> None:
-    """Report the runs; ratios are taken turn by turn."""
+    """Report the runs; ratios are computed turn by turn."""
     for name, each in runs.items():
         report.add(f"{name}: rounds a second", (rounds - 2) / statistics.median(one.seconds for one in each), "1/s")
     even, hit = runs["undisturbed"], runs["disturbed"]
@@ -148,7 +151,7 @@ def tell(report: measured.Report, runs: dict[str, list[Ran]], rounds: int, goal:
 
 
 def epochs_for(servers: object, kind: Kind, task: Task, seconds: float) -> int:
-    """Return how many epochs take so long; those of a trial at least."""
+    """Return how many epochs take ``seconds``; at least those of a trial."""
     rounds = kind.trial * kind.rounds
     trial = run(servers, dataclasses.replace(task, rounds=kind.trial), rounds, 0)
     return max(kind.trial, round(seconds / trial.seconds * (rounds - 2) / kind.rounds))

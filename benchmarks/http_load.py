@@ -1,6 +1,6 @@
-"""Load for an HTTP server: keep-alive connections of one thread that send one and the same request again and again.
+"""Load for an HTTP server: keep-alive connections on one thread that send the same request repeatedly.
 
-As little as can be is done for each request, because the load takes time of the cores that the server has.
+The work for each request is minimal, because the load takes time of the server's cores.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def request_of(url: str, body: bytes, headers: Sequence[tuple[str, str]]) -> byt
 
 
 class Connection:
-    """A connection that has at most one request under way."""
+    """A connection with at most one active request."""
 
     def __init__(self, url: str, request: bytes) -> None:
         parts = urlsplit(url)
@@ -35,15 +35,15 @@ class Connection:
         self._request, self._sent, self._received = request, 0, b""
         self._wanted = 0
         self.due = 0.0
-        """When the request that is under way was to be sent."""
+        """When the active request was to be sent."""
 
     def begin(self, due: float) -> bool:
-        """Send the request; return whether all of it is sent."""
+        """Send the request; return whether it was sent completely."""
         self.due, self._sent, self._received, self._wanted = due, 0, b"", 0
         return self.send()
 
     def send(self) -> bool:
-        """Send what is left; return whether all is sent."""
+        """Send the rest; return whether the request was sent completely."""
         while self._sent < len(self._request):
             try:
                 self._sent += self.socket.send(memoryview(self._request)[self._sent :])
@@ -52,7 +52,7 @@ class Connection:
         return True
 
     def receive(self) -> bool:
-        """Return whether the answer is whole; raises ``RuntimeError`` if it is not 200."""
+        """Return whether the answer is complete; raises ``RuntimeError`` if its status is not 200."""
         part = self.socket.recv(_RECEIVE)
         if not part:
             raise RuntimeError(f"the server hung up after {self._received[:200]!r}")
@@ -70,7 +70,7 @@ class Connection:
 
 
 class Load:
-    """So many connections to one address; a context manager."""
+    """Several connections to one address; a context manager."""
 
     def __init__(self, url: str, request: bytes, count: int) -> None:
         self.connections: list[Connection] = []
@@ -78,7 +78,7 @@ class Load:
         self.add([Connection(url, request) for _ in range(count)])
 
     def add(self, connections: Sequence[Connection]) -> None:
-        """Take more connections."""
+        """Add connections."""
         for each in connections:
             self._selector.register(each.socket, selectors.EVENT_READ, each)
             self.connections.append(each)
@@ -92,7 +92,7 @@ class Load:
             each.socket.close()
 
     def closed_loop(self, seconds: float) -> float:
-        """Return the requests per second if each connection sends the next one once the last is answered."""
+        """Return the requests per second if each connection sends its next request after the last answer."""
         began, done = time.perf_counter(), 0
         for each in self.connections:
             self._begin(each, 0.0)
@@ -110,7 +110,7 @@ class Load:
         return done / seconds
 
     def all_at_once(self, connections: Sequence[Connection], seconds: float) -> None:
-        """Have a request under way on all of these at once, and wait for all answers."""
+        """Send a request on all of these connections at once, and wait for all answers."""
         began, left = time.perf_counter(), len(connections)
         for each in connections:
             self._begin(each, 0.0)
@@ -120,9 +120,9 @@ class Load:
                 raise RuntimeError(f"{left} requests are not answered after {seconds:g} s")
 
     def open_loop(self, dues: Sequence[float]) -> list[float]:
-        """Return the seconds from when each request was to be sent (after the start) until its answer was whole.
+        """Return, for each request, the seconds from its due time (after the start) until its complete answer.
 
-        A request for which no connection is free waits, and its time counts.
+        If no connection is free for a request, it waits, and that time counts.
         """
         began, free, latencies, waiting = time.perf_counter(), deque(self.connections), list[float](), deque(dues)
         while len(latencies) < len(dues):

@@ -29,12 +29,12 @@ import measured
 
 GOAL_MILLISECONDS, GOAL_WORKERS, GOAL = 100.0, 4, 0.8
 WARM, DEADLINE = 3, 300.0
-"""So many rounds are not counted; a run has this many seconds."""
+"""Number of rounds that are not counted; deadline of a run in seconds."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """How long an iteration takes, how many there are between two averagings, and how many workers do them."""
+    """The duration of an iteration, the number of iterations between two averagings, and the number of workers."""
 
     milliseconds: float
     batches: int
@@ -43,18 +43,18 @@ class Case:
 
 
 class Iterations:
-    """A performer whose batches take a given time each; its update is the model, as it came."""
+    """A performer whose batches take a given time each; its update is the unchanged model."""
 
     def __init__(self, conf: Any, kernels: Any) -> None:
         self.progress = 0
         self._seconds, self._never = conf.performer_args["milliseconds"] / 1e3, threading.Event()
 
     def update(self, model: Any) -> None:
-        """Take the model of the round."""
+        """Keep the model of the round."""
         self._params = model.arrays["params"]
 
     def perform(self, job: Any) -> Any:
-        """Let the time of the job's batches go by; the last of it is counted, since a wait ends late."""
+        """Wait for the duration of the job's batches; the end of it is a busy wait, since sleeping ends late."""
         from dl4jlegacy.scaleout.state.job import Result
 
         end = time.perf_counter() + self._seconds * len(job.work)
@@ -66,23 +66,23 @@ class Iterations:
 
 
 class Noted:
-    """A saver that saves nothing, and remembers when each version was there."""
+    """A saver that saves nothing, and records the time of each version."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[float, int]] = []
 
     def save(self, head: Any, model: Any) -> None:
-        """Note the time."""
+        """Record the time."""
         self.seen.append((time.monotonic(), head.round))
 
     def rounds_a_second(self) -> float:
-        """Return the pace after the first rounds."""
+        """Return the rounds a second after the first rounds."""
         (begin, first), (end, last) = next(each for each in self.seen if each[1] >= WARM), self.seen[-1]
         return (last - first) / (end - begin)
 
 
 def be_master(case: Case, run: str, tracker: dict[str, str], zookeeper: str) -> None:
-    """Be a run's master; print how many rounds a second it had."""
+    """Lead a run as its master; print its rounds a second."""
     import numpy as np
 
     from dl4jlegacy import (
@@ -124,7 +124,7 @@ def be_master(case: Case, run: str, tracker: dict[str, str], zookeeper: str) -> 
 
 
 def be_worker(zookeeper: str) -> None:
-    """Be a worker of the run."""
+    """Work for the run."""
     from dl4jlegacy import ActorNetworkRunner
     from dl4jlegacy.scaleout.workers.plugins import register_performer
 
@@ -135,7 +135,7 @@ def be_worker(zookeeper: str) -> None:
 
 
 def rounds_a_second(servers: Any, case: Case, number: int) -> float:
-    """Return the pace of a run of processes."""
+    """Return the rounds a second of a run of processes."""
     common = [sys.executable, __file__, "--zookeeper", servers.zookeeper]
     where = {"tracker": f"hazelcast://{servers.hazelcast}", "cluster_name": servers.cluster_name}
     master = [
@@ -181,7 +181,7 @@ def compare(report: measured.Report, given: Any) -> None:
 
 
 def numbers(kind: Any) -> Any:
-    """Return what reads numbers with commas between them."""
+    """Return a parser of numbers separated by commas."""
 
     def read(text: str) -> Sequence[Any]:
         return [kind(each) for each in text.split(",")]

@@ -31,7 +31,7 @@ def seconds(step: Step, repeat: int) -> float:
 
 
 def race(label: str, ours: Step, peer: Step, rounds: int) -> None:
-    """Print the medians of both and how many times faster ``ours`` is."""
+    """Print the medians of both, and the speed of ``ours`` relative to ``peer``."""
     ours(), peer()  # compile, touch memory
     repeat = max(1, int(0.005 / max(seconds(peer, 1), 1e-7)))
     times = [(seconds(ours, repeat), seconds(peer, repeat)) for _ in range(rounds)]

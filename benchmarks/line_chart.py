@@ -1,4 +1,4 @@
-"""A chart of some lines over one axis, as the text of an SVG file."""
+"""A chart of several lines over one axis, as the text of an SVG file."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
 COLOURS = ("#b04a4a", "#3f8459", "#4a6fb0", "#8a5ba8", "#b0803a", "#555555")
-LEFT, RIGHT, TOP, BOTTOM = 56, 190, 44, 46  # around the field; the names of the lines are on the right
-WIDTH, HEIGHT, LINE = 420, 260, 18  # of the field; from one name to the next
+LEFT, RIGHT, TOP, BOTTOM = 56, 190, 44, 46  # around the plot area; the names of the lines are on the right
+WIDTH, HEIGHT, LINE = 420, 260, 18  # of the plot area; distance of the names
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line through points whose heights are 0 to 1; a ``cross`` says that it could not go on from the last one."""
+    """A line through points with heights from 0 to 1; a ``cross`` marks a last point that could not be continued."""
 
     name: str
     points: tuple[tuple[float, float], ...]
@@ -23,7 +23,7 @@ class Line:
 
 
 def line_chart(title: str, across: str, up: str, lines: Sequence[Line]) -> str:
-    """Return the drawing; ``across`` and ``up`` say what the axes are."""
+    """Return the drawing; ``across`` and ``up`` are the names of the axes."""
     most = max((x for line in lines for x, _ in line.points), default=1.0) or 1.0
     width, height = LEFT + WIDTH + RIGHT, TOP + HEIGHT + BOTTOM
     parts = [

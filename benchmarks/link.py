@@ -47,7 +47,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def why_not() -> str:
-    """Return why there can be no such link on this machine; "" if there can be one."""
+    """Return why such a link is not possible on this machine; "" if it is possible."""
     if missing := [tool for tool in TOOLS if shutil.which(tool) is None]:
         return f"no {' and no '.join(missing)} on the PATH (util-linux, iproute2)"
     script = "ip link set lo up && tc qdisc add dev lo root tbf rate 1mbit burst 64kb latency 50ms"
@@ -56,7 +56,7 @@ def why_not() -> str:
 
 
 def own_network() -> list[str]:
-    """Return what starts a command in a network namespace of its own."""
+    """Return the command prefix that starts a command in a network namespace of its own."""
     return ["unshare", "--net", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"]), "--"]
 
 
@@ -66,7 +66,7 @@ def run(*command: str) -> None:
 
 @contextlib.contextmanager
 def shaped_link(mbits: float) -> Iterator[list[str]]:
-    """Make a link from this namespace to another one; yield what starts a command there."""
+    """Make a link from this namespace to another one; yield the command prefix that starts a command there."""
     holder = subprocess.Popen(["unshare", "--net", "--", "sleep", str(DEADLINE)])
     try:
         ours, theirs = Path("/proc/self/ns/net"), Path(f"/proc/{holder.pid}/ns/net")
@@ -129,10 +129,10 @@ def carried(there: list[str], way: str) -> float:
 
 
 def tasks_of(arguments: Any, source: DataSource) -> dict[str, tuple[Task, int]]:
-    """Return what is run, by its name, with the number of rounds that are measured."""
+    """Return the tasks by name, with the number of measured rounds."""
     slots, train = arguments.workers, source.train
     task = Task(
-        rounds=0,  # epochs, of which there are more than are measured
+        rounds=0,  # epochs: more than are measured
         slots=slots,
         n_in=train.features[0].size,
         hidden=tuple(arguments.hidden),
@@ -153,7 +153,7 @@ def tasks_of(arguments: Any, source: DataSource) -> dict[str, tuple[Task, int]]:
 
 
 def speed(servers: Any, there: list[str], arguments: Any, task: Task, rounds: int) -> float:
-    """Return the examples of a second of a run, after its first rounds; what comes later is cut off."""
+    """Return the examples a second of a run after its first rounds; the run is ended after the measurement."""
     with ClusterRun(servers, task, arguments.workers, host=SERVERS, worker_prefix=there) as running:
         running.wait_for_round(WARM + rounds, DEADLINE)
         reached = next(head.round for head in running.heads if head.round >= WARM + rounds)

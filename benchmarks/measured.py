@@ -1,6 +1,6 @@
-"""What the cluster's benchmarks share: servers of their own, contenders in processes of their own, figures and goals.
+"""Common parts of the cluster benchmarks: own servers, contenders in processes of their own, figures and goals.
 
-Figures are medians, and ratios are taken turn by turn, so that a slow moment of the machine hits both sides.
+Figures are medians, and ratios are computed turn by turn, so that a slow moment of the machine affects both sides.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dl4jlegacy.errors import TrackerError
 from dl4jlegacy.services import Services, ServicesState
 
 ROOT = Path(dl4jlegacy.__file__).parent.parent
-SECRET = "only for benchmarks"  # signs values in a grid that lives for a minute
+SECRET = "only for benchmarks"  # signs values in a grid that exists for a minute
 ENVIRONMENT = {
     **os.environ,
     "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
@@ -35,7 +35,7 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured number; ``goal`` is the most (or with ``at_least`` the least) that it should be, None: no goal."""
+    """One measured number; ``goal`` is its maximum (or with ``at_least`` its minimum), None: no goal."""
 
     name: str
     value: float
@@ -57,7 +57,7 @@ class Figure:
 
 @dataclass
 class Report:
-    """The figures of one benchmark, printed as they come, or at the end as one JSON object."""
+    """The figures of one benchmark, printed as they arrive, or at the end as one JSON object."""
 
     title: str
     format: str = "text"
@@ -66,7 +66,7 @@ class Report:
 
     @property
     def as_json(self) -> bool:
-        """Whether it is printed as one JSON object."""
+        """Whether the report is printed as one JSON object."""
         return self.format == "json"
 
     def __post_init__(self) -> None:
@@ -82,7 +82,7 @@ class Report:
         return figure
 
     def say(self, text: str) -> None:
-        """Print a line between the figures; not in JSON."""
+        """Print a line between the figures; nothing with JSON."""
         if not self.as_json:
             print(f"  {text}", flush=True)
 
@@ -95,13 +95,13 @@ class Report:
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 @contextlib.contextmanager
 def services(*, heap: str = "1g", zookeeper: bool = True, host: str = "127.0.0.1") -> Iterator[ServicesState]:
-    """A Hazelcast member and, with ``zookeeper``, a Zookeeper server, in a folder that goes away with them.
+    """Start a Hazelcast member and, with ``zookeeper``, a Zookeeper server, in a folder that is removed with them.
 
     SIGTERM ends the benchmark as Ctrl-C does, so that no server outlives it.
     """
@@ -142,7 +142,7 @@ class Contender:
         return json.loads(answer)
 
     def stop(self) -> None:
-        """End the process, which ends with its stdin; kill it if it does not."""
+        """End the process by closing its stdin; kill it if it does not end."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         try:
@@ -153,13 +153,13 @@ class Contender:
 
 
 def serve(answers: Mapping[str, Callable[[], Any]]) -> None:
-    """Be a ``Contender``'s process: answer lines until stdin ends."""
+    """Serve as a ``Contender``'s process: answer lines until stdin ends."""
     for line in sys.stdin:
         print(json.dumps(answers[line.strip()]()), flush=True)
 
 
 def take_turns(contenders: Mapping[str, Callable[[], float]], turns: int) -> dict[str, list[float]]:
-    """Return what each contender returned in each turn; every other turn goes backwards."""
+    """Return the results of each contender in each turn; every second turn is in reverse order."""
     taken: dict[str, list[float]] = {name: [] for name in contenders}
     for turn in range(turns):
         for name in list(contenders) if turn % 2 == 0 else list(reversed(contenders)):

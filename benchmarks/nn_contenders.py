@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import sys
 
-THREADS = sys.argv[4] if __name__ == "__main__" and len(sys.argv) > 4 else "1"  # whoever imports this has one
+THREADS = sys.argv[4] if __name__ == "__main__" and len(sys.argv) > 4 else "1"  # importers use one
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
     os.environ[variable] = THREADS  # before NumPy is imported
-if hasattr(os, "sched_setaffinity") and "workers" not in "".join(sys.argv[2:3]):  # JAX asks how many cores there are
+if hasattr(os, "sched_setaffinity") and "workers" not in "".join(sys.argv[2:3]):  # JAX asks for the number of cores
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(THREADS)])
 
 import json  # noqa: E402
@@ -77,7 +77,7 @@ def ours(case: str, batch: int, kernels: str) -> Epoch:
 
 
 def workers(case: str, batch: int, count: int) -> Epoch:
-    """So many workers of the embedded tracker that average every five batches; the time of a run without its start."""
+    """Workers of the embedded tracker that average every five batches; the time of a run without its start."""
     from dl4jlegacy import ActorNetworkRunner, Conf
     from dl4jlegacy.datasets import DataSet, ListDataSetIterator
 
@@ -101,7 +101,7 @@ def workers(case: str, batch: int, count: int) -> Epoch:
     return epoch
 
 
-measured: list[float] = []  # rates that a contender has measured itself
+measured: list[float] = []  # rates measured by a contender itself
 
 
 # -- peers -------------------------------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ def torch(case: str, batch: int, *, channels_last: bool = False) -> Epoch:
 
 
 def torch_network(case: str) -> Any:
-    """Return the layers of ``configuration``, as PyTorch has them."""
+    """Return the layers of ``configuration`` in PyTorch."""
     from torch import nn
 
     if case == "mlp":
@@ -212,7 +212,7 @@ def jax(case: str, batch: int) -> Epoch:
 
 
 def sklearn(case: str, batch: int) -> Epoch:
-    """Adam, since it has no AdaGrad."""
+    """Uses Adam, since it has no AdaGrad."""
     from sklearn.neural_network import MLPClassifier
 
     x, classes = data(case)

@@ -42,7 +42,7 @@ COMPILE_SECONDS = 2
 
 
 class Contender:
-    """A process that trains when it is told to."""
+    """A process that trains on request."""
 
     def __init__(self, case: str, who: str, threads: int, python: str, batch: int) -> None:
         ours = who.startswith("ours")
@@ -61,7 +61,7 @@ class Contender:
         self.missing = answer.removeprefix("MISSING ") if answer != "READY" else ""
 
     def turn(self, seconds: float) -> None:
-        """Let it train so long, and keep the rate."""
+        """Let it train for ``seconds``, and store the rate."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{seconds}\n")
         self._process.stdin.flush()
@@ -77,7 +77,7 @@ class Contender:
 
 
 def race(case: str, threads: int, arguments: argparse.Namespace) -> bool:
-    """Print one table; return whether the goal was reached, or there is none."""
+    """Print one table; return whether the goal was reached (or there is none)."""
     names, goals = CASES[case]
     if threads > 1:
         names = tuple(name for name in names if name not in ("ours-numpy", "jax", "sklearn"))
@@ -91,7 +91,7 @@ def race(case: str, threads: int, arguments: argparse.Namespace) -> bool:
     present = [c for c in all_of_them if not c.missing]
     for number in range(arguments.rounds):
         for contender in present[:: -1 if number % 2 else 1]:
-            time.sleep(0.05)  # spinning pools fall asleep
+            time.sleep(0.05)  # until spinning pools have fallen asleep
             contender.turn(arguments.seconds)
     for contender in all_of_them:
         contender.close()
@@ -116,7 +116,7 @@ def report(present: list[Contender], goal: float | None) -> bool:
 
 
 def compilation() -> bool:
-    """Print how long the first batch of each model takes with an empty cache; return whether all are quick enough."""
+    """Print the time of each model's first batch with an empty cache; return whether all are fast enough."""
     print("first use of a model's kernels with an empty cache, alone and with other compilers: seconds", flush=True)
     reached = True
     for model in COMPILED:
@@ -129,7 +129,7 @@ def compilation() -> bool:
 
 
 def first_use(model: str, *options: str) -> tuple[float, float]:
-    """Return the seconds of a model's first batch with an empty cache, beyond the second one's, and those."""
+    """Return the seconds of a model's first batch with an empty cache beyond those of the second, and the latter."""
     with tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {"NUMBA_CACHE_DIR": folder, "PYTHONPATH": str(Path(__file__).parents[1])}
         command = [sys.executable, str(WORKER.with_name("nn_compile.py")), model, *options]

@@ -63,7 +63,7 @@ def race(contenders: Mapping[str, Step], wait: Callable[[], None], rounds: int, 
 
 
 def report(title: str, taken: Mapping[str, list[float]], goals: Mapping[str, float]) -> bool:
-    """Print one table with our speed relative to every contender's; return whether all goals were reached."""
+    """Print one table with our speed relative to each contender's; return whether all goals were reached."""
     print(title, flush=True)
     reached = True
     for name, times in taken.items():
@@ -94,7 +94,7 @@ def network(case: str, arguments: argparse.Namespace) -> bool:
 
 
 def dbn(arguments: argparse.Namespace) -> bool:
-    """Race contrastive divergence against the same sums in PyTorch."""
+    """Race contrastive divergence against the same computation in PyTorch."""
     import nn_gpu_torch as peer
 
     peer.set_precision(arguments.precision)
@@ -107,7 +107,7 @@ def dbn(arguments: argparse.Namespace) -> bool:
 
 
 def averaging(arguments: argparse.Namespace) -> bool:
-    """Compare the weighted mean of four vectors with the card's copy: bytes read and written a second."""
+    """Compare the weighted mean of four vectors with the card's copy: bytes read and written per second."""
     kernels = load("cupy")
     vectors = [kernels.xp.full(FLOATS, float(k), np.float32) for k in range(4)]
     out = kernels.xp.empty(FLOATS, np.float32)
@@ -129,7 +129,7 @@ def threshold(arguments: argparse.Namespace) -> bool:
 
 
 def bandwidth(title: str, step: Step, passes: int, arguments: argparse.Namespace) -> bool:
-    """Race ``step``, which must read or write so many vectors, against a plain copy."""
+    """Race ``step``, which must read or write ``passes`` vectors, against a plain copy."""
     xp = load("cupy").xp
     source, target = xp.zeros(FLOATS, np.float32), xp.empty(FLOATS, np.float32)
 
@@ -168,7 +168,7 @@ def profile(arguments: argparse.Namespace) -> bool:
 
 def synchronize() -> None:
     """Wait for everything on the device, ours and PyTorch's."""
-    import_cupy().cuda.Device().synchronize()  # part of every turn: nothing may be made here
+    import_cupy().cuda.Device().synchronize()  # part of every turn: nothing may be allocated here
 
 
 CASES: dict[str, Callable[[argparse.Namespace], bool]] = {
@@ -195,10 +195,10 @@ def main() -> int:
     except DeviceError as exc:
         print(f"nothing was measured: {exc}", file=sys.stderr)
         return 3
-    if set(arguments.cases or CASES) - {"averaging", "threshold"}:  # these race the card's own copy
+    if set(arguments.cases or CASES) - {"averaging", "threshold"}:  # those two race only the card's own copy
         command_line.require("torch")
     print(f"{device.text}, {arguments.precision}, medians of {arguments.rounds} rounds of {arguments.steps} steps")
-    reached = [CASES[case](arguments) for case in arguments.cases or CASES]  # all of them, whatever the first one did
+    reached = [CASES[case](arguments) for case in arguments.cases or CASES]  # all, even if the first misses its goal
     return 0 if all(reached) else 1
 
 

@@ -1,4 +1,4 @@
-"""The networks of ``nn_gpu.py`` as we train them: a ``step() -> score`` each, which waits for nothing."""
+"""Our networks for ``nn_gpu.py``: each a ``step() -> score``, which does not wait for the device."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Step:
     """One update of a network.
 
     Attributes:
-        do: does it, given how many were done before.
+        do: performs the update, given the number of earlier ones.
         turn: enters the network's stream, as a worker does once for a job.
     """
 
@@ -44,7 +44,7 @@ class Step:
     done: list[int]
 
     def __call__(self) -> Any:
-        """Do one more."""
+        """Perform one more update."""
         self.done[0] += 1
         return self.do(self.done[0])
 
@@ -90,7 +90,7 @@ def _kernels(precision: str) -> DeviceKernels:
 
 
 def training(case: str, batch: int, hidden: int, steps: int, *, precision: str, from_host: bool) -> Step:
-    """Return one update of a network; the batch lies on the device, or comes from the host every time."""
+    """Return one update of a network; the batch is on the device, or copied from the host every time."""
     kernels = _kernels(precision)
     network = MultiLayerNetwork(NETWORKS[case](batch, hidden), kernels=kernels)
     x, labels = batch_of(case, batch, steps)

@@ -15,7 +15,7 @@ CHARACTERS = 64
 
 
 def set_precision(precision: str) -> None:
-    """Let products of float32 use TF32 or not; "bf16" is autocast, see ``training``."""
+    """Set whether float32 products may use TF32; "bf16" is autocast, see ``training``."""
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
     torch.backends.cudnn.benchmark = True  # picks the fastest convolution
@@ -32,7 +32,7 @@ class _Lstm(nn.Module):
 
 
 def network(case: str, hidden: int) -> nn.Module:
-    """Return the same network as ours."""
+    """Return the network with our layers."""
     if case == "mlp":
         return nn.Sequential(
             nn.Linear(784, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, 10)
@@ -46,7 +46,7 @@ def network(case: str, hidden: int) -> nn.Module:
 
 
 def _batch(case: str, x: np.ndarray, labels: np.ndarray, device: str) -> tuple[torch.Tensor, torch.Tensor]:
-    if case == "lstm":  # time first, as nn.LSTM likes it, and classes as numbers
+    if case == "lstm":  # time first, as nn.LSTM prefers, and classes as numbers
         return (torch.from_numpy(x).permute(2, 0, 1).contiguous().to(device),
                 torch.from_numpy(labels.argmax(1)).T.contiguous().flatten().to(device))  # fmt: skip
     features = torch.from_numpy(x).view(-1, 1, 28, 28) if case == "lenet" else torch.from_numpy(x)
@@ -56,7 +56,7 @@ def _batch(case: str, x: np.ndarray, labels: np.ndarray, device: str) -> tuple[t
 def training(
     case: str, hidden: int, batch: tuple[np.ndarray, np.ndarray], *, precision: str, graph: bool, device: str = "cuda"
 ) -> Step:
-    """Return one update; with ``graph`` the whole step, forward, back and optimizer, is one CUDA graph."""
+    """Return one update; with ``graph`` the whole step (forward, backward, optimizer) is one CUDA graph."""
     net = network(case, hidden).to(device)
     if case == "lstm":
         optimizer: Any = torch.optim.Adam(net.parameters(), lr=1e-3, fused=True, capturable=graph)
@@ -93,7 +93,7 @@ def _as_graph(step: Step) -> Step:
 
 
 def _replay(graph: torch.cuda.CUDAGraph, loss: torch.Tensor, kept: Step) -> torch.Tensor:
-    """Launch a graph; it reads and writes the memory of the network and the batch that ``kept`` holds."""
+    """Launch a graph; it uses the memory of the network and the batch, which ``kept`` keeps alive."""
     graph.replay()
     return loss
 

@@ -35,7 +35,7 @@ Call = tuple[str, str]
 
 
 class Timed:
-    """Kernels that write down how long each call takes."""
+    """Kernels that record the time of each call."""
 
     def __init__(self, kernels: Any) -> None:
         self._kernels = kernels
@@ -62,7 +62,7 @@ class Timed:
 
 
 def operations(name: str, args: tuple[Any, ...]) -> float:
-    """Return the multiplications and additions of a call; 0 of a kernel that has other work."""
+    """Return the multiplications and additions of a call; 0 for kernels with other work."""
     if name == "matmul":
         return 2.0 * args[0].size * args[1].shape[1]
     if not name.startswith("conv"):
@@ -77,7 +77,7 @@ def operations(name: str, args: tuple[Any, ...]) -> float:
 
 
 def step_of(case: str, batch: int, kernels: Timed) -> Callable[[], object]:
-    """Return what trains one batch."""
+    """Return a function that trains one batch."""
     if case == "rbm":
         machine, visible = nn_rbm.network(kernels), nn_rbm.data()[:batch]
         return functools.partial(machine.pretrain_batch, 0, visible, iteration=0, stream=Stream.of(1))
@@ -87,7 +87,7 @@ def step_of(case: str, batch: int, kernels: Timed) -> Callable[[], object]:
 
 
 def profile(case: str, batch: int, steps: int) -> None:
-    """Train so many batches and print the table."""
+    """Train ``steps`` batches and print the table."""
     kernels = Timed(load("numba"))
     train = step_of(case, batch, kernels)
     for _ in range(5):

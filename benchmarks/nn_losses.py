@@ -39,7 +39,7 @@ def orders(source: DataSource, batch: int, epochs: int) -> np.ndarray:
 
 
 def write(path: Path, network: MultiLayerNetwork, source: DataSource, settings: dict[str, Any]) -> None:
-    """Write everything that the peer needs."""
+    """Write the input of the peer."""
     updater: Any = network.conf.conf.updater
     epochs = max(settings["epochs"], settings.get("pretrain_epochs", 0))
     np.savez(

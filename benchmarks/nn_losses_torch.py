@@ -57,7 +57,7 @@ def char_lstm(given: Given) -> float:
     lstm.weight_hh_l0.data.copy_(torch.from_numpy(RW[:, order].T.copy()))
     lstm.bias_ih_l0.data.copy_(torch.from_numpy(b[order]))
     lstm.bias_hh_l0.data.zero_()
-    lstm.bias_hh_l0.requires_grad_(False)  # torch has two biases where one is enough
+    lstm.bias_hh_l0.requires_grad_(False)  # torch has two biases; one is enough
     out = linear(given, "1_")
     x = torch.from_numpy(given["x"].transpose(0, 2, 1).copy())
     labels = torch.from_numpy(given["labels"].argmax(axis=1))

@@ -17,7 +17,7 @@ def data() -> np.ndarray:
 
 
 def network(kernels: Any) -> Any:
-    """Ours: an RBM, and an output layer that is not trained here."""
+    """Return our network: an RBM, and an output layer that is not trained here."""
     from dl4jlegacy.nn import RBM, MultiLayerConfiguration, MultiLayerNetwork, NeuralNetConfiguration, OutputLayer, Sgd
 
     conf = MultiLayerConfiguration(
@@ -29,7 +29,7 @@ def network(kernels: Any) -> Any:
 
 
 def ours(batch: int, kernels: str) -> Epoch:
-    """The public ``pretrain``, with the reconstruction error that it reports."""
+    """Return an epoch of the public ``pretrain``, with its reconstruction error."""
     from dl4jlegacy.datasets import DataSet, ListDataSetIterator
     from dl4jlegacy.kernels import load
 
@@ -44,7 +44,7 @@ def ours(batch: int, kernels: str) -> Epoch:
 
 
 def torch(batch: int) -> Epoch:
-    """The same sums in PyTorch, in place and without autograd: the fastest that was found."""
+    """Return an epoch of the same computation in PyTorch, in place and without autograd: the fastest variant found."""
     import torch
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
@@ -73,7 +73,7 @@ def torch(batch: int) -> Epoch:
 
 
 def sklearn(batch: int) -> Epoch:
-    """Persistent contrastive divergence, the only kind it has."""
+    """Return an epoch of persistent contrastive divergence, the only kind it has."""
     from sklearn.neural_network import BernoulliRBM
 
     x, model = data(), BernoulliRBM(HIDDEN, learning_rate=RATE, batch_size=batch, random_state=0)

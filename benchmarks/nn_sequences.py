@@ -12,7 +12,7 @@ Epoch = Callable[[], int]
 
 
 def data() -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers of characters, and of those that follow, each ``(examples, time steps)``."""
+    """Return the indices of characters, and of the characters after them, each ``(examples, time steps)``."""
     numbers = np.random.default_rng(1).integers(0, CHARACTERS, (EXAMPLES, STEPS + 1))
     return numbers[:, :-1], numbers[:, 1:]
 
@@ -66,7 +66,7 @@ def torch(case: str, batch: int) -> Epoch:
     optimizer = torch.optim.Adam(net.parameters(), lr=RATE, fused=True)
     loss_of = nn.CrossEntropyLoss(reduction="sum")
     x_data, labels_data = data()
-    x = torch.from_numpy(one_hot(x_data.T).copy())  # time first: what nn.LSTM likes best
+    x = torch.from_numpy(one_hot(x_data.T).copy())  # time first, as nn.LSTM prefers
     labels = torch.from_numpy(labels_data.T.copy())
 
     def epoch() -> int:

@@ -65,14 +65,14 @@ CONTENDERS: dict[str, tuple[str, ...]] = {
 
 
 def scrape(url: str, over: threading.Event) -> None:
-    """Fetch metrics now and then, as Prometheus does."""
+    """Fetch metrics periodically, as Prometheus does."""
     while not over.wait(SCRAPE_SECONDS):
         with urllib.request.urlopen(url, timeout=30) as answer:
             answer.read()
 
 
 def follow(url: str, over: threading.Event) -> None:
-    """Ask a dashboard for what its page asks for, over a connection that is kept, as browsers do."""
+    """Request from a dashboard what its page requests, over a persistent connection, as browsers do."""
     with (
         urllib.request.urlopen(f"{url}api/v1/stream", timeout=30) as stream,
         contextlib.closing(http.client.HTTPConnection(urlsplit(url).netloc, timeout=30)) as kept,
@@ -86,7 +86,7 @@ def follow(url: str, over: threading.Event) -> None:
 
 
 class Page:
-    """What the dashboard's page asks for when a new view comes, and when it does not: ``ui/page`` in Python."""
+    """The requests of the dashboard's page, with and without a new view: ``ui/page`` in Python."""
 
     def __init__(self, kept: http.client.HTTPConnection) -> None:
         self._kept = kept
@@ -95,7 +95,7 @@ class Page:
         self._version, self._shown = -1, -1
 
     def show(self, view: dict[str, Any]) -> None:
-        """Take a view."""
+        """Handle a view."""
         if self._is_new(view, "history") and self._is_due("history"):
             self._ask("history?points=300")
             self._marks["history"] = view["history"]
@@ -120,7 +120,7 @@ class Page:
         return bool(view[what] != self._marks.get(what))
 
     def _is_due(self, what: str) -> bool:
-        """Return whether it was not asked for within the last two seconds; then it is now."""
+        """Return whether it was not requested within the last two seconds; then record a request now."""
         now = time.monotonic()
         if now - self._asked[what] < PAGE_SECONDS:
             return False
@@ -136,7 +136,7 @@ VISITS = {"scrape": scrape, "follow": follow}
 
 
 def serve_visits(commands: Connection) -> None:
-    """Visit what is told, and leave it when told; the process's whole life."""
+    """Visit and leave addresses as told; the main loop of the process."""
     visits: dict[str, tuple[threading.Thread, threading.Event]] = {}
     while words := commands.recv_bytes().decode():
         kind, _, url = words.partition(" ")
@@ -153,7 +153,7 @@ def serve_visits(commands: Connection) -> None:
 
 
 class Visitor:
-    """Visits what follows a run from a process of its own, as browsers and Prometheus do. A context manager."""
+    """Visits a run's observers from a process of its own, as browsers and Prometheus do. A context manager."""
 
     def __init__(self) -> None:
         spawn = multiprocessing.get_context("spawn")
@@ -171,7 +171,7 @@ class Visitor:
 
     @contextlib.contextmanager
     def visiting(self, kind: str, url: str) -> Iterator[None]:
-        """Have a URL visited in this way."""
+        """Let a URL be visited in this way."""
         self._tell(f"{kind} {url}")
         try:
             yield
@@ -186,7 +186,7 @@ class Visitor:
 
 
 class Shown(RunObserver):
-    """Shows a run in this process, as ``dl4j train --ui`` does, to somebody who has its page and its model open."""
+    """Shows a run in this process, as ``dl4j train --ui`` does, to a visitor with its page and its model open."""
 
     def __init__(self, visitor: Visitor) -> None:
         self._visitor, self._stack = visitor, contextlib.ExitStack()
@@ -212,7 +212,7 @@ class Shown(RunObserver):
 
 
 def spans() -> OpenTelemetryObserver:
-    """What exports spans to nowhere, in batches."""
+    """Return an observer that exports spans to nowhere, in batches."""
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
@@ -220,7 +220,7 @@ def spans() -> OpenTelemetryObserver:
 
 
 class Run(NamedTuple):
-    """The examples per second of a run, and per second of the processor; the digest of its parameters."""
+    """The examples per second of a run, and per second of processor time; the digest of its parameters."""
 
     rate: float
     per_cpu: float
@@ -228,7 +228,7 @@ class Run(NamedTuple):
 
 
 def run(conf: Conf, data: Any, parts: tuple[str, ...], visitor: Visitor) -> Run:
-    """Train once, with these parts."""
+    """Train once, with these observers."""
     with contextlib.ExitStack() as stack:
         observers: list[RunObserver] = []
         if "history" in parts:
@@ -251,12 +251,12 @@ def run(conf: Conf, data: Any, parts: tuple[str, ...], visitor: Visitor) -> Run:
         began = time.process_time()
         result = runner.train(deadline=300, progress=False)
         assert result is not None
-    per_cpu = result.examples_here / (time.process_time() - began)  # until all is written, and closed
+    per_cpu = result.examples_here / (time.process_time() - began)  # until everything is written and closed
     return Run(result.examples_per_second, per_cpu, params_sha256(result.model.arrays["params"]))
 
 
 def compare(name: str, conf: Conf, data: Any, turns: int, contenders: Sequence[str], visitor: Visitor) -> float:
-    """Print all medians and ratios; return that of the processor with all three, the median turn by turn."""
+    """Print all medians and ratios; return the median ratio of processor time with all three, turn by turn."""
     print(f"{name}:")
     run(conf, data, (), visitor)  # compile
     runs: dict[str, list[Run]] = {contender: [] for contender in contenders}

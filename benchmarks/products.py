@@ -54,7 +54,7 @@ PRODUCTS["2048 cubed"] = ((2048, 2048, 2048), False, False)
 
 
 def _fma_loop(builder: ir.IRBuilder, x: ir.Value, count: ir.Value) -> None:
-    """Add products to independent sums and do nothing else; ``x`` holds what they begin with, and gets their total."""
+    """Add products to independent sums and do nothing else; ``x`` holds the initial values, and gets the total."""
     start = load(builder, x)
     sums = variables(builder, ACCUMULATORS, [start] * ACCUMULATORS)
 
@@ -78,7 +78,7 @@ def _loops(x: np.ndarray, count: int) -> None:
 
 
 def peak() -> float:
-    """Return operations a second of multiply-adds in registers, the best of some tries."""
+    """Return operations a second of multiply-adds in registers, the best of several attempts."""
     x, count = np.zeros(FLOATS.count, np.float32), 200_000
     _loops(x, count)
     best = min(seconds(lambda: _loops(x, count), 1) for _ in range(9))
@@ -94,9 +94,9 @@ def seconds(step: Callable[[], object], repeat: int) -> float:
 
 
 def race(product: tuple[Shape, bool, bool], rounds: int, *, layer: bool = False) -> tuple[float, float, float]:
-    """Return our seconds and the BLAS's, the medians, and the median ratio of the turns.
+    """Return our median seconds, the BLAS's, and the median ratio of the turns.
 
-    With ``layer`` bias and activation come after the product.
+    With ``layer`` bias and activation follow the product.
     """
     (m, k, n), a_turned, b_turned = product
     rng = np.random.default_rng(1)

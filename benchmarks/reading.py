@@ -34,7 +34,7 @@ from dl4jlegacy.datasets.tables.table_blocks import table_blocks
 PARTS = ("speed", "images", "memory")
 KINDS = ("csv", "parquet")
 COLUMNS = 40
-ROWS = 20_000  # that are made, and then repeated
+ROWS = 20_000  # generated rows, which are then repeated
 BLOCK = 65_536
 GROUP = 1 << 20  # rows, pyarrow's default
 SPEED_GOAL, IMAGE_GOAL, MEMORY_GOAL = 0.8, 0.9, 500.0
@@ -48,7 +48,7 @@ def made_rows() -> list[str]:
 
 
 def write_csv(path: Path, nbytes: float) -> None:
-    """Write a CSV file of about so many bytes."""
+    """Write a CSV file of about ``nbytes`` bytes."""
     lines = made_rows()
     whole = "".join(lines).encode()
     with path.open("wb") as file:
@@ -60,7 +60,7 @@ def write_csv(path: Path, nbytes: float) -> None:
 
 
 def measure_speed(report: measured.Report, folder: Path, arguments: Any) -> None:
-    """Read a CSV and a Parquet file by both readers, in turns."""
+    """Read a CSV and a Parquet file with both readers, in turns."""
     import pyarrow.csv
     import pyarrow.parquet
 
@@ -96,14 +96,14 @@ def measure_speed(report: measured.Report, folder: Path, arguments: Any) -> None
 
 
 def timed(work: Callable[[], int]) -> tuple[float, int]:
-    """Return the seconds that some work takes, and what it returns."""
+    """Return the seconds that ``work`` takes, and its result."""
     start = time.perf_counter()
     found = work()
     return time.perf_counter() - start, found
 
 
 def write_images(folder: Path, count: int) -> None:
-    """Write PNG files that compress about as written digits do, in a folder for each of ten classes."""
+    """Write PNG files that compress about as well as handwritten digits, in a folder for each of ten classes."""
     from PIL import Image
 
     random = np.random.default_rng(1)
@@ -116,7 +116,7 @@ def write_images(folder: Path, count: int) -> None:
 
 
 def measure_images(report: measured.Report, folder: Path, arguments: Any) -> None:
-    """Read a folder of images as features, and do the same by a loop, in turns."""
+    """Read a folder of images as features, with our reader and with a loop, in turns."""
     from PIL import Image
 
     from dl4jlegacy.datasets.images.image_files import Images
@@ -153,7 +153,7 @@ def measure_images(report: measured.Report, folder: Path, arguments: Any) -> Non
 
 
 def write_parquet(path: Path, nbytes: float) -> None:
-    """Write a Parquet file of about so many bytes, in groups of rows as large as pyarrow makes them."""
+    """Write a Parquet file of about ``nbytes`` bytes, in row groups as large as pyarrow's."""
     import pyarrow
     import pyarrow.parquet
 
@@ -195,7 +195,7 @@ def measure_memory(report: measured.Report, folder: Path, arguments: Any) -> Non
 
 
 def child(path: str, batches: int) -> int:
-    """Train on a table, and print the most memory that this took, in MB."""
+    """Train on a table, and print the peak memory in MB."""
     from dl4jlegacy import MultiLayerNetwork
     from dl4jlegacy.datasets.tables import stored_tables
     from dl4jlegacy.scaleout.conf import Conf

@@ -32,7 +32,7 @@ from dl4jlegacy.datasets.splitting import split_order
 
 HELD_OUT, SEED = 0.2, 123
 WORST = -0.05
-"""How far an accuracy may lie below scikit-learn's: one example of the smallest set is 0.033."""
+"""The allowed difference of our accuracy to scikit-learn's: one example of the smallest set is 0.033."""
 WORDS = ("small", "medium", "large")
 HIDDEN, LARGE_HIDDEN = (128, 64), (500, 250)  # of the model mlp
 Part = tuple[Any, Any]
@@ -44,10 +44,10 @@ class RealData:
 
     Attributes:
         name: of the data set.
-        options: of ``dl4j train``, behind its folder.
+        options: of ``dl4j train``, after its folder.
         metric: ``accuracy`` or ``r2``.
-        write: writes its files to a folder, and returns both parts for scikit-learn.
-        model: makes scikit-learn's model.
+        write: writes the files to a folder, and returns both parts for scikit-learn.
+        model: creates scikit-learn's model.
     """
 
     name: str
@@ -58,7 +58,7 @@ class RealData:
 
 
 def table(name: str, *, as_words: bool = False) -> Callable[[Path, int], tuple[Part, Part]]:
-    """Return what writes a table of scikit-learn's as ``train.csv`` and ``test.csv``, the last column to be learned."""
+    """Return a function that writes a scikit-learn table as ``train.csv`` and ``test.csv``, with the label last."""
 
     def write(folder: Path, _: int) -> tuple[Part, Part]:
         from sklearn import datasets
@@ -80,7 +80,7 @@ def table(name: str, *, as_words: bool = False) -> Callable[[Path, int], tuple[P
 
 
 def in_words(frame: Any) -> Any:
-    """Return a table with three columns as words, by their thirds, and each feature's cell empty once in ten times."""
+    """Return a table with three columns as words (by thirds), and a tenth of each feature's cells empty."""
     frame = frame.copy()
     for column in frame.columns[:3]:
         thirds = np.searchsorted(np.quantile(frame[column], (1 / 3, 2 / 3)), frame[column])
@@ -92,7 +92,7 @@ def in_words(frame: Any) -> Any:
 
 
 def images(name: str) -> Callable[[Path, int], tuple[Part, Part]]:
-    """Return what writes digits, or MNIST, as PNG files in ``train/0`` ... ``test/9``."""
+    """Return a function that writes digits, or MNIST, as PNG files in ``train/0`` ... ``test/9``."""
 
     def write(folder: Path, most: int) -> tuple[Part, Part]:
         from PIL import Image
@@ -114,7 +114,7 @@ def images(name: str) -> Callable[[Path, int], tuple[Part, Part]]:
 
 
 def scaled(model: str, **options: Any) -> Callable[[], Any]:
-    """Return what makes a perceptron of scikit-learn's behind what a schema does to numbers, words and gaps."""
+    """Return a factory of scikit-learn's perceptron with the preprocessing of a schema for numbers, words and gaps."""
 
     def make() -> Any:
         from sklearn.compose import make_column_selector, make_column_transformer
@@ -136,7 +136,7 @@ def scaled(model: str, **options: Any) -> Callable[[], Any]:
 
 
 def perceptron(model: str, **options: Any) -> Callable[[], Any]:
-    """Return what makes ``MLPClassifier`` or ``MLPRegressor``, with its own defaults but for the layers."""
+    """Return a factory of ``MLPClassifier`` or ``MLPRegressor``, with its default settings except the layers."""
 
     def make() -> Any:
         from sklearn import neural_network
@@ -147,7 +147,7 @@ def perceptron(model: str, **options: Any) -> Callable[[], Any]:
     return make
 
 
-LEAST = 300  # images in which every class is there
+LEAST = 300  # images among which every class occurs
 TARGET, EPOCHS = ("--label", "target"), 5
 CLASSES = scaled("MLPClassifier")
 ALL = (
@@ -168,7 +168,7 @@ ALL = (
 
 
 def ours(data: RealData, folder: Path, extra: Sequence[str]) -> tuple[str, float]:
-    """Return the line that learns a data set, and its metric on what is held out."""
+    """Return the command line that learns a data set, and its metric on the held-out part."""
     words = ["dl4j", "train", f"{data.name}-files", *data.options, *extra]
     command = [sys.executable, "-m", "dl4jlegacy", *words[1:], "--format", "json"]
     done = subprocess.run(
@@ -180,11 +180,11 @@ def ours(data: RealData, folder: Path, extra: Sequence[str]) -> tuple[str, float
 
 
 def theirs(data: RealData, train: Part, test: Part) -> float:
-    """Return the score of scikit-learn's model, accuracy or R2, on what is held out."""
+    """Return the score of scikit-learn's model, accuracy or R2, on the held-out part."""
     from sklearn.exceptions import ConvergenceWarning
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # of mnist, in as many epochs as ours
+        warnings.simplefilter("ignore", ConvergenceWarning)  # for mnist, with as many epochs as ours
         return float(data.model().fit(*train).score(*test))
 
 
@@ -218,7 +218,7 @@ def main(given: list[str] | None = None) -> int:
         report.say(line)
         report.add(f"{data.name}: {data.metric}", mine, "", note=f"of {len(test[1])} held out")
         report.add(f"{data.name}: scikit-learn's", other, "")
-        # R2 of 88 rows changes by more with the seed than with the side: a figure without a goal.
+        # R2 of 88 rows depends more on the seed than on the side: a figure without a goal.
         goal = WORST if data.metric == "accuracy" else None
         report.add(f"{data.name}: difference", mine - other, "", goal, at_least=True)
     return report.end()

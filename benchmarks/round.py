@@ -67,7 +67,7 @@ def memory(report: measured.Report, servers: object) -> None:
         idle = lowest(run.master.pid, until=lambda: any(head.round >= 4 for head in run.heads))
         run.finish()
     before = run.heads[0].rss
-    peak = max(head.peak for head in run.heads if 2 <= head.round <= 4)  # each since the head before
+    peak = max(head.peak for head in run.heads if 2 <= head.round <= 4)  # each since the previous head
     report.details["memory"] = {"model": model, "before": before, "idle": idle, "peak": peak}
     report.say(
         f"{parameters:,} parameters, {model / 1e6:.1f} MB; the master has {before / 1e6:.0f} MB before its run, "
@@ -78,7 +78,7 @@ def memory(report: measured.Report, servers: object) -> None:
 
 
 def lowest(pid: int, until: Callable[[], bool]) -> int:
-    """Return the least memory that a process has, in bytes, looked at every 2 ms."""
+    """Return the least memory of a process in bytes, sampled every 2 ms."""
     import psutil  # optional: the extra "bench"
 
     process, found = psutil.Process(pid), sys.maxsize

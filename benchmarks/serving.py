@@ -41,7 +41,7 @@ NPY = [("content-type", "application/x-npy"), ("accept", "application/x-npy")]
 
 @contextmanager
 def dl4j_serve(model: Path, limit: int, delay: float) -> Iterator[tuple[str, int]]:
-    """Yield the address of our LeNet behind the command, and its process."""
+    """Yield the address of our LeNet served by the command, and its process id."""
     words = ["serve", str(model), "--port", "0", "--format", "json", "--max-queue", "1024"]
     words += ["--batch-limit", str(limit), "--batch-delay", str(delay)]
     process = subprocess.Popen(
@@ -57,7 +57,7 @@ def dl4j_serve(model: Path, limit: int, delay: float) -> Iterator[tuple[str, int
 
 @contextmanager
 def torch_serve(model: Path, limit: int, delay: float) -> Iterator[tuple[str, int]]:
-    """Yield the address of PyTorch's LeNet behind the same server, and its process."""
+    """Yield the address of PyTorch's LeNet served by the same server, and its process id."""
     own = Contender(
         str(CONTENDERS), "torch", "--model", str(model), "--batch-limit", str(limit), "--batch-delay", str(delay)
     )
@@ -75,13 +75,13 @@ def body() -> bytes:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return how many seconds of a processor a process has taken."""
+    """Return the processor seconds that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def measured(step: Callable[[], float], pid: int, seconds: float) -> tuple[float, float]:
-    """Return the rows per second that ``step`` returns, and rows per second of the processor that a process takes."""
+    """Return the rows per second that ``step`` returns, and the rows per processor second of a process."""
     began = cpu_seconds(pid)
     rows = step()
     return rows, rows * seconds / max(cpu_seconds(pid) - began, 1e-3)

@@ -27,13 +27,13 @@ WARM_CALLS = 20
 
 
 def features(rows: int) -> np.ndarray:
-    """Return what is asked about: pixels like those of digits, ``(rows, 784)`` float32."""
+    """Return features for the requests: pixels similar to digits, ``(rows, 784)`` float32."""
     x = np.random.default_rng(1).random((rows, N_IN), dtype=np.float32)
     return x * (x > 0.8)
 
 
 def write_lenet(path: Path) -> None:
-    """Write the model that is served."""
+    """Write the model to serve."""
     from dl4jlegacy import MultiLayerNetwork, write_model
     from dl4jlegacy.nn import zoo
 
@@ -41,7 +41,7 @@ def write_lenet(path: Path) -> None:
 
 
 class TorchNetwork:
-    """The same LeNet in PyTorch, in the place of ours, which says what else is asked of a network."""
+    """The same LeNet in PyTorch in place of ours; all other attributes come from our network."""
 
     def __init__(self, ours: Any) -> None:
         import torch
@@ -73,7 +73,7 @@ def network(who: str) -> Any:
 
 
 def loop(output: Callable[[np.ndarray], np.ndarray]) -> None:
-    """Answer lines by rows per second at batch 32."""
+    """Answer lines with rows per second at batch 32."""
     x = features(ROWS)
     for _ in range(WARM_CALLS):
         output(x)

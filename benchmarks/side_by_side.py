@@ -1,4 +1,4 @@
-"""Time contenders in turns, so that a slow moment of the machine hits all of them; ratios are taken round by round.
+"""Times contenders in turns, so that a slow moment of the machine affects all of them; ratios are computed per round.
 
 One BLAS thread unless ``OPENBLAS_NUM_THREADS`` says otherwise; import this before NumPy.
 """
@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 
 
 def rate(step: Callable[[], int], seconds: float) -> float:
-    """Return examples per second of ``step``, which returns how many it has done."""
+    """Return examples per second of ``step``, which returns its number of examples."""
     done, start = 0, time.perf_counter()
     while True:
         done += step()
@@ -42,5 +42,5 @@ def race(contenders: Mapping[str, Callable[[], int]], base: str, *, rounds: int,
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))

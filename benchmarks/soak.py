@@ -42,9 +42,10 @@ def slope(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 def heap_after_collection(pid: int, deadline: float = 10.0) -> int:
-    """Have a Java process collect its garbage; return the bytes that its heap then holds. Needs no JDK.
+    """Let a Java process collect its garbage; return the bytes that its heap then holds. Needs no JDK.
 
-    Source: the attach protocol of HotSpot (a file asks for the socket, always in the same folder; it takes commands).
+    Source: the attach protocol of HotSpot (a file requests the socket, always in the same folder; the socket takes
+    commands).
     """
     path, request = Path(os.sep, "tmp", f".java_pid{pid}"), Path(f"/proc/{pid}/cwd/.attach_pid{pid}")
     if not path.exists():
@@ -63,7 +64,7 @@ def heap_after_collection(pid: int, deadline: float = 10.0) -> int:
 
 
 def command(path: Path, name: str) -> str:
-    """Send ``jcmd``'s command; return the answer."""
+    """Send a ``jcmd`` command; return the answer."""
     with socket.socket(socket.AF_UNIX) as link:
         link.settimeout(30)
         link.connect(str(path))
@@ -141,7 +142,7 @@ def judge(report: measured.Report, samples: dict[str, list[tuple[float, float]]]
         later = points[len(points) // 2 :]
         found, error = slope(later)
         bound, unit = (ENTRIES_A_ROUND, "1/round") if name == "entries" else (BYTES_A_ROUND, "B/round")
-        judged = name != "member"  # its heap is; what the JVM has taken of its 512 MB says nothing
+        judged = name != "member"  # its heap is judged instead; the JVM's share of its 512 MB means nothing
         grows = judged and found - 2 * error > bound
         failed = failed or int(grows)
         size = later[-1][1] if name == "entries" else later[-1][1] / 1e6

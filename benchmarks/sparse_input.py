@@ -44,7 +44,7 @@ RESIDENT, ANONYMOUS = "resident", "anonymous"
 
 
 def write_rows(path: Path, rows: int, columns: int) -> None:
-    """Write an SVMLight file of so many rows, the same at every call."""
+    """Write an SVMLight file of ``rows`` rows, the same at every call."""
     rng = np.random.default_rng(7)
     with path.open("w") as file:
         for _ in range(rows):
@@ -67,7 +67,7 @@ def conf_of(arguments: Any) -> Conf:
 
 @dataclass
 class Trained:
-    """What came of a run: the master's report, the most memory of the master and of a worker, and workers' bytes."""
+    """The result of a run: the master's report, peak memory of the master and of a worker, and the workers' bytes."""
 
     report: dict[str, Any]
     master: Counter[str]
@@ -77,7 +77,7 @@ class Trained:
 
 @contextlib.contextmanager
 def memory_of(processes: dict[str, list[subprocess.Popen[str]]]) -> Iterator[dict[str, Counter[str]]]:
-    """Yield the most memory, by kind, that a process of each group has had at a time since then."""
+    """Yield the peak memory, by kind, of a process of each group from now on."""
     most: dict[str, Counter[str]] = {name: Counter() for name in processes}
     ended = threading.Event()
 
@@ -97,7 +97,7 @@ def memory_of(processes: dict[str, list[subprocess.Popen[str]]]) -> Iterator[dic
 
 
 def memory(process: int) -> Counter[str]:
-    """Return how many bytes a process has: resident at most so far, and anonymous now; nothing if it has ended."""
+    """Return the bytes of a process: its resident peak, and its present anonymous memory; nothing if it has ended."""
     found: Counter[str] = Counter()
     with contextlib.suppress(OSError):
         for file, field, kind in ("status", "VmHWM:", RESIDENT), ("smaps_rollup", "Anonymous:", ANONYMOUS):
@@ -147,7 +147,7 @@ def parse(given: Iterable[str] | None = None) -> Any:
 
 
 def said(report: measured.Report, run: Trained, small: Trained, model: int, workers: int) -> None:
-    """Report a run beside that of a small model."""
+    """Report a run in comparison with that of a small model."""
     jobs, told = run.report["batches"], f"{workers} worker{'s' if workers > 1 else ''}"
     each = (run.nbytes - workers * model) / jobs
     note = f"{each / 1e6:.2f} MB; all {jobs} jobs, with the model once a worker: {run.nbytes / 1e6:.0f} MB"

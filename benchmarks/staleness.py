@@ -42,13 +42,13 @@ from dl4jlegacy.scaleout.strategies import WorkRouter, create_router
 from dl4jlegacy.scaleout.workers.perform import MultiLayerNetworkPerformer
 
 MODELS = {"lenet": zoo.lenet, "mlp": zoo.mlp}
-WATCHED = 1000  # so many test examples at most score the model on the way
+WATCHED = 1000  # test examples, at most, that score the model during training
 SPREAD = 0.25  # a job takes 1 +- this, in units of the simulation
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is trained and by how many; ``watches`` times the model is scored on the way."""
+    """The training and its number of workers; ``watches`` times the model is scored during training."""
 
     source: DataSource
     model: str
@@ -66,18 +66,18 @@ class Case:
 
     @property
     def name(self) -> str:
-        """What the table calls it, without the rate."""
+        """The name in the table, without the rate."""
         return f"softsync n={self.args['n']}" if self.router == "softsync" else self.router
 
     @property
     def rate(self) -> str:
-        """By what an update is multiplied, for people."""
+        """The factor of an update, for people."""
         return {"staleness": "1/tau", "constant": "constant"}.get(self.args.get("rate", ""), "-")
 
 
 @dataclass
 class Trained:
-    """What came of a run: ``staleness`` of each update, ``curve`` of (examples, accuracy), and where it diverged."""
+    """The result of a run: ``staleness`` of each update, ``curve`` of (examples, accuracy), and where it diverged."""
 
     staleness: list[int] = field(default_factory=list)
     curve: list[tuple[int, float]] = field(default_factory=list)
@@ -88,14 +88,14 @@ class Trained:
 
 
 class Simulation:
-    """A run whose workers take their turns in one process.
+    """A run whose workers take turns in one process.
 
     Args:
         strategy: of the run.
-        jobs: its plan and data.
-        conf: its workers and seed.
+        jobs: plan and data of the run.
+        conf: gives the workers and the seed.
         first: version 0 of the model.
-        performer: does every worker's jobs: all it remembers of one is gone with the next ``update``.
+        performer: performs every worker's jobs: ``update`` discards all it remembers of the previous worker.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Simulation:
         self._done: dict[int, tuple[int, Buffer]] = {}
 
     def run(self, on_version: Callable[[Head, Buffer, list[int]], None]) -> None:
-        """Train to the end of the plan; tell each new head, its model, and the staleness of what was folded.
+        """Train to the end of the plan; call ``on_version`` with each head, its model and the staleness of its updates.
 
         Raises:
             NotFiniteError: the numbers became infinite.
@@ -130,7 +130,7 @@ class Simulation:
             on_version(self.head, self.frame, staleness)
 
     def _begin_jobs(self, opened: list[int]) -> None:
-        """Give the next jobs to the workers that have none; they begin with the newest version."""
+        """Give the next jobs to idle workers; they begin with the newest version."""
         free = [number for number in opened if number not in self._begun and number not in self._done]
         for number in free[: self._idle]:
             takes = 1 + self._random.uniform(-SPREAD, SPREAD)
@@ -139,7 +139,7 @@ class Simulation:
             self._idle -= 1
 
     def _finish_one(self) -> None:
-        """Let the worker that is done first perform its job, from the version it has held since it began."""
+        """Let the worker that finishes first perform its job, from the version that it began with."""
         self._now, number = heapq.heappop(self._busy)
         version, frame = self._begun.pop(number)
         self._idle += 1
@@ -151,7 +151,7 @@ class Simulation:
         self._done[number] = (version, result.encode())
 
     def _fold(self, ready: list[int]) -> list[int]:
-        """Make the next version of some updates; return the staleness of each."""
+        """Make the next version from some updates; return the staleness of each."""
         head, folded = self.head, [self._done.pop(number) for number in ready]
         following = advance(head, self._plan, ready)
         self.frame, _ = aggregate(
@@ -166,7 +166,7 @@ class Simulation:
 
 
 def train(task: Task, case: Case) -> Trained:
-    """Return what comes of a run with simulated workers."""
+    """Return the result of a run with simulated workers."""
     conf, kernels, trained = task.conf, load_kernels(None), Trained()
     data = ListDataSetIterator(task.source.train, conf.batch_size, seed=conf.seed)
     strategy = create_router(case.router, case.args, jobs_per_round=conf.jobs_per_round)
@@ -192,14 +192,14 @@ def train(task: Task, case: Case) -> Trained:
 
 
 def accuracy(network: Any, model: Result, task: Task, most: int) -> float:
-    """Return the share of right answers on the first test examples."""
+    """Return the accuracy on the first test examples."""
     network.set_params(model.arrays[PARAMS])
     test = task.source.test.rows(0, min(most, task.test))
     return float(evaluate_network(network, test, task.source.label_names).fields()["accuracy"])
 
 
 def row_of(task: Task, case: Case, trained: Trained) -> dict[str, Any]:
-    """Return what the table says of a run; no accuracy if it diverged."""
+    """Return the table's row of a run; without an accuracy if the run diverged."""
     network = build_network(task.conf.network_conf, load_kernels(None))
     right = None if trained.diverged or trained.model is None else accuracy(network, trained.model, task, task.test)
     taus = trained.staleness or [0]
@@ -241,7 +241,7 @@ def chart(title: str, rows: list[dict[str, Any]]) -> str:
 
 
 def cases_of(workers: int, counts: list[int]) -> list[Case]:
-    """Return the runs to compare: a synchronous one first, which nothing is stale in."""
+    """Return the runs to compare; the first one is synchronous, without any staleness."""
     cases = [Case("iterative-reduce", {})]
     for rate in ("staleness", "constant"):
         cases += [Case("softsync", {"n": n, "rate": rate}) for n in counts if n <= workers]

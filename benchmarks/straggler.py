@@ -28,13 +28,13 @@ import measured
 from cluster_run import ClusterRun, Task
 
 PERIOD, SLOW = 0.1, 0.2
-SERVERS = 0.1  # of the cores, for master, tracker and this process, where the workers take turns
+SERVERS = 0.1  # of the cores, for master, tracker and this process, if the workers take turns
 SYNCHRONOUS, GOAL, LEAST = "iterative-reduce", 1.35, 0.85
 ROUTERS = (SYNCHRONOUS, "hogwild", "softsync", "ssp")
 
 
 def slices(workers: int, cores: int, *, slow: bool) -> list[tuple[float, float]]:
-    """Return when in every period each worker runs, from and to, in parts of it; the first one may be slow.
+    """Return the start and end of each worker's time in every period, as fractions of it; the first may be slow.
 
     >>> slices(4, 2, slow=True)
     [(0.0, 0.09), (0.25, 0.7), (0.5, 0.95), (0.75, 1.2)]
@@ -47,7 +47,7 @@ def slices(workers: int, cores: int, *, slow: bool) -> list[tuple[float, float]]
 
 @contextmanager
 def sliced(processes: Sequence[subprocess.Popen[str]], when: Sequence[tuple[float, float]]) -> Iterator[None]:
-    """Let processes run in these parts of every period only."""
+    """Let processes run only in these parts of every period."""
     over, start = threading.Event(), time.monotonic()
     switches = [
         (at % 1.0, number, kind)
@@ -61,7 +61,7 @@ def sliced(processes: Sequence[subprocess.Popen[str]], when: Sequence[tuple[floa
             for at, number, kind in sorted(switches):
                 if over.wait(max(0.0, start + PERIOD * (period + at) - time.monotonic())):
                     return
-                processes[number].send_signal(kind)  # nothing happens if it has left
+                processes[number].send_signal(kind)  # no effect if the process has ended
 
     thread = threading.Thread(target=switch)
     if switches:
@@ -77,7 +77,7 @@ def sliced(processes: Sequence[subprocess.Popen[str]], when: Sequence[tuple[floa
 
 
 def goal_of(task: Task, workers: int) -> float:
-    """Return how many times as long a run may take with one worker at a fifth of its speed."""
+    """Return how many times longer a run may take with one worker at a fifth of its speed."""
     return GOAL if task.router == SYNCHRONOUS else workers / (workers - 1 + SLOW) / LEAST
 
 

@@ -33,13 +33,13 @@ from dl4jlegacy.scaleout.strategies import STRATEGIES
 from dl4jlegacy.scaleout.tracker import StateTracker
 
 MODELS = {"mlp": zoo.mlp, "lenet": zoo.lenet}
-BASE = "iterative-reduce"  # with one worker it is what every speed is compared with
+BASE = "iterative-reduce"  # with one worker the baseline of all speeds
 
 
 class CountingStore(MemoryStore):
-    """A run's store that counts the bytes of what is put into it and got out of it, by the first word of the keys.
+    """A run's store that counts the bytes written to it and read from it, by the first word of the keys.
 
-    It also notes which version each job began with, and the heads, for the staleness. Thread-safe.
+    It also records the version that each job began with, and the heads, for the staleness. Thread-safe.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class CountingStore(MemoryStore):
         """See ``Store``."""
         replaced = super().replace_if_same(key, expected, value)
         if replaced and key == HEAD:
-            self.heads.append(decode_record(value, Head))  # by the master's thread alone
+            self.heads.append(decode_record(value, Head))  # only on the master's thread
         elif replaced and key.startswith("job/"):
             job = decode_record(value, JobRecord)
             if job.state == "done":
@@ -74,7 +74,7 @@ class CountingStore(MemoryStore):
         return replaced
 
     def staleness(self, plan: Plan) -> list[int]:
-        """Return how many versions were made between that which each folded job began with, and the last before it."""
+        """Return, for each folded job, how many versions lie between its own version and the one it is folded into."""
         found: list[int] = []
         was: set[int] = set()
         for head in self.heads:
@@ -85,13 +85,13 @@ class CountingStore(MemoryStore):
 
 
 def slots_of(head: Head) -> set[int]:
-    """Return the numbers of the slots that are folded into a head's model."""
+    """Return the numbers of the slots folded into a head's model."""
     return {number for first, last in head.folded for number in range(first, last)}
 
 
 @dataclass(frozen=True)
 class Task:
-    """What all runs train: ``examples`` of ``train``, ``epochs`` times."""
+    """The common training of all runs: ``examples`` of ``train``, ``epochs`` times."""
 
     train: DataSet
     test: DataSet
@@ -103,7 +103,7 @@ class Task:
 
 @dataclass
 class Runs:
-    """What the turns of one strategy, model and number of workers gave; a run that diverged has no accuracy."""
+    """The results of the turns for one strategy, model and number of workers; a diverged run has no accuracy."""
 
     accuracies: list[float | None] = field(default_factory=list)
     staleness: list[float] = field(default_factory=list)
@@ -125,7 +125,7 @@ def conf_of(task: Task, model: str, strategy: str, workers: int, args: dict[str,
 
 
 def run(task: Task, conf: Conf, runs: Runs) -> float:
-    """Train once; add what it gave to ``runs``; return examples a second, NaN if the run diverged."""
+    """Train once; add the results to ``runs``; return examples a second, NaN if the run diverged."""
     store = CountingStore()
     data = ListDataSetIterator(task.train, task.batch, label_names=task.label_names)
     with ActorNetworkRunner("master", data, tracker=StateTracker(store)) as runner:
@@ -147,7 +147,7 @@ def run(task: Task, conf: Conf, runs: Runs) -> float:
 
 
 def frames(counts: dict[str, int]) -> dict[str, int]:
-    """Return the counts of what is large and no training data."""
+    """Return the counts of large values that are not training data."""
     records = {"worker", "counter", "global", "job", "head", "data", "log"}
     return {kind: count for kind, count in counts.items() if kind not in records}
 
@@ -171,7 +171,7 @@ def rows_of(task: Task, model: str, counts: list[int], turns: int, args: dict[st
 
 
 def row(model: str, strategy: str, workers: int, runs: Runs) -> dict[str, Any]:
-    """Return what the table says, but for the speed; no accuracy if a run diverged."""
+    """Return the table's row without the speed; without an accuracy if a run diverged."""
     right = [found for found in runs.accuracies if found is not None]
     return {
         "model": model,
@@ -186,7 +186,7 @@ def row(model: str, strategy: str, workers: int, runs: Runs) -> dict[str, Any]:
 
 
 def medians(counts: list[dict[str, float]]) -> dict[str, float]:
-    """Return, for each kind of frame, the median of the runs' bytes for an example."""
+    """Return, for each kind of frame, the median over the runs of its bytes per example."""
     kinds = sorted({kind for count in counts for kind in count})
     return {kind: statistics.median(count.get(kind, 0.0) for count in counts) for kind in kinds}
 

@@ -21,7 +21,7 @@ PARAMETERS, CHUNK, WINDOW, BUFFER, GOAL = 14_600_000, 1_000_000, 8, 1 << 20, 1.2
 
 
 def be_plain(address: str, cluster_name: str) -> None:
-    """The plain client, in chunks."""
+    """Serve as the contender with the plain client, in chunks."""
     import socket
 
     from hazelcast import HazelcastClient
@@ -58,7 +58,7 @@ def be_plain(address: str, cluster_name: str) -> None:
 
 
 def be_ours(address: str, cluster_name: str, secret: bytes | None) -> None:
-    """A run's store."""
+    """Serve as the contender with a run's store."""
     from dl4jlegacy.scaleout import protocol
     from dl4jlegacy.scaleout.hazelcast.store import HazelcastStore
     from dl4jlegacy.scaleout.state.job import Result

@@ -34,7 +34,7 @@ LESS_GOAL = 100.0  # times
 
 
 class CountingStore(MemoryStore):
-    """Counts the bytes that are written and read, by the first part of their keys. Used by many threads."""
+    """Counts the bytes written and read, by the first part of their keys. Used by many threads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class CountingStore(MemoryStore):
 def train(
     source: DataSource, arguments: Any, rounds: int, void: VoidConfiguration | None = None, **strategy: Any
 ) -> tuple[Counter[str], Head]:
-    """Train for so many rounds at least; return the bytes by kind, and the last head."""
+    """Train for at least ``rounds`` rounds; return the bytes by kind, and the last head."""
     batch, slots = arguments.batch, arguments.slots
     source = cut(source, rounds * batch * slots, batch, slots)
     epochs = -(-rounds * batch * slots // source.train.num_examples)
@@ -87,7 +87,7 @@ def train(
 
 
 def report_run(report: measured.Report, name: str, nbytes: Counter[str], head: Head) -> float:
-    """Report a run; return its megabytes a round."""
+    """Report a run; return its megabytes per round."""
     total, rounds = sum(nbytes.values()), head.round
     parts = ", ".join(f"{kind} {size / total:.0%}" for kind, size in nbytes.most_common(5))
     report.add(f"{name}: MB a round", total / rounds / 1e6, "MB", note=f"of {rounds}: {parts}")

@@ -26,7 +26,7 @@ RUN = ("--model", "dbn", "--dataset", "digits", "--epochs", "10", "--jobs-per-ro
 
 
 def main(arguments: list[str] | None = None, list_workers: ListWorkers = list_workers_over_ssh) -> None:
-    """Do it; ``list_workers`` returns the registered workers (the tests' instances run nothing that registers)."""
+    """Run the example; ``list_workers`` returns the registered workers (the tests' instances register none)."""
     args = parse(arguments)
     spec = ClusterSpec(
         name=args.name,
@@ -82,7 +82,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def version_of(aws: Aws, out: str) -> str:
-    """What tells a new model from one that was there before."""
+    """Return an identifier that distinguishes a new model from an earlier one."""
     head = S3Downloader(aws).head(Location.parse(out))
     return f"{head['ETag']} {head['LastModified']}" if head else ""
 
@@ -102,7 +102,7 @@ def wait_for_model(aws: Aws, setup: ClusterSetup, spec: ClusterSpec, before: str
 
 
 def why_ended(setup: ClusterSetup) -> str:
-    """What the master's service last said if it has ended; nothing if it runs, or cannot be asked."""
+    """Return the last output of the master's service if it has ended; "" if it runs, or cannot be asked."""
     masters = [instance for instance in setup.status(ask=False).instances if instance.role == MASTER and instance.alive]
     if not masters:
         return "its instance is gone"

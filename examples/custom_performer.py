@@ -21,16 +21,16 @@ a job is done once and once only""".splitlines()
 
 @dl4j.register_performer("word-count")
 class WordCountPerformer:
-    """Counts the words of one line. Every worker has its own."""
+    """Counts the words of one line. Every worker has its own instance."""
 
     def __init__(self, conf: dl4j.Conf, kernels: object) -> None:
         self.progress = 0
 
     def update(self, model: dl4j.Result) -> None:
-        """The counts so far are of no use for counting on."""
+        """Ignore the counts so far: they are not needed for counting."""
 
     def perform(self, job: dl4j.Job) -> dl4j.Result:
-        """Return the counts of the line that the job holds."""
+        """Return the word counts of the line in the job."""
         self.progress += 1
         return dl4j.Result({"value": dict(Counter(job.work.split()))})
 
