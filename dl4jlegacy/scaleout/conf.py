@@ -62,7 +62,7 @@ FREE_FIELDS = frozenset(
         *("limits", "heartbeat_seconds", "stuck_seconds", "min_workers", "worker_wait_seconds"),
         *("tracker_wait_seconds", "session_seconds", "void_configuration", "poison_jobs"),
         *("kernels", "device", "device_memory_limit", "collect_training_stats", "prefetch_buffer"),
-        "epochs",  # a run may be given more of them at its end
+        "epochs",  # more may be added at the end of a run
     }
 )
 """Fields of a ``Conf`` that say where and how a run is computed, and may change while the run is under way."""
@@ -284,7 +284,7 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         except UsageError as exc:
             raise ConfError(str(exc)) from exc
 
-    if not TYPE_CHECKING:  # a type checker would take it for leave to read anything
+    if not TYPE_CHECKING:  # with it, a type checker would accept any attribute
 
         def __getattr__(self, name: str) -> Any:
             """Raise an error that names the replacement of a setter or getter of 2014, in Java or Python spelling."""

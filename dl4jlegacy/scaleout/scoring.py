@@ -66,8 +66,8 @@ class EarlyStopping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     Attributes:
         max_epochs: stop after this many epochs, not counting pretraining (``MaxEpochs``).
         max_seconds: stop after this many seconds in which a master led the run (``MaxTime``).
-        epochs_without_improvement: stop when this many evaluations in a row did not improve the last best score by more
-            than ``min_improvement`` (``ScoreImprovementEpochs``).
+        epochs_without_improvement: stop when this many evaluations in a row were not better, by more than
+            ``min_improvement``, than the last improvement (``ScoreImprovementEpochs``).
         best_score: stop when the score is better than this (``BestScore``).
         invalid_score: stop when a score or the model is no longer finite (``InvalidScore``); otherwise the run fails.
     """

@@ -250,7 +250,7 @@ class StatsCollector:
         self._lock = threading.Lock()
         self._newest: deque[EventStats] = deque(maxlen=MOST_KEPT)
         self._keeper = None if folder is None else JsonlWriter(StatsFile(folder))
-        self._taken: dict[str, tuple[Buffer, int]] = {}  # what is in the tracker still: its value, when it is written
+        self._taken: dict[str, tuple[Buffer, int]] = {}  # remaining keys in the tracker: value, and count when written
 
     def add(self, events: Sequence[EventStats]) -> int:
         """Keep events, and queue them for writing; does not wait.

@@ -50,7 +50,7 @@ class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
         learning_rate: rate at the start of the version's last job, as for ``learning_rate_at``; None: there is none, or
             the version is of a validation, or older than this field.
         shares: the share of each worker with jobs in this version; empty if the version is older than this field.
-        changed_code: parts of the user's own code that changed before this version (``--changed-code``).
+        changed_code: parts of the user's own code that are different from this version on (``--changed-code``).
         phase: of the version's last job: its kind, and the layer if one is pretrained; "": older than this field.
     """
 

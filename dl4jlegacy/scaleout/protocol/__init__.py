@@ -1,9 +1,9 @@
 """The run protocol as step functions over a store and a clock: no threads, no sleeps, no I/O of its own.
 
 Each role is a generator. It yields ``STEP`` before every store operation: a point where its process may be killed,
-frozen or overtaken. What it needs from outside it yields as an event (``Wait``, ``MoreWork``, ``NewModel``,
-``Perform``). In a run, actors drive these generators; in the tests, a simulator drives the same generators with a
-seeded scheduler and a virtual clock.
+frozen or overtaken. Requests to the outside are yielded as events (``Wait``, ``MoreWork``, ``NewModel``, ``Perform``).
+In a run, actors drive these generators; in the tests, a simulator drives the same generators with a seeded scheduler
+and a virtual clock.
 
 The safety of a run rests on one rule: the head changes only by compare-and-set, and each head is computed from the one
 before. The process whose compare-and-set succeeds has closed the round. Everything else is immutable or can be derived

@@ -1,7 +1,7 @@
 """Store operations that all roles share: large values as chunks under a manifest, counters, deletions.
 
-A ``BatchStore`` transfers all chunks of a frame in one step. Any other store takes one operation per step, which is
-what the simulator schedules.
+A ``BatchStore`` transfers all chunks of a frame in one step. Any other store takes one operation per step; the
+simulator schedules these steps.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def small_nbytes(plan: Plan, round_: int) -> int:
 
 
 def write_slices(store: Store, key: str, frame: Buffer, count: int) -> Steps[Manifest]:
-    """Write a frame in ``count`` slices (``scaleout.slices``) below ``key``, which no other process writes."""
+    """Write a frame in ``count`` slices (``state.slices``) below ``key``, which no other process writes."""
     slices = ((f"{key}/{index}", cut(frame, index, count)) for index in range(count))
     return in_slices(key, (yield from write_frames(store, slices)))
 

@@ -64,7 +64,7 @@ class Holder(NamedTuple):
 
 
 class Registered(NamedTuple):
-    """Whose Conf is registered under a run's id: this run's, another run's (``run``), nobody's, or unknown."""
+    """The owner of the Conf registered under a run's id: this run, another run (``run``), nobody, or unknown."""
 
     kind: Literal["this", "another", "nothing", "unknown"]
     run: str = ""
@@ -252,8 +252,8 @@ def may_begin(place: RunPlace) -> Steps[bool]:
 def may_hand_over(place: RunPlace) -> Steps[bool]:
     """Return whether a leaving master may write its state into the run, because a standby leads it.
 
-    It may not if somebody resumed the run, since they may want to continue from that state; nor if the answer is
-    unknown at the moment.
+    It may not if somebody has resumed the run, since the run is to continue from the resumed state; nor if the answer
+    is unknown at the moment.
     """
     register = place.register
     if register.fence() is not None:
@@ -359,11 +359,11 @@ class TakeOver(NamedTuple):
 def outlive_master(me: StandBy) -> Steps[TakeOver]:
     """Wait until this process is the master, or the run has ended.
 
-    A run has ended when that is written down, not when its last batch is done: until then its model may not be written.
+    A run has ended when its end is recorded, not when its last batch is done: until then its model may not be written.
 
     Raises:
-        TrackerError: the run's id is another run's by now; or the servers have no model of the run, nobody has put it
-            back, and this process has nothing to do so.
+        TrackerError: the run's id now belongs to another run; or the servers have no model of the run, no process has
+            put it back, and this process has no state to do so.
     """
     place = me.place
     while True:

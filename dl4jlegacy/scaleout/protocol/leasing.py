@@ -338,7 +338,7 @@ def give_back(me: Worker, number: int, lease: JobRecord) -> Steps[None]:
 
 
 def extend_lease(me: Worker, slot: SlotPlan, lease: JobRecord, progress: int = 0) -> Steps[bool]:
-    """Extend the lease of a job of which ``progress`` batches are done; return False if the lease is lost.
+    """Extend the lease of a job with ``progress`` finished batches; return False if the lease is lost.
 
     Runs on the heartbeat's thread, not the computation's. The progress is reported even after the lease is lost, for
     example because the store lost the record and a master wrote it again, until another worker takes the job: this

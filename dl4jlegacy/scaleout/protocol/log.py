@@ -192,8 +192,9 @@ class SharedModels:
             return self._frames[identity]
 
     def newest_of(self, identities: Sequence[str]) -> tuple[int, Buffer]:
-        """Return (count, frame) of the last known one of these models; ``count`` is its position from 1; 0: none is
-        known.
+        """Return (count, frame) of the last known model among these.
+
+        ``count`` is the position of the model, counted from 1; 0: none is known.
         """
         with self._lock:
             found = (n for n in range(len(identities), 0, -1) if identities[n - 1] in self._frames)
@@ -229,7 +230,7 @@ def folded_jobs(
 
 
 class KnownLog(NamedTuple):
-    """What a master knows of the log of one version: the entries before it, and the states saved in it."""
+    """The part of one version's log that a master needs: the entries before it, and the states saved in it."""
 
     identity: str = ""
     previous: tuple[Manifest, ...] = ()

@@ -60,7 +60,7 @@ __all__ = ["Master", "RunStart", "extend_run", "hand_over", "master_steps", "reo
 logger = logging.getLogger(__name__)
 
 Beginning = tuple[Head, Buffer, Buffer | None, Mapping[int, SavedState]]
-"""A head, its model, its best one, and the states of its slots that are not in the store."""
+"""A head, its model, its best model, and those states of its slots that are not in the store."""
 MOST_SET_ASIDE = 64
 """Number of workers that were set aside and are remembered in the head. Such a worker leaves when it reads its name."""
 

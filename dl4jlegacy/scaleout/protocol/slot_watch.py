@@ -78,8 +78,10 @@ ReissueReason = Literal["gone", "expired", "slow"]
 """Why a job is given to another worker: its worker is gone, its lease has expired, or it is a straggler."""
 
 WINDOW = 4
-"""Number of undone slots that are read after each hint, doubled while all of them are done. The slots after them are
-read once per poll interval."""
+"""Number of undone slots that are read after each hint, doubled while all of them are done.
+
+The slots after them are read once per poll interval.
+"""
 GROUP_NBYTES = 8 << 20
 """Updates are fetched together up to this total size."""
 NOTHING = Manifest("", 0, 1)
@@ -100,7 +102,7 @@ class Lease:
 
 @dataclass(slots=True)
 class OpenSlots:
-    """What a master knows about the open slots of one head."""
+    """A master's knowledge about the open slots of one head."""
 
     head: Head
     raw: Buffer

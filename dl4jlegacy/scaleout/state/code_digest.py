@@ -39,7 +39,7 @@ def module_digest(module: ModuleType) -> str:
 
 
 def code_digest(part: Any) -> str:
-    """Return the SHA-256 of the source of a part: a class, a function, or an object with its callable attributes.
+    """Return the SHA-256 of the source of a part: a class, a function, or an object with its attributes.
 
     If a part has a ``version``, as text, it replaces the source. "": the part belongs to this package, or its source
     could not be read.

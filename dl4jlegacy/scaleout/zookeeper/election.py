@@ -177,7 +177,7 @@ class MasterElection:
         return [member.info for member in list(self._members())[1:] if member.info.get("standby")]
 
     def _members(self) -> Iterator[Member]:
-        """Yield what is known about the candidates, the present master first."""
+        """Yield the members' records of the candidates, the present master first."""
         for name in sorted(self._session.children(self._folder) or [], key=_number):
             member = read_member(self._session, f"{self._folder}/{name}")
             if member is not None:

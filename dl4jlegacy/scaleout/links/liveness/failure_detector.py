@@ -124,7 +124,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class _Signals:
-    """What is known of one process: the state of its connection ("": it never had one) and its heartbeats."""
+    """The signals of one process: the state of its connection ("": it never had one) and its heartbeats."""
 
     connection: ConnectionState | Literal[""] = ""
     since: float = 0.0

@@ -4,9 +4,9 @@
     client  HELLO       magic, 32 random bytes, whether it signs, proof, name of its process
     server  WELCOME     its own proof -- or REFUSAL and a reason
 
-A proof is an HMAC-SHA256 under the run's secret over what the connection is for, the prover's role, the run, the
-process and both random numbers, so that it cannot be replayed, reflected, or used by another process or on another
-kind of connection. Without a secret the key is empty: a proof then only distinguishes runs.
+A proof is an HMAC-SHA256 under the run's secret over the purpose of the connection, the prover's role, the run, the
+process and both random numbers, so that it cannot be replayed, reflected, or used by another process or on another kind
+of connection. Without a secret the key is empty: a proof then only distinguishes runs.
 """
 
 from __future__ import annotations
