@@ -69,7 +69,7 @@ def take_over(
         VersionError: this process has other versions than the master.
     """
     check_may_take_over(conf, address)
-    run = resolve_registered(conf, data, local_workers=workers)  # takes seconds, so now
+    run = resolve_registered(conf, data, local_workers=workers)  # takes seconds: not after the master is gone
     with (
         standing(address, conf, standby=True) as candidate,
         closing(open_tracker(conf, address, registered=True, takes_part=True)) as tracker,

@@ -495,7 +495,8 @@ class _MasterWatch:
         head = self._tracker.head()
         self._looked = now = self._clock.now()
         away, self._waited = self._tracker.waited_seconds() - self._waited, self._tracker.waited_seconds()
-        self._head_seen, self._master_seen = self._head_seen + away, self._master_seen + away  # no view
+        # While the tracker did not answer, nothing could be observed: that time does not count.
+        self._head_seen, self._master_seen = self._head_seen + away, self._master_seen + away
         if head is not None:
             self._head_seen = now
             self._note_version(head, now)

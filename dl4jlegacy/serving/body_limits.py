@@ -42,7 +42,10 @@ def check_lines(body: bytes, rows: int, values: int, *, is_json: bool = False) -
 
 
 def _check(body: bytes, texts: re.Pattern[bytes], limits: Sequence[tuple[Sequence[bytes], int, int, str]]) -> None:
-    """Raise ``TooMuchError`` if too many marks are outside of quoted texts; its message has the limit's next number."""
+    """Raise ``TooMuchError`` if too many marks are outside of quoted texts.
+
+    A limit has the marks, how many of them are allowed, and the number and the noun for the error message.
+    """
     if all(sum(body.count(mark) for mark in marks) <= most for marks, most, _, _ in limits):
         return
     found, at = [0] * len(limits), 0

@@ -12,7 +12,7 @@ __all__ = ["ChangedCodeOptions"]
 
 @dataclass(frozen=True, kw_only=True)
 class ChangedCodeOptions:
-    """What ``dl4j resume`` has besides."""
+    """The additional option of ``dl4j resume``."""
 
     changed_code: Annotated[
         bool,
