@@ -1,4 +1,4 @@
-"""Structs of the JSON output of the commands for servers and clouds; see ``cli.outputs``."""
+"""Structs of the output with ``--format json`` of the commands for servers and clouds; see ``cli.outputs``."""
 
 from __future__ import annotations
 

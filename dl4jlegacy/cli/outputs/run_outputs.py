@@ -1,4 +1,4 @@
-"""Structs of the JSON output of the commands that inspect a run; see ``outputs``."""
+"""Structs of the output with ``--format json`` of the commands that inspect a run; see ``outputs``."""
 
 from __future__ import annotations
 
