@@ -178,8 +178,8 @@ class DataSet:
         """Return the first ``fraction`` of the rows as train and the rest as test.
 
         Args:
-            fraction: the share of the *training* part, as in DL4J, between 0 and 1 and rounded to whole rows;
-                neither part is ever empty.
+            fraction: the share of the *training* part, as in DL4J, between 0 and 1 and rounded to whole rows; neither
+                part is ever empty.
             seed: shuffles the rows first; None keeps their order.
             stratify: both parts get the same shares of the classes; a class with a single row goes to the training
                 part.
@@ -316,7 +316,7 @@ def _trusted(
 
 
 def stored_data_set(features: Array, labels: Array) -> DataSet:
-    """Return a DataSet of float32 arrays in files. They were checked when written, and are not read here."""
+    """Return a DataSet of float32 arrays in files, which were checked when written and are not read here."""
     return _trusted(features, labels)
 
 

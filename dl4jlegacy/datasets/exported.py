@@ -201,8 +201,8 @@ def export(
 
     Raises:
         DataError: there is no batch, one is no batch, or differs in shape from the others; the iterable raised an
-            error;
-            the files cannot be written; or the folder has exported batches already. The message has the batch's number.
+            error; the files cannot be written; or the folder has exported batches already. The message has the batch's
+            number.
     """
     folder = _as_folder(folder)
     _check_unused(folder)

@@ -1,7 +1,7 @@
 """Reader of IDX files, the format of MNIST and similar data sets, plain or gzipped.
 
-Format: two zero bytes, a type code, the number of dimensions, one big-endian 32-bit size per dimension, then the
-values in C order (Y. LeCun, "The MNIST database of handwritten digits"). Follows
+Format: two zero bytes, a type code, the number of dimensions, one big-endian 32-bit size per dimension, then the values
+in C order (Y. LeCun, "The MNIST database of handwritten digits"). Follows
 ``org.deeplearning4j.datasets.mnist.MnistDbFile``.
 """
 

@@ -101,8 +101,7 @@ class BatchCursor(ABC, Generic[B]):
     """DL4J's methods of iteration over batches of kind ``B``, for iterators that return batches by position.
 
     The cursor belongs to one thread. Iterating over an epoch (``for batch in iterator``) reads slow batches ahead on
-    other
-    threads (``read_ahead``); batches, order and cursor stay the same.
+    other threads (``read_ahead``); batches, order and cursor stay the same.
     """
 
     _epoch = _index = 0

@@ -1,9 +1,9 @@
 """MapDataSetIterator: batches of a map-style data set, which returns examples by number, as in PyTorch.
 
 Hugging Face's data sets are map-style, too. Neither library is imported: only ``len(dataset)`` and ``dataset[number]``
-are used. An example is a pair of features
-and label, as in a ``torch.utils.data.Dataset``, or a row of named columns, as in a ``datasets.Dataset``. Its values are
-anything that NumPy converts to arrays (also tensors), or Pillow images, whose transparent parts are drawn on white.
+are used. An example is a pair of features and label, as in a ``torch.utils.data.Dataset``, or a row of named columns,
+as in a ``datasets.Dataset``. Its values are anything that NumPy converts to arrays (also tensors), or Pillow images,
+whose transparent parts are drawn on white.
 """
 
 from __future__ import annotations
@@ -46,10 +46,8 @@ class MapDataSetIterator(NumberedDataSetIterator):
     """Batches of a map-style data set, in a new order every epoch; the same order as ``ListDataSetIterator`` by seed.
 
     An example is read each time a batch needs it, by one thread at a time. The data set must return the same example
-    for
-    the same number; otherwise resumed runs and repeated jobs see other data. Batches are float32, or float64 where
-    float32
-    would change a number, because a normalizer may still scale it.
+    for the same number; otherwise resumed runs and repeated jobs see other data. Batches are float32, or float64 where
+    float32 would change a number, because a normalizer may still scale it.
 
     Args:
         dataset: has ``len()`` and returns an example for a number from 0; if it has ``__getitems__``, the examples of a
@@ -57,8 +55,8 @@ class MapDataSetIterator(NumberedDataSetIterator):
         batch_size: examples per batch.
         features: the feature columns, which are concatenated; None: all but the label. Not for pairs.
         label: the label column; None: ``label``, ``labels`` or ``target``, whichever exists. Not for pairs.
-        n_classes: the number of classes, if labels are class numbers; 0: labels are real numbers to predict;
-            None: taken from the data set (``features[label].names`` or ``classes``), else whole numbers are refused.
+        n_classes: the number of classes, if labels are class numbers; 0: labels are real numbers to predict; None:
+            taken from the data set (``features[label].names`` or ``classes``), else whole numbers are refused.
         seed, shuffle, drop_last: as for ``ListDataSetIterator``.
         label_names: names of the labels, for reports; by default those of the data set.
 

@@ -105,7 +105,7 @@ def read_mnist(
 
     Raises:
         DownloadError: files are missing and cannot be downloaded.
-        DataError: they are corrupt, or hold fewer examples than requested.
+        DataError: the files are corrupt, or hold fewer examples than requested.
     """
     directory = data_directory(data_dir)
     names = [name for name in _MD5 if name.startswith(part)]

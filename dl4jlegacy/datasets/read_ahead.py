@@ -45,8 +45,7 @@ class ReadAhead(Generic[_Key, _Value]):
     """Values by key, read ahead; safe on any thread.
 
     Reading ahead begins after the first value that took long enough. A caller who asks for a value that no thread has
-    begun
-    reads it on its own thread.
+    begun reads it on its own thread.
 
     Args:
         read: returns the value of a key; called on several threads at once.
@@ -82,8 +81,7 @@ class ReadAhead(Generic[_Key, _Value]):
         Args:
             key: the key.
             following: returns the keys that will be needed next, in order; called under a lock. Values read ahead for
-                other
-                keys are dropped.
+                other keys are dropped.
         """
         with self._lock:
             reading = self._readings.pop(key, None)

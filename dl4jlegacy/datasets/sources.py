@@ -100,36 +100,29 @@ def load(
             * a pattern such as ``part-*.csv`` for parts of a table
             * a text (.txt), which is cut into windows of characters or words; the labels are the following ones
             * a folder with 4 IDX files under MNIST's names (checksums are not compared), with a table called train and
-              one
-              called test, with other tables, or with a folder of images for each class (directly, or in folders train
-              and
-              test)
+              one called test, with other tables, or with a folder of images for each class (directly, or in folders
+              train and test)
         data_dir: the folder of MNIST, also for its download.
         test_fraction: the held-out share, if the data set does not come in two parts.
         seed: shuffles before that split.
         reading: how the data are read, from a trained model, or as far as known:
 
             * ``label_names``: the classes of tables and images in order (files may lack some), and the characters or
-              words
-              of texts
+              words of texts
             * ``transform``: fitted to the training part, unless it is fitted already. Without it, the columns of tables
-              are
-              numbers and a class; SVMLight files get a schema without steps
+              are numbers and a class; SVMLight files get a schema without steps
             * ``images``: without it, images in folders keep their size, which must be the same for all. With its
               ``column``, the images are listed in tables, whose labels ``transform`` names (None: the column called
-              label,
-              class or target, or the last one)
+              label, class or target, or the last one)
             * ``sequences``: the CSV files of a folder are sequences; without it, they are parts of one table
             * ``header``: finds named columns
             * ``normalizer``: not used
         n_classes: the number of classes in tables and IDX files, if the files alone do not show it.
         columns: SVMLight files have this many columns and are read as sparse features; 0: they are sparse only with
-            more
-            columns than a table may have.
+            more columns than a table may have.
         keep_index: keep pandas' index as a column, in a table that no schema or header describes; else it is dropped.
         rounded: features are float32, or float64 if a column of the training part is so far from 0 that float32 would
-            lose
-            differences. False: texts and tables stay float64, to be scaled by a model's normalizer.
+            lose differences. False: texts and tables stay float64, to be scaled by a model's normalizer.
 
     Raises:
         DataError: unknown, missing or damaged; the message names what was searched for and where. Or the data are to be

@@ -155,7 +155,7 @@ class SparseFeatures:
     def __repr__(self) -> str:
         return f"SparseFeatures({self.shape} {self.dtype}, {counted(len(self.values), 'value')})"
 
-    # -- what networks take of them ------------------------------------------------------------------------------------
+    # -- conversion for networks ---------------------------------------------------------------------------------------
 
     def touched(self) -> npt.NDArray[np.int32]:
         """Return the columns with a value in some row, ascending."""

@@ -87,10 +87,8 @@ def stratified(classes: Rows, parts: tuple[Rows, Rows]) -> tuple[Rows, Rows]:
     """Return the two parts of a split, changed so that each has its share of every class.
 
     The second part keeps its size, distributed over the classes by the largest remainders (of equal ones the lower
-    class
-    comes first). It gets at least one row of every class that has two, and never all rows of a class. A class with a
-    single
-    row stays in the first part. Both parts keep the order of the rows.
+    class comes first). It gets at least one row of every class that has two, and never all rows of a class. A class
+    with a single row stays in the first part. Both parts keep the order of the rows.
 
     Args:
         classes: of the rows, ``(rows,)``.

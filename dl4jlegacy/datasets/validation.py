@@ -35,8 +35,7 @@ def split_off(training: BatchIterator, fraction: float, seed: int, *, stratify: 
     """Return the data in two parts, with ``fraction`` of the examples, drawn by ``seed``, for validation.
 
     The training part has the batch size, shuffling and pre-processing of the whole. With ``stratify`` both parts have
-    the
-    same shares of the classes; a class with a single example stays in the training part, which is logged.
+    the same shares of the classes; a class with a single example stays in the training part, which is logged.
 
     Raises:
         ConfError: the data cannot be split.

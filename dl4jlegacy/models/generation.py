@@ -61,8 +61,7 @@ def generate_text(
     ``temperature``, ``seed`` and the position: a longer text begins with the shorter one. ``UNKNOWN``, which stands for
     words outside the vocabulary, is never drawn. A stack of layers with recurrent state reads each token once
     (``rnn_time_step``); every other network reads the last tokens again, as many as a training example has. The network
-    is
-    in use until the last token is drawn, on the thread of the caller.
+    is in use until the last token is drawn, on the thread of the caller.
 
     Args:
         model: a model trained on text, see ``load_model``.
@@ -104,8 +103,7 @@ def draw_class(probabilities: Array, temperature: float, uniform: float) -> int:
     """Return the class drawn by ``uniform`` in [0, 1) from probabilities ``(classes,)`` to the power ``1/temperature``.
 
     A probability of 0 counts as the smallest positive normal float32, so that some class is drawn at every temperature.
-    A
-    class with probability NaN is never drawn.
+    No probability may be NaN: the network's outputs are checked before.
     """
     logs = np.log(np.maximum(np.asarray(probabilities, np.float64), _TINY))
     with np.errstate(over="ignore"):  # an overflowing term gets weight 0

@@ -246,8 +246,8 @@ class TrainedModel:
         """Return the answer for each example, ``(examples, n_out)``: the outputs.
 
         A text model answers with the outputs after the last word or character. A sequence model answers at each time
-        step,
-        ``(examples * time steps, n_out)``, unless it learned one class per sequence. Args and errors as for ``output``.
+        step, ``(examples * time steps, n_out)``, unless it learned one class per sequence. Args and errors as for
+        ``output``.
         """
         return answers_in(self.output(features), self.answers_at)
 
@@ -267,12 +267,9 @@ class TrainedModel:
         """Return the outputs, ``(examples, n_out)`` on the host, for features as the data came, before any scaling.
 
         A classifier's outputs are the probabilities of its classes. In a data frame (pandas, Polars, Arrow), or a
-        ``DataSet``
-        made from one, columns are found by name, as in a table; the label column is not needed. A model with a
-        ``transform``
-        takes such columns, or arrays of the features that its transform makes (``transform.features``), and answers in
-        the
-        units of the label.
+        ``DataSet`` made from one, columns are found by name, as in a table; the label column is not needed. A model
+        with a ``transform`` takes such columns, or arrays of the features that its transform makes
+        (``transform.features``), and answers in the units of the label.
 
         Raises:
             ShapeError: the model takes other features. NotFiniteError: an output is NaN or infinite; names its row.
@@ -350,8 +347,7 @@ class TrainedModel:
         """Return a data frame's column names, or () if its columns go by position.
 
         Names that include all of the model's columns always count. Other names do not count if one of them is a number,
-        or if
-        all column names of the model are numbers.
+        or if all column names of the model are numbers.
         """
         known = self.reading.feature_columns
         if not known or set(header_names(names, known)) >= set(known):
@@ -419,8 +415,7 @@ class TrainedModel:
         """Return a name for each output; outputs without names are numbered.
 
         A network that reconstructs its ``n_in`` inputs gets numbers too: the names in its file are the classes of its
-        data, not
-        its outputs.
+        data, not its outputs.
 
         Raises:
             ModelError: the network classifies, and does not have one distinct name for each output.

@@ -112,10 +112,8 @@ def predict_blocks(
     """Yield the predictions for each block in order, as soon as they and all earlier ones are ready.
 
     The numbers do not depend on the number of ``workers``. If a block fails, the predictions before it are yielded
-    first.
-    One worker computes on the caller's thread; several workers have threads, and the blocks are read on one more
-    thread.
-    ``answers`` returns the number of predictions of a block.
+    first. One worker computes on the caller's thread; several workers have threads, and the blocks are read on one more
+    thread. ``answers`` returns the number of predictions of a block.
 
     Raises:
         NotFiniteError: an output is NaN or infinite; names the row. Errors of ``blocks`` are raised, too.
@@ -139,8 +137,7 @@ def images_of(model: TrainedModel, file: str) -> tuple[Path, ...]:
     """Return the image files to give to a model that learned from images: one file, or those of a folder or a table.
 
     The result is empty if the model did not learn from images. It is empty, too, if ``file`` is no image, and for
-    standard
-    input and tables if the model learned from folders of images.
+    standard input and tables if the model learned from folders of images.
 
     Raises:
         DataError: the folder has no images, or cannot be read; or the table names a missing image.
@@ -344,7 +341,7 @@ def named_rows(first: int, unit: str = "rows") -> Iterator[None]:
         raise NotFiniteError(f"in the {unit} from {first} on (the first is 0), counted from there: {exc}") from exc
 
 
-# -- what is printed ---------------------------------------------------------------------------------------------------
+# -- output ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

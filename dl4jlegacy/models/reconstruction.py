@@ -172,8 +172,7 @@ def examples_of(
     Args:
         model: the model that they must fit.
         source: the held-out part of ``digits``, ``iris`` or ``mnist``; an image, a folder of images, or a table, here
-            or
-            in S3; ``-``: standard input.
+            or in S3; ``-``: standard input.
         data_dir: the folder of MNIST.
         shape: channels, height and width of images, for a model that did not learn from image files itself.
 

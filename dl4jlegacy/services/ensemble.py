@@ -2,7 +2,7 @@
 
 Each host starts its own servers (``dl4j services up --host A --hosts A,B,C``). If one of three hosts is lost, the run's
 state and a majority of the Zookeeper servers remain. A witness has only a Zookeeper server, whose vote decides which
-other hosts continue; it may be a small machine.
+other hosts continue; a witness may be a small machine.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def shared_cluster_name(environ: Mapping[str, str]) -> str:
     """Return the name of the Hazelcast cluster, which all hosts derive from the run's secret, and nobody else can.
 
     Raises:
-        UsageError: there is no secret. ConfError: it cannot be read.
+        UsageError: there is no secret. ConfError: the secret cannot be read.
     """
     secret = read_secret(environ)
     if secret is None:

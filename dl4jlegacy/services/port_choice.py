@@ -36,8 +36,7 @@ class PortChoice:
         """Return the members' ports and Zookeeper's (0 without one); 0 asks for any port, None for the default.
 
         On loopback a free port replaces one that is taken, with a warning. Raises ``UsageError`` for invalid port
-        numbers,
-        ``TrackerError`` if there are not enough free ports.
+        numbers, ``TrackerError`` if there are not enough free ports.
         """
         kept = self._kept([MEMBER.format(i + 1) for i in range(members)] if not member_port else [], zookeeper_port)
         if not member_port and members > len(kept):

@@ -83,30 +83,24 @@ class Services:
         Args:
             members: number of Hazelcast members; with two or more, all data have a backup.
             hazelcast_port: the first member's; the following ports are those of the next members. 0 and None: the ports
-                that
-                the folder's servers had at this address, for processes that still use them; otherwise 0 means free
-                ports, and
-                None the default ones (5701 and following). On loopback, taken ports are replaced by free ones with a
-                warning;
-                on another address they are not, because other hosts would not find them.
+                that the folder's servers had at this address, for processes that still use them; otherwise 0 means free
+                ports, and None the default ones (5701 and following). On loopback, taken ports are replaced by free
+                ones with a warning; on another address they are not, because other hosts would not find them.
             zookeeper_port: Zookeeper's, likewise; the default is 2181.
             cluster_name: the name that clients must use. By default the folder's own, a random name that the folder
-                keeps; for
-                several hosts, a name derived from the run's secret.
+                keeps; for several hosts, a name derived from the run's secret.
             folder: for configurations, logs, data and state; None: a folder in the user's cache.
             zookeeper: whether to start Zookeeper, too.
             heap: maximum memory for the data of one member, in Java's notation (``512m``, ``1g``).
             host: the numeric address of this machine to bind; anybody who reaches it can read and change all data.
             hosts: three, five or seven addresses of hosts, including ``host``, each of which starts its own servers
-                with the
-                same arguments; together they form one set. Empty: this host is a set of its own.
+                with the same arguments; together they form one set. Empty: this host is a set of its own.
             witnesses: those of ``hosts`` that have only a Zookeeper server.
             deadline_seconds: how long to wait for the answers; the first download of the jars is not included.
 
         Raises:
             UsageError: all servers of this folder run already, or the running ones have other settings, or a number is
-                out
-                of range.
+                out of range.
             TrackerError: no Java, no jars, or a server does not start; no server is left running.
         """
         check_numbers(members, hazelcast_port or 0, zookeeper_port or 0, zookeeper)
@@ -185,7 +179,7 @@ class Services:
 
         Raises:
             UsageError: no such server.
-            TrackerError: it does not start; the others keep running.
+            TrackerError: the server does not start; the others keep running.
         """
         folder = Services.folder(folder)
         with folder_lock(folder):
@@ -207,7 +201,7 @@ class Services:
             the servers; None if they were stopped by ``down``.
 
         Raises:
-            TrackerError: one does not start; the others keep running.
+            TrackerError: a server does not start; the others keep running.
         """
         folder = Services.folder(folder)
         with folder_lock(folder):

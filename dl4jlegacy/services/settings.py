@@ -70,7 +70,7 @@ _PROPERTIES = {
     # a frozen member leaves after 15 s instead of 60
     "hazelcast.heartbeat.interval.seconds": "1",
     "hazelcast.max.no.heartbeat.seconds": "15",
-    # separated members search each other every 10 s, not after 300 s
+    # separated members search for each other every 10 s; by default for the first time after 300 s
     "hazelcast.merge.first.run.delay.seconds": "10",
     "hazelcast.merge.next.run.delay.seconds": "10",
 }
@@ -101,10 +101,8 @@ def member_ports(port: int) -> tuple[int, int, int]:
     """Return a member's ports: ``port`` for clients, one for other members, and the health port.
 
     With a single port, a member that connects to a frozen one, whose machine still accepts connections, asks itself
-    without
-    end whether it has answered, and sends nothing to other members meanwhile (Hazelcast's issue 26473): any frozen
-    member
-    would stop all others.
+    without end whether it has answered, and sends nothing to other members meanwhile (Hazelcast's issue 26473): any
+    frozen member would stop all others.
     """
     return port, port + _AMONG_MEMBERS, health_port(port)
 

@@ -142,7 +142,7 @@ def folder_lock(folder: Path) -> Iterator[None]:
     """Lock a folder, created if necessary, against other processes that start or stop its servers.
 
     Raises:
-        TrackerError: it cannot be used, or another process holds it for minutes.
+        TrackerError: the folder cannot be used, or another process holds it for minutes.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -161,7 +161,7 @@ def read_state(folder: Path) -> ServicesState | None:
     The state contains commands to execute and processes to stop, so nobody else may have written it.
 
     Raises:
-        TrackerError: it cannot be read, belongs to another user, or others may write there.
+        TrackerError: the state cannot be read, belongs to another user, or others may write there.
     """
     path = folder / _STATE
     try:

@@ -124,8 +124,7 @@ class LocalFolder:
     """A ``Folder`` of this machine, created at the first write. Its lock ends with the process that holds it.
 
     Its path may contain links of this user. Inside the folder no link is followed, and no file is opened that another
-    user
-    may have put there.
+    user may have put there.
 
     Raises:
         ConfError: the path cannot be a folder.

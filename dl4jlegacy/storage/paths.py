@@ -65,7 +65,8 @@ def local(path: str) -> str:
     Local paths are returned unchanged.
 
     Raises:
-        DataError: there is nothing there. DownloadError: it is unavailable now. CloudError and similar: errors of AWS.
+        DataError: there is nothing there. DownloadError: the file is unavailable now. CloudError and similar: errors of
+            AWS.
     """
     if is_web(path):
         return str(fetch_file(path))
@@ -80,7 +81,7 @@ def remote_versions(path: str) -> S3Versions | None:
     """Return an object that detects changes of a path in S3; None for a local or Web path.
 
     Raises:
-        ConfError: it is no path in S3.
+        ConfError: an ``s3://`` path is invalid.
     """
     if not path.startswith(_SCHEME):
         return None

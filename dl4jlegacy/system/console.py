@@ -98,8 +98,7 @@ class _Log(logging.Handler):
     """Writes log records as lines of text, or of JSON; records of exceptions include the traceback.
 
     The main thread waits until its lines are printed. Other threads never wait: their lines go to a queue, which a
-    separate
-    thread prints, so that a paused reader (``2>&1 | less``) does not delay any actor.
+    separate thread prints, so that a paused reader (``2>&1 | less``) does not delay any actor.
     """
 
     def __init__(self, console: Console, *, as_json: bool) -> None:

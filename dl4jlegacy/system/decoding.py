@@ -19,10 +19,8 @@ def decodable(kind: type[T]) -> type[T]:
     """Return ``kind`` itself, prepared so that any thread can decode it.
 
     msgspec (0.22) stores its analysis of a struct on the struct before the analysis is complete, since structs may
-    contain
-    themselves. A second thread that decodes the struct at that moment reads incomplete data, and the process crashes
-    with a
-    segmentation fault.
+    contain themselves. A second thread that decodes the struct at that moment reads incomplete data, and the process
+    crashes with a segmentation fault.
     """
     if kind not in _DESCRIBED:
         with _LOCK:

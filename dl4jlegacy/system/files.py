@@ -63,11 +63,9 @@ def damage_as(kind: type[Dl4jError], what: str, remedy: str = "is it whole, and 
     """Raise ``kind("WHAT: REASON; REMEDY")`` for any error of a foreign parser about its input.
 
     The parsers of NumPy, pyarrow, h5py, PyYAML and the standard library raise any ``Exception`` for damaged content:
-    their
-    documented errors, a MemoryError for an unchecked size, or an unexpected KeyError, SystemError, TokenError or
+    their documented errors, a MemoryError for an unchecked size, or an unexpected KeyError, SystemError, TokenError or
     RecursionError. So no code of this package belongs in the body, except code that raises this package's own errors,
-    which
-    are passed on.
+    which are passed on.
     """
     try:
         yield
@@ -204,7 +202,7 @@ def _check_regular(mode: int, path: PathLike) -> None:
         raise OSError(errno.EINVAL, f"it is a {kind}, not a regular file", os.fspath(path))
 
 
-# -- where others may have put something in the way --------------------------------------------------------------------
+# -- opening safely against other users --------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -222,7 +220,7 @@ def open_in(folder: int, name: str, flags: int, mode: int = 0o666) -> int:
     """Open a regular file in an open folder without following a link; return its descriptor.
 
     Raises:
-        OSError: it is no regular file, or another user may have put it there (``ownership.check_beneath``).
+        OSError: the name is no regular file's, or another user may have put it there (``ownership.check_beneath``).
     """
     with _in_words(name):
         try:
@@ -259,8 +257,7 @@ def replacing(path: PathLike, *, private: bool = False, writer: str = "") -> Ite
     """Yield a new file that replaces ``path`` at the end, atomically and durably, unless an error is raised.
 
     A reader sees the old file or the new one. If ``path`` is a symbolic link of this user, its target is replaced. The
-    new
-    file gets the old one's mode and, if permitted, its owner.
+    new file gets the old one's mode and, if permitted, its owner.
 
     Args:
         path: of the file; its folder must exist.
@@ -269,7 +266,7 @@ def replacing(path: PathLike, *, private: bool = False, writer: str = "") -> Ite
             id.
 
     Raises:
-        OSError: it cannot be written, the path is no regular file, or a link of another user.
+        OSError: the file cannot be written, or the path is no regular file, or a link of another user.
     """
     target = _target(path)
     with (

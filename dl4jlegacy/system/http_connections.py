@@ -312,8 +312,7 @@ class BoundedServer(uvicorn.Server):
     Args:
         config: of uvicorn; its ``http`` is a ``connection_type()``.
         most: maximum connections. A new client replaces the client that has sent no whole request for longest; if all
-            have
-            sent one, the new client is answered with status 503.
+            have sent one, the new client is answered with status 503.
         most_unread: maximum bytes for clients that do not read them.
     """
 

@@ -3,8 +3,7 @@
 In a folder that others may write to, such as the system's temporary one, other users can create links to this user's
 files, and files under the names that this package uses. So their links are not followed for writing, and beneath a
 run's folder no links at all. World-writable files and folders of other users are refused, and code is executed only
-from
-places where nobody else can write. Files of root are trusted: root could do anything anyway.
+from places where nobody else can write. Files of root are trusted: root could do anything anyway.
 
 All functions raise ``PermissionError`` with the reason and a remedy as its ``strerror``.
 """

@@ -76,7 +76,7 @@ def allows_unsigned(environ: Mapping[str, str]) -> bool:
     """Return whether ``DL4J_ALLOW_UNSIGNED`` is 1: a run without a secret may then use servers beyond loopback.
 
     Raises:
-        ConfError: it is neither 1 nor 0.
+        ConfError: the variable is neither 1 nor 0.
     """
     given = environ.get(ALLOW_UNSIGNED, "0")
     if given not in ("0", "1"):

@@ -16,7 +16,7 @@ def to_json(value: Any, **options: Any) -> str:
     """Return ``value`` as JSON; ``options`` as for ``json.dumps``.
 
     Raises:
-        NotFiniteError: it contains NaN or infinity; the message says where.
+        NotFiniteError: the value contains NaN or infinity; the message says where.
     """
     try:
         return json.dumps(value, allow_nan=False, **options)

@@ -25,8 +25,8 @@ def run_command(
         cwd: the working folder; None: the current one.
 
     Raises:
-        TimeoutError: it did not finish in time, and was killed.
-        OSError: it cannot be run.
+        TimeoutError: the command did not finish in time, and was killed.
+        OSError: the command cannot be run.
     """
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, cwd=cwd) as process:

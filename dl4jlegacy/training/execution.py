@@ -247,8 +247,7 @@ class RunExecution:
         """Train to the end of the plan and return the result. Blocks.
 
         Args and errors as for ``ActorNetworkRunner.train``. Ctrl-C shuts the run down; the ``KeyboardInterrupt``
-        carries a note
-        that says where the run stopped and what is saved.
+        carries a note that says where the run stopped and what is saved.
         """
         parts = self._ready()
         begun = parts.folder.begun()  # the tracker may not know it yet

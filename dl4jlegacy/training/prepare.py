@@ -88,8 +88,7 @@ class Report:
     """The result of a finished run: its JSON object and its evaluation.
 
     ``trained_on`` and ``held_out`` are the numbers of examples in the two parts of the data set. ``misplaced`` is the
-    error
-    if the model could not be saved at the requested place; it says where the model is.
+    error if the model could not be saved at the requested place; it says where the model is.
     """
 
     fields: dict[str, Any]
@@ -159,8 +158,7 @@ def few_updates(run: Run) -> str:
     """Return a warning if many jobs per round mean few updates of the model; "" for up to four jobs.
 
     The jobs of a round run in parallel and make one update together. With k jobs an epoch has 1/k of the updates, and
-    the
-    model is trained less unless something compensates for that.
+    the model is trained less unless something compensates for that.
     """
     conf, plan = run.conf, run.plan
     if conf.router != "iterative-reduce" or conf.jobs_per_round <= USUAL_JOBS:

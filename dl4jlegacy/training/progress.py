@@ -84,8 +84,7 @@ def shown(tick: Callable[[RunStatus], None] | None, progress: bool) -> Iterator[
     """Yield a function to call with the status of a run: ``tick``, or else a function that shows the status on stderr.
 
     A terminal or a notebook cell gets one line that is updated. Any other stderr, for instance a log, gets a line each
-    time
-    the run begins to wait for workers.
+    time the run begins to wait for workers.
     """
     if tick is not None or not progress or sys.stderr is None:
         yield tick

@@ -98,8 +98,7 @@ def resolve(
         on_cluster: whether other processes join the run. Then the data are sent with the jobs, or every process must be
             able to load them.
         resume: whether the run continues from the newest good checkpoint in ``conf.checkpoint_dir``. Such a run keeps
-            its
-            incarnation; any other run gets a new one.
+            its incarnation; any other run gets a new one.
         changed_code: as for ``Run``.
 
     Raises:

@@ -51,8 +51,8 @@ def load_data(
     Args:
         name, data_dir: as ``load`` takes them, or in S3.
         scale: whether features outside 0 to 1 are scaled to 0 to 1 by their minimum and maximum in the training data;
-            the
-            ``normalizer`` of the result's reading holds these. A ``transform`` with steps decides itself about scaling.
+            the ``normalizer`` of the result's reading holds these. A ``transform`` with steps decides itself about
+            scaling.
         reading: how the data are read, as far as known.
         keep_index: whether the index column of pandas is a feature column.
         place: the place of the data set on this machine, if already known.
@@ -113,8 +113,7 @@ def load_new(
     """Return the data of a new run, and its Conf with the schema fitted to the data, or with the reader of its images.
 
     Without a schema in the Conf, a schema is guessed for tables if a label or a prediction task is given, if the tables
-    are
-    large, or if not all columns are numbers.
+    are large, or if not all columns are numbers.
 
     Args:
         conf: names the data.
@@ -123,13 +122,12 @@ def load_new(
         regression: the label is a number to predict.
         multi_label: the labels are 0 or 1 each, and do not exclude each other.
         missing: words that mark a missing value, besides empty cells, in features and labels; None: those of the
-            schema,
-            or the usual ones.
+            schema, or the usual ones.
         inspected: the inspection of the whole first table with this label, if there was one.
 
     Raises:
-        DataError: the data cannot be read, or do not fit the schema. ConfError: the schema contradicts itself, or
-            lists other words for missing values.
+        DataError: the data cannot be read, or do not fit the schema. ConfError: the schema contradicts itself, or lists
+            other words for missing values.
     """
     check_one_kind(regression=regression, multi_label=multi_label)
     named, place = conf.dataset, Place.of(local_data(conf.dataset, conf.images))  # remote data are downloaded once

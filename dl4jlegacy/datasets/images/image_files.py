@@ -77,17 +77,14 @@ class ImageRecordReader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     The order is channels, rows, columns, as in the flat images that networks take
     (``InputType.convolutional_flat(height, width, channels)``). Photographs are rotated according to their EXIF data;
-    of
-    several pictures in a file the first is read. Transparent parts are drawn on a background; images with more than 8
-    bits
-    per channel, or neither gray nor colours, are refused.
+    of several pictures in a file the first is read. Transparent parts are drawn on a background; images with more than
+    8 bits per channel, or neither gray nor colours, are refused.
 
     Attributes:
         height, width: in pixels; 0: those of the images, which must then all be equal.
         channels: 1 for gray, 3 for colours (red, green, blue); 0: 3 if any image has colours.
         fit: how images of another size are resized: ``resize`` stretches them, ``crop`` keeps their proportions and
-            takes
-            the middle. Both interpolate linearly.
+            takes the middle. Both interpolate linearly.
         background: the background of transparent parts: white, black, gray, or a colour such as ``#ff8000``.
         column: the table column with the names of the image files, relative to the table's folder; "": images are in
             folders named by class.
@@ -363,8 +360,8 @@ def read_parts(
 ) -> tuple[DataSet, DataSet, tuple[str, ...], ImageRecordReader]:
     """Return training and test part, the names of the classes, and the fitted reader.
 
-    The parts are the folders ``train`` and ``test``, each with the folders of the classes in it; or else
-    a part of the images is held out.
+    The parts are the folders ``train`` and ``test``, each with the folders of the classes in it; or else a part of the
+    images is held out.
 
     Raises:
         DataError: as for ``Images.of_folder``; or, unless the classes are known, there are not two classes, or not two

@@ -174,7 +174,7 @@ def outside_parts(folder: Path) -> LeftOut:
 
 
 def has_parts(folder: Path) -> bool:
-    """Return whether there are folders train and test with class folders in them, and not as classes."""
+    """Return whether there are folders train and test with class folders in them; otherwise they may be classes."""
     with files.errors_as(DataError, f"cannot read folder {folder}"):
         both = all(files.is_folder(folder / name) for name in ("train", "test"))
         return both and _holds_classes(folder / "train")

@@ -42,7 +42,7 @@ def inspect_images(folder: Path, *, is_sized: bool = False) -> Inspection:
         is_sized: whether images will be resized, so that they may have different sizes.
 
     Raises:
-        DataError: it has no images, or cannot be read.
+        DataError: the folder has no images, or cannot be read.
     """
     is_parted = has_parts(folder)
     scanned = [class_folders(folder / name if name else folder) for name in (("train", "test") if is_parted else ("",))]

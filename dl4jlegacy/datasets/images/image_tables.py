@@ -51,8 +51,7 @@ def image_schema(
         path: of the table.
         column: the column with the image files, by its name or its number from 1.
         label: the label column, or several separated by commas, as for ``guess_schema``; "": the one called label,
-            class
-            or target, else the last one besides ``column``.
+            class or target, else the last one besides ``column``.
         regression, multi_label: as for ``guess_schema``.
 
     Raises:

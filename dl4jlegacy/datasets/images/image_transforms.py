@@ -1,7 +1,7 @@
 """Random image augmentation during training: flips, rotations, crops, brightness and colour changes.
 
-The random numbers for an image depend only on the seed, the epoch and the number of the example, so that a batch is
-the same wherever and whenever it is made. Follows DataVec's ``FlipImageTransform``, ``RotateImageTransform``,
+The random numbers for an image depend only on the seed, the epoch and the number of the example, so that a batch is the
+same wherever and whenever it is made. Follows DataVec's ``FlipImageTransform``, ``RotateImageTransform``,
 ``CropImageTransform`` and ``ColorConversionTransform``, whose random numbers depended on the order of the calls.
 """
 

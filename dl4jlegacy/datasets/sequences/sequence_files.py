@@ -93,31 +93,26 @@ class CsvSequenceDataSetIterator(NumberedDataSetIterator):
     """Batches of sequences in CSV files: one file per sequence, one row per time step, in a new order every epoch.
 
     All files are read once at first, to check them and to find the classes. No data are kept in memory; a batch reads
-    its
-    files again. Files may be gzipped. Sequences of a batch are padded with zeros to the longest one, and the masks are
-    0
-    there. Batches are float32, or float64 if a feature column lies so far from 0 that float32 would lose differences.
+    its files again. Files may be gzipped. Sequences of a batch are padded with zeros to the longest one, and the masks
+    are 0 there. Batches are float32, or float64 if a feature column lies so far from 0 that float32 would lose
+    differences.
 
     Args:
         features: a folder with the files, sorted by the numbers in their names, or the files in order.
         batch_size: sequences per batch.
         labels: a folder with a label file for each feature file, of the same name, or the label files in order. They
-            have
-            one row per time step, or fewer rows if ``align`` says to which time steps these belong.
+            have one row per time step, or fewer rows if ``align`` says to which time steps these belong.
         label: instead of ``labels``, the label column of the feature files: its number from 0 (-1 is the last one), or
-            its
-            name in the last line of ``skip_lines``; with ``regression`` also a list of several.
+            its name in the last line of ``skip_lines``; with ``regression`` also a list of several.
         align: "equal": as many rows of labels as of features; "start" and "end": the numbers may differ, and both begin
-            at
-            the first time step or end at the last one. "end" with a single row is a label of the whole sequence.
+            at the first time step or end at the last one. "end" with a single row is a label of the whole sequence.
         regression: labels are numbers to predict, else one class per row: a word, or a number.
         label_names: the classes, if known, for instance those of the training data when test data are read.
         skip_lines: lines to skip at the beginning of each file, such as its header; empty lines do not count. If the
-            last
-            of them has a name for each column, columns are found by name in every file, in the order of the first file.
+            last of them has a name for each column, columns are found by name in every file, in the order of the first
+            file.
         columns: these names in order, if known, for instance those of the training data, including labels; other
-            columns
-            are then ignored. ``label_columns``: the same for the label files.
+            columns are then ignored. ``label_columns``: the same for the label files.
         seed, shuffle, drop_last: as for ``ListDataSetIterator``, with the same order.
         pre_processor: applied to every batch, for instance ``normalizer.transform``.
         rounded: False: batches are always float64.
@@ -342,7 +337,7 @@ def read_rows(path: Path, skip_lines: int) -> Rows:
     """Return the time steps of a file as texts, after the skipped lines.
 
     Raises:
-        DataError: it cannot be read, has no rows, or rows of different lengths; names file and line.
+        DataError: the file cannot be read, has no rows, or rows of different lengths; names file and line.
     """
     rows = _rows_of(path, _content(path), skip_lines)
     for line, row in zip(rows.lines, rows.cells, strict=True):
@@ -400,8 +395,7 @@ def in_order(
 
     Raises:
         DataError: a column is missing or duplicated; a column is not in the first file; or the line above the rows has
-            no
-            names.
+            no names.
     """
     found = rows.names
     if not names or not found:

@@ -42,26 +42,21 @@ class SequenceRecordReader(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
     """How CSV files, one sequence each, become examples ``(sequences, columns, time steps)`` with a label per step.
 
     All sequences are padded to the longest one and masked. Follows ``CSVSequenceRecordReader`` of DataVec. Empty
-    attributes
-    are set from the first files, and fixed from then on.
+    attributes are set from the first files, and fixed from then on.
 
     Attributes:
         label: the label column, by name or number; "": the last one. For files in a folder ``features``, the labels are
-            in
-            files of the same names in a folder ``labels`` beside it, and this is "". Several columns, separated by
-            commas,
-            are numbers to predict.
+            in files of the same names in a folder ``labels`` beside it, and this is "". Several columns, separated by
+            commas, are numbers to predict.
         labels: the columns with numbers to predict, instead of ``label``.
         regression: whether labels are numbers to predict, and no classes.
         label_means, label_stds: of the numbers to predict, which a network learns standardized; learned if empty.
         align: the time steps of the rows in ``labels``, as for ``CsvSequenceDataSetIterator``; "": the last step if
-            each
-            file has a single row, which is the label of the whole sequence, else one row per step.
+            each file has a single row, which is the label of the whole sequence, else one row per step.
         skip_lines: lines to skip at the beginning of each file; -1: one if none of its cells is a number.
         columns: the number of columns without the labels; 0: as found.
         names: the column names in order, including labels; columns are found by name in every file with names in its
-            last
-            skipped line. Those of the first file if empty.
+            last skipped line. Those of the first file if empty.
     """
 
     label: str = ""

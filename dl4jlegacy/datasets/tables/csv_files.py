@@ -68,10 +68,8 @@ class _Table:
     """A file that was read; ``lines`` are the line numbers of the rows.
 
     ``known`` are the expected columns, or those of ``alike``, the first file of its data set. ``order`` holds the
-    places of
-    the features if the file has their names; ``warns`` says whether to warn of other columns. ``index`` are columns
-    that
-    are dropped.
+    places of the features if the file has their names; ``warns`` says whether to warn of other columns. ``index`` are
+    columns that are dropped.
     """
 
     name: str
@@ -118,8 +116,7 @@ class CsvData(NamedTuple):
     """The contents of files: float64 parts, one per file, the names of the classes, and of the feature columns.
 
     ``header`` has the names by which these columns are found in other files; None if they have no names. ``left_out``
-    are
-    columns that were not read, such as pandas' index.
+    are columns that were not read, such as pandas' index.
     """
 
     parts: list[DataSet]
@@ -139,14 +136,11 @@ def read_csv(
     """Return the examples in ``path`` and the names of their classes.
 
     The delimiter is a comma, semicolon, tab or ``|``. The first row is a header if none of its cells is a number, or
-    one is
-    called label, class or target. The label is the column of that name, else the last one. Its cells are names of
-    classes,
-    in sorted order, numbers by value; a row with an empty label is dropped.
+    one is called label, class or target. The label is the column of that name, else the last one. Its cells are names
+    of classes, in sorted order, numbers by value; a row with an empty label is dropped.
 
     Features are float32. If a column lies so far from 0 that float32 would lose differences (times in milliseconds,
-    long
-    numbers), they are float64: scale such columns, because the network computes in float32 and would lose the
+    long numbers), they are float64: scale such columns, because the network computes in float32 and would lose the
     differences.
 
     Args:
@@ -175,8 +169,7 @@ def read_csv_files(
     """Return one float64 DataSet per file, all with the same columns and the same classes; see ``read_csv``.
 
     With ``is_split``, for examples that are split afterwards, a class that occurs once is an error, too. Named columns
-    are
-    found by the names in ``header``, for instance a model's, in its order; None: by the header of the first file.
+    are found by the names in ``header``, for instance a model's, in its order; None: by the header of the first file.
     ``index`` are columns to drop; None: pandas' index, unless ``header`` names the columns to read.
     """
     left_out = tuple(index_columns(paths) if index is None and header is None else index or ())

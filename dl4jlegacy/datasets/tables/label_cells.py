@@ -26,8 +26,7 @@ def listed_gaps(words: Iterable[str]) -> tuple[str, ...]:
     """Return the cells that mark a missing value in features and labels: these words and empty cells.
 
     A whole number also counts in its form as a fraction, which gaps elsewhere in a column make of it: -999 as -999.0.
-    The
-    empty cell comes last, so that the result never equals the default list, which has another meaning for labels.
+    The empty cell comes last, so that the result never equals the default list, which has another meaning for labels.
     """
     found: dict[str, None] = {}
     for word in (word.strip().lower() for word in words):

@@ -93,11 +93,9 @@ class NumpyFile(ArrayColumns):
     """An open file: the names of its columns, the number of rows, and the rows.
 
     A single array with several values per row has the columns ``1``, ``2`` ...; with several arrays, these names begin
-    with
-    the array's name. An array with one value per row gives one column with its name. A column called ``label``, ``y``,
-    ``labels`` or ``target`` becomes ``label`` and comes last. So does an array of that name with one-hot rows: the
-    label is
-    the position of the 1, from 0.
+    with the array's name. An array with one value per row gives one column with its name. A column called ``label``,
+    ``y``, ``labels`` or ``target`` becomes ``label`` and comes last. So does an array of that name with one-hot rows:
+    the label is the position of the 1, from 0.
     """
 
     name: str
@@ -124,7 +122,7 @@ def opened_numpy(file: BinaryIO, name: str) -> Iterator[NumpyFile]:
     """Yield an open NumPy file; it is closed at the end.
 
     Raises:
-        DataError: it is damaged, has objects or arrays of different lengths, or no rows; names the array.
+        DataError: the file is damaged, has objects or arrays of different lengths, or no rows; names the array.
     """
     with files.errors_as(DataError, f"cannot read {name}"), contextlib.ExitStack() as opened:
         opened.enter_context(file)

@@ -65,8 +65,7 @@ def counts_rows(name: str, parts: Sequence[array[int]]) -> bool:
 
     They count the rows of all files together, or of each file separately. In an unnamed column numbers may be missing,
     because rows were dropped before the file was written. In other columns no number may be missing, because the name
-    may
-    have another meaning.
+    may have another meaning.
     """
     whole = np.concatenate([np.frombuffer(part, np.int64) for part in parts])
     if name == UNNAMED:

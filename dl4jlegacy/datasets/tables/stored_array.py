@@ -43,10 +43,8 @@ class StoredArray(np.memmap[Any, Any]):
     """Float32 rows in a file, mapped into memory, read-only; safe on any thread.
 
     Rows taken from it are an ordinary array, or another stored one if they are large. Scattered rows are read from the
-    file
-    instead of the mapping, because the system may map megabytes around each. Mapped pages are released again, so that
-    the
-    process does not seem to grow to the size of the file.
+    file instead of the mapping, because the system may map megabytes around each. Mapped pages are released again, so
+    that the process does not seem to grow to the size of the file.
     """
 
     _touched: int = 0

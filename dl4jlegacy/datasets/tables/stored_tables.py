@@ -80,8 +80,7 @@ def is_large(tables: Sequence[Path], columns: int = 0) -> bool:
     Args:
         tables: the files.
         columns: the number of the table's columns; 0: unknown. For an SVMLight file the size of its dense table counts;
-            if
-            it has too many columns for that, it is held in memory with sparse features.
+            if it has too many columns for that, it is held in memory with sparse features.
 
     Raises:
         DataError: a file cannot be read.

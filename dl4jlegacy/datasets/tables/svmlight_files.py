@@ -296,7 +296,7 @@ class TooWideError(DataError):
     """A file has more columns than a dense table may have."""
 
 
-# -- what is in files --------------------------------------------------------------------------------------------------
+# -- totals over files -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,8 +68,7 @@ def table_blocks(
     """Yield the rows of a file as tables with these columns, in blocks of ``rows`` rows.
 
     Columns are found by name, in any order, and other columns are ignored. A CSV file whose first row has none of the
-    names
-    must have all columns in their order, optionally without the label, or without all unread columns.
+    names must have all columns in their order, optionally without the label, or without all unread columns.
 
     Args:
         file: open for reading; a CSV file and JSON lines may be a pipe. It is closed at the end. Or a data frame.

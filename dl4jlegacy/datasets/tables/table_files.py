@@ -107,7 +107,7 @@ def opened_rows(file: BinaryIO, name: str) -> Iterator[TextRows]:
         name: the file's name, for its kind and for messages.
 
     Raises:
-        DataError: it cannot be read, or is of another kind; names file, row and value, also while rows are read.
+        DataError: the file cannot be read, or is of another kind; names file, row and value, also while rows are read.
     """
     kind = kind_of_table(name)
     if kind == _SVMLIGHT:
@@ -135,7 +135,7 @@ def column_names(path: Path, known: Iterable[str]) -> list[str]:
         known: names of columns, as for ``header_names``.
 
     Raises:
-        DataError: it cannot be read.
+        DataError: the table cannot be read.
     """
     if is_svmlight(path.name):
         return []

@@ -60,7 +60,7 @@ def opened_bytes(file: BinaryIO, name: str, *, close: bool = True) -> Iterator[i
     """Yield the contents of a file, decompressed if it is gzipped; closes the file unless ``close`` is False.
 
     Raises:
-        DataError: it cannot be read, or is a damaged gzip file; also for read errors inside the context.
+        DataError: the file cannot be read, or is a damaged gzip file; also for read errors inside the context.
     """
     with files.errors_as(DataError, f"cannot read {name}"), contextlib.ExitStack() as opened:
         if close:
@@ -91,7 +91,7 @@ def csv_rows(file: BinaryIO, name: str) -> Generator[Row, None, None]:
         name: the file's name, for messages.
 
     Raises:
-        DataError: it cannot be read, or is no CSV file in UTF-8; names the line.
+        DataError: the file cannot be read, or is no CSV file in UTF-8; names the line.
     """
     with opened_text(file, name) as text:
         yield from rows_of(text, name)
@@ -134,7 +134,7 @@ def rows_of(file: TextIO, name: str, *, delimiter: str = "", before: int = 0) ->
         before: the number of earlier lines of the file that are not in the text.
 
     Raises:
-        DataError: it is no CSV; names the line.
+        DataError: the text is no CSV; names the line.
     """
     line = before
     try:

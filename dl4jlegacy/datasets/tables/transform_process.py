@@ -54,12 +54,10 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         label: the column to learn; ``""`` for none.
         regression: the label is a number to predict; else it is a class, whatever its cells contain.
         labels: several columns to learn instead of ``label``, one output each: numbers to predict, or with
-            ``multi_label``
-            any number of columns with 0 or 1, which do not exclude each other.
+            ``multi_label`` any number of columns with 0 or 1, which do not exclude each other.
         steps: applied in this order; see ``datasets.transforms``.
         missing: cells that mark a missing value, in lower case; in a class label only empty cells do, unless the list
-            is
-            given.
+            is given.
         classes: of the label, in the order of the outputs; learned if empty.
         label_mean, label_std: of the number to predict, which the network learns standardized; learned if 0.
         label_means, label_stds: those of ``labels``; learned if empty.

@@ -73,8 +73,7 @@ def character_windows(
     """Return windows of ``length`` characters, one every ``stride`` characters (default: without overlap).
 
     Features and labels are ``(windows, len(alphabet), length)``, the labels one character later. Characters at the end
-    that
-    fill no window are dropped.
+    that fill no window are dropped.
 
     Raises:
         DataError: too short a text, or a character that is not in ``alphabet``.

@@ -118,7 +118,7 @@ class TextReader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         """Return a text as network input: ``(1, 1, words)`` or ``(1, characters, length)``.
 
         Raises:
-            DataError: it has no word, or a character that is not among the ``names``.
+            DataError: the text has no word, or a character that is not among the ``names``.
         """
         if not self.has_words:
             if not text:

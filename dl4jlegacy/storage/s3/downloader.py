@@ -139,8 +139,7 @@ class S3Downloader:
 
         Raises:
             DataError: there is no such object. CloudError: the connection broke repeatedly, or the content is not what
-                was
-                uploaded; the next call continues an incomplete file.
+                was uploaded; the next call continues an incomplete file.
         """
         location = Location(bucket, key)
         head = self.head(location)
