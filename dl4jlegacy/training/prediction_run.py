@@ -225,8 +225,8 @@ class _FindingRun(InferenceRun):
     """The results of a model for each example, as a run.
 
     Args:
-        model: the model.
-        batches: the batches of the examples; at least one.
+        model: the model, which scales the examples itself.
+        batches: the batches of the unscaled examples; at least one.
         finds: ``SCORES``, or the place of the model's answers, one of ``ANSWERS_AT``.
         expected: the number of results.
         is_even: whether all batches but the last have equally many examples.

@@ -75,7 +75,7 @@ class LabelCells:
     Attributes:
         names: of these columns.
         partly, wholly: rows without a value in at least one label, which are dropped, and rows without any label.
-        empty: rows with a really empty cell in the first label.
+        empty: rows whose cell in the first label names no class: it is empty, or a gap that the user listed.
         strange: for each label with cells that are neither a gap nor 0 or 1, the problem.
         first: the place of the first such cell, in words, and its content; None if there is none.
     """
