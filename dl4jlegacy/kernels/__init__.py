@@ -1,10 +1,9 @@
-"""Kernels: the few fused loops in which training spends its time.
+"""Kernels: the fused loops in which training spends most of its time.
 
 ``load()`` returns an implementation of ``Kernels`` (see ``protocol``) for CPUs: the module ``numba.kernels`` (compiled
-loops, the fast one) or ``numpy.kernels`` (plain NumPy: the oracle of the tests and the fallback where Numba is
-missing). A module *is* the object: it has no state, and every function works in place on the arrays it is given.
-``load("cupy")`` returns an object of ``cuda.kernels`` for one GPU, whose arrays are CuPy's; it is only returned when
-requested by name.
+loops, the fast one) or ``numpy.kernels`` (plain NumPy: the reference for tests, and the fallback without Numba). The
+module itself is the object: it has no state, and every function works in place on its arrays. ``load("cupy")`` returns
+an object of ``cuda.kernels`` for one GPU, whose arrays are CuPy's; these kernels are only used on request.
 """
 
 from __future__ import annotations
@@ -56,13 +55,13 @@ def _load_cupy(device: int, precision: str) -> Kernels:
 def load(name: str | None = None, device: int = 0, precision: str = "float32") -> Kernels:
     """Return the kernels called ``name``: ``"numba"``, ``"numpy"`` or ``"cupy"``.
 
-    ``None`` means the environment variable ``DL4J_KERNELS``, else numba where it can be imported, else numpy. Importing
-    Numba takes about half a second; a kernel is compiled (or read from Numba's cache) when it is first called.
+    ``None`` means the environment variable ``DL4J_KERNELS``, else numba if it can be imported, else numpy. The import
+    of Numba takes about half a second; a kernel is compiled (or read from Numba's cache) at its first call.
 
     Args:
-        name: which; ``"cupy"`` gives a new object at every call, for one thread and one GPU.
+        name: name of the kernels; ``"cupy"`` gives a new object at every call, for one thread and one GPU.
         device: number of the GPU, for cupy only.
-        precision: ``"float32"``, ``"tf32"`` or ``"bf16"``, what a GPU multiplies matrices in; for cupy only.
+        precision: of matrix products on a GPU, ``"float32"``, ``"tf32"`` or ``"bf16"``; for cupy only.
 
     Raises:
         ConfError: there are no kernels of that name, or no such precision.
@@ -81,7 +80,7 @@ def load(name: str | None = None, device: int = 0, precision: str = "float32") -
 def load_for_host() -> Kernels:
     """Return kernels for arrays in the host's memory, in a process that may compute on a GPU.
 
-    ``DL4J_KERNELS`` decides between those for CPUs, and does not matter if it names a GPU's.
+    ``DL4J_KERNELS`` selects one of the CPU kernels; it is ignored if it names a GPU's kernels.
 
     Raises:
         ConfError, VersionError: as for ``load``.
@@ -91,7 +90,7 @@ def load_for_host() -> Kernels:
 
 
 def _best() -> Kernels:
-    """Return the compiled kernels where Numba can be imported and compiles, else NumPy's."""
+    """Return the compiled kernels if Numba can be imported and compiles, else NumPy's."""
     if find_spec("numba") is None:
         return _load("numpy")
     try:

@@ -1,11 +1,11 @@
-"""The arithmetic of this process's CPU: all that decides the last bits of what the kernels compute.
+"""The arithmetic of this process's CPU: everything that affects the last bits of the kernels' results.
 
-Compiled kernels sum in one order and compute ``exp`` and its kin in one way on every processor. A few results of theirs
-are computed in milliseconds and their bits compared: a machine that computes anything else, for whatever reason, is
-known before it does harm.
+Compiled kernels sum in one order and compute ``exp`` and similar functions in one way on every processor. The bits of a
+few of their results, computed in milliseconds, are compared: a machine that computes anything differently, for any
+reason, is detected before it does harm.
 
-NumPy's kernels leave products to a BLAS and functions to NumPy, which both choose their code by processor: there the
-libraries are named part by part, too, and what they make of the processor.
+NumPy's kernels use a BLAS for products and NumPy for functions, which both select code by processor. For these, the
+libraries are also described part by part, with the processor features that they use.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["cpu_arithmetic"]
 
 
 def cpu_arithmetic(kernels: str) -> dict[str, str]:
-    """Return what the bits of a result on this CPU depend on, by the name of the part.
+    """Return the parts that affect the bits of a result on this CPU, as a map from name to value.
 
     Args:
         kernels: the name of the kernels in use, ``"numba"`` or ``"numpy"``.
@@ -53,12 +53,12 @@ def cpu_arithmetic(kernels: str) -> dict[str, str]:
 
 
 def _numpy_features() -> str:
-    """Return the processor features beyond its minimum for which NumPy has code of its own, and uses it here."""
+    """Return the processor features beyond NumPy's minimum for which NumPy uses special code here."""
     return " ".join(name for name in __cpu_dispatch__ if __cpu_features__.get(name)) or "none"
 
 
 def _blas() -> str:
-    """Return name, version and kernels of the BLAS that NumPy multiplies matrices with."""
+    """Return name, version and kernels of NumPy's BLAS."""
     found = [pool for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
     ours = [pool for pool in found if "numpy" in pool["filepath"]] or found
     if ours:
@@ -75,15 +75,15 @@ def _pool_text(pool: dict[str, Any]) -> str:
 
 @functools.cache
 def _numbers(rows: int, columns: int, dtype: str) -> Array:
-    """Return numbers between -1 and 1 that use all their bits; the same everywhere, since they are divided integers."""
+    """Return numbers between -1 and 1 that use all their bits; equal everywhere, since they are divided integers."""
     mixed = np.arange(1, rows * columns + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     return ((mixed >> np.uint64(11)).astype(np.float64) / 2.0**52 - 1.0).astype(dtype).reshape(rows, columns)
 
 
 def _products() -> list[Array]:
-    """Return products of matrices and vectors, some long enough to be summed in blocks.
+    """Return products of matrices and vectors, some of them long enough to be summed in blocks.
 
-    None is so large that a BLAS would take several threads for it: workers multiply in one.
+    All are so small that a BLAS uses one thread for them, as in workers.
     """
     results = []
     for dtype in ("float32", "float64"):
@@ -94,7 +94,7 @@ def _products() -> list[Array]:
 
 
 def _functions() -> list[Array]:
-    """Return what the elementary functions of NumPy and of the C library give."""
+    """Return results of the elementary functions of NumPy and of the C library."""
     results: list[Array] = []
     for dtype in ("float32", "float64"):
         x = _numbers(31, 67, dtype) * np.asarray(6.0, dtype)
@@ -109,7 +109,7 @@ def _functions() -> list[Array]:
 
 
 def _sums() -> list[Array]:
-    """Return what NumPy's sums give, which layers use besides kernels."""
+    """Return results of NumPy's sums, which layers use besides kernels."""
     results: list[Array] = []
     for dtype in ("float32", "float64"):
         x = _numbers(31, 67, dtype)
@@ -118,7 +118,7 @@ def _sums() -> list[Array]:
 
 
 def _compiled_products() -> list[Array]:
-    """Return products of compiled kernels: vectors along rows and columns, sums that go on behind a block."""
+    """Return products by compiled kernels: vectors along rows and columns, sums that continue after a block."""
     from dl4jlegacy.kernels.numba.kernels import matmul
 
     results = []
@@ -132,7 +132,7 @@ def _compiled_products() -> list[Array]:
 
 
 def _compiled_functions() -> list[Array]:
-    """Return what the activations of compiled kernels give: they are made of all that the other kernels are made of."""
+    """Return results of the compiled activations, whose operations are those of all other kernels."""
     from dl4jlegacy.kernels.numba import kernels
 
     results, nothing = [], np.zeros(67, np.float32)

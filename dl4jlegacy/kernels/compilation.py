@@ -1,6 +1,6 @@
-"""The kernels that are being compiled at this moment, so that progress displays can say what a run waits for.
+"""The kernels that are being compiled now, for progress displays of a waiting run.
 
-A kernel is compiled at its first use on a machine and cached beside its source file, or where that cannot be written in
+A kernel is compiled at its first use on a machine and cached beside its source file, or if that is not writable, in
 the user's cache folder (``NUMBA_CACHE_DIR`` names another).
 """
 
@@ -35,7 +35,7 @@ def kernels_being_compiled() -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def report_compilation(name: str, clock: Callable[[], float] = time.perf_counter) -> Iterator[None]:
-    """List ``name`` among the kernels being compiled; log when it begins and how many seconds it took (level INFO)."""
+    """List ``name`` among the kernels being compiled; log the start and the duration in seconds (level INFO)."""
     logger.info("kernel %s: compiling it for this processor, or reading it from the cache", name)
     began = clock()
     with _LOCK:
@@ -50,9 +50,9 @@ def report_compilation(name: str, clock: Callable[[], float] = time.perf_counter
 
 @contextlib.contextmanager
 def when_missing(call: Callable[[], None]) -> Iterator[None]:
-    """Let ``call`` be called, once, before this thread compiles the first kernel meanwhile that is in no cache.
+    """Call ``call`` once, before this thread compiles the first kernel that is not in the cache.
 
-    It must not wait. Of several, one in the other, the innermost is called.
+    ``call`` must not wait. Of nested contexts, only the innermost one's ``call`` is used.
     """
     before, _missing.call = _missing.call, call
     try:
@@ -62,7 +62,7 @@ def when_missing(call: Callable[[], None]) -> Iterator[None]:
 
 
 def report_missing() -> None:
-    """Say that a kernel is in no cache, and that this thread compiles it: calls what ``when_missing`` was told."""
+    """Report that this thread compiles a kernel that is not in the cache: run the call of ``when_missing``."""
     call, _missing.call = _missing.call, None
     if call is not None:
         call()

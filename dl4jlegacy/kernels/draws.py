@@ -1,8 +1,9 @@
 """Random numbers of distributions with the same bits on every processor, from a stream's generator.
 
-NumPy's normal generator calls ``log1p`` of the C library in its tails, its exponential, log-normal and binomial ones
-call ``exp`` and ``log`` everywhere; their last bits differ by machine. Here they are made of ``elementary`` functions.
-Normals are NumPy's, but those of the tails, one in some thousands, are worked out again from the same random bits.
+NumPy's normal generator calls ``log1p`` of the C library in its tails; its exponential, log-normal and binomial ones
+call ``exp`` and ``log`` everywhere. The last bits of these functions differ by machine. Here ``elementary`` functions
+are used instead. Normals are NumPy's, except in the tails: one in some thousands is recomputed from the same random
+bits.
 
 Source of the normals: Marsaglia and Tsang 2000, "The ziggurat method for generating random variables"; of their tails:
 Marsaglia 1964, "Generating a variable from the tail of the normal distribution".
@@ -30,12 +31,12 @@ _SAME = 1e-13  # two logarithms of one number do not differ by more
 
 
 def uniform(generator: np.random.Generator, shape: Shape, lower: float, upper: float) -> Array:
-    """Return uniform float64 values of a shape, on ``[lower, upper)``."""
+    """Return uniform float64 values of the given shape, on ``[lower, upper)``."""
     return lower + (upper - lower) * generator.random(shape)
 
 
 def normal(generator: np.random.Generator, shape: Shape, mean: float = 0.0, std: float = 1.0) -> Array:
-    """Return normal float64 values of a shape."""
+    """Return normal float64 values of the given shape."""
     values = np.empty(math.prod(shape))
     for start in range(0, values.size, PART):
         part = values[start : start + PART]
@@ -49,14 +50,14 @@ def normal(generator: np.random.Generator, shape: Shape, mean: float = 0.0, std:
 
 
 def _tails(found: Array, places: Array, words: Array) -> Array:
-    """Return normals of the tails, worked out again.
+    """Return recomputed normals of the tails.
 
-    Which word one was made of is seen from its value: it lies as far behind the normal's place as words were needed
-    besides, some two in a hundred.
+    The random word of a normal is found by its value. Its index exceeds the index of the normal by the number of extra
+    words used before, about two in a hundred.
 
     Args:
-        found: as NumPy's logarithm makes them.
-        places: how many normals were drawn before each.
+        found: the normals, computed with NumPy's logarithm.
+        places: the number of normals drawn before each.
         words: the random bits from the first normal on.
     """
     usual = (places * (1 + _BESIDE)).astype(np.intp)
@@ -77,8 +78,8 @@ def exponential(generator: np.random.Generator, shape: Shape) -> Array:
 def binomial(generator: np.random.Generator, shape: Shape, trials: int, probability: float) -> Array:
     """Return numbers of successes as float64 values.
 
-    They are the places of uniforms in the distribution function, whose steps are ratios of neighbours from the most
-    likely number outwards.
+    They are found by inversion: the position of uniforms in the distribution function, whose steps are computed by
+    ratios of neighbours from the most likely number outwards.
     """
     if not trials or probability in (0.0, 1.0):
         return np.full(shape, trials * probability)

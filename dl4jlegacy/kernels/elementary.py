@@ -1,12 +1,13 @@
-"""``exp``, ``log``, ``tanh`` and their kin with the same bits on every processor.
+"""``exp``, ``log``, ``tanh`` and similar functions with the same bits on every processor.
 
-NumPy chooses by processor among several codes for these functions, and the C library behind ``math`` does, too: their
-last bits differ. Here they are additions, multiplications, divisions and exact steps (rounding, scaling by a power of
-two), each of which IEEE 754 rounds in one way only. float32 is computed in float64 and rounded once at the end; float64
-is right to a few units in the last place. Arrays on a GPU go to CuPy: a run on GPUs repeats on GPUs.
+NumPy selects by processor among several codes for these functions, and so does the C library behind ``math``: their
+last bits differ. Here they consist of additions, multiplications, divisions and exact steps (rounding, scaling by a
+power of two), each of which IEEE 754 rounds in only one way. float32 is computed in float64 and rounded once at the
+end; float64 is accurate to a few units in the last place. Arrays on a GPU are computed by CuPy: a run on GPUs is
+repeatable on GPUs.
 
-Pure functions; the dtype and the shape of the argument are kept, no argument is changed, nothing warns. In a process
-that computes with compiled kernels they are compiled, too (``numba.elementary``), with the same steps and bits.
+Pure functions; the dtype and the shape of the argument are kept, no argument is changed, and there are no warnings. In
+a process with compiled kernels these functions are compiled, too (``numba.elementary``), with the same steps and bits.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def _horner(x: Array, coefficients: Sequence[float]) -> Array:
 
 
 def _exp(x: Array) -> Array:
-    """``2^n exp(r)``, ``r`` at most half of ln 2: Taylor's series up to r^13 / 13!."""
+    """Return ``2^n exp(r)``, ``r`` at most half of ln 2: Taylor's series up to r^13 / 13!."""
     x = np.minimum(np.maximum(x, -746.0), 710.0)  # beyond, it is 0 or infinity anyway; a NaN stays one
     n = np.rint(x * _PER_LN2)
     r = (x - n * _LN2_HIGH) - n * _LN2_LOW
@@ -64,7 +65,7 @@ def _exp(x: Array) -> Array:
 
 
 def _log(x: Array) -> Array:
-    """``e ln 2 + 2 artanh((m - 1) / (m + 1))`` for ``x = m 2^e``, ``m`` between the roots of 1/2 and 2."""
+    """Return ``e ln 2 + 2 artanh((m - 1) / (m + 1))`` for ``x = m 2^e``, ``m`` between the roots of 1/2 and 2."""
     m, e = np.frexp(x)
     small = m < _ROOT_HALF
     m = np.where(small, m + m, m)
@@ -76,7 +77,7 @@ def _log(x: Array) -> Array:
 
 
 def _expm1(x: Array) -> Array:
-    """Kahan's: the rounding of ``exp(x)`` is made up for by its logarithm."""
+    """Return ``exp(x) - 1`` by Kahan's method: its logarithm compensates for the rounding of ``exp(x)``."""
     u = _exp(x)
     v = u - 1.0
     plain = (u == 1.0) | (v == -1.0) | ~np.isfinite(u)
@@ -84,7 +85,7 @@ def _expm1(x: Array) -> Array:
 
 
 def _log1p(x: Array) -> Array:
-    """Kahan's, likewise."""
+    """Return ``log(1 + x)`` by Kahan's method."""
     u = 1.0 + x
     v = u - 1.0
     plain = (v == 0.0) | ~np.isfinite(u)
@@ -97,7 +98,7 @@ def _tanh(x: Array) -> Array:
 
 
 def _sine_and_cosine(turns: Array) -> tuple[Array, Array]:
-    """Of ``2 pi turns``: by quarters, the rest at most an eighth of a turn."""
+    """Return sine and cosine of ``2 pi turns``: reduced to quarters, the rest at most an eighth of a turn."""
     quarter = np.rint(4.0 * turns)
     angle = (turns - 0.25 * quarter) * (2.0 * math.pi)
     square = angle * angle
@@ -112,12 +113,12 @@ _compiled: list[Any] = []
 
 
 def use_compiled(functions: Any) -> None:
-    """From now on compute by a module that has the same functions compiled: faster, and the same bits."""
+    """Use a module with compiled versions of the functions from now on: they are faster, with the same bits."""
     _compiled[:] = [functions]
 
 
 def _by_blocks(function: _Float64, x: Any, name: str = "") -> Any:
-    """Return ``function``, called ``name`` where it is compiled, of every element, computed in float64."""
+    """Return ``function`` applied to every element, computed in float64; ``name`` is its compiled version's name."""
     given = np.asarray(x)
     if given.dtype.char not in "fd":
         given = given.astype(np.float64)
@@ -152,14 +153,14 @@ tanh = _portable("tanh", _tanh, lambda xp, x: xp.tanh(x))
 
 
 def softplus(x: Array) -> Array:
-    """Return ``log(1 + exp(x))``, which never overflows."""
+    """Return ``log(1 + exp(x))`` without overflow."""
     xp = get_array_module(x)
     result: Array = xp.maximum(x, 0) + log1p(exp(-xp.abs(x)))
     return result
 
 
 def positive_power(x: Any, exponent: float) -> Any:
-    """Return ``x ** exponent`` of an array or a number not negative; whole exponents by ``integer_power``."""
+    """Return ``x ** exponent`` for non-negative ``x``, an array or a number; integer exponents by ``integer_power``."""
     result: Any
     if exponent == int(exponent):
         result = integer_power(x, int(exponent))
@@ -173,7 +174,7 @@ def positive_power(x: Any, exponent: float) -> Any:
 
 
 def integer_power(x: Any, exponent: int) -> Any:
-    """Return ``x ** exponent`` of an array or a number, by squaring: ``0 ** 0`` is 1."""
+    """Return ``x ** exponent`` for an array or a number, by squaring: ``0 ** 0`` is 1."""
     if exponent < 0:
         return 1.0 / integer_power(x, -exponent)
     result, square, first = x * 0 + 1, x, True
@@ -197,7 +198,7 @@ def sine_and_cosine(turns: Array) -> tuple[Array, Array]:
 
 
 def sum_of_squares(x: Array) -> Scalar:
-    """Return the sum of the squares of a flat array, of every 64th element first; a number on the device of ``x``."""
+    """Return the sum of squares of a flat array, in 64 interleaved sums; a number on the device of ``x``."""
     if is_on_device(x):
         return get_array_module(x).square(x).sum(dtype=np.float64)
     sums = np.zeros(_COLUMNS)

@@ -1,9 +1,9 @@
-"""Memory of the host that kernels work in: it begins at a cache line, and what is large lies on large pages.
+"""Host memory for kernels: it begins at a cache line, and large arrays lie on large pages.
 
-A step of training goes through megabytes of parameters, gradients and packed panels. On pages of 4 KiB a processor
-looks up more addresses than it can remember, which a virtual machine makes twice as dear: a step takes up to 6 %
-longer (``docs/performance-cpu.md``). Linux has pages of 2 MiB for memory that asks for them ("transparent huge pages");
-NumPy asks for arrays of 4 MiB and more only.
+A training step goes through megabytes of parameters, gradients and packed panels. With pages of 4 KiB, these have more
+addresses than a processor's TLB can hold, and a virtual machine doubles the cost of a miss: a step takes up to 6 %
+longer (``docs/performance-cpu.md``). Linux has pages of 2 MiB for memory that requests them ("transparent huge
+pages"); NumPy requests them only for arrays of 4 MiB and more.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _HAS_LARGE_PAGES = hasattr(mmap, "MADV_HUGEPAGE") and mmap.PAGESIZE == 4096  # b
 def host_vector(size: int, dtype: npt.DTypeLike) -> Array:
     """Return a flat array of ``size`` zeros that begins at a cache line.
 
-    Meant for what is kept: one of 1 MiB or more has pages of its own, which are given back with its last view.
+    For long-lived arrays: an array of 1 MiB or more has its own pages, which are freed with its last view.
 
     Raises:
-        MemoryError: there is not so much memory.
+        MemoryError: there is not enough memory.
     """
     nbytes = size * np.dtype(dtype).itemsize
     raw, line = _on_large_pages(nbytes), _LARGE_PAGE
@@ -41,7 +41,7 @@ def host_vector(size: int, dtype: npt.DTypeLike) -> Array:
 
 
 def _on_large_pages(nbytes: int) -> Array | None:
-    """Return bytes with room for so many from the start of a large page on; None where such pages are of no use."""
+    """Return bytes with room for ``nbytes`` from the start of a large page; None if large pages are of no use."""
     if nbytes < _LEAST or not _HAS_LARGE_PAGES:
         return None
     whole = (nbytes // _LARGE_PAGE + 2) * _LARGE_PAGE  # a page that is never touched takes no memory

@@ -1,6 +1,7 @@
-"""Local response normalization by whole arrays: the definition, and what runs in float64, on a GPU or without Numba.
+"""Local response normalization by whole arrays: the reference, also used in float64, on a GPU or without Numba.
 
-Source: Krizhevsky, Sutskever, Hinton 2012, section 3.3. Compiled it is in ``numba.responses``, with the same bits.
+Source: Krizhevsky, Sutskever, Hinton 2012, section 3.3. The compiled version is ``numba.lrn``, with the same
+bits.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dl4jlegacy.kernels.elementary import positive_power
 __all__ = ["ROOTS", "check_responses", "response_backward", "response_forward"]
 
 ROOTS = (0.25, 0.5, 0.75)
-"""Exponents of which square roots make the power, to two units in the last place."""
+"""Exponents whose power is computed by square roots, accurate to two units in the last place."""
 
 
 def response_forward(
@@ -40,14 +41,14 @@ def response_backward(
 
 
 def check_responses(x: Array, *others: Array) -> None:
-    """Raise ``ShapeError`` if tiles do not have the shape of ``x``."""
+    """Raise ``ShapeError`` if the tiles do not have the shape of ``x``."""
     if any(other.shape != x.shape for other in others):
         shapes = ", ".join(str(other.shape) for other in others)
         raise ShapeError(f"response normalization: arrays of shapes {shapes} do not fit values of shape {x.shape}")
 
 
 def _inverse_power(x: Array, beta: float) -> Array:
-    """Return ``x ** -beta``; by square roots where they do, which take a fifth of the time of logarithms."""
+    """Return ``x ** -beta``, if possible by square roots, which take a fifth of the time of logarithms."""
     found: Array
     if beta not in ROOTS or is_on_device(x):
         found = positive_power(x, -beta)
@@ -58,7 +59,7 @@ def _inverse_power(x: Array, beta: float) -> Array:
 
 
 def _neighbours(x: Array, reach: int) -> Array:
-    """Return, for every channel, the sum over the channels at most ``reach`` away: its own first, then the nearest."""
+    """Return, for every channel, the sum over channels at most ``reach`` away: its own first, then nearest first."""
     total = x.copy()
     for shift in range(1, min(reach, x.shape[1] - 1) + 1):
         total[:, shift:] += x[:, :-shift]

@@ -1,7 +1,7 @@
-"""Philox4x32-10 in NumPy: the definition of the random streams that all kernels draw from.
+"""Philox4x32-10 in NumPy: the definition of the random streams of all kernels.
 
 Element k of the stream ``key`` is word ``(k % 64) // 16`` of the Philox block with counter ``(k // 64) * 16 + k % 16``:
-sixteen counters fill four vectors of sixteen lanes in one go, and a vector's elements lie side by side.
+sixteen counters fill four vectors of sixteen lanes at a time, and the elements of a vector lie side by side.
 
 Source: Salmon, Moraes, Dror, Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3".
 """

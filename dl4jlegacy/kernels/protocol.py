@@ -1,12 +1,12 @@
-"""The operations of kernels: ``Kernels`` of every implementation, ``HostKernels`` of those on a CPU in
-addition, ``DeviceKernels`` of those on a GPU.
+"""The interfaces of kernels: ``Kernels`` for every implementation, ``HostKernels`` with additional operations on a
+CPU, ``DeviceKernels`` with additional operations on a GPU.
 
-Every array is C-contiguous float32 or float64, all arrays of one call of one dtype. Arguments that are only read may
-be read-only arrays (decoded from a frame). Calls release the GIL for their whole run, and use one thread; a large
-``matmul``, and an LSTM, as many as ``threads.count()`` says.
+Every array is C-contiguous float32 or float64, and all arrays of one call have one dtype. Arguments that are only read
+may be read-only arrays (decoded from a frame). Calls release the GIL for their whole run, and use one thread; a large
+``matmul`` and an LSTM use up to ``threads.count()`` threads.
 
-Kernels take their arguments by position, however many: the order is that of the compiled functions and CUDA launches
-behind them, which know no names.
+Kernels take all arguments by position: the order is that of the compiled functions and CUDA launches behind them, which
+have no argument names.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 FUSED_ACTIVATIONS = frozenset({"identity", "leakyrelu", "relu", "sigmoid", "tanh"})
-"""Names that ``bias_activation`` and ``activation_backward_bias`` know; for others use the NumPy formulas."""
+"""Activations of ``bias_activation`` and ``activation_backward_bias``; use the NumPy formulas for others."""
 
 
 class Kernels(Protocol):
@@ -50,7 +50,7 @@ class Kernels(Protocol):
 
     @property
     def xp(self) -> ModuleType:
-        """The array module whose arrays these kernels work on: numpy, or cupy."""
+        """The module of these kernels' arrays: numpy, or cupy."""
 
     def matmul(self, a: Array, b: Array, out: Array, accumulate: bool = False) -> None:
         """``out = a @ b``, or ``out += a @ b``, of matrices; each may be the transposed view of a C-ordered one.
@@ -83,36 +83,36 @@ class Kernels(Protocol):
     def softmax_cross_entropy(self, p: Array, labels: Array, dz: Array) -> float:
         """Write ``dz = total * p - labels`` and return ``-sum(labels * log(max(p, 1e-10)))``; ``dz`` may be ``p``.
 
-        ``total`` is the sum of a row's labels. On a GPU the result is a 0-d float64 array there: reading it is what
-        waits for the device.
+        ``total`` is the sum of a row's labels. On a GPU the result is a 0-d float64 array on the device: only reading
+        it waits for the device.
         """
 
     def binary_cross_entropy(self, p: Array, labels: Array) -> float:
-        """Return ``-sum(labels * log(q) + (1 - labels) * log(1 - q))``, ``q`` = ``p`` kept from 1e-5 to 1 - 1e-5."""
+        """Return ``-sum(labels * log(q) + (1 - labels) * log(1 - q))``, ``q`` = ``p`` clipped to 1e-5 ... 1 - 1e-5."""
 
     def embedding_gradient(self, dz: Array, index: Array, gW: Array) -> None:
         """Write to ``gW (classes, n)`` the sums of the rows of ``dz (rows, n)`` by class, ``index (rows,)`` int64."""
 
     # -- tiles: images ``(tiles, channels, height, width, lanes)``, ``lanes`` examples side by side --------------------
     def lanes(self, char: str, rows: int) -> int:
-        """Return how many examples lie side by side in a tile of dtype ``char``, for a batch of ``rows``."""
+        """Return the number of examples in a tile of dtype ``char``, for a batch of ``rows``."""
 
     def tile(self, x: Array, tiles: Array) -> None:
-        """Copy ``x (rows, n)`` to ``tiles (t, ..., lanes)`` with ``n`` values a lane; lanes without a row become 0."""
+        """Copy ``x (rows, n)`` to ``tiles (t, ..., lanes)``, ``n`` values per lane; lanes without a row become 0."""
 
     def untile(self, tiles: Array, x: Array) -> None:
         """Copy the first rows of ``tiles (t, ..., lanes)`` back to ``x (rows, n)``."""
 
     def conv_forward(self, x: Array, W: Array, b: Array, y: Array,
                      stride: tuple[int, int], dilation: tuple[int, int], relu: bool) -> None:  # fmt: skip
-        """Correlate: ``y[f, i, j] = b[f] + sum W[f, c, u, v] x[c, i sh + u dh, j sw + v dw]``; rectify if ``relu``.
+        """Correlate: ``y[f, i, j] = b[f] + sum W[f, c, u, v] x[c, i sh + u dh, j sw + v dw]``; ReLU if ``relu``.
 
-        ``x (t, c, h, w, lanes)`` holds its padding already; ``y (t, f, out h, out w, lanes)``, ``W (f, c, kh, kw)``.
+        ``x (t, c, h, w, lanes)`` already has its padding; ``y (t, f, out h, out w, lanes)``, ``W (f, c, kh, kw)``.
         """
 
     def conv_backward_weights(self, x: Array, dz: Array, gW: Array,
                               stride: tuple[int, int], dilation: tuple[int, int]) -> None:  # fmt: skip
-        """Write the gradient of ``W``, given that of ``y``; lanes without an example hold zeros in ``dz``."""
+        """Write the gradient of ``W``, given the gradient of ``y``; lanes without an example hold zeros in ``dz``."""
 
     def conv_backward_input(self, dz: Array, W: Array, dx: Array,
                             stride: tuple[int, int], dilation: tuple[int, int]) -> None:  # fmt: skip
@@ -123,26 +123,26 @@ class Kernels(Protocol):
 
     def pool_forward(self, x: Array, y: Array, winners: Array, kernel: tuple[int, int], stride: tuple[int, int],
                      pad: tuple[int, int], kind: str, p: float = 2.0) -> None:  # fmt: skip
-        """Pool windows of tiles: ``kind`` max, avg, sum or pnorm, of values (``pad`` places above, left hold none).
+        """Pool windows of tiles: ``kind`` is max, avg, sum or pnorm; the ``pad`` places above and left have no values.
 
-        ``winners``, int32 and of ``y``'s shape, is where ``max`` remembers which place of the window won.
+        ``winners``, int32 in the shape of ``y``, stores the place of each window's maximum for ``max``.
         """
 
     def pool_backward(self, dy: Array, x: Array, y: Array, winners: Array, dx: Array, kernel: tuple[int, int],
                       stride: tuple[int, int], pad: tuple[int, int], kind: str, p: float = 2.0) -> None:  # fmt: skip
-        """Write the gradient of ``x``, given that of ``y``."""
+        """Write the gradient of ``x``, given the gradient of ``y``."""
 
     def response_forward(self, x: Array, y: Array, below: Array, factor: Array, reach: int,
                          k: float, alpha: float, beta: float) -> None:  # fmt: skip
         """``below = k + alpha s``, ``s`` the squares of ``x`` summed over the channels at most ``reach`` away;
-        ``factor = below^-beta``, ``y = x factor``. Tiles of one shape; none but ``x`` is read.
+        ``factor = below^-beta``, ``y = x factor``. Tiles of one shape; only ``x`` is read.
         """
 
     def response_backward(self, dy: Array, x: Array, y: Array, below: Array, factor: Array, dx: Array, reach: int,
                           alpha: float, beta: float) -> None:  # fmt: skip
-        """``dx = dy factor - 2 alpha beta x s``, ``s`` being ``dy y / below`` summed over the channels likewise.
+        """``dx = dy factor - 2 alpha beta x s``, where ``s`` is ``dy y / below`` summed over the channels likewise.
 
-        ``dx`` overlaps none of the others, which are as ``response_forward`` left them.
+        ``dx`` overlaps none of the other arrays, which are the results of ``response_forward``.
         """
 
     # -- sequences: T time steps of N examples, n units; gates in the order i f o g (i: the block's input) -------------
@@ -161,7 +161,7 @@ class Kernels(Protocol):
             recurrent: ``(4n, n)``.
             b: ``(4n,)``.
             peepholes: ``(3n,)``: p_f, p_o, p_g; zeros for none.
-            h, c: ``(T + 1, N, n)``; the first entry is where the sequence starts, the others are written.
+            h, c: ``(T + 1, N, n)``; the first entry is the state before the sequence, the others are written.
             a: ``(T, N, n)``, written.
             mask: ``(T, N)``, ones and zeros.
         """
@@ -171,8 +171,8 @@ class Kernels(Protocol):
         """Turn the gates in ``z`` into the gradient ``dz`` of ``s``, for steps ``first`` to ``T - 1``, and write the
         gradients of the weights and of the bias, sums over these steps: ``gW = dz^T x``, ``gR = dz^T h``, ``gb``.
 
-        ``dh (T, N, n)`` is the gradient of the outputs; the others as ``lstm_forward`` left them. ``z`` before step
-        ``first`` stays as it is: truncated backpropagation does not look there.
+        ``dh (T, N, n)`` is the gradient of the outputs; the other arrays are the results of ``lstm_forward``. ``z``
+        before step ``first`` is unchanged: truncated backpropagation does not reach it.
         """
 
     # -- updaters: one pass, ``params -= up``; the formulas are DL4J's, t counts from 0. Return whether all
@@ -184,7 +184,7 @@ class Kernels(Protocol):
         """``up = lr g``."""
 
     def nesterovs(self, params: Array, gradient: Array, v: Array, lr: float, mu: float) -> bool:
-        """``v' = mu v - lr g; up = mu v - (1 + mu) v'`` (Sutskever 2013 as DL4J writes it)."""
+        """``v' = mu v - lr g; up = mu v - (1 + mu) v'`` (Sutskever 2013, in DL4J's form)."""
 
     def adagrad(self, params: Array, gradient: Array, h: Array, lr: float, eps: float) -> bool:
         """``h += g^2; up = lr g / (sqrt(h) + eps)`` (Duchi 2011)."""
@@ -245,7 +245,7 @@ class Kernels(Protocol):
                      pool: Executor | None = None) -> None:  # fmt: skip
         """``out = weights[0] * vectors[0] + weights[1] * vectors[1] + ...``, strictly in this order.
 
-        Large vectors are cut into fixed blocks handed to ``pool``; the bits depend neither on the pool nor on the
+        Large vectors are cut into fixed blocks for ``pool``; the bits depend neither on the pool nor on the
         implementation. ``out`` may be ``vectors[0]``, but no other one.
         """
 
@@ -260,12 +260,13 @@ class Kernels(Protocol):
 
     # -- threshold codec: what is sent of a vector is one quantum +-tau for each element of at least that size ---------
     def threshold_encode(self, residual: Array, tau: float, codes: Array, pool: Executor | None = None) -> int:
-        """Subtract one quantum from every element with ``|x| >= tau`` and write its code; return how many.
+        """Subtract one quantum from every element with ``|x| >= tau`` and write its code; return the number of codes.
 
-        In ascending order of the index ``i``, ``+(i + 1)`` or ``-(i + 1)`` goes to ``codes`` (int32), and
-        ``sign(x) tau`` off ``residual (n,)``; only the first ``codes.size`` qualify, the others wait for the next time.
-        Large vectors are cut into blocks handed to ``pool`` if all their codes fit; the bits do not depend on it, but
-        what is then behind the codes that count is undefined. On a GPU this waits for the device.
+        In ascending order of the index ``i``, ``+(i + 1)`` or ``-(i + 1)`` is written to ``codes`` (int32), and
+        ``sign(x) tau`` is subtracted from ``residual (n,)``. At most the first ``codes.size`` elements are encoded; the
+        others remain for the next call. Large vectors are cut into blocks for ``pool`` if all their codes fit; the bits
+        do not depend on the pool, but the elements of ``codes`` after the returned number are then undefined. On a GPU
+        this waits for the device.
 
         Raises:
             ConfError: ``tau`` is not positive.
@@ -273,7 +274,7 @@ class Kernels(Protocol):
         """
 
     def threshold_decode(self, codes: Array, tau: float, target: Array) -> None:
-        """``target[|c| - 1] += sign(c) tau`` for every code ``c``, as ``threshold_encode`` wrote them.
+        """``target[|c| - 1] += sign(c) tau`` for every code ``c`` of ``threshold_encode``.
 
         On a GPU this waits for the device.
 
@@ -283,9 +284,9 @@ class Kernels(Protocol):
         """
 
     def rice_encode(self, codes: Array, size: int) -> Array:
-        """Return the smallest Golomb-Rice message of codes that ``threshold_encode`` wrote for ``size`` elements.
+        """Return the smallest Golomb-Rice message for codes of ``threshold_encode`` for ``size`` elements.
 
-        Codes ``(count,)``, int32, and message ``(bytes,)``, uint8, are in the host's memory with every kernels; see
+        Codes ``(count,)``, int32, and message ``(bytes,)``, uint8, are in the host's memory for all kernels; see
         ``numpy.rice`` for the format.
 
         Raises:
@@ -293,39 +294,39 @@ class Kernels(Protocol):
         """
 
     def rice_decode(self, payload: Array, count: int, size: int) -> Array:
-        """Return the codes ``(count,)``, int32, of such a message; takes memory in proportion to its bytes.
+        """Return the codes ``(count,)``, int32, of such a message; the memory used is proportional to its bytes.
 
         Raises:
-            WireError: it is no message of so many codes of so many elements; says which value differs.
+            WireError: not a message with ``count`` codes of ``size`` elements; says which value differs.
         """
 
 
 Pool = tuple[tuple[int, int], tuple[int, int], tuple[int, int], tuple[int, int]]
-"""Rows and columns of what is pooled, of the window, of its stride, and of the padding above and left."""
+"""Rows and columns of the pooled plane, of the window, of its stride, and of the padding above and left."""
 
 
 MOST_PLACES = 255
-"""Places of a window that a byte tells apart, and from none."""
+"""Largest number of places in a window for one-byte winners; this value itself means: no winner."""
 
 
 class HostKernels(Kernels, Protocol):
-    """Additional operations of kernels on a CPU: a convolution whose output is pooled at once, and never stored."""
+    """Additional operations of kernels on a CPU: a convolution with immediate pooling, whose output is never stored."""
 
     def conv_pool_forward(self, x: Array, W: Array, b: Array, y: Array, winners: Array, stride: tuple[int, int],
                           dilation: tuple[int, int], relu: bool, pool: Pool) -> None:  # fmt: skip
         """``conv_forward``, then ``pool_forward`` of the kind max, to ``y`` and ``winners``; the same bits.
 
-        ``winners``, uint8, is which place of the window won; ``MOST_PLACES``: none, where ``relu`` lets nothing pass.
-        So many a window has at most.
+        ``winners``, uint8, is the place of each window's maximum; ``MOST_PLACES`` means none, where ``relu`` passes no
+        value. A window has at most ``MOST_PLACES`` places.
         """
 
     def conv_pool_backward(self, x: Array, W: Array, dy: Array, winners: Array, gW: Array, gb: Array,
                            dx: Array | None, stride: tuple[int, int], dilation: tuple[int, int],
                            pool: Pool) -> None:  # fmt: skip
-        """Write the gradients of weights, biases and, unless that is None, of ``x``, given that of ``y``.
+        """Write the gradients of weights, biases and, unless ``dx`` is None, of ``x``, given the gradient of ``y``.
 
-        The same bits as ``pool_backward``, ``channel_backward``, ``conv_backward_weights`` and ``conv_backward_input``
-        give, one after the other.
+        The bits are the same as those of ``pool_backward``, ``channel_backward``, ``conv_backward_weights`` and
+        ``conv_backward_input`` in sequence.
         """
 
 
@@ -334,19 +335,19 @@ class DeviceKernels(Kernels, Protocol):
 
     @property
     def captures(self) -> bool:
-        """Whether training steps are to be captured into CUDA graphs."""
+        """Whether to capture training steps into CUDA graphs."""
 
     def use(self) -> AbstractContextManager[None]:
-        """Make the device current on this thread, and a stream of these kernels' own, in order with the one outside."""
+        """Make the device current on this thread, with these kernels' own stream, ordered with the outer one."""
 
     def synchronize(self) -> None:
-        """Wait until all work that this thread has launched is done."""
+        """Wait until all work launched by this thread is done."""
 
     def capture(self, run: Callable[[Any], Any], stream: Stream, buffers: Callable[[], Sequence[Array]]) -> Any:
-        """Return a step as a CUDA graph to be launched again and again, and its result; see ``cuda.graph``."""
+        """Return a step as a CUDA graph for repeated launches, and its result; see ``cuda.graph``."""
 
     def updater_scalars(self, updates: Callable[[], None]) -> list[float]:
-        """Return the scalars that the updaters called by ``updates`` use; nothing is launched."""
+        """Return the scalars used by the updaters that ``updates`` calls; nothing is launched."""
 
     def softmax_loss(self, z: Array, b: Array, labels: Array, dz: Array, gb: Array, scale: float) -> Scalar:
         """Turn ``z (m, n)`` plus ``b (n,)`` into softmax probabilities and return the cross-entropy.
@@ -357,10 +358,10 @@ class DeviceKernels(Kernels, Protocol):
 
 
 def device_kernels(kernels: Kernels) -> DeviceKernels | None:
-    """Return ``kernels`` as those of a GPU; None if they are a CPU's."""
+    """Return ``kernels`` if they are a GPU's, else None."""
     return None if kernels.xp is np else cast(DeviceKernels, kernels)
 
 
 def host_kernels(kernels: Kernels) -> HostKernels | None:
-    """Return ``kernels`` as those of a CPU; None if they are a GPU's."""
+    """Return ``kernels`` if they are a CPU's, else None."""
     return cast(HostKernels, kernels) if kernels.xp is np else None

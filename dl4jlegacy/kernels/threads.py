@@ -1,7 +1,7 @@
-"""How many threads a kernel may use: one where workers, or a caller's own threads, already use the cores.
+"""The number of threads of a kernel: one if workers, or the caller's own threads, already use the cores.
 
-There is one pool of threads at a time. Two that do not know of each other take each other's cores away, and what waits
-for the slower one is many times slower; a BLAS has a pool of its own, which is limited here as well.
+There is one thread pool at a time. Two independent pools compete for the same cores, and code that waits for the slower
+one is many times slower; a BLAS has its own pool, which is limited here as well.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 __all__ = ["NAME", "count", "one_thread"]
 
 NAME = "dl4j-kernel"
-"""What the names of the threads that help kernels begin with: they wait for work until the process ends."""
+"""Prefix of the names of kernel threads, which wait for work until the process ends."""
 
 _VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
 _lock = threading.Lock()
@@ -24,7 +24,7 @@ _limits = 0
 
 
 def _cores() -> int:
-    """Return the cores of this process, or fewer if a variable that a BLAS obeys, too, says so."""
+    """Return the number of cores of this process, or fewer if an environment variable for BLAS threads says so."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     given = next((value for name in _VARIABLES if (value := os.environ.get(name, "")).isdecimal() and int(value)), "")
     return min(cores, int(given)) if given else cores
@@ -34,13 +34,13 @@ _CORES = _cores()
 
 
 def count() -> int:
-    """Return how many threads a kernel may use that is called now."""
+    """Return the number of threads that a kernel may use now."""
     return 1 if _limits else _CORES
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let kernels, and the BLAS, compute in the thread that calls them, in this whole process."""
+    """Make kernels and the BLAS compute in the calling thread, in this whole process."""
     global _limits
     with _lock:
         _limits += 1
@@ -53,7 +53,7 @@ def one_thread() -> Iterator[None]:
 
 
 def _forget() -> None:
-    """A forked process has none of its parent's threads, one of which may have held the lock."""
+    """Reset the lock in a forked process, which has none of its parent's threads; one of them may have held it."""
     global _lock
     _lock = threading.Lock()
 

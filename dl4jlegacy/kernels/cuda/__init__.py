@@ -1,1 +1,1 @@
-"""Kernels for GPUs: CuPy, cuBLAS, cuDNN and CUDA sources of our own."""
+"""Kernels for GPUs: CuPy, cuBLAS, cuDNN and our own CUDA sources."""

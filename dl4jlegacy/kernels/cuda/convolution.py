@@ -1,12 +1,12 @@
-"""Convolution on a GPU: one matrix product over the unrolled images, or cuDNN where it is installed.
+"""Convolution on a GPU: one matrix product over the unrolled images, or cuDNN if it is installed.
 
-The own way keeps all examples of a batch side by side in one tile, ``(1, channels, height, width, rows)``: unrolled,
-that is a matrix of ``channels * kernel`` rows and ``pixels * rows`` columns, and the product with the weights already
-is the output. A large one is cut along the output's pixels into chunks of at most ``Convolutions.chunk_bytes``, which
-are worked off in a fixed order; the size of a chunk is part of the result's last bits, so it is a constant. Forwards,
-kernels of few places, such as a network's first layer has, need no unrolled images.
+Our own method keeps all examples of a batch side by side in one tile, ``(1, channels, height, width, rows)``. Unrolled,
+that is a matrix of ``channels * kernel`` rows and ``pixels * rows`` columns, and its product with the weights is
+the output. A large matrix is cut along the output's pixels into chunks of at most ``Convolutions.chunk_bytes``, which
+are processed in a fixed order; the chunk size affects the last bits of the result, so it is a constant. In the forward
+pass, kernels with few places, as in a network's first layer, need no unrolled images.
 
-cuDNN gets images one after the other, ``(rows, channels, height, width, 1)``, in float32; float64 goes the own way.
+cuDNN gets images one after the other, ``(rows, channels, height, width, 1)``, in float32; float64 uses our own method.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _FAR = 1 << 31  # what the kernels count in 32 bits must stay below
 class Convolutions(Launcher):
     """The convolutions of ``Kernels`` for CuPy arrays; a part of ``CupyKernels``.
 
-    ``matmul(a, b, out, accumulate)`` is given C-ordered matrices, ranges of columns of them, and transposed views.
+    ``matmul(a, b, out, accumulate)`` gets C-ordered matrices, ranges of their columns, and transposed views.
 
     Attributes:
-        convolution_path: ``"cudnn 9.x.y"`` or ``"own"``. It is decided once: the two round differently.
-        convolution_reason: why it is not cuDNN; empty if it is.
-        chunk_bytes: the most memory that unrolled images take.
+        convolution_path: ``"cudnn 9.x.y"`` or ``"own"``. It never changes, since the two round differently.
+        convolution_reason: why cuDNN is not used; empty if it is.
+        chunk_bytes: maximum memory of unrolled images.
     """
 
     chunk_bytes = 256 << 20
@@ -72,7 +72,7 @@ class Convolutions(Launcher):
         self.launch("convolution", "conv_bias", y.dtype.char, packs, y, b, rows, len(W), items, int(relu))
 
     def _direct(self, x: Array, W: Array, b: Array, y: Array, stride: Pair, dilation: Pair, relu: bool) -> None:
-        """Compute one tile without unrolling it, bias and rectifier at once: for kernels of few places."""
+        """Compute one tile without unrolling it, including bias and ReLU: for kernels with few places."""
         filters, down, across, lanes = y.shape
         if y[0].size >= _FAR:
             raise ShapeError(f"convolution: {y[0].size} pixels, more than 2^31, of {lanes} rows; use a smaller batch")
@@ -111,11 +111,11 @@ class Convolutions(Launcher):
                 self._tile_backward(dz[index], W, dx[index], stride, dilation)
 
     def _for(self, images: Array) -> CudnnConvolution | None:
-        """Return cuDNN if it is used and takes such images."""
+        """Return cuDNN if it is in use and supports such images."""
         return self._cudnn if images.dtype.char == "f" and images.shape[-1] == 1 else None
 
     def _tile_backward(self, dz: Array, W: Array, dx: Array, stride: Pair, dilation: Pair) -> None:
-        """Write the gradient of one tile: what its columns' gradients bring back, chunk after chunk."""
+        """Write the gradient of one tile, chunk by chunk, from the gradients of its columns."""
         weights, slopes = W.reshape(len(W), -1).T, dz.reshape(len(W), -1)
         if _is_pointwise(W, stride):
             self.matmul(weights, slopes, dx.reshape(len(dx), -1))
@@ -141,9 +141,9 @@ class Convolutions(Launcher):
     def _unrolled(
         self, x: Array, W: Array, y: Array, stride: Pair, dilation: Pair
     ) -> Iterator[tuple[int, Array, int, int]]:
-        """Yield chunk after chunk of every tile: its index, the unrolled images, and which columns of ``y`` they are.
+        """Yield all chunks of every tile: the tile's index, the unrolled images, and their column range in ``y``.
 
-        A chunk is valid until the next one is asked for.
+        A chunk is valid until the next one is requested.
         """
         _, channels, height, width, lanes = x.shape
         size, across = W[0].size, y.shape[3]
@@ -168,7 +168,7 @@ class Convolutions(Launcher):
             yield first * lanes, min(first + count, down * across) * lanes
 
     def _by_rows(self, name: str, like: Array, rows: int, items: int, args: tuple[object, ...]) -> None:
-        """Launch a kernel that works on ``rows`` of ``items`` elements, a span of one row a block."""
+        """Launch a kernel on ``rows`` of ``items`` elements; each block processes a span of one row."""
         spans = -(-items // _SPAN)
         if items >= _FAR or rows * spans >= _FAR:
             raise ShapeError(
@@ -179,7 +179,7 @@ class Convolutions(Launcher):
 
 
 def _is_pointwise(W: Array, stride: Pair) -> bool:
-    """Return whether every output pixel sees just the input pixel at its place: the images are their columns."""
+    """Return whether every output pixel depends only on the input pixel at its place: no unrolling is needed."""
     return W.shape[2:] == (1, 1) and tuple(stride) == (1, 1)
 
 

@@ -1,8 +1,8 @@
-"""Matrix products on a GPU: cuBLAS through ctypes, with a workspace of its own.
+"""Matrix products on a GPU: cuBLAS through ctypes, with our own workspace.
 
-CuPy's own binding refuses to work while a stream is being captured into a CUDA graph, and picks the compute type for
-the whole process. Here every worker has its handle, workspace and precision; one handle on one stream with a workspace
-given to it gives the same bits on every run (cuBLAS documentation, "Results Reproducibility").
+CuPy's binding does not work while a stream is being captured into a CUDA graph, and selects the compute type for
+the whole process. Here every worker has its own handle, workspace and precision; one handle on one stream with a given
+workspace gives the same bits on every run (cuBLAS documentation, "Results Reproducibility").
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
 
 
 def load_library(xp: Any) -> Any:
-    """Return libcublas of the CUDA version that CuPy is built for.
+    """Return libcublas of the CUDA version for which CuPy was built.
 
     Raises:
         DeviceError: it is not installed.
@@ -94,10 +94,10 @@ class Cublas:
     def matmul(self, a: Array, b: Array, out: Array, accumulate: bool = False) -> None:
         """``out = a @ b``, or ``out += a @ b``; see ``Kernels``.
 
-        A matrix may also be a range of rows or columns of such a one, or its transposed view.
+        A matrix may also be a range of rows or columns of such a matrix, or its transposed view.
 
         Raises:
-            ShapeError: sizes that do not fit, or a matrix of which neither rows nor columns are contiguous.
+            ShapeError: sizes that do not fit, or a matrix with neither contiguous rows nor contiguous columns.
             DeviceError: cuBLAS failed.
         """
         if a.ndim != 2 or b.ndim != 2 or out.shape != (a.shape[0], b.shape[1]) or a.shape[1] != b.shape[0]:

@@ -1,8 +1,9 @@
 """Convolution through cuDNN and its front end for Python, both optional; images ``(rows, channels, h, w, 1)``, float32.
 
-One graph of one operation is built for every combination of shapes, strides and dilation, and kept. Of the plans that
-cuDNN recommends, the first one is taken that builds and whose notes do not say that it rounds differently from run to
-run, rounds its inputs, or (unless TF32 is asked for) uses tensor cores. What has no such plan goes the own way.
+One graph with one operation is built for every combination of shapes, strides and dilation, and kept. Among the plans
+recommended by cuDNN, the first acceptable one that builds is used. A plan is not acceptable if its notes say that its
+rounding differs from run to run, that it rounds its inputs, or (unless TF32 is requested) that it uses tensor cores.
+An operation without an acceptable plan uses our own method.
 
 API: https://docs.nvidia.com/deeplearning/cudnn/frontend/latest/, versions 1.18 to 1.28.
 """
@@ -28,14 +29,14 @@ _INSTALL = f"{how_to_install('gpu', 'gpu13')} (CUDA 12 or 13)"
 
 
 class _UnusableError(Exception):
-    """Why cuDNN does not do it; becomes a reason, never leaves this module."""
+    """The reason why cuDNN cannot be used; caught within this module."""
 
 
 def find_cudnn(xp: Any, device: int, precision: str, scratch: Scratch) -> tuple[CudnnConvolution | None, str]:
     """Return convolutions through cuDNN on a device, or None and the reason why not; never raises.
 
-    The environment variable ``DL4J_CUDNN=0`` says not to. What is found must compute a small convolution first: a
-    front end without its library, or a library for other devices, is noticed here and not within a job.
+    The environment variable ``DL4J_CUDNN=0`` switches cuDNN off. cuDNN must first compute a small convolution: a
+    missing library, or one for other devices, is detected here and not within a job.
     """
     if os.environ.get("DL4J_CUDNN") == "0":
         return None, "DL4J_CUDNN=0"
@@ -60,11 +61,11 @@ def _first_line(exc: Exception) -> str:
 
 
 class CudnnConvolution:
-    """Convolutions of one thread on the device that is current when it is made.
+    """Convolutions of one thread on the device that is current at its creation.
 
     Attributes:
         name: cuDNN and its version.
-        refused: the operations without a plan, ``(kind, shapes...)``, and what cuDNN said.
+        refused: the operations without a plan, ``(kind, shapes...)``, with cuDNN's message.
     """
 
     def __init__(self, cudnn: Any, xp: Any, precision: str, scratch: Scratch) -> None:
@@ -80,7 +81,7 @@ class CudnnConvolution:
             self._barred.append(note.TENSOR_CORE)  # TF32: ten bits of every float32
 
     def try_out(self) -> None:
-        """Compute a small convolution; raises what cuDNN raises, or says that the sum is wrong."""
+        """Compute a small convolution; raises cuDNN's errors, or an error for a wrong sum."""
         shapes = ((1, 1, 3, 3, 1), (1, 1, 3, 3), (1, 1, 1, 1, 1))
         x, W, y = (self._xp.asarray(np.ones(shape, np.float32)) for shape in shapes)
         if not self.forward(x, W, y, (1, 1), (1, 1)):
@@ -90,7 +91,7 @@ class CudnnConvolution:
             raise _UnusableError(f"the sum of nine ones was {found}")
 
     def forward(self, x: Array, W: Array, y: Array, stride: Pair, dilation: Pair) -> bool:
-        """Write ``y``, without the bias; return False, nothing done, if cuDNN has no plan for it."""
+        """Write ``y``, without the bias; return False and do nothing if cuDNN has no plan for it."""
         return self._run("conv_fprop", {"image": x, "weight": W}, y, stride, dilation)
 
     def backward_weights(self, x: Array, dz: Array, gW: Array, stride: Pair, dilation: Pair) -> bool:
@@ -135,12 +136,12 @@ class CudnnConvolution:
         return True
 
     def _aligned(self, port: str, array: Array) -> Array:
-        """Return the array, or scratch memory of its shape if it does not begin where cuDNN wants it to."""
+        """Return the array, or scratch memory of its shape if its address is not aligned for cuDNN."""
         return array if _address(array) % _ALIGNMENT == 0 else self._scratch.buffer(f"cudnn {port}", array.shape, "f")
 
 
 class _Plan:
-    """One convolution of one shape, built: its graph, which of the graph's plans, and how much memory that needs."""
+    """A built convolution for one shape: its graph, the index of the chosen plan, and the plan's workspace size."""
 
     __slots__ = ("_graph", "_index", "_tensors", "workspace")
 
@@ -178,7 +179,7 @@ class _Plan:
         self.workspace = int(self._graph.get_workspace_size_plan_at_index(self._index))
 
     def _first_plan(self) -> int:
-        """Build plans in the order of cuDNN's recommendation until one builds; those deselected refuse to."""
+        """Build plans in the order of cuDNN's recommendation until one succeeds; deselected plans fail to build."""
         said = "cuDNN recommends no plan"
         for index in range(self._graph.get_execution_plan_count()):
             try:
@@ -190,7 +191,7 @@ class _Plan:
         raise _UnusableError(f"no plan for this convolution: {said}")
 
     def run(self, pointers: list[int], workspace: int, handle: Any) -> None:
-        """Enqueue it on the handle's stream; ``pointers`` of the inputs, then the output."""
+        """Enqueue the convolution on the handle's stream; ``pointers`` are those of the inputs, then the output."""
         self._graph.execute_plan_at_index(
             dict(zip(self._tensors, pointers, strict=True)), workspace, self._index, handle
         )

@@ -1,4 +1,4 @@
-"""Training steps as CUDA graphs: capturing a step, and launching it again with other parameters."""
+"""Training steps as CUDA graphs: capture of a step, and repeated launches with other parameters."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ __all__ = ["CapturedStep", "capture_step"]
 _WORDS = 4096
 _REFUSALS = (RuntimeError, MemoryError, DeviceError, DeviceMemoryError)
 """Errors that end a capture: those of CUDA's runtime, its driver (a launch after the capture broke), cuDNN and CuPy are
-RuntimeErrors, cuBLAS's are ours. A graph has memory of its own, which may not fit where single launches do."""
+RuntimeErrors, cuBLAS's are ours. A graph has its own memory, which may not fit where single launches do.
+"""
 
 
 class CapturedStep:
-    """A training step as a CUDA graph. It keeps the memory alive that its launches write to."""
+    """A training step as a CUDA graph. It keeps the memory alive to which its launches write."""
 
     def __init__(self, graph: Any, parameters: GraphParameters, staging: Staging, kept: Sequence[Any]) -> None:
         self._graph, self._parameters, self._staging, self._kept = graph, parameters, staging, kept
 
     def launch(self, inputs: Sequence[tuple[Array, Array]], stream: Stream, scalars: Sequence[float]) -> None:
-        """Launch the step, without waiting for it.
+        """Launch the step without waiting for it.
 
         Args:
-            inputs: every array of the batch, on the host or the device, and where the step reads it.
+            inputs: pairs of each array of the batch, on the host or the device, and the array that the step reads.
             stream: the random numbers of the batch.
-            scalars: of its updaters, in the order in which the step asked for them.
+            scalars: of its updaters, in the order of the step's requests.
         """
         on_host = [pair for pair in inputs if get_array_module(pair[0]) is np]
         words = self._parameters.values(stream, scalars)
@@ -56,15 +57,15 @@ def capture_step(
     staging: Staging,
     buffers: Callable[[], Sequence[Array]],
 ) -> tuple[CapturedStep, Any]:
-    """Return ``run`` as a CUDA graph, and its result: arrays that hold something once the graph was launched.
+    """Return ``run`` as a CUDA graph, and its result: arrays with undefined content until the graph's first launch.
 
-    Nothing of ``run`` is executed. The current stream must be one of our own.
+    ``run`` is only captured, not executed. The current stream must be one of our own.
 
     Args:
-        run: a step that only launches kernels: no waiting for the device, no upload.
-        stream: the random numbers that the step is captured with.
-        recording: makes kernels ask the parameters for where their numbers lie.
-        staging: how inputs get to the device.
+        run: a step that only launches kernels: it must not wait for the device or upload data.
+        stream: the random numbers during the capture.
+        recording: makes kernels use the addresses of parameters instead of values.
+        staging: uploads the inputs to the device.
         buffers: returns the arrays that the step writes to but does not own.
 
     Raises:
@@ -92,7 +93,7 @@ def capture_step(
 
 @contextlib.contextmanager
 def _without_collector() -> Iterator[None]:
-    """Switch Python's garbage collector off: freeing a cuBLAS handle waits for the device, which breaks a capture."""
+    """Switch off Python's garbage collector: freeing a cuBLAS handle waits for the device, which breaks a capture."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -104,7 +105,7 @@ def _without_collector() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _keeping(xp: Any, kept: list[Any]) -> Iterator[None]:
-    """Keep all memory that is allocated inside out of the pool: the graph writes to it whenever it is launched."""
+    """Do not return memory allocated inside to the pool: the graph writes to it at every launch."""
     pool = xp.get_default_memory_pool()
 
     def malloc(size: int) -> Any:

@@ -1,8 +1,8 @@
-"""The parameters of a captured CUDA graph: numbers that change from step to step, kept where its kernels read them.
+"""The parameters of a captured CUDA graph: numbers that change from step to step, stored where its kernels read them.
 
-A graph repeats the same launches with the same arguments. What differs between two training steps of equal shapes are
-the random keys, which follow from the position in the run, and the updaters' scalars, which follow from the iteration.
-While a step is captured, kernels get the address of such a number instead of its value: one 8-byte word on the device.
+A graph repeats the same launches with the same arguments. Two training steps of equal shapes differ in the random keys,
+which depend on the position in the run, and in the updaters' scalars, which depend on the iteration. During a capture,
+kernels get the address of such a number instead of its value: one 8-byte word on the device.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ __all__ = ["GraphParameters", "TracedStream", "trace"]
 
 _WORD = 8
 Path = tuple[tuple[tuple[int, ...], str], ...]
-"""How a stream is reached from the batch's: the position and purpose of every ``at`` on the way."""
+"""Path from the batch's stream to a derived stream: position and purpose of every ``at`` call."""
 
 
 class _TracedKey(int):
-    """A random key that remembers how it was reached; its value is that of the step being captured."""
+    """A random key with its path; its value is that of the step being captured."""
 
     path: Path
 
 
 @dataclass(frozen=True, slots=True)
 class TracedStream(Stream):
-    """A stream that remembers its path, so that the same place is found below another batch's stream."""
+    """A stream that records its path, so that the same place can be found below another batch's stream."""
 
     path: Path = ()
 
@@ -45,14 +45,14 @@ class TracedStream(Stream):
 
 
 def trace(stream: Stream, path: Path = ()) -> TracedStream:
-    """Return ``stream`` as one whose keys remember how they were reached."""
+    """Return ``stream`` as one whose keys have their paths."""
     key = _TracedKey(stream.key)
     key.path = path
     return TracedStream(key, path)
 
 
 class GraphParameters:
-    """Where the parameters of one captured step lie, in the order in which its kernels asked for them.
+    """The places of one captured step's parameters, in the order of its kernels' requests.
 
     Args:
         words: ``(capacity,)`` uint64 on the device.
@@ -80,7 +80,7 @@ class GraphParameters:
         return self._address(self._places[path])
 
     def scalars(self, count: int) -> int:
-        """Return the address of the next ``count`` scalars, doubles; raises ``CaptureError`` if they are too many."""
+        """Return the address of the next ``count`` scalars, doubles; raises ``CaptureError`` if there are too many."""
         place = len(self._entries)
         for _ in range(count):
             self._append(None)

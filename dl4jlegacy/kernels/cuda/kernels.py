@@ -1,7 +1,7 @@
-"""All kernels for a GPU in one class: one object for each worker thread, its arrays are CuPy's.
+"""All kernels for a GPU in one class, with one object for each worker thread; the arrays are CuPy's.
 
-Implements ``kernels.protocol.DeviceKernels``; see there for what each method does. Nothing here waits for the device
-but ``all_finite`` and the threshold codec, which give their answer to Python, and ``synchronize``.
+Implements ``kernels.protocol.DeviceKernels``; see there for the description of each method. Only ``all_finite`` and the
+threshold codec, which return results to Python, and ``synchronize`` wait for the device.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class CupyKernels(Recurrent, Tiles, Updaters, Vectors, Convolutions):
 
     @contextlib.contextmanager
     def use(self) -> Iterator[None]:
-        """Make the device current on this thread, and a stream of these kernels' own, in order with the one outside."""
+        """Make the device current on this thread, with these kernels' own stream, ordered with the outer one."""
         cuda = self.xp.cuda
         with cuda.Device(self.device):
             if self._own_stream is None:
@@ -62,9 +62,9 @@ class CupyKernels(Recurrent, Tiles, Updaters, Vectors, Convolutions):
                 outer.wait_event(own.record(behind))
 
     def synchronize(self) -> None:
-        """Wait until all work that this thread has launched is done.
+        """Wait until all work launched by this thread is done.
 
-        Not for the whole device, which CUDA refuses while any thread's stream is capturing.
+        It does not wait for the whole device, which CUDA forbids while any thread's stream is capturing.
         """
         with self.use():
             self.xp.cuda.get_current_stream().synchronize()
@@ -72,7 +72,7 @@ class CupyKernels(Recurrent, Tiles, Updaters, Vectors, Convolutions):
     def capture(
         self, run: Callable[[TracedStream], Any], stream: Stream, buffers: Callable[[], Sequence[Array]]
     ) -> tuple[CapturedStep, Any]:
-        """Return a step as a CUDA graph to be launched again and again, and its result; see ``graph.capture_step``."""
+        """Return a step as a CUDA graph for repeated launches, and its result; see ``graph.capture_step``."""
         return capture_step(
             self.xp,
             run,
@@ -83,7 +83,7 @@ class CupyKernels(Recurrent, Tiles, Updaters, Vectors, Convolutions):
         )
 
     def updater_scalars(self, updates: Callable[[], None]) -> list[float]:
-        """Return the scalars that the updaters called by ``updates`` use; nothing is launched."""
+        """Return the scalars used by the updaters that ``updates`` calls; nothing is launched."""
         self._collected = []
         try:
             updates()
@@ -92,7 +92,7 @@ class CupyKernels(Recurrent, Tiles, Updaters, Vectors, Convolutions):
             self._collected = None
 
     def _held(self) -> list[Array]:
-        """Return the scratch memory of these kernels, which a captured step writes to."""
+        """Return the scratch memory of these kernels, to which a captured step writes."""
         return self._scratch.arrays()
 
     def _uploads(self) -> Staging:

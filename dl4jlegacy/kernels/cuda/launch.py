@@ -1,11 +1,11 @@
-"""Compiling and launching the CUDA C in ``kernels/cuda`` on CuPy arrays: what every kernel class builds on.
+"""Compilation and launches of the CUDA C in ``kernels/cuda`` on CuPy arrays: the base of all kernel classes.
 
-A family is one file ``cuda/<family>.cu`` behind ``cuda/prelude.cuh``; it is compiled once for each dtype and device of
-a process (CuPy keeps the result on disk too). Parameters of kernels are arrays, ``long long`` (a Python ``int``) and
-``double`` (a Python ``float``) only: CuPy passes numbers as they come and checks nothing.
+A family is one file ``cuda/<family>.cu`` after ``cuda/prelude.cuh``; it is compiled once for each dtype and device of
+a process (CuPy also caches the result on disk). Parameters of kernels are only arrays, ``long long`` (a Python ``int``)
+and ``double`` (a Python ``float``): CuPy passes numbers as they are and checks nothing.
 
-CuPy compiles with ``-ftz=true``: float32 numbers below 1.2e-38 count as 0. But for those, updaters, sums of vectors and
-the threshold codec compute NumPy's bits (no fused multiply-add; division and root are rounded correctly).
+CuPy compiles with ``-ftz=true``: float32 numbers below 1.2e-38 count as 0. Apart from these, updaters, sums of vectors
+and the threshold codec compute NumPy's bits (no fused multiply-add; division and root are rounded correctly).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dl4jlegacy.kernels.cuda.scratch import Scratch
 __all__ = ["BLOCK", "Launcher", "options", "source"]
 
 BLOCK = 256
-"""Threads of a block, unless a kernel says otherwise; the sources count on it."""
+"""Threads of a block, unless a kernel has its own number; the sources rely on it."""
 
 _MOST_BLOCKS = 1 << 16  # of a kernel whose threads stride over the grid: more than any device runs at once
 _REALS = {"f": "float", "d": "double"}
@@ -38,14 +38,14 @@ _MODULES: dict[tuple[ModuleType, str, str, int], Any] = {}  # compiled modules, 
 
 
 def source(family: str) -> str:
-    """Return the CUDA C of a family, the prelude before it."""
+    """Return the CUDA C of a family, preceded by the prelude."""
     folder = files("dl4jlegacy.kernels").joinpath("cuda")
     prelude, own = (folder.joinpath(name).read_text(encoding="utf-8") for name in ("prelude.cuh", f"{family}.cu"))
     return f'{prelude}\n#line 1 "{family}.cu"\n{own}'
 
 
 def options(family: str, char: str) -> tuple[str, ...]:
-    """Return what a family is compiled with for arrays of dtype ``char``, ``"f"`` or ``"d"``."""
+    """Return the compiler options of a family for arrays of dtype ``char``, ``"f"`` or ``"d"``."""
     exact = ("--fmad=false",) if family in _AS_ON_THE_CPU else ()
     return ("--std=c++17", f"-DREAL={_REALS[char]}", *exact)
 
@@ -55,7 +55,7 @@ class Launcher:
 
     Args:
         device: number of the GPU; it must be the current device of the thread whenever a method is called.
-        precision: in what matrix products and convolutions are computed, one of ``PRECISIONS``; arrays stay float32.
+        precision: of matrix products and convolutions, one of ``PRECISIONS``; arrays remain float32.
     """
 
     name = "cupy"
@@ -75,11 +75,11 @@ class Launcher:
 
     # -- numbers that change from step to step: a captured graph reads them from memory, ``_key``, ``_scalars`` -------
     def _key(self, key: int) -> tuple[Any, Any]:
-        """Return what a random kernel gets for ``key``: the value, and where to read it instead (0: nowhere)."""
+        """Return a random kernel's arguments for ``key``: the value, and the address to read instead (0: none)."""
         return (np.uint64(key), 0) if self._parameters is None else (np.uint64(0), self._parameters.key(key))
 
     def _scalars(self, *values: float) -> tuple[Any, ...]:
-        """Return what an updater's kernel gets for up to four numbers: doubles, and where to read them instead."""
+        """Return an updater's arguments for up to four numbers: doubles, and the address to read instead."""
         numbers = (*map(float, values), *(0.0,) * (4 - len(values)))
         if self._collected is not None:
             self._collected.extend(numbers)
@@ -87,7 +87,7 @@ class Launcher:
 
     # -- checks: kernels trust what they are given --------------------------------------------------------------------
     def _on_device(self, what: str, *arrays: Array) -> str:
-        """Return the one dtype's character, ``"f"`` or ``"d"``, or say which array a kernel could not take."""
+        """Return the common dtype's character, ``"f"`` or ``"d"``, or raise for an array that a kernel cannot take."""
         char = arrays[0].dtype.char
         for array in arrays:
             self._contiguous(what, array)
@@ -112,7 +112,7 @@ class Launcher:
             raise ConfError(f"{what}: an array of {array.dtype} where {dtype} is needed")
 
     def _alike(self, what: str, first: Array, *others: Array) -> str:
-        """Like ``_on_device``; every array must have the first one's shape too."""
+        """Like ``_on_device``; all arrays must also have the first one's shape."""
         for other in others:
             if other.shape != first.shape:
                 raise ShapeError(
@@ -132,13 +132,13 @@ class Launcher:
 
     # -- launches -----------------------------------------------------------------------------------------------------
     def launch(self, family: str, name: str, char: str, threads: int, *args: Any) -> None:
-        """Run a kernel whose threads stride over the grid; nothing happens for no threads.
+        """Run a kernel whose threads stride over the grid; without threads nothing happens.
 
         Args:
             family: the file in ``cuda``.
             name: the kernel.
-            char: what REAL stands for, ``"f"`` or ``"d"``.
-            threads: how many there is work for.
+            char: the type of REAL, ``"f"`` or ``"d"``.
+            threads: the number of work items.
             args: arrays, addresses (``int``, 0 for none), ``int`` for ``long long``, ``float`` for ``double``.
         """
         if threads > 0 and self._collected is None:

@@ -23,18 +23,18 @@ def _code(activation: str) -> int:
 
 
 def _cut(whole: int, least: int) -> tuple[int, int]:
-    """Cut ``whole`` into at most ``_MOST_PARTS`` parts: how many, and how long each is."""
+    """Cut ``whole`` into at most ``_MOST_PARTS`` parts; return their number and their length."""
     span = max(least, -(-whole // _MOST_PARTS))
     return max(1, -(-whole // span)), span
 
 
 def _width(n: int) -> int:
-    """Return how many threads share a row of ``n`` values."""
+    """Return the number of threads that share a row of ``n`` values."""
     return min(BLOCK, 1 << max(0, n - 1).bit_length())
 
 
 class Layers(Launcher):
-    """See ``Kernels`` and ``DeviceKernels``; sums are taken in two stages, in blocks that depend on sizes alone."""
+    """See ``Kernels`` and ``DeviceKernels``; sums are computed in two stages, in blocks that depend only on sizes."""
 
     def bias_activation(self, z: Array, b: Array, activation: str) -> None:
         """See ``Kernels``."""
@@ -56,7 +56,7 @@ class Layers(Launcher):
         self._sum_columns("column_sums", x, x, out, 0)
 
     def embedding_gradient(self, dz: Array, index: Array, gW: Array) -> None:
-        """See ``Kernels``; the rows of a class are summed in their order."""
+        """See ``Kernels``; the rows of a class are summed in order."""
         rows, n = dz.shape
         if index.shape != (rows,) or gW.ndim != 2 or gW.shape[1] != n:
             raise ShapeError(f"embedding_gradient: gradients {dz.shape}, indices {index.shape} and {gW.shape}")
@@ -106,7 +106,7 @@ class Layers(Launcher):
             self.launch_blocks("softmax", "softmax", char, (-(-m * threads // BLOCK),), (BLOCK,), z, m, n, threads)
 
     def softmax_cross_entropy(self, p: Array, labels: Array, dz: Array) -> Array:
-        """Like ``Kernels``' own, but the loss is a 0-d float64 array on the device: nothing waits for it."""
+        """As in ``Kernels``, but the loss is a 0-d float64 array on the device: nothing waits for it."""
         char = self._alike("softmax_cross_entropy", p, labels, dz)
         m, n = p.shape
         threads = _width(n)
@@ -117,7 +117,7 @@ class Layers(Launcher):
         return self._sum(char, sums, blocks)
 
     def binary_cross_entropy(self, p: Array, labels: Array) -> Array:
-        """As ``softmax_cross_entropy``, a 0-d array."""
+        """As in ``softmax_cross_entropy``, the result is a 0-d array."""
         char = self._alike("binary_cross_entropy", p, labels)
         blocks = min(max(1, -(-p.size // BLOCK)), _LOSS_BLOCKS)
         sums = self._scratch.buffer("sums", (blocks,), "d")

@@ -1,4 +1,4 @@
-"""An LSTM over time on a GPU: one matrix product and one kernel a step, nothing that waits or depends on data."""
+"""An LSTM over time on a GPU: one matrix product and one kernel per step, without waiting or data dependence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scratch memory on a GPU, by name. It never moves while a captured CUDA graph may write to it."""
+"""Scratch memory on a GPU, by name. It is never freed or moved while a captured CUDA graph may write to it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["Scratch"]
 
 
 class Scratch:
-    """Flat buffers of one thread's kernels, by name. Their content is whatever was there.
+    """Flat buffers of one thread's kernels, by name. Their content is undefined.
 
-    A buffer that has to grow at least doubles, and what it outgrew is kept: a graph that was captured with it writes
-    there when it is replayed. All that is kept is therefore never more than what is used.
+    A buffer that has to grow at least doubles, and the old one is kept: a captured graph writes to it at every replay.
+    The old buffers together are therefore never larger than the current one.
     """
 
     __slots__ = ("_flat", "_outgrown", "_xp")
@@ -39,7 +39,7 @@ class Scratch:
         return flat[:size].view(dtype).reshape(shape)
 
     def arrays(self) -> list[Array]:
-        """Return the buffers as they are now."""
+        """Return the current buffers."""
         return list(self._flat.values())
 
     @property

@@ -1,8 +1,8 @@
 """Staging buffers: batches reach the device through pinned memory and a copy stream, without waiting.
 
-The host fills a slot's pinned buffer and goes on; the copy stream brings it to the device while the last steps are
-still computed; a device-side copy then puts it where the step reads it. A slot is used again once its events have
-passed, which is asked for, not waited for; only a host that is ``_SLOTS`` steps ahead has to wait for the oldest.
+The host fills a slot's pinned buffer and continues; the copy stream copies it to the device while earlier steps are
+still running; a device-side copy then moves the data to the arrays that the step reads. A slot is reused after its
+events have passed, which is queried without waiting. Only a host that is ``_SLOTS`` steps ahead waits for the oldest.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Staging:
     def upload(self, sources: Sequence[Array], targets: Sequence[Array]) -> None:
         """Copy host arrays to device arrays of the same shape and dtype, in the order of the current stream.
 
-        The sources may be changed as soon as this returns.
+        The caller may change the sources after this returns.
         """
         offsets, nbytes = _places(targets)
         if not nbytes:
@@ -67,7 +67,7 @@ class Staging:
         self._slots.append(slot)
 
     def _free(self, nbytes: int) -> _Slot:
-        """Take a slot out that can be written; make one if none can; wait for the oldest if there are enough."""
+        """Remove and return a writable slot; make one if there is none; wait for the oldest if there are enough."""
         if self._slots and len(self._slots[0].pinned) < nbytes:  # batches have grown
             self._xp.cuda.get_current_stream().synchronize()
             self._slots.clear()

@@ -1,4 +1,4 @@
-"""Tiles on a GPU: rows to tiles and back and pooling."""
+"""Tiles on a GPU: conversion of rows to tiles and back, and pooling."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Tiles(Launcher):
 
     def pool_backward(self, dy: Array, x: Array, y: Array, winners: Array, dx: Array, kernel: Pair, stride: Pair,
                       pad: Pair, kind: str, p: float = 2.0) -> None:  # fmt: skip
-        """See ``Kernels``; a thread gathers what its input is owed, so no two add to the same place."""
+        """See ``Kernels``; each thread sums the gradient of one input, so no two threads add to the same place."""
         code, windows = self._windows(dx, dy, winners, kernel, stride, pad, kind)
         self._alike("pool_backward", dx, x)
         self._alike("pool_backward", dy, y)
@@ -65,7 +65,7 @@ class Tiles(Launcher):
     def _windows(
         self, x: Array, y: Array, winners: Array, kernel: Pair, stride: Pair, pad: Pair, kind: str
     ) -> tuple[int, tuple[int, ...]]:
-        """Return the number of the kind and the sizes; every window must meet a place, or what is read lies outside."""
+        """Return the kind's number and the sizes; raise if a window covers no place, since reads would be outside."""
         if kind not in POOLINGS:
             raise ConfError(f"unknown pooling {kind!r}{nearest(kind, POOLINGS)}")
         self._contiguous("pooling", winners, "int32")

@@ -1,4 +1,4 @@
-"""The updaters on a GPU: one pass over the flat vectors each, with the bits that NumPy computes."""
+"""The updaters on a GPU: one pass over the flat vectors each, with the bits of NumPy's kernels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _rate(lr: float, beta1: float, beta2: float, t: int) -> float:
 
 
 class Updaters(Launcher):
-    """See ``Kernels``; what changes from step to step goes through ``_scalars``."""
+    """See ``Kernels``; numbers that change from step to step go through ``_scalars``."""
 
     def _update(self, name: str, vectors: tuple[Array, ...], *scalars: float) -> bool:
         char = self._alike(name, *vectors)

@@ -21,7 +21,7 @@ _SPAN = 16 * BLOCK  # elements of the threshold codec that a block does
 
 
 def _tiles(x: Array) -> tuple[int, int, int, int, int]:
-    """Return how many numbers to draw for ``x``, then how its images lie: values, examples, lanes, a CPU's lanes."""
+    """Return the number of draws for ``x``, then the layout of its images: values, examples, lanes, a CPU's lanes."""
     if x.ndim != 5:
         return x.size, 0, 0, 1, 1
     tiles, *shape, lanes = x.shape
@@ -41,7 +41,7 @@ class Vectors(Launcher):
         self.launch("random", name, char, threads, *what, size, *args, *self._key(key))
 
     def uniform(self, out: Array, key: int) -> None:
-        """See ``Kernels``; images get the numbers that they get on a CPU, whose tiles are narrower."""
+        """See ``Kernels``; images get the same numbers as on a CPU, whose tiles are narrower."""
         size, *tiles = _tiles(out)
         self._draw("uniform", (out,), *tiles, key=key, size=size)
 
@@ -76,7 +76,7 @@ class Vectors(Launcher):
     # -- flat vectors -------------------------------------------------------------------------------------------------
     def weighted_sum(self, vectors: Sequence[Array], weights: Sequence[float], out: Array,
                      pool: Executor | None = None) -> None:  # fmt: skip
-        """See ``Kernels``; a pass reads sixteen vectors, the next begins with what it left in ``out``."""
+        """See ``Kernels``; a pass reads sixteen vectors, and the next pass continues from its sum in ``out``."""
         if not vectors or len(vectors) != len(weights):
             raise ShapeError(f"weighted_sum got {len(vectors)} vectors and {len(weights)} weights; it needs one each")
         char = self._alike("weighted_sum", out, *vectors)
@@ -110,7 +110,7 @@ class Vectors(Launcher):
 
     # -- threshold codec ----------------------------------------------------------------------------------------------
     def threshold_encode(self, residual: Array, tau: float, codes: Array, pool: Executor | None = None) -> int:
-        """See ``Kernels``; reads ``residual`` twice at most, and waits for the device to tell the count."""
+        """See ``Kernels``; reads ``residual`` at most twice, and waits for the device to return the count."""
         check_encode(residual, tau, codes)
         self._contiguous("threshold_encode", codes, "int32")
         char = self._on_device("threshold_encode", residual)
@@ -124,7 +124,7 @@ class Vectors(Launcher):
         return min(int(offsets[blocks]), codes.size)
 
     def threshold_decode(self, codes: Array, tau: float, target: Array) -> None:
-        """See ``Kernels``; waits for the device to say whether the codes are fit to be used."""
+        """See ``Kernels``; waits for the device's check of the codes."""
         check_tau(tau)
         self._contiguous("threshold_decode", codes, "int32")
         char, n = self._on_device("threshold_decode", target), codes.size
@@ -135,9 +135,9 @@ class Vectors(Launcher):
         self.launch("threshold", "threshold_decode", char, n, codes, n, float(tau), target)
 
     def rice_encode(self, codes: Array, size: int) -> Array:
-        """See ``Kernels``; on the host, where messages are."""
+        """See ``Kernels``; computed on the host, where messages are."""
         return rice.rice_encode(codes, size)
 
     def rice_decode(self, payload: Array, count: int, size: int) -> Array:
-        """See ``Kernels``; on the host, where messages are."""
+        """See ``Kernels``; computed on the host, where messages are."""
         return rice.rice_decode(payload, count, size)

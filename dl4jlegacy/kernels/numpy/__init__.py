@@ -1,1 +1,1 @@
-"""Kernels in plain NumPy: the oracle of the tests, and the fallback where Numba is missing."""
+"""Kernels in plain NumPy: the reference for tests, and the fallback without Numba."""

@@ -1,6 +1,6 @@
-"""Every kernel in plain NumPy: the oracle of the tests, and what runs where Numba is missing.
+"""Every kernel in plain NumPy: the reference for tests, and the fallback without Numba.
 
-Implements ``dl4jlegacy.kernels.Kernels``; see there for what each function does.
+Implements ``dl4jlegacy.kernels.Kernels``; see there for the description of each function.
 """
 
 from __future__ import annotations

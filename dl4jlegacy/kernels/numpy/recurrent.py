@@ -1,6 +1,6 @@
-"""An LSTM over time in plain NumPy: the oracle of ``numba.recurrent``, and what runs without Numba.
+"""An LSTM over time in plain NumPy: the reference for ``numba.recurrent``, and the fallback without Numba.
 
-The formulas stand in ``Kernels``. Source: Hochreiter and Schmidhuber 1997 with Gers' forget gates, peepholes as in
+The formulas are in ``Kernels``. Source: Hochreiter and Schmidhuber 1997 with Gers' forget gates, peepholes as in
 Graves 2012, "Supervised sequence labelling with recurrent neural networks", chapter 4.
 """
 
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 Step = Callable[[int], None]
-"""Does one time step, given its number."""
+"""Function that computes one time step, given its number."""
 
 Matmul = Callable[[Array, Array, Array], Any]
 """``matmul(a, b, out)``: NumPy's, or that of the kernels."""
@@ -95,7 +95,7 @@ def lstm_backward(
 
 
 def stepping(cell: Callable[..., None]) -> Callable[..., Step]:
-    """Return what ``over_time`` takes, of a ``cell`` that does one time step on its arrays ``(N, ...)``."""
+    """Return the argument ``begin`` of ``over_time``, for a ``cell`` that does one time step on ``(N, ...)``."""
 
     def begin(b: Array, p: Array, z: Array, fed_back: Array, h: Array, c: Array, a: Array, mask: Array) -> Step:
         return lambda t: cell(z[t], fed_back, b, p, c[t], c[t + 1], a[t], h[t + 1], mask[t])
@@ -104,7 +104,7 @@ def stepping(cell: Callable[..., None]) -> Callable[..., Step]:
 
 
 def stepping_back(cell: Callable[..., None]) -> Callable[..., Step]:
-    """Return what ``over_time_back`` takes, of a ``cell`` that does one time step back."""
+    """Return the argument ``begin`` of ``over_time_back`` for a ``cell`` that computes one time step backward."""
 
     def begin(p: Array, z: Array, dh: Array, carried: Array, dc: Array, c: Array, a: Array, mask: Array) -> Step:
         return lambda t: cell(z[t], dh[t], carried, dc, p, c[t], c[t + 1], a[t], mask[t])
@@ -116,7 +116,7 @@ def over_time(
     begin: Callable[..., Step], x: Array, W: Array, z: Array, recurrent: Array, b: Array, peepholes: Array, h: Array,
     c: Array, a: Array, mask: Array, matmul: Matmul = np.matmul,
 ) -> None:  # fmt: skip
-    """Walk forward through time: one matrix product and one call of what ``begin`` returns a step; on any device."""
+    """Go forward in time, on any device: for each step one matrix product and one call of the result of ``begin``."""
     xp = get_array_module(z)
     check_forward(x, W, z, recurrent, b, peepholes, h, c, a, mask)
     steps, rows, gates = z.shape
@@ -134,7 +134,7 @@ def over_time_back(
     a: Array, mask: Array, first: int, gW: Array, gR: Array, gb: Array, matmul: Matmul = np.matmul,
     column_sums: Callable[[Array, Array], Any] = lambda x, out: np.add.reduce(x, axis=0, out=out),
 ) -> None:  # fmt: skip
-    """Walk backward through time, down to step ``first``, then write the gradients; on any device."""
+    """Go backward in time, down to step ``first``, then write the gradients; on any device."""
     xp = get_array_module(z)
     check_backward(dh, x, z, recurrent, peepholes, h, c, a, mask, gW, gR, gb)
     steps, rows, units = a.shape

@@ -1,9 +1,9 @@
 """Golomb-Rice messages in plain NumPy: the codes of ``Kernels.threshold_encode`` in as few bytes as possible.
 
-A message is flat, of uint8: the parameter k. Then, for every element, the gap to the one before it: first what is left
-of the gaps when their low k bits are cut off, each as so many zeros and a one, in whole bytes; then k + 1 planes of one
-bit per element, which are the low bits of the gaps, highest first, and the signs. The highest bit of a byte comes
-first. Source: Golomb 1966; Rice and Plaunt 1971; for gradients Strom 2015.
+A message is a flat uint8 vector. It begins with the parameter k. The data are, for every element, the gap to the
+previous element, and the sign. First come the gaps without their low k bits, each in unary (that number of zeros and a
+one), in whole bytes. Then come k + 1 planes of one bit per element: the low bits of the gaps, highest first, and the
+signs. The highest bit of a byte comes first. Source: Golomb 1966; Rice and Plaunt 1971; for gradients Strom 2015.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _LARGEST_K = 30  # the gaps of a vector of fewer than 2^31 elements have no more
 
 
 def places_of(codes: Array, size: int) -> Array:
-    """Return the elements that the codes are for, counted from 1.
+    """Return the indices of the coded elements, counted from 1.
 
     Raises:
-        ShapeError: ``threshold_encode`` would not have written these codes for ``size`` elements.
+        ShapeError: not codes of ``threshold_encode`` for ``size`` elements.
     """
     places = np.abs(codes)  # -2^31 stays as it is, and does not ascend
     if codes.size and not (places[0] > 0 and places[-1] <= size and np.all(places[1:] > places[:-1])):
@@ -36,7 +36,7 @@ def places_of(codes: Array, size: int) -> Array:
 
 
 def wrong_message(format: str, what: str) -> WireError:
-    """Return the error for a message of this format that nobody packed."""
+    """Return the error for an invalid message of this format."""
     return WireError(f"a gradient message of the format {format} has {what}")
 
 
@@ -61,14 +61,14 @@ def rice_encode(codes: Array, size: int) -> Array:
 
 
 def best_k(count: int, total: int, zeros_with: Callable[[int], int]) -> tuple[int, int]:
-    """Return the parameter for which the message is smallest, and how many zeros the gaps have with it.
+    """Return the parameter with the smallest message, and the number of zeros in the gaps with it.
 
-    One more k costs a bit per element and saves ``sum(ceil((gap >> k) / 2))`` zeros, ever fewer; so it pays until it
-    does not for the first time. It pays as long as the mean of the gaps is more than 3 * 2^k, where the search begins.
-    Gaps of elements that are spread at random need a k near log2(0.69 * mean), some steps from there.
+    Raising k by one costs a bit per element and saves ``sum(ceil((gap >> k) / 2))`` zeros, which decreases with k; so k
+    is raised until it no longer pays. It pays while the mean of the gaps is more than 3 * 2^k, where the search begins.
+    Gaps of randomly spread elements need a k near log2(0.69 * mean), some steps from there.
 
     Args:
-        count: how many gaps there are, at least 1.
+        count: the number of gaps, at least 1.
         total: their sum.
         zeros_with: returns ``sum(gap >> k)``.
     """
@@ -80,10 +80,10 @@ def best_k(count: int, total: int, zeros_with: Callable[[int], int]) -> tuple[in
 
 
 def sections(payload: Array, count: int, size: int) -> tuple[int, int]:
-    """Return a message's parameter, and how many bytes of ones and zeros come after it.
+    """Return a message's parameter, and the number of bytes with ones and zeros after it.
 
     Raises:
-        WireError: the message cannot have as many codes.
+        WireError: the message cannot have this number of codes.
     """
     if not payload.size:
         raise wrong_message("rice", "no bytes at all")
@@ -120,10 +120,10 @@ def rice_decode(payload: Array, count: int, size: int) -> Array:
 
 
 def codes_at(format: str, places: Array, negative: Array, size: int) -> Array:
-    """Return the codes for elements counted from 1, which must ascend and not be more than ``size``.
+    """Return the codes for elements counted from 1, which must ascend and be at most ``size``.
 
     Raises:
-        WireError: they do not.
+        WireError: they do not, or are larger.
     """
     if places.size and not (places[0] > 0 and places[-1] <= size and np.all(places[1:] > places[:-1])):
         raise wrong_message(

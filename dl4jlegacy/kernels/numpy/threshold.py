@@ -1,8 +1,8 @@
-"""The threshold codec in plain NumPy: which elements of a vector are sent, as one quantum each, and what stays behind.
+"""The threshold codec in plain NumPy: selects the elements of a vector to send, as one quantum each.
 
-A message is ``+(i + 1)`` or ``-(i + 1)`` for element i, of one quantum ``+tau`` or ``-tau``; the rest of the element
-waits for the next message. Source: Strom 2015, "Scalable distributed DNN training using commodity GPU cloud computing",
-in the form that DL4J's encoder gave it (its format FLEXIBLE, without the header).
+A message is ``+(i + 1)`` or ``-(i + 1)`` for element i, which means one quantum ``+tau`` or ``-tau``; the rest of the
+element remains for the next message. Source: Strom 2015, "Scalable distributed DNN training using commodity GPU cloud
+computing", in the form of DL4J's encoder (its format FLEXIBLE, without the header).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def check_tau(tau: float) -> None:
 
 
 def check_encode(residual: Array, tau: float, codes: Array) -> None:
-    """Raise unless every index of the flat ``residual`` fits ``codes``, a flat vector of int32."""
+    """Raise unless all indices of the flat ``residual`` fit into ``codes``, a flat vector of int32."""
     check_tau(tau)
     if residual.ndim != 1 or codes.ndim != 1 or residual.size >= 2**31 or codes.dtype != np.int32:
         raise ShapeError(
@@ -35,7 +35,7 @@ def check_encode(residual: Array, tau: float, codes: Array) -> None:
 
 
 def wrong_codes(size: int) -> ShapeError:
-    """Return the error for codes that ``threshold_encode`` would not have written for ``size`` elements."""
+    """Return the error for codes that ``threshold_encode`` cannot have written for ``size`` elements."""
     return ShapeError(
         f"threshold_decode: the codes do not fit a vector of {size} elements; they must ascend in absolute value, "
         f"every one between 1 and {size}"

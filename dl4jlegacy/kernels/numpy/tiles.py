@@ -1,8 +1,8 @@
-"""Images as tiles in plain NumPy: the oracle of ``numba.tiles``, and what runs in float64 or without Numba.
+"""Images as tiles in plain NumPy: the reference for ``numba.tiles``, also used in float64 or without Numba.
 
 Arrays are ``(tiles, channels, height, width, lanes)`` as in ``Kernels``; every function works for any number of lanes.
 With the examples innermost, unrolling a convolution is one copy of long runs for each place of the kernel, and the
-product with the weights already is the next layer's layout.
+product with the weights already has the next layer's layout.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def untile(tiles: Array, x: Array) -> None:
 
 
 def _places(kernel: Pair, out: Pair, stride: Pair, dilation: Pair) -> Iterator[tuple[int, int, slice, slice]]:
-    """Yield every place of the kernel and the rows and columns of the input that it meets."""
+    """Yield every place of the kernel, and the rows and columns of the input under it."""
     for ky in range(kernel[0]):
         for kx in range(kernel[1]):
             top, left = ky * dilation[0], kx * dilation[1]
@@ -122,7 +122,7 @@ def conv_backward_input(
 def _windows(
     x: Array, y: Array, kernel: Pair, stride: Pair, pad: Pair
 ) -> Iterator[tuple[int, tuple[slice, ...], tuple[slice, ...]]]:
-    """Yield every place of the window, what it meets of ``x``, and the part of ``y`` that it counts for."""
+    """Yield every place of the window, the part of ``x`` under it, and the corresponding part of ``y``."""
     for code in range(kernel[0] * kernel[1]):
         inside, outside = [slice(None)] * 2, [slice(None)] * 2
         for axis, place in enumerate(divmod(code, kernel[1])):
@@ -138,7 +138,7 @@ def _windows(
 
 
 def _counts(x: Array, y: Array, kernel: Pair, stride: Pair, pad: Pair) -> Array:
-    """Return how many values each window holds, without padding: ``(OH, OW, 1)``."""
+    """Return the number of values in each window, without padding: ``(OH, OW, 1)``."""
     counts = np.zeros((1, 1, *y.shape[2:4], 1), y.dtype)
     for _, _, outside in _windows(x, y, kernel, stride, pad):
         counts[outside] += 1
