@@ -1,1 +1,1 @@
-"""Kernels compiled by Numba for CPUs: what training runs on by default."""
+"""Kernels compiled by Numba for CPUs: the default for training."""

@@ -1,11 +1,11 @@
-"""How a kernel is compiled: at its first call, once per dtype, with the signature that its roles spell.
+"""Compilation of kernels: at the first call, once per dtype, with the signature given by the argument roles.
 
-Read-only inputs are declared read-only, and Numba passes writable arrays there too: one compilation serves both, and a
-batch decoded from a frame costs no second wait. Compiled code goes to Numba's cache beside the source file, under a
-name with a digest of all sources of this folder: Numba itself looks at the kernel's own file only, and would go on with
-the old code of what the kernel calls in another one. Processes that need the same kernel at the same time, as the
-workers of a new cluster do, let one of them compile it and read what it has put into the cache. There may be
-others that do nothing else: see ``compile_for_others``.
+Read-only inputs are declared read-only, and Numba accepts writable arrays there too: one compilation serves both, and a
+batch decoded from a frame needs no second compilation. Compiled code goes to Numba's cache beside the source file,
+under a name with a digest of all sources of this folder. Numba itself checks only the kernel's own file, and would use
+old code after a change of a function that the kernel calls in another file. If several processes need the same kernel
+at the same time, as the workers of a new cluster do, one of them compiles it and the others read the cache. There may
+be further processes that only compile: see ``compile_for_others``.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ logger = logging.getLogger(__name__)
 
 LOCK_FILE = "compiling.lock"  # in the folder of the cache; each kernel locks a byte of it
 PATIENCE_SECONDS = 60.0
-"""For so long a process waits for another one that compiles a kernel; then it compiles it, too."""
+"""Maximum wait for another process that compiles a kernel; after that, this process compiles it too."""
 _LOOK_SECONDS = 0.05
 
 
@@ -79,7 +79,7 @@ _SCALARS = {"f": numba.types.float64, "i": numba.types.int64, "u": numba.types.u
 
 
 def cache_folder() -> Path | None:
-    """Return the folder in which Numba keeps this package's compiled kernels; None: there is none it can write to."""
+    """Return the folder of Numba's cache for this package's kernels; None if no folder is writable."""
     try:
         return Path(_FunctionCache(cache_folder).cache_path)
     except RuntimeError:  # "no locator available": neither beside the sources nor in the user's cache
@@ -88,7 +88,7 @@ def cache_folder() -> Path | None:
 
 @functools.cache
 def _check_cache_folder() -> None:
-    """Raise ``ConfError`` if others may put code into Numba's cache, which is executed without a look at it."""
+    """Raise ``ConfError`` if other users may write to Numba's cache, whose code is executed without a check."""
     folder = cache_folder()
     with files.errors_as(ConfError, f"the folder of compiled kernels, {folder}", "or set NUMBA_CACHE_DIR to another"):
         if folder is not None:
@@ -96,15 +96,15 @@ def _check_cache_folder() -> None:
 
 
 def has_wide_registers() -> bool:
-    """Return whether Numba compiles for 32 registers of 64 bytes (AVX-512); ``NUMBA_CPU_FEATURES`` decides, too."""
+    """Return whether Numba compiles for 32 registers of 64 bytes (AVX-512); depends also on ``NUMBA_CPU_FEATURES``."""
     return "+avx512f" in cpu_target.target_context.codegen().magic_tuple()[2].split(",")
 
 
 @functools.cache
 def register_file() -> tuple[int, int]:
-    """Return how many float32 a vector register holds that Numba compiles for, and how many such registers there are.
+    """Return the number of float32 in a vector register of Numba's target processor, and the number of registers.
 
-    ``NUMBA_CPU_NAME`` and ``NUMBA_CPU_FEATURES`` decide, too.
+    Both depend also on ``NUMBA_CPU_NAME`` and ``NUMBA_CPU_FEATURES``.
     """
     triple, _, features = cpu_target.target_context.codegen().magic_tuple()
     if has_wide_registers():
@@ -115,8 +115,9 @@ def register_file() -> tuple[int, int]:
 
 
 def _argument(role: str, char: str) -> Any:
-    """Numba's type of a role: m, M flat and 2-d array written to, r, R only read; A, F, W flat uint64, float32,
-    float64; C, c flat int32 written to, only read; B, b likewise of uint8; f i u."""
+    """Return Numba's type of a role: m, M flat and 2-d array written to, r, R only read; A, F, W flat uint64, float32,
+    float64; C, c flat int32 written to, only read; B, b likewise of uint8; f i u.
+    """
     if role in _SCALARS:
         return _SCALARS[role]
     if role in "CcBb":
@@ -129,22 +130,22 @@ def _argument(role: str, char: str) -> Any:
 
 
 OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
-"""No step is fused with another one or moved: IEEE arithmetic as written, the same bits on every processor."""
+"""Operations are neither fused nor reordered: IEEE arithmetic as written, the same bits on every processor."""
 _WITHOUT: dict[str, dict[str, Any]] = {
     "Python": {"no_cfunc_wrapper": True},
     "C": {"no_cpython_wrapper": True},
     "kernels": {"no_cpython_wrapper": True, "no_cfunc_wrapper": True},
 }
-"""By who calls a function, what need not be compiled."""
+"""For each kind of caller: the wrappers that need not be compiled."""
 
 
 def helper(function: Callable[..., Any], **more: Any) -> Any:
-    """Return a function that compiled kernels call; not to be called from elsewhere, which saves compiling that."""
+    """Return a function for calls by compiled kernels only, which saves the compilation of its wrappers."""
     return _njit(**OPTIONS, **_WITHOUT["kernels"], **more)(function)
 
 
 def compile_cached(signature: tuple[Any, ...], function: Callable[..., Any], callers: str = "Python") -> Any:
-    """Return ``function`` compiled for ``signature``, from the cache if it is there; it releases the GIL.
+    """Return ``function`` compiled for ``signature``, from the cache if possible; it releases the GIL.
 
     Its ``callers``: "Python"; "C", at an address that its ``library`` knows; or "kernels", see ``address_of``.
     """
@@ -168,9 +169,10 @@ def compile_cached(signature: tuple[Any, ...], function: Callable[..., Any], cal
 
 
 def compile_for_others(step: Callable[[], object]) -> None:
-    """Compile into the cache what a step needs, and nobody else compiles; compute nothing, in this process, ever again.
+    """Compile into the cache the kernels of ``step`` that no other process compiles; for a process that only compiles.
 
-    What is needed last comes first, since those who are helped begin at the other end.
+    From then on, this process never computes anything. The kernels are compiled in reverse order, since the processes
+    that need them start with the first.
     """
     global _needed
     _needed = []
@@ -190,10 +192,10 @@ def _compile_unless_others(signature: tuple[Any, ...], function: Callable[..., A
 
 
 class _Uncomputed:
-    """Stands for a compiled function, for its only overload and the library of that, and computes zeros.
+    """A stand-in for a compiled function, for its only overload and the overload's library; it computes zeros.
 
-    It returns that all is finite and done, and fills with 0 the arrays that it is given to write to: what their memory
-    held before, NaN for one, would decide otherwise which kernels the caller needs next.
+    It returns that all is finite and done, and fills writable arrays with 0: the previous content of their memory, NaN
+    for example, could otherwise change which kernels the caller needs next.
     """
 
     llvm_func_name = llvm_cfunc_wrapper_name = ""
@@ -214,15 +216,15 @@ class _Uncomputed:
         return self._result
 
     def get_pointer_to_function(self, name: str) -> int:
-        """Return no address."""
+        """Return 0 as the address."""
         return 0
 
 
 @contextlib.contextmanager
 def _no_collection() -> Iterator[None]:
-    """Let no garbage be looked for meanwhile: Numba makes millions of objects, most of which stay until it is done.
+    """Disable garbage collection: Numba creates millions of objects, most of which live until the end of compilation.
 
-    A tenth of the time goes to that otherwise.
+    Collection would take a tenth of the time.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -234,23 +236,23 @@ def _no_collection() -> Iterator[None]:
 
 
 def address_of(compiled: Any) -> int:
-    """Return where the code is that ``compile_cached`` has made, for ``emission.call_block``; keep ``compiled``."""
+    """Return the code address for ``emission.call_block`` of a ``compile_cached`` result; keep ``compiled`` alive."""
     [overload] = compiled.overloads.values()
     code, descriptor = attrgetter("library", "fndesc")(overload)
     return int(code.get_pointer_to_function(descriptor.llvm_func_name))
 
 
 def _shown(function: Callable[..., Any]) -> str:
-    """Return what people are told that a kernel is called."""
+    """Return a kernel's name for people."""
     return function.__name__.strip("_")
 
 
 def _load_first(dispatcher: Any, alone: contextlib.ExitStack) -> None:
-    """Let a dispatcher look into its cache without importing all that Numba can compile; keep others from compiling.
+    """Make a dispatcher read its cache without importing Numba's compiler, and exclude compilation by others.
 
-    That import takes longer than all else together that a process does before its first batch, and where SciPy is
-    installed it imports that, too. Code from the cache needs the runtime only; when there is none, the compiler sets
-    itself up, unless another process has filled the cache in the meantime.
+    That import takes longer than everything else that a process does before its first batch, and it imports SciPy too
+    if that is installed. Code from the cache needs only the runtime. Without cached code the compiler is set up, unless
+    another process has filled the cache in the meantime.
     """
     cache = dispatcher._cache
     load = getattr(cache, "_load_overload", None)
@@ -271,11 +273,11 @@ def _load_first(dispatcher: Any, alone: contextlib.ExitStack) -> None:
 
 @contextlib.contextmanager
 def sole_compiler(folder: Path, name: str, seconds: float = PATIENCE_SECONDS) -> Iterator[None]:
-    """Keep other processes from compiling a kernel into the same cache, and wait for one that is at it.
+    """Exclude other processes from compiling a kernel into the same cache; wait for one that is compiling it.
 
-    The lock ends with the process that holds it, however that ends. Where there is none to be had, or not in so many
-    seconds, both compile: that costs time, and changes nothing. Threads of one process do not keep each other out, and
-    whoever of them is done first lets go for all: ``compile_cached`` lets in one at a time.
+    The lock ends with its process, in whatever way that ends. If a lock is impossible, or not free in ``seconds``, both
+    processes compile: that costs time, and changes no result. Threads of one process do not exclude each other, and the
+    first of them that finishes releases the lock for all; so ``compile_cached`` admits one thread at a time.
     """
     with _lock_file(folder) as handle:
         if handle is not None:
@@ -285,7 +287,7 @@ def sole_compiler(folder: Path, name: str, seconds: float = PATIENCE_SECONDS) ->
 
 @contextlib.contextmanager
 def _lock_file(folder: Path) -> Iterator[int | None]:
-    """Open the file whose bytes are locked, which closing it ends; None where it cannot be written."""
+    """Open the file whose bytes are locked; closing it releases the locks. None if the file cannot be written."""
     try:
         handle = files.open_lock(folder / LOCK_FILE)
     except OSError:  # or its disk is full: the cache's files will fail likewise
@@ -310,7 +312,7 @@ def _lock(handle: int, name: str, deadline: Deadline) -> None:
 
 
 def _locked(handle: int, name: str) -> bool | None:
-    """Lock the byte of a kernel; return whether that was possible, None: this file system has no locks."""
+    """Lock the byte of a kernel; return whether it succeeded, None if this file system has no locks."""
     try:
         fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, zlib.crc32(name.encode()))
     except OSError as exc:
@@ -319,7 +321,7 @@ def _locked(handle: int, name: str) -> bool | None:
 
 
 class Kernel:
-    """A function that compiles itself for the dtype of its first argument, which is that of all floats it is given."""
+    """A function that compiles itself for the dtype of its first argument, which all its float arguments share."""
 
     __slots__ = ("_compiled", "_function", "_lock", "_roles")
 
@@ -330,7 +332,7 @@ class Kernel:
         self._compiled: dict[str, Callable[..., Any]] = {}
 
     def __call__(self, *args: Any) -> Any:
-        """Run on ``args``; ``ConfError`` if they are not what the roles say."""
+        """Run on ``args``; raises ``ConfError`` if they do not match the roles."""
         char = args[0].dtype.char
         compiled = self._compiled.get(char) or self._compile(char)
         try:

@@ -1,7 +1,7 @@
-"""Compiled ``exp``, ``log`` and their kin: step by step what ``kernels.elementary`` does, and so its bits.
+"""Compiled ``exp``, ``log`` and similar functions, with the same steps as ``kernels.elementary`` and so the same bits.
 
-No step is fused with another one, and none calls the C library: LLVM makes vectors of the loops. The constants stand
-here once more, since compiled code in the cache is told apart by the sources of this folder.
+No operations are fused, and none calls the C library: LLVM vectorises the loops. The constants are repeated here, since
+the cache identifies compiled code by the sources of this folder.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def tanh(out: Array, x: Array) -> None:
 
 @kernel("rW")
 def square_sums(x: Array, sums: Array) -> None:
-    """Add the squares of every 64th element of ``x`` to ``sums (64,)``, float64."""
+    """Add the squares of ``x``, in 64 interleaved sums, to ``sums (64,)``, float64."""
     whole = x.size // 64 * 64
     for start in range(0, whole, 64):
         part = x[start : start + 64]

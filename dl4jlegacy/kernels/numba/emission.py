@@ -1,10 +1,10 @@
-"""How compiled kernels come to LLVM code of their own: what writes loads, stores, loops and multiply-adds of vectors.
+"""LLVM code inside compiled kernels: functions that emit loads, stores, loops and multiply-adds of vectors.
 
-``block`` makes a function that writes such code an intrinsic, to be called inside ``@njit``; where there are many sizes
-of it, each is compiled for itself (``compile.address_of``), and ``call_block`` calls it, so that what is around is
-compiled once for all. Addresses, steps and offsets are bytes, ``uint64``; vectors have 64 bytes, and LLVM splits them
-into what the machine has (AVX-512, AVX2, NEON, or single elements). ``fma`` is one rounding everywhere: where the
-processor has no such instruction, LLVM calls the C library, which computes the same bits slowly.
+``block`` turns a function that emits such code into an intrinsic for ``@njit`` code. If a block exists in many sizes,
+each size is compiled separately (``compile.address_of``) and called by ``call_block``, so that the surrounding code is
+compiled only once. Addresses, steps and offsets are bytes, ``uint64``; vectors have 64 bytes, and LLVM splits them into
+the machine's vectors (AVX-512, AVX2, NEON, or single elements). ``fma`` rounds once everywhere: on a processor without
+such an instruction, LLVM calls the C library, which computes the same bits slowly.
 """
 
 # mypy: allow-untyped-calls, allow-untyped-decorators
@@ -48,7 +48,7 @@ INTS = ir.VectorType(ir.IntType(32), LANES)
 
 
 def vector(value: float, kind: Any = FLOATS) -> Any:
-    """Return a constant with one value in all lanes."""
+    """Return a constant vector with one value in all lanes."""
     return ir.Constant(kind, [value] * kind.count)
 
 
@@ -58,7 +58,7 @@ def i64(value: int) -> Any:
 
 
 def _aligned(kind: Any) -> int:
-    """Return the bytes of one element, all that memory is aligned to."""
+    """Return the bytes of one element: the only alignment that is assumed."""
     element = getattr(kind, "element", kind)
     return (
         int(element.width) // 8 if isinstance(element, ir.IntType) else 8 if isinstance(element, ir.DoubleType) else 4
@@ -66,7 +66,7 @@ def _aligned(kind: Any) -> int:
 
 
 def load(builder: Any, address: Any, offset: int = 0, kind: Any = FLOATS) -> Any:
-    """Return what lies at ``address + offset``."""
+    """Return the vector at ``address + offset``."""
     loaded = builder.load(builder.inttoptr(builder.add(address, i64(offset)), kind.as_pointer()))
     loaded.align = _aligned(kind)
     return loaded
@@ -79,7 +79,7 @@ def store(builder: Any, value: Any, address: Any, offset: int = 0) -> None:
 
 
 def prefetch(builder: Any, address: Any, offset: int = 0) -> None:
-    """Bring the line at ``address + offset`` into the caches; it may lie anywhere, also where no memory is."""
+    """Prefetch the cache line at ``address + offset``, which may be any address, even an invalid one."""
     byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
     kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
@@ -88,20 +88,20 @@ def prefetch(builder: Any, address: Any, offset: int = 0) -> None:
 
 
 def shuffle(builder: Any, a: Any, b: Any, picks: Iterable[int]) -> Any:
-    """Return lanes of ``a`` and, numbered on, of ``b``."""
+    """Return the lanes ``picks`` of ``a`` and ``b``, numbered consecutively."""
     chosen = list(picks)
     return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(ir.IntType(32), len(chosen)), chosen))
 
 
 def spread(builder: Any, scalar: Any, kind: Any = FLOATS) -> Any:
-    """Return a scalar in all lanes."""
+    """Return a vector with a scalar in all lanes."""
     nothing = ir.Constant(kind, ir.Undefined)
     first = builder.insert_element(nothing, scalar, ir.Constant(ir.IntType(32), 0))
     return shuffle(builder, first, nothing, [0] * kind.count)
 
 
 def broadcast(builder: Any, address: Any, offset: int = 0, kind: Any = FLOATS) -> Any:
-    """Return the element at ``address + offset`` in all lanes."""
+    """Return a vector with the element at ``address + offset`` in all lanes."""
     return spread(builder, load(builder, address, offset, kind.element), kind)
 
 
@@ -114,7 +114,7 @@ def fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
 
 
 def variables(builder: Any, count: int, start: Sequence[Any]) -> list[Any]:
-    """Return ``count`` vectors in memory that LLVM keeps in registers."""
+    """Return ``count`` vector variables in memory, which LLVM keeps in registers."""
     result = []
     for index in range(count):
         place = cgutils.alloca_once(builder, start[index].type)
@@ -124,7 +124,7 @@ def variables(builder: Any, count: int, start: Sequence[Any]) -> list[Any]:
 
 
 def nested(builder: Any, counts: Sequence[Any], body: Callable[[list[Any]], None]) -> None:
-    """Emit loops in loops; ``body`` gets the indices, outermost first."""
+    """Emit nested loops; ``body`` gets the indices, outermost first."""
 
     def level(depth: int, indices: list[Any]) -> None:
         if depth == len(counts):
@@ -146,11 +146,11 @@ def at(builder: Any, address: Any, *terms: tuple[Any, Any]) -> Any:
 def block(
     arguments: int, constants: int, *, is_typed: bool = False, apart: bool = False
 ) -> Callable[[Callable[..., None]], Any]:
-    """Make ``emit(builder, *arguments, *constants)`` an intrinsic: so many ``uint64``, then so many constants.
+    """Turn ``emit(builder, *arguments, *constants)`` into an intrinsic of ``uint64`` arguments and then constants.
 
-    A typed one takes an array first, and ``emit`` the type of 64-byte vectors of its elements in its place; its
-    arguments are ``int64``, as Python's integers are in compiled code. One that is ``apart`` becomes a function that is
-    called, not a part of each place that names it: LLVM then has less to do, and a few nanoseconds go to each call.
+    ``is_typed``: the first argument is an array, ``emit`` gets the type of 64-byte vectors of its elements in its
+    place, and the arguments are ``int64``, as Python's integers are in compiled code. ``apart``: the code becomes a
+    function instead of being inlined: LLVM then has less to do, and each call costs a few nanoseconds.
     """
 
     def declare(emit: Callable[..., None]) -> Any:
@@ -179,7 +179,7 @@ def block(
 
 
 def _call_once(builder: Any, emit: Callable[..., None], kinds: list[Any], values: Any, constants: list[Any]) -> None:
-    """Call a function that ``emit`` writes, once for all places of a module that call it."""
+    """Call a function emitted by ``emit``, which exists once per module for all its calls."""
     name = ".".join(map(str, (emit.__module__, emit.__name__, *(kind.element for kind in kinds), *constants)))
     function = builder.module.globals.get(name)
     if function is None:
@@ -193,9 +193,9 @@ def _call_once(builder: Any, emit: Callable[..., None], kinds: list[Any], values
 
 
 def call_block(arguments: int) -> Any:
-    """Return an intrinsic that calls the compiled code at an address with so many ``uint64``.
+    """Return an intrinsic that calls the compiled code at an address with ``arguments`` ``uint64`` arguments.
 
-    The code is what Numba makes of a function of that many ``uint64`` that returns and raises nothing.
+    The code is that of a Numba function with this number of ``uint64`` arguments that returns and raises nothing.
     """
 
     def call(context: Any, *given: Any) -> Any:
@@ -213,7 +213,7 @@ def call_block(arguments: int) -> Any:
 
 
 def _show_arguments(function: Any, count: int) -> None:
-    """Let a function of ``*arguments`` seem to have so many: Numba reads their number from the signature."""
+    """Give a function of ``*arguments`` a signature with ``count`` of them, from which Numba reads the number."""
     names = ["context", *(f"a{index}" for index in range(count))]
     function.__signature__ = Signature([Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names])
 

@@ -1,7 +1,7 @@
-"""The compiled kernels behind one door: checks sizes, picks the loop for activation and dtype, cuts work for the pool.
+"""The interface of the compiled kernels: checks sizes, selects the loop by activation and dtype, divides work.
 
-Implements ``dl4jlegacy.kernels.Kernels``; see there for what each function does. Compiled loops do not check bounds,
-so sizes are checked here before any of them runs.
+Implements ``dl4jlegacy.kernels.Kernels``; see there for the description of each function. Compiled loops do not check
+bounds, so sizes are checked here before the calls.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ _BACKWARD = {
 
 
 def _check(what: str, shape: tuple[int, ...], *others: Array) -> None:
-    """Every array must have the first one's shape: compiled loops trust it."""
+    """Raise unless every array has the first one's shape: compiled loops do not check it."""
     for other in others:
         if other.shape != shape:
             raise ShapeError(
@@ -133,7 +133,7 @@ def _unknown(activation: str) -> ConfError:
 
 
 def _room(b: Array) -> Array:
-    """Return what a kernel of ``sampling`` works in besides its arrays."""
+    """Return the working memory of a kernel of ``sampling``."""
     return np.zeros(b.size + sampling.ROOM, np.float32)
 
 
@@ -235,7 +235,7 @@ def rmsprop(params: Array, gradient: Array, c: Array, lr: float, decay: float, e
 
 
 def _rate(lr: float, beta1: float, beta2: float, t: int) -> float:
-    """Adam's step size with both bias corrections."""
+    """Return Adam's step size with both bias corrections."""
     return float(lr * math.sqrt(1 - integer_power(beta2, t + 1)) / (1 - integer_power(beta1, t + 1)))
 
 
@@ -281,14 +281,14 @@ def adabelief(params: Array, gradient: Array, m: Array, s: Array,
 
 
 def _flat(x: Array) -> Array:
-    """Return the view of ``x`` as a flat vector; a copy would lose what is written to it."""
+    """Return ``x`` as a flat view; writes to a copy would be lost."""
     if not x.flags.c_contiguous:
         raise ShapeError(f"kernels need C-contiguous arrays; strides {list(x.strides)}, {list(x.shape)} {x.dtype}")
     return x.reshape(-1)
 
 
 def _uniforms() -> Array:
-    """Return what a kernel of ``sampling`` draws uniforms to."""
+    """Return the buffer for uniforms of a kernel of ``sampling``."""
     return np.empty(sampling.PART, np.float32)
 
 
@@ -299,7 +299,7 @@ def uniform(out: Array, key: int) -> None:
 
 
 def gaussian(out: Array, key: int) -> None:
-    """See ``Kernels``; NumPy's vectorised log, sin and cos beat a compiled loop over the C library's."""
+    """See ``Kernels``; NumPy's vectorised log, sin and cos are faster than a compiled loop with the C library's."""
     box_muller(_flat(out), key, uniform)
 
 
@@ -336,7 +336,7 @@ def corrupt(x: Array, out: Array, level: float, key: int) -> None:
 
 
 def _check_sum(vectors: Sequence[Array], weights: Sequence[float], out: Array) -> None:
-    """Addresses bypass Numba's own checks: sizes, dtypes and layout must be right before they are taken."""
+    """Check sizes, dtypes and layout before addresses are taken, which bypass Numba's own checks."""
     if not vectors or len(vectors) != len(weights):
         raise ShapeError(f"weighted_sum got {len(vectors)} vectors and {len(weights)} weights; it needs one each")
     _check("weighted_sum", out.shape, *vectors)
@@ -363,7 +363,7 @@ def weighted_sum(vectors: Sequence[Array], weights: Sequence[float], out: Array,
 
 
 def _sum_span(out: Array, addresses: Array, factors: Array, start: int, stop: int) -> None:
-    """Sum one span: whole lines of 64 float32 on lanes, what is left at both ends element by element."""
+    """Sum one span: whole lines of 64 float32 by vectors, the remainders at both ends element by element."""
     if out.dtype.char != "f":
         numba_vectors.sum_span(out, addresses, factors, start, stop)
         return
@@ -410,7 +410,7 @@ def threshold_encode(residual: Array, tau: float, codes: Array, pool: Executor |
 
 
 def _encode_span(residual: Array, codes: Array, tau: float, start: int, stop: int, found: int) -> int:
-    """Encode one span; return where its codes end, which begin at ``codes[found]``."""
+    """Encode one span, whose codes begin at ``codes[found]``; return the end of its codes."""
     lines = start + (stop - start) // 64 * 64 if residual.dtype.char == "f" else start
     if start < lines:
         found = threshold.threshold_encode_lines(residual, codes, tau, start, lines, found)
@@ -446,7 +446,7 @@ def rice_decode(payload: Array, count: int, size: int) -> Array:
 
 
 def _rice_codes(payload: Array, count: int, size: int) -> Array | None:
-    """Return the codes, or None if the message has other ones."""
+    """Return the codes, or None if the message is invalid for them."""
     k, middle = numpy_rice.sections(payload, count, size)
     planes, filled = 1 + middle, count * (k + 1) % 8
     if filled and payload[-1] & 255 >> filled:

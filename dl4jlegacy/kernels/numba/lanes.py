@@ -1,10 +1,10 @@
-"""Sixteen float32 lanes as a value inside compiled kernels: LLVM vectors, explicit where loops do not vectorise.
+"""Vectors of sixteen float32 lanes inside compiled kernels: explicit LLVM vectors where loops do not vectorise.
 
-Numba has no vectorised ``exp`` without Intel's SVML, and 32-bit integer arithmetic is widened to 64 bits, so that
-sigmoid and Philox would run one element at a time. Here they are written on ``<16 x float>`` and ``<8 x i64>``; LLVM
-splits them into what the machine has (AVX-512, AVX2, NEON). The only module that speaks LLVM.
+Numba has no vectorised ``exp`` without Intel's SVML, and it widens 32-bit integer arithmetic to 64 bits, so sigmoid
+and Philox would run one element at a time. Here they are written on ``<16 x float>`` and ``<8 x i64>``; LLVM splits
+these into the machine's vectors (AVX-512, AVX2, NEON).
 
-Every function works inside ``@njit`` code only; addresses are integers (``array.ctypes.data``), four bytes a lane.
+All functions work only inside ``@njit`` code; addresses are integers (``array.ctypes.data``), four bytes a lane.
 """
 
 # mypy: allow-subclassing-any, allow-untyped-calls, allow-untyped-decorators
@@ -63,7 +63,7 @@ class _LanesModel(models.PrimitiveModel):
 
 
 def _operation(arity: int, emit: Callable[..., Any]) -> Any:
-    """Return an intrinsic of ``arity`` lane arguments whose LLVM code ``emit(builder, *lanes)`` writes."""
+    """Return an intrinsic of ``arity`` lane arguments with the LLVM code emitted by ``emit(builder, *lanes)``."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return emit(builder, *args)
@@ -94,7 +94,7 @@ def _fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
 
 
 def _polynomial(builder: Any, x: Any, *coefficients: float) -> Any:
-    """Horner's rule, highest power first, one fused multiply-add a step."""
+    """Horner's rule, highest power first, with one fused multiply-add per step."""
     total = _constant(coefficients[0])
     for coefficient in coefficients[1:]:
         total = _fma(builder, total, x, _constant(coefficient))
@@ -129,9 +129,9 @@ def _emit_sigmoid(builder: Any, x: Any) -> Any:
 
 
 def _emit_tanh(builder: Any, x: Any) -> Any:
-    """The rational approximation of Eigen (odd degree 13 over even degree 6): a few units in the last place.
+    """Eigen's rational approximation (odd degree 13 over even degree 6), accurate to a few units in the last place.
 
-    It ends below 1; from 9.011 on, where the nearest float32 is 1, so is the result.
+    The approximation stays below 1; from 9.011 on, where the nearest float32 is 1, the result is 1.
     """
     given = x
     x = _clamp(builder, x, 7.90531110763549805)
@@ -172,7 +172,7 @@ def _at(builder: Any, address: Any, kind: Any) -> Any:
 
 
 def _load(typingctx: Any, address: Any) -> Any:
-    """Return the sixteen floats at ``address`` (any alignment of a float)."""
+    """Return the sixteen floats at ``address`` (aligned to a float)."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         loaded = builder.load(_at(builder, args[0], _FLOATS))
@@ -193,7 +193,7 @@ def _store(typingctx: Any, address: Any, value: Any) -> Any:
 
 
 def _stream(typingctx: Any, address: Any, value: Any) -> Any:
-    """Write sixteen floats past the caches to ``address``, a multiple of 64; ``fence`` makes them visible in order."""
+    """Write sixteen floats to ``address``, a multiple of 64, bypassing the caches; ``fence`` orders these writes."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         stored = builder.store(args[1], _at(builder, args[0], _FLOATS))
@@ -225,7 +225,7 @@ def _splat_float(typingctx: Any, scalar: Any) -> Any:
 
 
 def _reach(typingctx: Any, x: Any, bound: Any) -> Any:
-    """Return a bit for each lane, lowest first: whether ``x`` is at least ``bound`` in size. Of a NaN it is zero."""
+    """Return a bit for each lane, lowest first: whether ``|x|`` is at least ``bound``. For a NaN it is zero."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         reaches = builder.fcmp_ordered(">=", _call(builder, "fabs", args[0]), args[1])
@@ -235,7 +235,7 @@ def _reach(typingctx: Any, x: Any, bound: Any) -> Any:
 
 
 def _lowest(typingctx: Any, bits: Any) -> Any:
-    """Return the place of the lowest bit that is set; ``bits`` must not be zero."""
+    """Return the index of the lowest bit set; ``bits`` must not be zero."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
@@ -244,7 +244,7 @@ def _lowest(typingctx: Any, bits: Any) -> Any:
 
 
 def _highest(typingctx: Any, bits: Any) -> Any:
-    """Return how many bits are zero above the highest that is set; ``bits`` must not be zero."""
+    """Return the number of zero bits above the highest bit set; ``bits`` must not be zero."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.ctlz(args[0], ir.Constant(ir.IntType(1), 1))
@@ -262,7 +262,7 @@ def _bits(typingctx: Any, x: Any) -> Any:
 
 
 def _number(typingctx: Any, bits: Any) -> Any:
-    """Return the float64 that has these 64 bits."""
+    """Return the float64 with these 64 bits."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.bitcast(args[0], ir.DoubleType())
@@ -290,10 +290,10 @@ def _wide(value: int) -> Any:
 
 
 def _emit_philox(builder: Any, counters: Any, key: Any) -> list[Any]:
-    """Return the four words of eight blocks, each in the low half of its lane; the upper halves hold rubbish.
+    """Return the four words of eight blocks, each in the low half of its lane; the upper halves are undefined.
 
-    A 32 x 32 -> 64 bit product reads only low halves, so that the rubbish never has to be cleared (the ``and`` below
-    vanishes into the multiply instruction).
+    A 32 x 32 -> 64 bit product reads only low halves, so the upper halves never have to be cleared (LLVM folds the
+    ``and`` below into the multiply instruction).
     """
     x = [counters, builder.lshr(counters, _wide(32)), _wide(0), _wide(0)]
     keys = [key, builder.lshr(key, ir.Constant(ir.IntType(64), 32))]

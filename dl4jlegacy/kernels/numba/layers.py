@@ -1,6 +1,7 @@
 """Compiled layer kernels: bias with activation, activation gradient with bias gradient, softmax, cross-entropy.
 
-One pass over the array each, where NumPy needs three to five. Sums run in row order, so that results repeat exactly.
+Each makes one pass over the array, where NumPy needs three to five. Sums run in row order, so that results are
+repeatable.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def forward_relu(z: Array, b: Array) -> None:
 
 @kernel("Mr")
 def forward_leakyrelu(z: Array, b: Array) -> None:
-    """``v = z + b``, then 0.01 v where v < 0."""
+    """``v = z + b``; ``z`` becomes ``v``, or ``0.01 v`` where ``v < 0``."""
     zero, leak = z.dtype.type(0), z.dtype.type(0.01)
     for i in range(z.shape[0]):
         for j in range(z.shape[1]):
@@ -61,7 +62,7 @@ def forward_leakyrelu(z: Array, b: Array) -> None:
 
 @kernel("Mr")
 def forward_sigmoid(z: Array, b: Array) -> None:
-    """``z = 1 / (1 + exp(-(z + b)))``, an element at a time (float64; float32 has lanes)."""
+    """``z = 1 / (1 + exp(-(z + b)))``, one element at a time (for float64; float32 uses lanes)."""
     one = z.dtype.type(1)
     for i in range(z.shape[0]):
         for j in range(z.shape[1]):
@@ -70,7 +71,7 @@ def forward_sigmoid(z: Array, b: Array) -> None:
 
 @kernel("Mr")
 def forward_tanh(z: Array, b: Array) -> None:
-    """``z = tanh(z + b)``, an element at a time (float64; float32 has lanes)."""
+    """``z = tanh(z + b)``, one element at a time (for float64; float32 uses lanes)."""
     for i in range(z.shape[0]):
         for j in range(z.shape[1]):
             z[i, j] = tanh_jit(np.float64(z[i, j] + b[j]))
@@ -165,7 +166,7 @@ def backward_tanh(dy: Array, y: Array, gb: Array) -> None:
 
 @kernel("MR")
 def transpose(out: Array, x: Array) -> None:
-    """``out = x.T``, in squares of whole vectors as far as they go."""
+    """``out = x.T``, in squares of whole vectors where possible."""
     size = x.itemsize
     line = 64 // size
     rows, columns = x.shape[0] // line * line, x.shape[1] // line * line
@@ -182,7 +183,7 @@ def transpose(out: Array, x: Array) -> None:
 
 @helper
 def _totals(x: Array, totals: Array) -> None:
-    """Write the sum of every row, in order; four rows at a time, since each addition waits for the one before."""
+    """Write the sum of every row, in order. Four rows run at a time, since each addition waits for the one before."""
     last, zero = x.shape[0] - 1, x.dtype.type(0)
     for i in range(0, x.shape[0], 4):
         i1, i2, i3 = min(i + 1, last), min(i + 2, last), min(i + 3, last)
@@ -197,7 +198,7 @@ def _totals(x: Array, totals: Array) -> None:
 
 @helper
 def _tops(x: Array, tops: Array) -> None:
-    """Write the maximum of every row, likewise."""
+    """Write the maximum of every row, four rows at a time."""
     last = x.shape[0] - 1
     for i in range(0, x.shape[0], 4):
         i1, i2, i3 = min(i + 1, last), min(i + 2, last), min(i + 3, last)
@@ -210,7 +211,7 @@ def _tops(x: Array, tops: Array) -> None:
 
 @kernel("Mm")
 def softmax(z: Array, of_rows: Array) -> None:
-    """Row-wise, with the row's maximum subtracted first; ``of_rows`` has an element for each."""
+    """Softmax of each row, with the row's maximum subtracted first; ``of_rows`` has one element for each row."""
     _tops(z, of_rows)
     for i in range(z.shape[0]):
         row, top = z[i], of_rows[i]
@@ -225,9 +226,9 @@ def softmax(z: Array, of_rows: Array) -> None:
 
 @kernel("MRRm")
 def softmax_cross_entropy(dz: Array, p: Array, labels: Array, totals: Array) -> float:
-    """Return the summed loss; logarithms only where a label is not 0 (one a row for one-hot labels).
+    """Return the summed loss; logarithms only where a label is not 0 (one per row for one-hot labels).
 
-    ``totals`` has an element for each row.
+    ``totals`` has one element for each row.
     """
     loss, clip = 0.0, dz.dtype.type(1e-10)
     _totals(labels, totals)
@@ -245,9 +246,9 @@ def softmax_cross_entropy(dz: Array, p: Array, labels: Array, totals: Array) -> 
 
 @kernel("rrW")
 def binary_cross_entropy(p: Array, labels: Array, sums: Array) -> None:
-    """Add the losses of every 64th element to ``sums (64,)``: LLVM makes vectors of the loops over them.
+    """Add the losses to ``sums (64,)``, in 64 interleaved sums, so that LLVM vectorises the loops.
 
-    Of labels that are all 0 or 1 one of the logarithms would be multiplied by 0.
+    If all labels are 0 or 1, only the logarithm that is not multiplied by 0 is computed.
     """
     low, zero, one = p.dtype.type(1e-5), p.dtype.type(0), p.dtype.type(1)
     high = one - low

@@ -1,6 +1,6 @@
 """Local response normalization of tiles, compiled: each block of places goes through all channels while it is cached.
 
-float32 only, and not for whole exponents; the rest is ``kernels.responses``', which has the same bits.
+Only for float32 and exponents that are not integers; ``kernels.lrn`` computes all other cases, with the same bits.
 """
 
 # mypy: allow-untyped-calls, allow-untyped-decorators

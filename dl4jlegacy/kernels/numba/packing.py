@@ -1,9 +1,10 @@
-"""What the kernels of convolution do besides multiplying: weights are packed, sums of groups of tiles added and put in
-their places, and maxima of windows of a plane taken and sent back. What NumPy does as fast is not compiled.
+"""Auxiliary loops of the convolution kernels: packing of weights, sums over groups of tiles, max pooling of planes.
+
+The gradient of pooling is here, too. Operations for which NumPy is as fast are not compiled.
 
 Addresses are bytes, ``uint64``; a plane is the rows and columns of one channel of one tile, 64 bytes a place. ``pool``
 is nine numbers: rows and columns of the plane, of the window, of its stride, of the padding above and left, and whether
-windows overlap, or leave places out.
+windows overlap or leave out places.
 """
 
 # mypy: allow-untyped-calls, allow-untyped-decorators
@@ -23,7 +24,7 @@ __all__ = ["add_groups", "expand_planes", "pack_filters", "pack_places", "pool_r
 
 
 def pack_filters(W: Array, packed: Array, FB: int) -> None:
-    """Write for every block of ``FB`` filters their weights, those of one channel and place side by side.
+    """Write the weights of every block of ``FB`` filters; those of one channel and place are side by side.
 
     The last block may overlap the one before.
     """
@@ -35,14 +36,14 @@ def pack_filters(W: Array, packed: Array, FB: int) -> None:
 
 
 def pack_places(W: Array, packed: Array, CB: int, KB: int) -> None:
-    """Write for every row of the kernel, block of ``CB`` channels and block of ``KB`` places those of every filter."""
+    """Write the weights by row of the kernel, block of ``CB`` channels and block of ``KB`` places, for every filter."""
     F, C, kh, kw = W.shape
     weights = W.reshape(F, C // CB, CB, kh, kw // KB, KB).transpose(3, 1, 4, 0, 2, 5)
     packed[: W.size].reshape(weights.shape)[...] = weights
 
 
 def _spans(size: int, block: int) -> list[tuple[slice, slice]]:
-    """Return the numbers of blocks and what they cover: of all that do not overlap, and of one at the end that does."""
+    """Return pairs of block numbers and the range they cover: the whole blocks, and an overlapping block at the end."""
     whole = size // block
     rest = [(slice(whole, whole + 1), slice(size - block, size))] if size % block else []
     return [(slice(0, whole), slice(0, whole * block)), *rest]
@@ -50,7 +51,7 @@ def _spans(size: int, block: int) -> list[tuple[slice, slice]]:
 
 @functools.lru_cache(maxsize=1024)
 def _parts(shape: tuple[int, ...], blocks: tuple[int, int, int]) -> list[tuple[Any, Any]]:
-    """Return which blocks of filters, rows and columns go to which part of weights of a shape."""
+    """Return pairs of (blocks of filters, rows and columns) and the part of weights of a shape that they fill."""
     F, _, kh, kw = shape
     return [
         ((fs, slice(None), slice(None), ds, slice(None), as_), (f, slice(None), d, a))
@@ -61,9 +62,9 @@ def _parts(shape: tuple[int, ...], blocks: tuple[int, int, int]) -> list[tuple[A
 
 
 def put_blocks(sums: Array, blocks: tuple[int, int, int], gW: Array) -> None:
-    """Write to ``gW`` what ``sums`` has: filters, channels, rows and columns of blocks, and a block in each.
+    """Write ``sums`` to ``gW``; axes of ``sums``: blocks of filters, channels, blocks of rows and columns, a block.
 
-    ``blocks`` are filters, rows and columns of a block. What two have is the same in both.
+    ``blocks`` are filters, rows and columns of a block. Weights in two overlapping blocks have equal sums in both.
     """
     found = sums[..., : blocks[0] * blocks[1] * blocks[2]].reshape(*sums.shape[:4], *blocks)
     found = found.transpose(0, 4, 1, 2, 5, 3, 6)
@@ -74,7 +75,7 @@ def put_blocks(sums: Array, blocks: tuple[int, int, int], gW: Array) -> None:
 
 @kernel("mii")
 def add_groups(g: Array, size: int, groups: int) -> None:
-    """Write to the first ``size`` elements of ``g`` the sums, in order, of groups of as many, one behind another."""
+    """Add ``groups`` consecutive groups of ``size`` elements, in order; the sums replace the first group of ``g``."""
     for i in range(size):
         total = np.float64(0)
         for group in range(groups):
@@ -103,11 +104,11 @@ def expand_planes(
     dy: int, winners: int, out_rows: int, out_columns: int, first: int, planes: int, dx: int, rows: int, begin: int,
     end: int, pool: int,
 ) -> None:  # fmt: skip
-    """Write the gradient of some planes, the first of them plane ``first``, given that of their maxima.
+    """Write the gradient of some planes, from plane ``first`` on, given the gradient of their maxima.
 
-    Compiled for itself: all arguments are ``uint64``, addresses or numbers. A plane of maxima has ``out_rows`` and
-    ``out_columns``, of which only rows ``begin`` to ``end`` count; ``dx`` is where what the first of them meets goes,
-    in planes of ``rows`` rows.
+    Compiled as a separate function: all arguments are ``uint64``, addresses or numbers. A plane of maxima has
+    ``out_rows`` and ``out_columns``; only rows ``begin`` to ``end`` are used. ``dx`` is the address for the input of
+    row ``begin``, in planes of ``rows`` rows.
     """
     numbers, last, columns, band = np.int64(pool), np.int64(end), np.int64(out_columns), np.int64(rows)
     height, width, kh, kw = get(numbers), get(numbers + 8), get(numbers + 16), get(numbers + 24)

@@ -1,6 +1,6 @@
-"""Pooling, activation gradients and copies of tiles, compiled: one pass each, sixteen examples a vector.
+"""Pooling, activation gradients and copies of tiles, compiled: one pass each, sixteen examples per vector.
 
-float32 only, see ``numba.tiles``; p-norms, which nobody uses, are ``numpy.tiles``' in float32 too.
+float32 only, see ``numba.tiles``; p-norms, which are rare, use ``numpy.tiles`` in float32 too.
 """
 
 # mypy: allow-untyped-calls, allow-untyped-decorators
@@ -149,7 +149,7 @@ _READY: dict[str, Any] = {}
 
 
 def _kernel(name: str) -> Any:
-    """Return a kernel, compiled when it is first asked for."""
+    """Return a kernel, compiled at its first request."""
     if name not in _READY:
         function, signature = _KERNELS[name]
         _READY[name] = compile_cached(signature, function)

@@ -1,16 +1,16 @@
 """The product of two matrices with one order of sums: the same bits on every processor, for any size and thread.
 
-Each element is summed over the inner dimension in order, one fused multiply-add a step, and goes on from what is stored
-where that dimension is cut: so no width of vectors, shape of tiles or number of threads changes it. The blocking is
-Goto and van de Geijn's, "Anatomy of high-performance matrix multiplication" (2008): panels of one matrix, the
-*vectors*, are packed, where it can by the first tile that is multiplied with them; of the other, the *scalars*, what is
-used often, else it is read where it lies.
+Each element is summed over the inner dimension in order, with one fused multiply-add per step. If that dimension is
+cut, the sum continues from the stored value: so vector width, tile shape and number of threads do not change it. The
+blocking is Goto and van de Geijn's, "Anatomy of high-performance matrix multiplication" (2008). Panels of one matrix,
+the *vectors*, are packed, if possible by the first tile that is multiplied with them. Parts of the other matrix, the
+*scalars*, are packed if they are used often, else read in place.
 
-The columns of the result are the vectors' lanes, or, if that is less work, its rows: the result is then turned as it is
-stored. Scalars times vectors is vectors times scalars, so that this choice changes no bit either.
+The columns of the result are the vectors' lanes, or, if that is less work, its rows: the result is then transposed as
+it is stored. The product of scalars and vectors is commutative, so this choice changes no bit either.
 
-Compiled code works with addresses and steps in bytes, ``like`` being an array of the elements' dtype: which matrix has
-which part is decided there, since deciding it in Python would take longer than a small product.
+Compiled code works with addresses and steps in bytes, and an array ``like`` for the elements' dtype. It also decides
+which matrix has which role, since a decision in Python would take longer than a small product.
 """
 
 # mypy: allow-untyped-calls, allow-untyped-decorators
@@ -64,9 +64,9 @@ _DONE, _EMPTY, _UNFIT, _STRIDED, _RESULT = range(5)  # what came of a product: i
 
 @helper
 def _pack_panel(like: Array, v: int, lane: int, step: int, lanes: int, steps: int, end: int, panel: int) -> None:
-    """Copy ``lanes`` lanes at ``v`` to a panel, a row for each step; what is behind them in a row is anything.
+    """Copy ``lanes`` lanes at ``v`` to a panel, one row for each step; the rest of a row is undefined.
 
-    ``lane`` leads from one lane to the next, ``step`` from one step; the matrix ends at ``end``.
+    ``lane`` is the distance from one lane to the next, ``step`` from one step to the next; the matrix ends at ``end``.
     """
     size = like.itemsize
     line = LINE // size
@@ -89,7 +89,7 @@ def _pack_panel(like: Array, v: int, lane: int, step: int, lanes: int, steps: in
 
 @helper
 def _pack_scalars(like: Array, s: int, row: int, step: int, steps: int, packed: int) -> None:
-    """Copy scalars of a whole tile's rows, one step's after the other's; one vector behind the end is written to."""
+    """Copy the scalars of a whole tile's rows, step by step; this may write one vector behind the end."""
     size = like.itemsize
     line, gap = LINE // size, ROWS * size
     if row == size:
@@ -112,7 +112,7 @@ def _fetch(like: Array, out: int, row: int, lane: int, rows: int, lanes: int, ti
 
 @helper
 def _put(like: Array, out: int, row: int, lane: int, rows: int, lanes: int, tile: int) -> None:
-    """Write that part of a tile which the result has to the result."""
+    """Write the valid part of a tile to the result."""
     size = like.itemsize
     if lane == size:
         copy_bytes(like, tile, WIDTH, out, row, rows, lanes * size)
@@ -130,9 +130,9 @@ def _multiply_panel(
     like: Array, v: int, v_step: int, panel: int, lanes: int, s: int, s_row: int, s_step: int, packed: int, rows: int,
     steps: int, out: int, row: int, lane: int, tile: int, goes_on: bool,
 ) -> None:  # fmt: skip
-    """Multiply some rows with some lanes at ``v``, which the first tile copies to ``panel`` if that is another place.
+    """Multiply some rows with some lanes at ``v``; the first tile copies these to ``panel`` unless they are there.
 
-    ``packed`` is where the scalars of whole tiles are packed; 0: nowhere.
+    ``packed`` is the address for the packed scalars of whole tiles; 0: they are not packed.
     """
     size = like.itemsize
     is_whole = lane == size and lanes * size == WIDTH
@@ -203,10 +203,10 @@ def _multiply_block(
 
 @helper
 def _clocks(like: Array, lanes: int, rows: int, steps: int, is_across: bool, is_down: bool, store: float) -> float:
-    """Return about how many clocks a product takes, packing included.
+    """Return an estimate of the clocks of a product, including packing.
 
-    Vectors are turned as they are packed if their lanes lie ``across`` the matrix, not beside each other. Scalars are
-    fetched from all over it unless their rows lie ``down`` the matrix. To ``store`` a vector of a tile takes so many.
+    Vectors are transposed during packing if their lanes lie ``across`` the matrix, not side by side. Scalars are read
+    from distant addresses unless their rows lie ``down`` the matrix. ``store``: clocks to store one vector of a tile.
     """
     blocks, width = (rows + ROWS - 1) // ROWS, WIDTH // like.itemsize
     panels, rest = (lanes + width - 1) // width, (rows - 1) % ROWS + 1
@@ -219,18 +219,21 @@ def _clocks(like: Array, lanes: int, rows: int, steps: int, is_across: bool, is_
 
 @helper
 def _stride(matrix: Array, axis: int) -> int:
-    """Return the bytes from one element to the next; that of an only element is chosen to be contiguous."""
+    """Return the bytes from one element to the next; a single element counts as contiguous."""
     return matrix.strides[axis] if matrix.shape[axis] > 1 else matrix.itemsize
 
 
 @helper
 def _address(matrix: Array) -> Any:
-    """Return where it lies, as a signed integer: with the others, an unsigned one would make floats."""
+    """Return the address as a signed integer: mixed with the other integers, an unsigned one would give floats."""
     return np.intp(matrix.ctypes.data)
 
 
 def _compute(kind: type[np.floating[Any]]) -> Callable[[int, int, int], int]:
-    """Return what writes a part of a result of a dtype: some panels of some rows. The numbers are ``_product``'s."""
+    """Return the function that computes a part of a result of a dtype: some panels of some rows.
+
+    The numbers in its area are those of ``_product``.
+    """
 
     def compute(numbers: int, part: int, scratch: int) -> int:
         like = typical(kind)
@@ -261,10 +264,10 @@ def _compute(kind: type[np.floating[Any]]) -> Callable[[int, int, int], int]:
 
 @helper
 def _cut(parts: int, lanes: int, rows: int, size: int, is_along: bool) -> Any:
-    """Return in how many columns and rows of parts a result is cut, at most so many, of whole tiles.
+    """Return the number of columns and rows of parts for a result: at most ``parts`` in total, of whole tiles.
 
-    Lanes that lie one behind the other (``is_along``) stay together where that does not mean to pack much more: the
-    parts are then pieces of memory, as updaters share them out too.
+    Contiguous lanes (``is_along``) stay together unless that means much more packing: the parts are then contiguous
+    memory, divided as in the updaters.
     """
     panels, tiles = (lanes + WIDTH // size - 1) // (WIDTH // size), (rows + ROWS - 1) // ROWS
     by_rows = 2 * rows >= lanes if is_along else rows > 2 * lanes
@@ -278,10 +281,11 @@ def _cut(parts: int, lanes: int, rows: int, size: int, is_along: bool) -> Any:
 def _product(
     a: Array, b: Array, out: Array, scratch: Array, goes_on: bool, choice: int, compute: int, area: int, workers: int
 ) -> int:  # fmt: skip
-    """Write the result; an ``area``, if it is not 0, shares it out to so many ``workers``, this thread among them.
+    """Write the result; if ``area`` is not 0, divide it among ``workers`` threads, including this one.
 
-    Return what came of it. ``choice`` is what the lanes are to be, ``compute`` the address of what computes a part.
-    ``scratch`` holds one tile, another to turn it in, scalars and panels, and behind them the numbers of ``_compute``.
+    Return the outcome code. ``choice`` selects the lanes, ``compute`` is the address of the function that computes a
+    part. ``scratch`` has room for one tile, another one to transpose it, scalars, panels, and the numbers of
+    ``_compute``.
     """
     m, steps, n, size = a.shape[0], a.shape[1], b.shape[1], out.itemsize
     if b.shape[0] != steps or out.shape[0] != m or out.shape[1] != n:
@@ -325,13 +329,13 @@ _scratch = Scratch()
 
 
 def _scratch_of(char: str) -> Array:
-    """Return what this thread packs into."""
+    """Return this thread's memory for packing."""
     size = 4 if char == "f" else 8
     return _scratch(char, (TILE + TURNED + LINE + PANELS * INNER * WIDTH) // size + SCALARS * INNER + _NUMBERS, char)
 
 
 def _compile(char: str) -> tuple[Callable[..., int], int]:
-    """Compile the product, once; what is returned does not look at what types its arguments have."""
+    """Compile the product once; the returned function does not check the types of its arguments."""
     with _lock:  # the workers of a run come here together
         if char not in _compiled:
             element = types.float32 if char == "f" else types.float64
@@ -350,7 +354,7 @@ _compiled: dict[str, tuple[Callable[..., int], int]] = {}
 def matmul(a: Array, b: Array, out: Array, accumulate: bool = False, choice: int = BEST) -> None:
     """See ``Kernels``; the same bits on every processor, in any number of threads.
 
-    ``choice`` is what lies in the lanes of vectors, and changes nothing but the time it takes.
+    ``choice`` selects the vectors' lanes, and affects only the time.
     """
     dtype = out.dtype
     char = dtype.char
@@ -374,7 +378,7 @@ def matmul(a: Array, b: Array, out: Array, accumulate: bool = False, choice: int
 
 
 def _finish(found: int, a: Array, b: Array, out: Array, accumulate: bool, choice: int) -> None:
-    """Do what compiled code does not, or raise why it cannot be done."""
+    """Handle the cases left by the compiled code, or raise the error for them."""
     if found == _UNFIT:
         raise _unfit(a, b, out)
     if found == _RESULT:

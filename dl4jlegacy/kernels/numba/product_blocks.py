@@ -1,9 +1,9 @@
-"""The inner loops of the matrix product, written as LLVM code: a tile of the result in registers, and what feeds it.
+"""The inner loops of the matrix product as LLVM code: a tile of the result in registers, and the loads that feed it.
 
 A tile is some rows of some vectors. In each step of the inner dimension every row adds ``vector x scalar``, rounded
-once: so an element of the result is summed in order, whatever tiles, vectors and processors there are.
+once: so an element of the result is summed in order, for any tiles, vectors and processors.
 
-Every function works inside ``@njit`` code only; its first argument is an array of the elements' dtype.
+All functions work only inside ``@njit`` code; their first argument is an array of the elements' dtype.
 """
 
 # mypy: allow-untyped-calls, allow-untyped-decorators
@@ -53,12 +53,12 @@ def _multiply_tile(
     builder: Any, kind: Any, v: Any, v_step: Any, s: Any, s_row: Any, s_step: Any, there: Any, count: Any, out: Any,
     out_step: Any, goes_on: Any, rows: int, vectors: int, lie: int, panel: Any = None,
 ) -> None:  # fmt: skip
-    """``out (rows, vectors)``, plus what it holds if ``goes_on``, is the sum of ``count`` vectors times scalars.
+    """Set ``out (rows, vectors)`` to the sum of ``count`` products of vectors and scalars; add to it if ``goes_on``.
 
-    ``v_step`` and ``s_step`` lead from one step's vectors and scalars to the next one's, ``s_row`` from one row's
-    scalar to the next row's. How those ``lie`` is known: ``BESIDE`` each other, an element's size apart; ``ALL`` of
-    them are there; or ``SOME``: the last one that is ``there`` stands for all others, and is computed, and written,
-    several times. The vectors are copied to a ``panel``, if there is one, a row for each step.
+    ``v_step`` and ``s_step`` are the distances from one step's vectors and scalars to the next one's, ``s_row`` from
+    one row's scalar to the next row's. ``lie`` describes the scalars: ``BESIDE`` each other, an element's size apart;
+    ``ALL`` of them exist; or only ``SOME``: the last of the ``there`` rows replaces the missing ones, and is computed
+    and written several times. The vectors are also copied to ``panel``, if given, one row for each step.
     """
     places = [(row, j) for row in range(rows) for j in range(vectors)]
     indices = [_at_most(builder, row, there) if lie == SOME else i64(row) for row in range(rows)]
@@ -93,9 +93,9 @@ def _pack_and_multiply_tile(
     builder: Any, kind: Any, v: Any, v_step: Any, s: Any, s_row: Any, s_step: Any, count: Any, out: Any, out_step: Any,
     goes_on: Any, panel: Any, rows: int, vectors: int,
 ) -> None:  # fmt: skip
-    """Multiply a tile all of whose rows are there, and copy its vectors to a panel.
+    """Multiply a tile with a complete set of rows, and copy its vectors to a panel.
 
-    To copy them beforehand would wait for memory; here the multiply-adds go on meanwhile.
+    A separate copy would wait for memory; here the multiply-adds continue meanwhile.
     """
     all_rows = i64(rows)
     _multiply_tile(
@@ -106,7 +106,7 @@ def _pack_and_multiply_tile(
 def _scalars(
     builder: Any, kind: Any, s: Any, s_row: Any, s_step: Any, indices: list[Any], lie: int
 ) -> Callable[[int, Any], tuple[Any, int]]:
-    """Return what says where the scalar of a row and a step is: an address, and an offset."""
+    """Return a function from row and step to the place of the scalar: an address, and an offset."""
     if lie == BESIDE:
         return lambda row, step: (at(builder, s, (step, s_step)), row * LINE // kind.count)
     if lie == SOME:
@@ -122,10 +122,10 @@ def _scalars(
 
 
 def _kept(builder: Any, value: Any) -> Any:
-    """Return a value of which LLVM is told nothing, so that it keeps it in a register.
+    """Return a value that is opaque to LLVM, so that it stays in a register.
 
-    With some registers, and the factors 2, 4 and 8 of x86's addresses, no row needs an addition of its own in each
-    step; what LLVM does of itself is a chain of additions, which take the place of multiply-adds.
+    With some registers, and the factors 2, 4 and 8 of x86's addresses, no row needs its own addition in each step. LLVM
+    alone would emit a chain of additions, which take the place of multiply-adds.
     """
     return builder.asm(ir.FunctionType(I64, [I64]), "", "=r,0", [value], side_effect=False)
 
@@ -136,10 +136,10 @@ def _at_most(builder: Any, row: int, count: Any) -> Any:
 
 
 def _turn(builder: Any, kind: Any, x: Any, x_step: Any, y: Any, y_step: Any, there: Any, rows: int) -> None:
-    """Write ``rows`` vectors at ``x`` (0: as many as a vector has lanes) as columns to ``y``.
+    """Transpose: write ``rows`` vectors at ``x`` (0: as many as a vector has lanes) as columns to ``y``.
 
-    Rows of ``y`` are written in order, in whole vectors: what follows the last column is anything. If only some of the
-    vectors are ``there``, the last of them stands for all others.
+    Rows of ``y`` are written in order, in whole vectors: elements after the last column are undefined. If only
+    ``there`` of the vectors exist, the last of them replaces the missing ones.
     """
     size = kind.count
     lines = [at(builder, x, (_at_most(builder, row, there), x_step)) for row in range(rows or size)]
@@ -150,7 +150,7 @@ def _turn(builder: Any, kind: Any, x: Any, x_step: Any, y: Any, y_step: Any, the
 
 
 def _turned(builder: Any, kind: Any, places: list[Any]) -> list[Any]:
-    """Return the vectors at ``places``, at most as many as they have lanes, turned."""
+    """Return the vectors at ``places``, at most as many as their lanes, transposed."""
     size = kind.count
     lines = [load(builder, place, 0, kind) for place in places]
     lines += [ir.Constant(kind, ir.Undefined)] * (size - len(lines))
@@ -174,7 +174,7 @@ def _copy_rows(builder: Any, kind: Any, x: Any, x_step: Any, y: Any, y_step: Any
 
 
 def _copy_bytes(builder: Any, kind: Any, x: Any, x_step: Any, y: Any, y_step: Any, rows: Any, size: Any) -> None:
-    """Copy ``rows`` rows of ``size`` bytes, any number; a call for each row would take longer than many of them."""
+    """Copy ``rows`` rows of ``size`` bytes, any number; a separate call for each row would take longer."""
     half = ir.VectorType(kind.element, kind.count // 2)
     last = builder.sub(size, i64(LINE // 2))
 

@@ -1,14 +1,14 @@
-"""Compiled LSTMs: one call does all time steps of some examples, products included, so that little leaves the caches.
+"""Compiled LSTMs: one call computes all time steps of some examples, including products, mostly within the caches.
 
-The weights are packed once, a panel for each group of units that fills the lanes of a vector, and stay in the caches.
-A tile of some examples is multiplied with a panel, as in ``product``; forward that yields the four gates of a group,
-which a cell turns into its output at once; backward it yields what later time steps say about a group's output.
-Examples know nothing of each other, so that threads share them out. The weights' gradients are summed after every few
-time steps, last ones first, while ``dz`` is still there. Inputs that are nearly all zeros, such as one-hot characters,
-are summed over the others only: a product with zero changes no bit of a sum.
+The weights are packed once, in a panel for each group of units that fills a vector, and stay in the caches. A tile of
+some examples is multiplied with a panel, as in ``product``. In the forward pass this gives the four gates of a group,
+which a cell turns into its output at once; in the backward pass it gives the gradient of a group's output from later
+time steps. Examples are independent, so that threads can divide them. The weights' gradients are summed after every few
+time steps, the last steps first, while ``dz`` is still cached. Inputs that are mostly zeros, such as one-hot
+characters, are summed only over the non-zero values: a product with zero changes no bit of a sum.
 
-Cells are computed sixteen units at a time on lanes for float32, the units that are left (and float64) one at a time; a
-tanh reaches 1 in both. Every unit of every example is computed alone, so the bits depend on nothing but its inputs. See
+For float32, cells are computed sixteen units at a time in lanes; the remaining units (and float64) one at a time. A
+tanh reaches 1 in both. Every unit of every example is computed separately, so the bits depend only on its inputs. See
 ``numpy.recurrent`` for the formulas.
 """
 
@@ -45,9 +45,9 @@ _U = np.uint64
 def _sixteen_forward(
     x: int, x_gap: int, r: int, z: int, b: int, p: int, before: int, c: int, a: int, h: int, mask: float, gap: int
 ) -> None:
-    """Sixteen units; addresses are those of their first gate, ``gap`` the bytes from one gate to the next.
+    """Compute sixteen units; addresses are those of their first gate, ``gap`` is the bytes from one gate to the next.
 
-    The sums are those of the inputs, ``x``, and of the outputs before, ``r``, where one vector follows the other.
+    ``x`` has the sums over the inputs, and ``r`` the sums over the previous outputs, in consecutive vectors.
     """
     two, three = np.uint64(2) * gap, np.uint64(3) * gap
     m, old = lanes.splat(np.float32(mask)), lanes.load(before)
@@ -100,7 +100,7 @@ def _forward_one(
     x: Array, x_at: int, x_step: int, r: Array, at: int, z: Array, b: Array, p: Array, before: Array, c: Array,
     a: Array, h: Array, on: float, j: int,
 ) -> None:  # fmt: skip
-    """Unit ``j`` of one example; sums of a gate are ``x_step`` apart in ``x``, and a vector in ``r``."""
+    """Compute unit ``j`` of one example; the sums of its gates are ``x_step`` apart in ``x``, and a vector in ``r``."""
     n, line = c.size, LINE // z.itemsize
     kind = z.dtype.type
     k, last, old = 2 * n + j, 3 * n + j, before[j]
@@ -121,7 +121,7 @@ def _forward_one(
 def _backward_one(
     z: Array, dy: Array, carried: float, dc: Array, at: int, p: Array, before: Array, a: Array, on: float, j: int,
 ) -> None:  # fmt: skip
-    """Unit ``j`` of one example; the gradient of its cell is ``dc[at]``."""
+    """Compute unit ``j`` of one example backward; the gradient of its cell is ``dc[at]``."""
     n = a.size
     one = z.dtype.type(1)
     i, f, o, g = z[j], z[n + j], z[2 * n + j], z[3 * n + j]
@@ -138,7 +138,7 @@ def _backward_one(
 
 @helper
 def _tile_rows(left: int, all_rows: int) -> int:
-    """Return how many rows the next tile takes if so many are left."""
+    """Return the number of rows of the next tile if ``left`` rows remain."""
     if left >= ROWS and not (ROWS == 6 and 6 < left < 9):
         return ROWS
     return FEW if all_rows >= FEW else 1
@@ -148,7 +148,7 @@ def _tile_rows(left: int, all_rows: int) -> int:
 def _multiply(
     like: Array, panel: int, s: int, s_step: int, count: int, to: int, step: int, goes_on: int, rows: int
 ) -> None:  # fmt: skip
-    """Write the product of ``rows`` rows of ``s`` with a panel to ``to``, or add it there."""
+    """Write the product of ``rows`` rows of ``s`` with a panel to ``to``, or add it if ``goes_on``."""
     gap, size = _U(VECTORS * LINE), like.itemsize
     if rows == ROWS:
         multiply_tile(like, panel, gap, s, s_step, size, ROWS, count, to, step, goes_on, ROWS, VECTORS, ALL)
@@ -160,9 +160,9 @@ def _multiply(
 
 @helper
 def _pack_gates(weights: Array, packed: Array, steps: int, to: int) -> None:
-    """Write ``weights (4n, k)`` to panels of ``steps`` rows, from their row ``to`` on: some gates of a group of units.
+    """Write ``weights (4n, k)`` to panels of ``steps`` rows, from row ``to`` on: some gates of a group of units.
 
-    Of a group the panels of all gates follow each other. Lanes without a unit hold anything.
+    The panels of all gates of a group are consecutive. Lanes without a unit are undefined.
     """
     gates, count = weights.shape
     n, line = gates // 4, LINE // weights.itemsize
@@ -179,7 +179,7 @@ def _pack_gates(weights: Array, packed: Array, steps: int, to: int) -> None:
 def _pack_backward(recurrent: Array, packed: Array) -> None:
     """Write ``recurrent (4n, n)`` as panels of some vectors of units, a row for each of the ``4n`` steps.
 
-    Lanes without a unit hold anything.
+    Lanes without a unit are undefined.
     """
     gates, n = recurrent.shape
     width, to = VECTORS * LINE // recurrent.itemsize, 0
@@ -195,7 +195,7 @@ def _forward_some(
     z: Array, is_given: bool, b: Array, p: Array, h: Array, c: Array, a: Array, on: float, scratch: Array, own: int,
     here: int, rows: int, first: int,
 ) -> None:  # fmt: skip
-    """Turn the sums of a group of units of an example into its output, one by one from unit ``first``."""
+    """Turn the sums of a group of units of an example into its output, one unit at a time from unit ``first``."""
     line, n = LINE // z.itemsize, c.shape[1]
     fed_back = own + ROWS * 4 * line - first
     x, at, step = (scratch, own - first, line) if is_given else (z[here], 0, n)
@@ -206,9 +206,10 @@ def _forward_some(
 
 @kernel("cCCi")
 def _find(words: Array, starts: Array, places: Array, columns: int) -> bool:
-    """List where ``words``, the bits of float32 rows of so many columns, are not zero; False: ``places`` is too small.
+    """List the non-zero places in ``words``, the bits of float32 rows of ``columns`` columns.
 
-    Row ``i`` has its columns in ``places`` from ``starts[i]`` to ``starts[i + 1]``. ``words.size`` is a multiple of 16.
+    Return False if ``places`` is too small. Row ``i`` has its columns in ``places`` from ``starts[i]`` to
+    ``starts[i + 1]``. ``words.size`` is a multiple of 16.
     """
     count, row, end = 0, 0, 0
     for low in range(0, words.size, 16):
@@ -250,11 +251,11 @@ def _over_time(
     z: Array, x: Array, W: Array, recurrent: Array, b: Array, p: Array, h: Array, c: Array, a: Array, mask: Array,
     starts: Array, places: Array, scratch: Array, first: int, last: int, has_others: bool | None,
 ) -> None:  # fmt: skip
-    """All time steps of the examples from ``first`` to ``last``; arrays have a row for each step of each example.
+    """Compute all time steps of the examples from ``first`` to ``last``; arrays have a row per step and example.
 
-    Without columns of ``x``, ``z`` holds the products of the inputs. ``starts`` and ``places`` say where ``x`` is not
-    zero, unless they are empty. ``scratch`` holds the packed weights, and behind them two tiles: products of the
-    inputs, and of the outputs before. Without ``has_others`` (None) every unit has its lane.
+    If ``x`` has no columns, ``z`` holds the products of the inputs. ``starts`` and ``places`` list the non-zero places
+    of ``x``, unless they are empty. ``scratch`` holds the packed weights, and then two tiles: products of the inputs,
+    and of the previous outputs. ``has_others`` is None if the units fill whole vectors.
     """
     size, n, m, rows = z.itemsize, recurrent.shape[1], W.shape[1], mask.shape[1]
     line, steps = LINE // size, m + n
@@ -309,7 +310,7 @@ def _forward(
     z: Array, x: Array, W: Array, recurrent: Array, b: Array, p: Array, h: Array, c: Array, a: Array, mask: Array,
     starts: Array, places: Array, scratch: Array, first: int, last: int,
 ) -> None:  # fmt: skip
-    """float32, units in whole vectors."""
+    """For float32, with units in whole vectors."""
     _over_time(z, x, W, recurrent, b, p, h, c, a, mask, starts, places, scratch, first, last, None)
 
 
@@ -318,7 +319,7 @@ def _forward_any(
     z: Array, x: Array, W: Array, recurrent: Array, b: Array, p: Array, h: Array, c: Array, a: Array, mask: Array,
     starts: Array, places: Array, scratch: Array, first: int, last: int,
 ) -> None:  # fmt: skip
-    """Any number of units: to compile what is left takes as long as the rest."""
+    """For any number of units: compiling the remainder code takes as long as the rest."""
     _over_time(z, x, W, recurrent, b, p, h, c, a, mask, starts, places, scratch, first, last, True)
 
 
@@ -327,7 +328,7 @@ def _backward_some(
     z: Array, dh: Array, p: Array, c: Array, a: Array, on: float, scratch: Array, dc: int, carried: int, here: int,
     first: int, last: int,
 ) -> None:  # fmt: skip
-    """Turn the gates of units of an example into gradients, one by one."""
+    """Turn the gates of units of an example into gradients, one unit at a time."""
     for j in range(first, last):
         _backward_one(z[here], dh[here], scratch[carried + j], scratch, dc + j, p, c[here], a[here], on, j)
 
@@ -337,10 +338,10 @@ def _backward(
     z: Array, dh: Array, recurrent: Array, p: Array, c: Array, a: Array, mask: Array, scratch: Array, since: int,
     until: int, first: int, last: int,
 ) -> None:  # fmt: skip
-    """Time steps from before ``until`` down to ``since`` of the examples from ``first`` to ``last``.
+    """Compute time steps from before ``until`` down to ``since`` of the examples from ``first`` to ``last``.
 
-    Arrays as in ``_forward``. ``scratch`` holds the packed weights, the gradients of the cells, and a tile; it comes
-    back as it was left with the steps from ``until`` on.
+    Arrays as in ``_forward``. ``scratch`` holds the packed weights, the gradients of the cells, and a tile; it has the
+    content left by the call for the steps from ``until`` on.
     """
     size, n, rows, steps = z.itemsize, recurrent.shape[1], mask.shape[1], mask.shape[0]
     line = LINE // size
@@ -384,7 +385,7 @@ def _backward(
 
 @kernel("MRRcci")
 def _add_found(sums: Array, dz: Array, x: Array, starts: Array, places: Array, first: int) -> None:
-    """Add ``x^T dz`` to ``sums (m, 4n)``, rows in whole vectors, over what is not zero in ``x``.
+    """Add ``x^T dz`` to ``sums (m, 4n)``, rows in whole vectors, over the non-zero values of ``x``.
 
     The rows are those of ``starts`` from ``first`` on.
     """
@@ -413,11 +414,11 @@ def _add_columns(x: Array, sums: Array, goes_on: int) -> None:
 _scratch = Scratch()  # by dtype and part of a call
 
 Part = tuple[Array, int, int]
-"""Scratch memory, and the examples that are computed with it: first and end."""
+"""Scratch memory, and the first and end of the examples that are computed with it."""
 
 
 def _parts(char: str, rows: int, work: int, size: int) -> list[Part]:
-    """Share out the examples, as many threads as the ``work`` (multiply-adds) is worth; ``size`` of scratch memory."""
+    """Divide the examples among as many threads as ``work`` (multiply-adds) pays for, each with ``size`` of scratch."""
     count = max(1, min(threads.count(), work // _PART, rows // FEW))
     ends = [rows * number // count // FEW * FEW for number in range(count)] + [rows]
     return [(_scratch((char, part), size, char), *pair) for part, pair in enumerate(itertools.pairwise(ends))]
@@ -427,7 +428,10 @@ _NOWHERE = np.empty(0, np.int32), np.empty(0, np.int32)
 
 
 def _where(x: Array, n: int) -> tuple[Array, Array]:
-    """Return where ``x`` is not zero (``_find``), nothing unless sums over that pay: a 16th of it for ``n`` units."""
+    """Return the non-zero places of ``x`` (``_find``); empty arrays if sums over them do not pay.
+
+    They pay if at most a 16th of the values is not zero, for ``n`` units in whole vectors.
+    """
     if x.dtype.char != "f" or n % 16 or x.size % 16 or x.size < 1024:
         return _NOWHERE
     starts, places = np.empty(len(x) + 1, np.int32), np.empty(x.size // 16, np.int32)

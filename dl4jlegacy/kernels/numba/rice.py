@@ -1,6 +1,6 @@
-"""Golomb-Rice messages, compiled: what ``numpy.rice`` spells bit by bit goes through words of 64 bits here.
+"""Golomb-Rice messages, compiled: ``numpy.rice`` works bit by bit, these functions on words of 64 bits.
 
-Every function works on one message; sections begin at the byte ``start`` or ``place``, counted in bits.
+Every function works on one message; sections begin at the byte ``start``, or at the bit ``place``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["gaps_between", "read_codes", "read_gaps", "read_planes", "write_gaps
 
 @kernel("cCi")
 def gaps_between(codes: Array, gaps: Array, size: int) -> bool:
-    """Write the gaps between the codes, at least one; return False if these do not ascend or lie outside."""
+    """Write the gaps between the codes, at least one; return False if codes do not ascend or lie outside."""
     first, last = abs(np.int64(codes[0])), abs(np.int64(codes[-1]))
     gaps[0], least = first - 1, np.int64(0)
     for i in range(1, codes.size):  # without a way out, so that it goes by several at a time
@@ -30,7 +30,7 @@ def gaps_between(codes: Array, gaps: Array, size: int) -> bool:
 
 @kernel("ci")
 def zeros_with(gaps: Array, k: int) -> int:
-    """Return how many zeros the gaps have once their low k bits are cut off."""
+    """Return the number of zeros in the gaps after their low k bits are cut off."""
     total = 0
     for gap in gaps:
         total += gap >> k
@@ -39,7 +39,7 @@ def zeros_with(gaps: Array, k: int) -> int:
 
 @kernel("cBii")
 def write_gaps(gaps: Array, payload: Array, k: int, start: int) -> None:
-    """Set the ones that end the gaps, from byte ``start`` on; the payload is zero there."""
+    """Set the one bits that end the gaps, from byte ``start`` on; the payload is zero there."""
     place = np.int64(start) * 8
     for gap in gaps:
         place += gap >> k
@@ -58,7 +58,7 @@ def _put_word(payload: Array, place: int, word: Any) -> None:
 
 
 def _word_at(payload: Array, place: int) -> Any:
-    """Return the 64 bits from bit ``place`` on, the first one highest; all of them are there."""
+    """Return the 64 bits from bit ``place`` on, the first one highest; all of them must exist."""
     at, filled = place >> 3, np.uint64(place & 7)
     word = np.uint64(0)
     for byte in range(8):
@@ -113,9 +113,9 @@ def write_planes(gaps: Array, codes: Array, payload: Array, k: int, start: int) 
 
 @kernel("bCiii")
 def read_gaps(payload: Array, gaps: Array, start: int, stop: int, most: int) -> bool:
-    """Write how many zeros there are before each one from byte ``start`` to ``stop``.
+    """Write the number of zeros before each one bit, from byte ``start`` to ``stop``.
 
-    Return False unless there are as many ones as gaps, the last of them in the last byte, and no gap above ``most``.
+    Return False unless there are as many ones as gaps, the last one in the last byte, and no gap above ``most``.
     """
     found, begin = 0, np.int64(start) * 8  # where the zeros of this gap begin
     for at in range(start, stop, 8):
@@ -142,7 +142,7 @@ def read_planes(payload: Array, target: Array, start: int, first: int, stop: int
 
 @kernel("ccCii")
 def read_codes(gaps: Array, low: Array, codes: Array, k: int, size: int) -> bool:
-    """Put gaps, their low bits and the signs, which ``codes`` has, together; return False if one lies outside."""
+    """Combine gaps, their low bits and the signs in ``codes`` into codes; return False if a code lies outside."""
     place = np.int64(0)
     for i in range(codes.size):
         place += (np.int64(gaps[i]) << k | low[i]) + 1

@@ -1,9 +1,9 @@
 """Compiled kernels on lanes: sigmoid, tanh, Philox uniforms, Bernoulli samples, drop-out, masking noise.
 
-All run over the flat array in blocks of 64 elements, one ``uniform_block`` each; a part block at the end goes through
-a ``room``, so that an element's number never depends on the shape around it. A bias is first written there with its
-beginning repeated behind its end, so that sixteen lanes may run over the end of a row into the next one. The callers
-make that room: what makes arrays takes Numba longer to compile than all the rest.
+All run over the flat array in blocks of 64 elements, one ``uniform_block`` each; a partial block at the end goes
+through a ``room`` (working memory), so that an element's number never depends on the shape around it. A bias is first
+written to the room, followed by a repetition of its beginning, so that sixteen lanes may run over the end of a row into
+the next one. The callers allocate the room: array creation takes Numba longer to compile than everything else.
 
 Loops run over slices from 0: Numba cannot see that ``start + k`` is not negative, and would test every index.
 """
@@ -39,14 +39,14 @@ ROOM = 272  # elements of a room besides a bias: its repetition; of a block the 
 
 @helper
 def _wrap(b: Array, room: Array) -> Any:
-    """Write ``b`` to a room, followed by sixteen more elements of its endless repetition; return where that is."""
+    """Write ``b`` to a room, followed by sixteen more elements of its endless repetition; return its address."""
     for index in range(b.size + 16):
         room[index] = b[index % b.size]
     return np.intp(room.ctypes.data)
 
 
 def _next(column: int, n: int) -> int:
-    """Return the column sixteen elements further in rows of ``n``."""
+    """Return the column sixteen elements further, in rows of ``n`` columns."""
     column += 16
     if column >= n:
         column -= n
@@ -59,7 +59,7 @@ _next_jit: Any = helper(_next)
 
 
 def _sample_block(z: int, bias: int, probability: int, sample: int, u: int, column: int, n: int) -> int:
-    """Sixty-four elements from the addresses given; ``u`` holds their uniforms. Return the next column."""
+    """Compute sixty-four elements from the given addresses; ``u`` holds their uniforms. Return the next column."""
     for group in range(4):
         at = np.uint64(64 * group)
         p = lanes.sigmoid(lanes.add(lanes.load(z + at), lanes.load(bias + np.uint64(4 * column))))
@@ -92,7 +92,7 @@ def sigmoid_sample_lanes(z: Array, b: Array, probability: Array, sample: Array, 
 
 @kernel("MrMMu")
 def sigmoid_sample_scalar(z: Array, b: Array, probability: Array, sample: Array, key: int) -> None:
-    """The same for float64, an element at a time."""
+    """The same for float64, one element at a time."""
     zs, ps, ss = z.reshape(-1), probability.reshape(-1), sample.reshape(-1)
     u, n, one = np.empty(64, np.float32), z.shape[1], z.dtype.type(1)
     for start in range(0, zs.size, 64):
@@ -104,7 +104,7 @@ def sigmoid_sample_scalar(z: Array, b: Array, probability: Array, sample: Array,
 
 
 def _over_lanes(z: Array, b: Array, room: Array, function: Any) -> None:
-    """``z = function(z + b)``, one of those of ``lanes``."""
+    """``z = function(z + b)``, with a function of ``lanes``."""
     n, whole, column, ba, za = b.size, z.size // 16, 0, _wrap(b, room), np.intp(z.ctypes.data)
     for group in range(whole):
         at = np.uint64(za + 64 * group)
@@ -135,7 +135,7 @@ def tanh_lanes(z: Array, b: Array, room: Array) -> None:
 
 @kernel("mFu")
 def uniform_lanes(out: Array, u: Array, key: int) -> None:
-    """float32: the stream itself; only a part block at the end goes through ``u``."""
+    """float32: the stream itself; only a partial block at the end goes through ``u``."""
     address, spare, end = np.intp(out.ctypes.data), np.intp(u.ctypes.data), out.size // 64 * 256
     for at in range(0, 4 * out.size, 256):
         to = spare if at == end else address + at
@@ -154,7 +154,7 @@ _fill_jit: Any = helper(_fill)
 
 @kernel("mFu")
 def uniform_scalar(out: Array, u: Array, key: int) -> None:
-    """float64: the same 24-bit numbers, widened."""
+    """float64: the same 24-bit numbers, converted."""
     for start in range(0, out.size, PART):
         part = out[start : start + PART]
         _fill_jit(u, start, part.size, key)

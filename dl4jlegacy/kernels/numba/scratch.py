@@ -1,4 +1,4 @@
-"""Memory that kernels work in: each thread's own, kept from call to call."""
+"""Working memory of kernels: each thread has its own, which is kept from call to call."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ __all__ = ["Scratch"]
 
 
 class Scratch(threading.local):
-    """Flat arrays that begin at a cache line, by key; each grows to the largest size asked for.
+    """Flat arrays that begin at a cache line, by key; each grows to the largest requested size.
 
-    What they hold is anything. Pages that are never written to take no memory.
+    Their content is undefined. Pages that are never written take no memory.
     """
 
     def __init__(self) -> None:
         self.of: dict[Hashable, Array] = {}
 
     def __call__(self, key: Hashable, size: int, char: str = "f") -> Array:
-        """Return the array of a key, of at least so many elements of dtype ``char``, always the same for the key."""
+        """Return the array of a key: at least ``size`` elements of dtype ``char``, which is fixed for a key."""
         found = self.of.get(key)
         if found is None or found.size < size:
             found = self.of[key] = host_vector(size, char)

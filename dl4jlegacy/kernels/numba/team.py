@@ -1,10 +1,10 @@
-"""The threads that help a kernel: they wait for work in compiled code for a moment, then asleep.
+"""The threads that help a kernel: they wait for work in compiled code for a short time, then sleep.
 
-A product of matrices takes some 100 microseconds, and to hand a part of it to a thread that sleeps, or by way of
-Python, takes as long. So workers look for parts without the GIL (``handing``), and fall asleep when there was none for
-a while; who comes with work wakes those that sleep, and does not wait for them to come.
+A product of matrices takes some 100 microseconds; handing a part of it to a sleeping thread, or through Python, takes
+as long. So workers look for parts without the GIL (``work_queue``), and sleep after a while without work. A thread with
+work wakes the sleeping workers, and does not wait for them.
 
-One thread at a time has the team; another one that comes meanwhile computes alone, with the same bits.
+Only one thread at a time has the team; another thread that comes meanwhile computes alone, with the same bits.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _END = 1.0  # seconds that the end of the process waits for workers
 
 
 def _memory(nbytes: int) -> tuple[np.ndarray[Any, Any], int]:
-    """Return so many bytes as words, all 0, that begin at a cache line, and their address."""
+    """Return ``nbytes`` bytes as zeroed words that begin at a cache line, and their address."""
     words = host_vector(nbytes // 8, np.int64)
     return words, int(words.ctypes.data)
 
@@ -65,7 +65,7 @@ def _serve() -> Callable[[int, int, int, int, bool], int]:
 
 
 class _Team:
-    """Workers and their area. ``free`` is held by the thread whose work they do."""
+    """Workers and their shared area. ``free`` is held by the thread that the workers work for."""
 
     def __init__(self) -> None:
         self.free = threading.Lock()
@@ -79,7 +79,7 @@ class _Team:
         self._turns = 0
 
     def call_in(self, count: int) -> bool:
-        """See that so many workers are there and awake, or will soon be; False if there cannot be any."""
+        """Make ``count`` workers exist and wake up; return False if there cannot be any."""
         if len(self._gates) < min(count, MOST - 1):
             self._start(min(count, MOST - 1))
         asleep = self._asleep[:count]
@@ -126,7 +126,7 @@ class _Team:
                 is_mobile = self._move()
 
     def _move(self) -> bool:
-        """Bring this thread to a core that no thread of the team is on; return whether there is one."""
+        """Move this thread to a core without a thread of the team; return whether there is one."""
         try:
             cores = os.sched_getaffinity(0)
             others = cores - {core - 1 for core in self._cores.tolist()}
@@ -138,7 +138,7 @@ class _Team:
         return bool(others)
 
     def end(self) -> None:
-        """Let the workers end, which may not be in compiled code when that is unloaded."""
+        """End the workers, which must not be in compiled code when that is unloaded."""
         self.is_over = True
         until = time.monotonic() + _END
         for worker, gate in zip(self._workers, self._gates, strict=True):
@@ -150,7 +150,7 @@ _team = _Team()
 
 
 class TeamLease:
-    """``with TeamLease(threads) as area``: the area of the workers, one fewer than threads; 0: they are not free."""
+    """``with TeamLease(threads) as area``: the area of ``threads - 1`` workers; 0 if they are not free."""
 
     __slots__ = ("_count", "_team")
 
@@ -177,9 +177,9 @@ class TeamLease:
 
 
 def run_all(tasks: list[Callable[[], None]]) -> None:
-    """Run all tasks, the first of them in this thread, and wait for them; raises what one of them raises.
+    """Run all tasks, the first of them in this thread, and wait for them; raises the error of a task.
 
-    Tasks must end by themselves: they are waited for without a deadline, like the call of a kernel.
+    Tasks must end by themselves: the wait has no deadline, like the call of a kernel.
     """
     with TeamLease(len(tasks)) as area:
         if len(tasks) > 1 and area:
@@ -191,10 +191,10 @@ def run_all(tasks: list[Callable[[], None]]) -> None:
 def share_vectors(
     share: Callable[[int, int, int], int], vectors: tuple[np.ndarray[Any, Any], ...], more: tuple[float, ...]
 ) -> list[float] | None:
-    """Let threads compute parts of flat vectors; None: nothing was done, since they are short or nobody is free.
+    """Let threads compute parts of flat vectors; return None without work if vectors are short or workers busy.
 
-    The numbers that ``share`` gets are the vectors' addresses, their size, how many parts there are, and ``more``,
-    which is returned as the parts have left it.
+    The numbers for ``share`` are the vectors' addresses, their size, the number of parts, and ``more``. The values of
+    ``more`` after the call are returned.
     """
     first = vectors[0]
     count = min(threads.count(), first.size // _ELEMENTS, MOST)
@@ -257,7 +257,7 @@ def _raise_first(found: list[BaseException | None]) -> None:
 
 
 def _outcome(task: Callable[[], None]) -> BaseException | None:
-    """Return what a task raised."""
+    """Run a task; return its exception or None."""
     try:
         task()
     except BaseException as error:  # noqa: BLE001  # raised again when all have ended
@@ -270,7 +270,7 @@ def _end() -> None:
 
 
 def _forget() -> None:
-    """A forked process has none of its parent's threads."""
+    """Reset the team in a forked process, which has none of its parent's threads."""
     global _team
     _team = _Team()
 

@@ -1,4 +1,4 @@
-"""The threshold codec, compiled: one pass each over what ``numpy.threshold`` reads several times."""
+"""The threshold codec, compiled: one pass each, where ``numpy.threshold`` needs several."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["threshold_decode", "threshold_encode", "threshold_encode_lines"]
 
 @kernel("mCfiii")
 def threshold_encode(residual: Array, codes: Array, tau: float, low: int, high: int, found: int) -> int:
-    """Of elements ``low`` to ``high`` write the codes from ``codes[found]`` on, and take their quanta off."""
+    """Write the codes of elements ``low`` to ``high`` from ``codes[found]`` on, and subtract their quanta."""
     quantum = residual.dtype.type(tau)
     for i in range(low, high):
         if found == codes.size:
@@ -28,7 +28,7 @@ def threshold_encode(residual: Array, codes: Array, tau: float, low: int, high: 
 
 
 def _reaching(address: Any, bound: Any) -> Any:
-    """Return a bit for each of the sixty-four float32 at ``address``: whether it is at least ``bound`` in size."""
+    """Return a bit for each of the sixty-four float32 at ``address``: whether its size is at least ``bound``."""
     bits = np.uint64(0)
     for line in range(4):
         here = lanes.load(address + np.uint64(64 * line))
@@ -41,7 +41,7 @@ _reaching_jit: Any = helper(_reaching)
 
 @kernel("mCfiii")
 def threshold_encode_lines(residual: Array, codes: Array, tau: float, low: int, high: int, found: int) -> int:
-    """float32: the same for whole stretches of 64, of which most hold no code, or very few."""
+    """float32: the same for whole lines of 64, of which most have no codes or very few."""
     quantum = residual.dtype.type(tau)
     bound, address = lanes.splat(quantum), np.uint64(residual.ctypes.data)
     for line in range(low, high, 64):
@@ -57,7 +57,7 @@ def threshold_encode_lines(residual: Array, codes: Array, tau: float, low: int, 
 
 @kernel("mcf")
 def threshold_decode(target: Array, codes: Array, tau: float) -> bool:
-    """Add the quanta, or return False before anything is added if the codes do not ascend or lie outside."""
+    """Add the quanta; return False before any addition if the codes do not ascend or lie outside."""
     quantum, last = target.dtype.type(tau), 0
     for code in codes:
         index = abs(int(code))

@@ -1,11 +1,11 @@
-"""The inner loops of convolution and pooling on tiles, written as LLVM code: sixteen examples are one vector.
+"""The inner loops of convolution and pooling on tiles as LLVM code: sixteen examples are one vector.
 
-Because the examples lie innermost, every multiply-add is a full vector whatever the channels, the kernel and the stride
-are; weights are scalars that are broadcast. A block of outputs stays in registers while everything that it sums is read
-once. Block sizes are compile-time constants, all other sizes are not: one compilation serves many layers. The kernels
-around the blocks are compiled once for all sizes of them (``tiles``).
+Because the examples are innermost, every multiply-add is a full vector for any number of channels, kernel and stride;
+weights are broadcast scalars. A block of outputs stays in registers while all of its inputs are read once. Block sizes
+are compile-time constants, all other sizes are not: one compilation serves many layers. The kernels around the blocks
+are compiled once for all block sizes (``tiles``).
 
-Every function works inside ``@njit`` code only; addresses and steps are bytes, ``uint64``, ``LINE`` bytes a vector.
+All functions work only inside ``@njit`` code; addresses and steps are bytes, ``uint64``, ``LINE`` bytes a vector.
 """
 
 # mypy: allow-untyped-calls, allow-untyped-decorators
@@ -69,7 +69,8 @@ def _floats(lanes: int) -> Any:
 def _lane_sums(builder: Any, vectors: list[Any]) -> list[Any]:
     """Return vectors that hold the sum of all lanes of each of ``vectors``, in order.
 
-    Halves are added to halves, as of each vector alone, the same everywhere; two vectors share an addition.
+    The order of additions (halves to halves) is the same for every vector, on every machine; two vectors share an
+    addition.
     """
     lanes = width = vectors[0].type.count
     while width > 1:
@@ -87,10 +88,10 @@ def _lane_sums(builder: Any, vectors: list[Any]) -> list[Any]:
 
 def _forward_block(builder: Any, x: Any, w: Any, b: Any, y: Any, places: Any, offsets: Any, x_pixel: Any,
                    y_filter: Any, relu: Any, filters: int, pixels: int, lanes: int) -> None:  # fmt: skip
-    """``filters`` outputs of ``pixels`` neighbours in a row: biases plus the sum over channels and kernel places.
+    """Compute ``filters`` outputs of ``pixels`` neighbours in a row: bias plus the sum over channels and kernel places.
 
-    ``x`` is what the first place of the first channel meets, ``offsets`` lead from there to what all ``places`` meet,
-    and ``x_pixel`` to what the next pixel meets; ``w`` holds ``filters`` weights for each place.
+    ``x`` is the input under the first place of the first channel. ``offsets`` lead from there to the inputs under all
+    ``places``, and ``x_pixel`` to the input of the next pixel; ``w`` holds ``filters`` weights for each place.
     """
     kind = _floats(lanes)
     start = [broadcast(builder, b, 4 * f, kind) for f in range(filters) for _ in range(pixels)]
@@ -123,9 +124,9 @@ def _weights_block(builder: Any, x: Any, dz: Any, g: Any, kept: Any, tiles: Any,
                    filters: int, down: int, across: int, lanes: int) -> None:  # fmt: skip
     """Sum the gradients of ``filters`` x ``down`` x ``across`` weights over tiles and output pixels.
 
-    The sums begin with what ``kept`` holds if one ``goes_on``, else with 0. If that ``ends`` it, the sums over lanes,
-    halves upon halves, are written to ``g``, one weight after the other in vectors; else they go to ``kept``.
-    ``offsets`` lead from ``x`` to what all pixels meet, ``x_down`` and ``x_across`` to the next row and column of the
+    The sums start with the values in ``kept`` if ``goes_on``, else with 0. If ``ends``, the sums over lanes, halves
+    upon halves, are written to ``g``, one weight after the other in vectors; else the sums go to ``kept``. ``offsets``
+    lead from ``x`` to the inputs under all pixels, ``x_down`` and ``x_across`` to the next row and column of the
     kernel.
     """
     kind, places = _floats(lanes), [(row, column) for row in range(down) for column in range(across)]
@@ -186,7 +187,7 @@ def _store_all(builder: Any, sums: list[Any], address: Any) -> None:
 
 
 def _whole_sum(builder: Any, parts: list[Any]) -> Any:
-    """Return the parts of one vector added up, halves upon halves."""
+    """Return the sum of the parts of one vector, halves upon halves."""
     while len(parts) > 1:
         half = len(parts) // 2
         parts = [builder.fadd(a, b) for a, b in zip(parts[:half], parts[half:], strict=True)]
@@ -195,9 +196,9 @@ def _whole_sum(builder: Any, parts: list[Any]) -> Any:
 
 def _input_block(builder: Any, dz: Any, w: Any, dx: Any, filters: Any, z_filter: Any, x_channel: Any,
                  channels: int, places: int, pixels: int, stride: int, dilation: int, lanes: int) -> None:  # fmt: skip
-    """Add to ``dx`` what ``pixels`` neighbouring outputs, all filters, send back along one row of the kernel.
+    """Add to ``dx`` the gradients from ``pixels`` neighbouring outputs, all filters, along one row of the kernel.
 
-    What several outputs send to one place is added in the order of the kernel's places. ``w`` holds
+    Gradients of several outputs for one place are added in the order of the kernel's places. ``w`` holds
     ``channels`` x ``places`` weights for each filter.
     """
     count, kind = channels * places * pixels, _floats(lanes)
@@ -227,7 +228,7 @@ def _input_block(builder: Any, dz: Any, w: Any, dx: Any, filters: Any, z_filter:
 
 
 def _each_place(builder: Any, rows: Any, columns: Any, body: Callable[[list[Any]], None]) -> None:
-    """Emit ``body`` for every place of a window; for those of 2 x 2, which most are, without loops."""
+    """Emit ``body`` for every place of a window; without loops for 2 x 2, the usual size."""
     is_small = [builder.icmp_unsigned("==", size, i64(2)) for size in (rows, columns)]
     with builder.if_else(builder.and_(*is_small)) as (then, otherwise):
         with then:
@@ -239,9 +240,9 @@ def _each_place(builder: Any, rows: Any, columns: Any, body: Callable[[list[Any]
 
 def _max_window(builder: Any, x: Any, y: Any, winner: Any, rows: Any, columns: Any, x_row: Any, code: Any,
                 code_row: Any, relu: Any, width: int) -> None:  # fmt: skip
-    """Write the maximum of a window to ``y``, and which place it was (the first of equals) in ``width`` bits a lane.
+    """Write a window's maximum to ``y``, and its place (the first of equals) in ``width`` bits per lane.
 
-    With ``relu`` none was, ``NO_PLACE``, where the maximum is not positive.
+    With ``relu`` the place is ``NO_PLACE`` if the maximum is not positive.
     """
     best, which = variables(builder, 2, [vector(float("-inf")), _codes(0)])
 
@@ -277,7 +278,7 @@ def _sum_window(builder: Any, x: Any, y: Any, rows: Any, columns: Any, x_row: An
 
 def _spread_window(builder: Any, dy: Any, winner: Any, dx: Any, rows: Any, columns: Any, x_row: Any, code: Any,
                    code_row: Any, count: Any) -> None:  # fmt: skip
-    """Add to a window of ``dx``: ``dy / count`` everywhere, or for ``winner`` not 0 ``dy`` at the place that won."""
+    """Add to a window of ``dx``: ``dy / count`` everywhere, or if ``winner`` is not 0, ``dy`` at the winning place."""
     slope = builder.fdiv(load(builder, dy), spread(builder, builder.uitofp(count, F32)))
     chosen = builder.icmp_unsigned("!=", winner, i64(0))
     readable = builder.select(chosen, winner, dy)
@@ -296,9 +297,9 @@ def _spread_window(builder: Any, dy: Any, winner: Any, dx: Any, rows: Any, colum
 
 def _expand_window(builder: Any, dy: Any, winner: Any, dx: Any, rows: Any, columns: Any, x_row: Any, code: Any,
                    code_row: Any, adds: Any) -> None:  # fmt: skip
-    """Write to a window of ``dx``, or add if ``adds``: ``dy`` at the place that won, 0 elsewhere.
+    """Write to a window of ``dx``, or add if ``adds``: ``dy`` at the winning place, 0 elsewhere.
 
-    ``winner`` is a byte a lane.
+    ``winner`` has one byte per lane.
     """
     slope = load(builder, dy)
     won = builder.zext(load(builder, winner, 0, _whole(8)), INTS)
@@ -323,7 +324,7 @@ def _clear(builder: Any, x: Any, count: Any) -> None:
 
 
 def _plane_sums(builder: Any, x: Any, x_plane: Any, count: Any, out: Any, goes_on: Any, planes: int) -> None:
-    """Write to ``out`` the sums of ``count`` vectors, in order, of some planes; they begin with it if one goes on."""
+    """Write to ``out`` the sums of ``count`` vectors of some planes, in order; they continue it if ``goes_on``."""
     sums = variables(builder, planes, [vector(0.0)] * planes)
     with builder.if_then(builder.icmp_unsigned("!=", goes_on, i64(0))):
         for number, total in enumerate(sums):

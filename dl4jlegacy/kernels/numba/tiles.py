@@ -1,8 +1,8 @@
-"""Convolution and pooling of tiles, compiled: sixteen examples a vector, blocks of outputs in registers.
+"""Convolution and pooling of tiles, compiled: sixteen examples per vector, blocks of outputs in registers.
 
-float32 only; float64, where nobody waits for it, goes to ``numpy.tiles``. Compiled code does not check bounds: shapes
-are checked here. Sums run in a fixed order that depends on no block size. Each size of a block is compiled for itself,
-in a tenth of a second; what walks over the blocks, which takes seconds, once for all sizes.
+float32 only; float64, where speed does not matter, uses ``numpy.tiles``. Compiled code does not check bounds: shapes
+are checked here. Sums run in a fixed order that does not depend on block sizes. Each block size is compiled separately,
+in a tenth of a second; the loops over the blocks, which take seconds to compile, are compiled once for all sizes.
 """
 
 # mypy: allow-untyped-calls, allow-untyped-decorators
@@ -57,7 +57,7 @@ def _divisors(size: int, limit: int) -> list[int]:
 
 @functools.cache
 def _starts(size: int, block: int) -> Array:
-    """Return where blocks begin that cover ``size``; the last one may overlap the one before."""
+    """Return the starts of blocks that cover ``size``; the last one may overlap the one before."""
     return _constants(min(at, size - block) for at in range(0, size, block))
 
 
@@ -69,22 +69,22 @@ def _constants(values: Iterable[int]) -> Array:
 
 @functools.lru_cache(maxsize=1024)
 def _places(weights: tuple[int, int, int], size: Pair, dilation: Pair) -> Array:
-    """Return how many bytes it is to what every channel and place of a kernel meets, in planes of ``size``."""
+    """Return the byte offsets of the inputs under every channel and place of a kernel, in planes of ``size``."""
     c, ky, kx = np.ogrid[: weights[0], : weights[1], : weights[2]]
     return _constants(64 * ((c * size[0] + ky * dilation[0]) * size[1] + kx * dilation[1]).reshape(-1))
 
 
 @functools.lru_cache(maxsize=1024)
 def _pixels(shape: Pair, width: int, stride: Pair) -> Array:
-    """Return how many bytes it is to what every pixel of an output of ``shape`` meets, in planes of ``width``."""
+    """Return the byte offsets of the inputs under every pixel of an output of ``shape``, in planes of ``width``."""
     i, j = np.ogrid[: shape[0], : shape[1]]
     return _constants(64 * (i * stride[0] * width + j * stride[1]).reshape(-1))
 
 
 def _clocks(sums: int, loads: int) -> float:
-    """Return about how many clocks one step of a block takes.
+    """Return an estimate of the clocks of one step of a block.
 
-    A multiply-add takes four, and two begin in each; so do two loads.
+    A multiply-add has a latency of four clocks; two multiply-adds and two loads start per clock.
     """
     return max(sums, 8, loads) / 2 + 0.5 + loads / 100
 
@@ -93,7 +93,7 @@ _scratch = Scratch()  # by what kernels pack there
 
 
 def tiles_array(dimensions: int, kind: Any = types.float32, *, is_read: bool = True) -> Any:
-    """Return Numba's type of a C-contiguous array; one that is only read may be read-only."""
+    """Return Numba's type of a C-contiguous array; ``is_read``: the array may be read-only."""
     return types.Array(kind, dimensions, "C", readonly=is_read)
 
 
@@ -105,7 +105,7 @@ _NO_WINNERS = np.empty((0,) * 5, np.uint8)
 
 @functools.cache
 def _window(pool: Pool, out: Pair) -> Array:
-    """Return what the kernels are told of a pooling to ``out`` rows and columns: see ``planes`` for the numbers."""
+    """Return the kernels' numbers for a pooling to ``out`` rows and columns, as in ``packing``."""
     shape, kernel, stride, pad = pool
     covers_once = kernel == stride and pad == (0, 0) and all(out[i] * stride[i] == shape[i] for i in (0, 1))
     return _constants((*shape, *kernel, *stride, *pad, int(not covers_once)))
@@ -115,7 +115,7 @@ _call_forward, _call_weights, _call_input, _call_sums, _call_expand = map(call_b
 
 
 def _apart(function: Any, arguments: int) -> tuple[Any, int]:
-    """Compile a block for itself; return what keeps its code, and where the code is."""
+    """Compile a block as a separate function; return an object that keeps its code alive, and the code's address."""
     compiled = compile_cached((types.uint64,) * arguments, function, "kernels")
     return compiled, address_of(compiled)
 
@@ -223,9 +223,9 @@ def _forward(
 
 @functools.cache
 def _forward_blocks(width: int, filters: int, registers: int) -> Pair:
-    """Return pixels and filters of a block: what takes the fewest clocks, blocks at the ends that overlap included.
+    """Return pixels and filters of the block with the fewest clocks, including overlapping blocks at the ends.
 
-    Few sizes, so that many layers share them: the compilation of one serves them all.
+    There are few sizes, so that many layers share one compilation.
     """
     costs: dict[Pair, float] = {}
     for pixels in {*range(1, min(width, 4) + 1), *(_divisors(width, 8) if width % 4 else ())}:
@@ -345,10 +345,10 @@ def _weights(
 
 
 def _band(shape: Pair, filters: int, weights: int, window: Array) -> int:
-    """Return how many rows of an output are read at once: so many that they stay in the first-level cache.
+    """Return the number of output rows to process at a time, so that they stay in the first-level cache.
 
-    All, if so many weights belong to each filter that their sums would not stay there themselves; or if what is pooled
-    cannot be cut.
+    All rows, if the sums of a filter's many weights would not stay in the cache either, or if the pooled output cannot
+    be cut.
     """
     line, unit = filters * shape[1] * LANES * 4, int(window[4]) if window.size else 1
     if weights * LANES * 4 > _NEAR or (window.size and window[8]) or line * shape[0] <= _NEAR:
@@ -358,7 +358,7 @@ def _band(shape: Pair, filters: int, weights: int, window: Array) -> int:
 
 @functools.cache
 def _weights_blocks(filters: int, height: int, width: int, registers: int) -> tuple[int, int, int]:
-    """Return filters, rows and columns of the kernel of a block, as ``_forward_blocks`` does."""
+    """Return filters, rows and columns of the kernel for a block, chosen as in ``_forward_blocks``."""
     costs: dict[tuple[int, int, int], float] = {}
     for down in range(1, height + 1):
         for across in range(1, width + 1):
@@ -446,7 +446,7 @@ def _input(
 
 @functools.cache
 def _input_blocks(channels: int, places: int, pixels: int, registers: int) -> tuple[int, int, int]:
-    """Return channels, kernel places and pixels of a block: divisors, those that take the fewest clocks."""
+    """Return channels, kernel places and pixels of the block with the fewest clocks; all are divisors."""
     costs: dict[tuple[int, int, int], float] = {}
     for KB in _divisors(places, registers):
         for XB in _divisors(pixels, 8):
@@ -483,7 +483,7 @@ def conv_pool_backward(
 def _check_pooled(
     x: Array, W: Array, y: Array, winners: Array, stride: Pair, dilation: Pair, pool: Pool
 ) -> None:  # fmt: skip
-    """Raise ``ShapeError`` unless a convolution gives what is pooled, and the windows fit ``y``."""
+    """Raise ``ShapeError`` unless the convolution's output has the pooled shape, and the windows fit ``y``."""
     shape, *windows = pool
     z_shape = (len(x), len(W), *shape, LANES)
     _check(x, W, z_shape, stride, dilation)
@@ -515,7 +515,7 @@ def _check_contiguous(x: Array, y: Array) -> None:
 
 
 def check_windows(shape: tuple[int, ...], y: Array, winners: Array, kernel: Pair, stride: Pair, pad: Pair) -> None:
-    """Raise ``ShapeError`` if a window over tiles of ``shape`` meets no place: what is read would lie outside."""
+    """Raise ``ShapeError`` if a window over tiles of ``shape`` covers no place: reads would be out of bounds."""
     ends = [(y.shape[2 + i] - 1) * stride[i] - pad[i] for i in (0, 1)]
     fits = all(ends[i] < shape[2 + i] and kernel[i] > pad[i] for i in (0, 1))
     if shape[:2] != y.shape[:2] or winners.shape != y.shape or shape[4] != LANES or y.shape[4] != LANES or not fits:

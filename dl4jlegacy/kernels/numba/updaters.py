@@ -1,7 +1,7 @@
-"""Compiled updaters: one read-and-write pass over the flat vectors, ``params -= up``; true if all of them are finite.
+"""Compiled updaters: one read-and-write pass over the flat vectors, ``params -= up``, with a test for finite results.
 
-Formulas and sources stand in ``Kernels``. Hyper-parameters come as float64 and are rounded once to the vectors' dtype;
-what depends on the iteration only is computed by the caller.
+Formulas and sources are in ``Kernels``. Hyper-parameters are float64 arguments, rounded once to the vectors' dtype;
+the caller computes values that depend only on the iteration.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _adagrad_alone(params: Array, gradient: Array, h: Array, lr: float, eps: flo
 
 @helper
 def _adagrad_part(kind: Any, numbers: int, part: int) -> None:
-    """A part of ``adagrad``; the numbers are those of ``team.share_vectors``."""
+    """Compute a part of ``adagrad``; the numbers are those of ``team.share_vectors``."""
     size, parts = get(numbers + 24), get(numbers + 32)
     begin, end = size * part // parts // _LINE * _LINE, size * (part + 1) // parts // _LINE * _LINE
     if part == parts - 1:
@@ -105,7 +105,7 @@ def _adagrad_float64(numbers: int, part: int, scratch: int) -> int:
 
 
 def adagrad(params: Array, gradient: Array, h: Array, lr: float, eps: float) -> bool:
-    """``h += g^2; up = lr g / (sqrt(h) + eps)``; threads share out long vectors: each element is computed alone."""
+    """``h += g^2; up = lr g / (sqrt(h) + eps)``; threads divide long vectors: each element is computed separately."""
     part = _adagrad_float32 if params.dtype == np.float32 else _adagrad_float64
     shared = team.share_vectors(part, (params, gradient, h), (lr, eps, 1.0))
     return bool(_adagrad_alone(params, gradient, h, lr, eps) if shared is None else shared[2])

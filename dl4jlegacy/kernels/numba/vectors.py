@@ -16,9 +16,9 @@ __all__ = ["add_regularization", "axpy", "finite", "noop", "sum_lines", "sum_spa
 
 @kernel("mAWii")
 def sum_span(out: Array, addresses: Array, weights: Array, start: int, stop: int) -> None:
-    """``out[start:stop]`` of the weighted sum; chunks stay in the first-level cache while vectors are added.
+    """Compute ``out[start:stop]`` of the weighted sum; chunks stay in the first-level cache during the additions.
 
-    Product and sum rounded apart: any cut into spans, and NumPy, give the same bits.
+    Product and sum are rounded separately: any division into spans, and NumPy, give the same bits.
     """
     n, kind = out.size, out.dtype.type
     for low in range(start, stop, 2048):
@@ -52,7 +52,7 @@ _line_jit: Any = helper(_line)
 def sum_lines(out: Array, addresses: Array, weights: Array, start: int, stop: int, past_caches: int) -> None:
     """float32: the same sum for ``start ... stop``, a multiple of 64 elements, each read and written once.
 
-    ``past_caches`` (``out[start]`` must lie on a multiple of 64 bytes) spares reading the lines that are overwritten.
+    ``past_caches`` avoids reading the lines that are overwritten; ``out[start]`` must then be aligned to 64 bytes.
     """
     target = np.uint64(out.ctypes.data)
     for line in range(start, stop, 64):
@@ -62,7 +62,7 @@ def sum_lines(out: Array, addresses: Array, weights: Array, start: int, stop: in
 
 @kernel("mr")
 def noop(params: Array, gradient: Array) -> bool:
-    """``params -= gradient``; true if all are finite then."""
+    """``params -= gradient``; return whether all are finite."""
     bad = False
     for i in range(params.size):
         moved = params[i] - gradient[i]
@@ -92,7 +92,7 @@ def add_regularization(gradient: Array, params: Array, l1: float, l2: float) -> 
 
 @kernel("r")
 def finite(x: Array) -> bool:
-    """Subtract every number from itself, which is 0 unless it is NaN or infinite; stop at a stretch that holds one."""
+    """Return whether all numbers are finite, that is whether ``x - x`` is 0; stop at the first block with another."""
     for low in range(0, x.size, 16384):
         part = x[low : low + 16384]
         bad = False

@@ -1,13 +1,14 @@
-"""How a compiled call hands parts to threads that wait for them, and takes parts itself: no GIL and no system call.
+"""A queue of parts inside compiled code: a call hands parts to waiting threads and takes parts itself, without the GIL
+and without system calls.
 
-An *area* is a few words of memory that the calling thread and the workers of a ``Team`` share. The first word says what
-there is to do: the generation of the job, and a bit for each part that nobody took yet. Whoever takes a part exchanges
-the whole word, so that a part of an earlier job can never be taken; the caller then waits for those parts only that
-somebody has taken, not for a worker that sleeps or has lost its core. Each thread begins at a place of its own, the
-same in every job, so that what a part has written is still in the caches of the core that goes on with it.
+An *area* is a few words of memory that the calling thread and the workers of a ``Team`` share. The first word is the
+state of the job: its generation, and a bit for each part that is not taken. A thread takes a part by an atomic exchange
+of the whole word, so that a part of an earlier job can never be taken. The caller then waits only for parts that were
+taken, not for a worker that sleeps or has lost its core. Each thread begins at its own place, the same in every job, so
+that a part's output is still in the caches of the core that continues with it.
 
-Works inside ``@njit`` code only. A job is the address of a compiled ``share(numbers, part, scratch)``, see ``job``:
-the first and the last of its three integers are addresses, and so is that which it returns, for nobody.
+The functions work only inside ``@njit`` code. A job is the address of a compiled ``share(numbers, part, scratch)``, see
+``job``: the first and the last of its three integers are addresses; its result is an unused integer.
 """
 
 # mypy: allow-untyped-calls, allow-untyped-decorators
@@ -31,7 +32,7 @@ __all__ = ["ASLEEP", "CORES", "MOST", "MOVE", "NUMBERS", "SLEEP", "TASK", "TASKS
            "job", "put", "serve", "share_out", "typical", "vector_at"]  # fmt: skip
 
 _JOB, _DONE, _SHARE, _PARTS, _THREADS, NUMBERS, TASKS, CORES, ASLEEP = 0, 64, 128, 136, 144, 192, 512, 576, 896
-"""Where in the area, in bytes: words that different threads write to lie in different lines of the caches."""
+"""Offsets in the area, in bytes: words written by different threads are in different cache lines."""
 MOST = 32  # parts of a job, and threads that share it out, at most: the bits that the word has for them
 WORDS = (ASLEEP + 8 * MOST) // 8
 SLEEP, TASK, MOVE = range(3)  # why a worker comes back from ``serve``
@@ -46,7 +47,7 @@ def _intrinsic(function: Any) -> Any:
 
 
 def _pause(builder: Any) -> None:
-    """Tell the processor that this thread waits in a loop: the other one of its core gets more of it."""
+    """Tell the processor that this thread waits in a loop, so that the core's other hardware thread gets more of it."""
     triple = cpu_target.target_context.codegen().magic_tuple()[0]
     if triple.startswith(("x86", "i386", "i686")):
         kind = ir.FunctionType(ir.VoidType(), [])
@@ -63,7 +64,7 @@ def _word(builder: Any, address: Any) -> Any:
 
 @_intrinsic
 def typical(typingctx: Any, kind: Any) -> Any:
-    """Return an array with elements of a kind, which is nowhere: for blocks that ask an array what its elements are."""
+    """Return an array of a dtype without memory, for blocks that get the elements' type from an array."""
     array_type = types.Array(kind.dtype, 1, "C")
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -76,7 +77,7 @@ def typical(typingctx: Any, kind: Any) -> Any:
 
 @_intrinsic
 def vector_at(typingctx: Any, kind: Any, address: Any, size: Any) -> Any:
-    """Return the flat array of so many elements of a kind that begins at an address."""
+    """Return the flat array of ``size`` elements of a dtype at an address."""
     array_type = types.Array(kind.dtype, 1, "C")
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -93,7 +94,7 @@ def vector_at(typingctx: Any, kind: Any, address: Any, size: Any) -> Any:
 
 @_intrinsic
 def get(typingctx: Any, address: Any) -> Any:
-    """Return a word; what was written before it was put there is seen."""
+    """Return a word (load-acquire): writes before the corresponding ``put`` are visible."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.load_atomic(_word(builder, args[0]), "acquire", 8)
@@ -103,7 +104,7 @@ def get(typingctx: Any, address: Any) -> Any:
 
 @_intrinsic
 def put(typingctx: Any, address: Any, value: Any) -> Any:
-    """Write a word; who sees it sees all that was written before."""
+    """Write a word (store-release): a thread that sees it sees all earlier writes."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         builder.store_atomic(args[1], _word(builder, args[0]), "release", 8)
@@ -123,7 +124,7 @@ def _add(typingctx: Any, address: Any, value: Any) -> Any:
 
 @_intrinsic
 def _exchange(typingctx: Any, address: Any, old: Any, new: Any) -> Any:
-    """Write ``new`` if ``old`` is there; return whether it was."""
+    """Write ``new`` if the word is ``old`` (compare-and-swap); return whether it was."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         found = builder.cmpxchg(_word(builder, args[0]), args[1], args[2], "acq_rel", "acquire")
@@ -134,7 +135,7 @@ def _exchange(typingctx: Any, address: Any, old: Any, new: Any) -> Any:
 
 @_intrinsic
 def _wait(typingctx: Any, gives_up: Any) -> Any:
-    """Let some clocks go by; one that ``gives_up`` lets other threads have the core."""
+    """Wait some clocks; ``gives_up``: yield the core to other threads."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         with builder.if_else(args[0]) as (gives_up, spins):
@@ -150,7 +151,7 @@ def _wait(typingctx: Any, gives_up: Any) -> Any:
 
 @_intrinsic
 def _core(typingctx: Any) -> Any:
-    """Return the number of the core that this thread is on, from 1 on; 0: unknown."""
+    """Return the number of this thread's core, from 1 on; 0: unknown."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         if not sys.platform.startswith("linux"):
@@ -175,7 +176,7 @@ def call(typingctx: Any, address: Any, numbers: Any, part: Any, scratch: Any) ->
 
 
 def job(share: Callable[[int, int, int], int]) -> int:
-    """Compile what computes a part; return its address, which stays for as long as the process."""
+    """Compile the function that computes a part; return its address, which is valid until the process ends."""
     compiled = compile_cached((types.int64,) * 3, share, "C")
     _kept.append(compiled)
     (result,) = compiled.overloads.values()
@@ -187,7 +188,7 @@ _kept: list[Any] = []
 
 @_intrinsic
 def _lowest(typingctx: Any, word: Any) -> Any:
-    """Return the place of the lowest bit of a word that is not 0."""
+    """Return the index of the lowest bit set in a word that is not 0."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
@@ -197,7 +198,7 @@ def _lowest(typingctx: Any, word: Any) -> Any:
 
 @helper
 def _take(area: int, number: int) -> int:
-    """Return a part that nobody else has, if possible one of the thread with this number; -1: there is none."""
+    """Take a free part, if possible one preassigned to the thread with this number; return -1 if there is none."""
     while True:
         job = get(area + _JOB)
         free, threads = job & _FREE, get(area + _THREADS)
@@ -212,7 +213,7 @@ def _take(area: int, number: int) -> int:
 
 @helper
 def _note_core(area: int, number: int) -> bool:
-    """Write down which core the thread with this number is on; return whether one with a lower number is there, too."""
+    """Record the core of the thread with this number; return whether a thread with a lower number is on it, too."""
     core = _core()
     if get(area + CORES + 8 * number) != core:
         put(area + CORES + 8 * number, core)
@@ -224,9 +225,9 @@ def _note_core(area: int, number: int) -> bool:
 
 @helper
 def share_out(area: int, share: int, parts: int, threads: int, scratch: int) -> None:
-    """Let workers take parts of a job whose numbers lie in the area, take the others, and wait for all.
+    """Let workers take parts of the job whose numbers are in the area, take the others, and wait for all.
 
-    Only one thread at a time may do that.
+    Only one thread at a time may call this.
     """
     _note_core(area, 0)
     put(area + _SHARE, share)
@@ -247,10 +248,10 @@ def share_out(area: int, share: int, parts: int, threads: int, scratch: int) -> 
 
 
 def serve(area: int, scratch: int, number: int, turns: int, is_mobile: bool) -> int:
-    """Take parts of what is shared out in an area until there was none for so many turns; return why it ends.
+    """Take parts in an area until there was none for ``turns`` turns; return why the loop ends.
 
-    ``number`` is the thread's, from 1 on. A worker that is to ``SLEEP`` has a 1 in its word of ``ASLEEP``; one that is
-    to ``MOVE`` is on the core of another thread of the team, which Linux sees late.
+    ``number`` is the thread's, from 1 on. On the result ``SLEEP`` the worker's word in ``ASLEEP`` is 1; on ``MOVE`` the
+    worker shares its core with another thread of the team, which Linux notices late.
     """
     left = turns
     while left > 0:
