@@ -5,11 +5,9 @@ after it and holds its name and SHA-256, the head (version, round, folded slots,
 the plan these determine the state of every random generator. Each file exists completely or not at all
 (``dl4jlegacy.storage.folders``), so a checkpoint does, too. A damaged checkpoint is skipped in favour of the newest
 good one.
-
 For strategies with slot memory, the states of the slots are in ``states-<version>.safetensors``. If the run is scored,
 its best model is in a separate file, ``best-<version>-<digest>.safetensors``, which the checkpoints refer to; a
 checkpoint is good only together with it.
-
 ``conf.json`` in the same folder is the run's ``Conf``. A folder belongs to one run: its process locks it, and the
 manifests contain the run's incarnation and a digest of its Conf, so that a run never uses another run's checkpoints.
 Before each checkpoint the run checks whether the folder still belongs to it. If the folder was deleted, it is created
@@ -60,10 +58,7 @@ _FORMAT, _BEFORE = "dl4jlegacy-checkpoint-2", "dl4jlegacy-checkpoint-1"
 
 
 class RunIdentity(msgspec.Struct, frozen=True):
-    """The identity of a run in its checkpoints, which separates them from other runs'.
-
-    "" means unknown, as in older checkpoints.
-    """
+    """The identity of a run in its checkpoints; "" is unknown, as in older checkpoints."""
 
     seed: int = 0
     incarnation: str = ""
@@ -158,10 +153,7 @@ class CheckpointStore:
         self._is_taken = True
 
     def _lock(self, conf: Conf, kept: Whose | None) -> None:
-        """Lock the folder, if this process does not hold the lock.
-
-        A process that takes over from a frozen one may continue without the lock for a while.
-        """
+        """Lock the folder. A process that takes over from a frozen one may continue without the lock for a while."""
         is_ours = kept is not None and kept.incarnation == conf.incarnation
         is_locked = self.folder.lock(conf.incarnation, takes_over=self._takes_over)
         if not is_locked and not (self._takes_over and is_ours):
@@ -303,10 +295,7 @@ class CheckpointStore:
         return None
 
     def _manifest(self, version: int) -> dict[str, Any]:
-        """Return the content of a manifest.
-
-        Raises ``OSError``, or ``CheckpointError`` if the manifest is damaged or belongs to another run.
-        """
+        """Return the content of a manifest; raises ``CheckpointError`` if it is damaged or another run's."""
         body = _verified(self.folder.read(self._files(version)[1]))
         self._check_owner(body)
         return body
