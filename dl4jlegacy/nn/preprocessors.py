@@ -164,7 +164,7 @@ class RnnToFeedForwardPreProcessor(PreProcessor, tag="rnn_to_feed_forward"):
         return InputTypeFeedForward(size=given.size, sequences=True)
 
     def forward(self, x: Array, step: Step) -> tuple[Array, Back]:
-        """Return views."""
+        """Return views of the input, and of its gradient."""
         return x.reshape(-1, x.shape[2]), lambda dy: dy.reshape(x.shape)
 
 
@@ -178,7 +178,7 @@ class FeedForwardToRnnPreProcessor(PreProcessor, tag="feed_forward_to_rnn"):
         return InputTypeRecurrent(size=given.n_in)
 
     def forward(self, x: Array, step: Step) -> tuple[Array, Back]:
-        """Return views."""
+        """Return views of the input, and of its gradient."""
         return x.reshape(-1, step.examples, x.shape[1]), lambda dy: dy.reshape(x.shape)
 
 

@@ -62,7 +62,7 @@ class FinishedTrial:
 
 
 class Trials:
-    """The trials of one study; used from one thread, besides the pruner's.
+    """The trials of one study; used by one thread, apart from the threads of the pruner.
 
     Args:
         study: a study that no other process uses meanwhile.

@@ -3,14 +3,14 @@
     NeuralNetConfiguration.builder().seed(7).learning_rate(0.1).updater("adagrad").l2(1e-4)
         .list().layer(0, RBM(n_in=784, n_out=500)).layer(1, OutputLayer(n_out=10)).pretrain(True).build()
 
-and as 2014 wrote it, sizes in one place:
+and in the style of 2014, with all sizes in one place:
 
     NeuralNetConfiguration.builder().n_in(784).n_out(10).list(4).hidden_layer_sizes(500, 250, 100)
         .override(3, classifier_override).build()
 
 ``conf.network`` imports this module, so the classes to build come in through the constructor; callers start at
-``NeuralNetConfiguration.builder()``. The order of calls does not matter; everything is checked by ``build``, which
-refuses what would reach nothing. ``GraphBuilder`` is beside the configuration of graphs, in ``conf.network``.
+``NeuralNetConfiguration.builder()``. The order of calls does not matter; ``build`` checks everything, and raises an
+error for a setting that applies to no layer. ``GraphBuilder`` is in ``conf.network``, next to its configuration.
 """
 
 from __future__ import annotations

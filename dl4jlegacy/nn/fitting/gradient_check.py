@@ -113,8 +113,7 @@ class GradientCheckUtil:
         """Compare an autoencoder's pretraining gradient with central differences; arguments as above.
 
         ``x (examples, n_in of the layer)`` must have at most as many examples as a pretraining score uses
-        (``reconstruction.SCORED_ROWS``). There is no check for an RBM: contrastive divergence is not the gradient of a
-        function.
+        (``reconstruction_loss.SCORED_ROWS``). There is no check for an RBM: contrastive divergence is not a gradient.
         """
         chosen = stream or Stream.of(0)
 

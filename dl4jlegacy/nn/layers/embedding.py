@@ -21,7 +21,7 @@ __all__ = ["EmbeddingLayer"]
 class EmbeddingLayer(FeedForwardLayer, tag="embedding"):
     """``y = activation(W[index] + b)``: the input is one column of class indices, 0 to ``n_in - 1``.
 
-    It must be the first layer of a network, since indices have no gradient. Sequences of indices have the shape
+    It belongs at the beginning of a network: indices have no gradient. Sequences of indices have the shape
     ``(examples, 1, time steps)``, with ``InputType.recurrent(1)``.
     """
 

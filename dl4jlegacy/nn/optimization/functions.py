@@ -55,7 +55,7 @@ def activation(name: str) -> Activation:
     """Return the activation called ``name`` (lower case, as in DL4J's ``Activation`` enum).
 
     Raises:
-        ConfError: there is none of that name; the message gives the nearest.
+        ConfError: there is no activation of that name; the message gives the nearest.
     """
     try:
         return ACTIVATIONS[name]

@@ -114,7 +114,7 @@ def loss(name: str) -> Loss:
     """Return the loss called ``name`` (DL4J's name in lower case; ``mae`` and similar names are aliases).
 
     Raises:
-        ConfError: there is none of that name; the message gives the nearest.
+        ConfError: there is no loss of that name; the message gives the nearest.
     """
     try:
         return LOSSES[name]

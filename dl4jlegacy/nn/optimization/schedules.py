@@ -2,7 +2,7 @@
 
 Every schedule computes from the base rate and the iteration alone, so a resumed run and any worker get the same rate.
 Legacy: ``org.nd4j.linalg.schedule.ISchedule`` (1.0.0) and ``LearningRatePolicy`` (0.9.1). # Legacy: 0.9.1 read back
-the already decayed rate, so its policies compounded; its policy "Score" depends on what a worker saw and is left out.
+the already decayed rate, so its policies compounded; its policy "Score" depends on a worker's batches and is left out.
 """
 
 from __future__ import annotations

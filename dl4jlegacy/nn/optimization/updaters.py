@@ -235,7 +235,7 @@ def create_updater(name: str, learning_rate: float | None = None) -> Updater:
     """Return the updater called ``name`` with its defaults, and ``learning_rate`` if it has one.
 
     Raises:
-        ConfError: there is none of that name (the message gives the nearest), or the rate is negative.
+        ConfError: there is no updater of that name (the message gives the nearest), or the rate is negative.
     """
     found = spelled(name, UPDATERS, "updater")
     if found is None:
@@ -248,7 +248,7 @@ def resolve_updater(struct: Any, title: str) -> None:
     """Replace an updater's name or class in the field ``updater`` of a frozen struct by an updater with defaults.
 
     Raises:
-        ConfError: there is none of that name, or the value is not an updater.
+        ConfError: there is no updater of that name, or the value is not an updater.
     """
     given = struct.updater
     if given is None or isinstance(given, _Updater):
