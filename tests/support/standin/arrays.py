@@ -150,12 +150,16 @@ def _opened(key: Any) -> tuple[tuple[Any, ...], list[ndarray]]:
     return parts, [part for part in parts if isinstance(part, ndarray)]
 
 
-def _leaves(given: Any) -> Iterator[Any]:
+def _flat(given: Any) -> Iterator[Any]:
     if isinstance(given, (list, tuple)):
         for part in given:
-            yield from _leaves(part)
-    elif isinstance(given, (ndarray, np.ndarray)):
+            yield from _flat(part)
+    else:
         yield given
+
+
+def _leaves(given: Any) -> Iterator[Any]:
+    return (part for part in _flat(given) if isinstance(part, (ndarray, np.ndarray)))
 
 
 def _filled(given: Any, found: Iterator[Any]) -> Any:
@@ -170,6 +174,7 @@ def _computed(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
     out = kwargs.pop("out", None)
     if wrong := _REFUSED & set(kwargs):
         raise TypeError(f"CuPy's functions have no parameter {sorted(wrong)}")
+    engine.refuse_half(part._raw if isinstance(part, ndarray) else part for part in _flat(args))
 
     def result(*raws: Any) -> Any:
         return function(*_filled(args, iter(raws)), **kwargs)
@@ -254,7 +259,7 @@ for _name in ("sum", "mean", "var", "std"):
     setattr(ndarray, _name, _method(_name, ("axis", "dtype", "out", "keepdims")))
 for _name in ("max", "min", "any", "all", "argmax"):
     setattr(ndarray, _name, _method(_name, ("axis", "out", "keepdims")))
-for _name in ("reshape", "ravel", "transpose", "swapaxes", "squeeze", "view"):
+for _name in ("reshape", "ravel", "flatten", "transpose", "swapaxes", "squeeze", "view"):
     setattr(ndarray, _name, _reshaping(_name))
 for _name, _function_of_host in {
     "item": np.ndarray.item, "tolist": np.ndarray.tolist, "tobytes": np.ndarray.tobytes, "__float__": float,

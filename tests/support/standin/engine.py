@@ -10,7 +10,7 @@ The rest says how a device array is made (``fresh``), written (``into``) and ope
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -267,7 +267,7 @@ def fresh(function: Callable[..., Any], *inputs: Any, order: str = "C") -> ndarr
     from tests.support.standin.arrays import ndarray
 
     raws = [raw(x) for x in inputs]
-    _refuse_half(raws)
+    refuse_half(raws)
     with np.errstate(all="ignore"):
         result = np.asarray(function(*(map(_blank, raws) if thread.capture else raws)))
     strides = None if order == "C" else np.empty_like(result, order=order).strides
@@ -277,10 +277,11 @@ def fresh(function: Callable[..., Any], *inputs: Any, order: str = "C") -> ndarr
     return out
 
 
-def _refuse_half(raws: list[Any]) -> None:
+def refuse_half(raws: Iterable[Any]) -> None:
     """Raise ``TypeError`` for truth values with a Python float: CuPy computes in float16 where NumPy takes float64."""
-    kinds = [x.dtype.kind for x in raws if isinstance(x, (np.ndarray, np.generic))]
-    if kinds and set(kinds) == {"b"} and any(type(x) is float for x in raws):
+    given = list(raws)
+    kinds = {x.dtype.kind for x in given if isinstance(x, (np.ndarray, np.generic))}
+    if kinds == {"b"} and any(type(x) is float for x in given):
         raise TypeError("truth values and a Python float: CuPy computes that in float16; give one of them a dtype")
 
 
