@@ -9,6 +9,7 @@ import numpy as np
 
 from dl4jlegacy import MultiLayerNetwork, TrainedModel
 from dl4jlegacy.datasets import CharacterIterator, read_sonnets
+from dl4jlegacy.datasets.reading import Reading
 from dl4jlegacy.datasets.text.characters import read_text
 from dl4jlegacy.datasets.text.texts import TextReader
 from dl4jlegacy.models.generation import generate_text
@@ -32,7 +33,7 @@ def main() -> None:
         if epoch % 5 == 4 or epoch == args.epochs - 1:
             nats = network.score(iterator.dataset) / 64
             print(f"epoch {epoch + 1}: {nats:.3f} nats a character, perplexity {np.exp(nats):.1f}")
-    model = TrainedModel(network, label_names=iterator.alphabet, text=TextReader())
+    model = TrainedModel(network, Reading(label_names=iterator.alphabet, text=TextReader()))
     print(text[:40], end="")
     for character in generate_text(model, text[:40], length=args.characters, temperature=args.temperature):
         print(character, end="", flush=True)
