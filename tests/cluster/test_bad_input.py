@@ -110,7 +110,7 @@ def test_a_worker_of_another_version_is_refused(cluster: Cluster) -> None:
     cluster.master(*ENDLESS)
     cluster.worker()
     cluster.wait_for_round(1)
-    stranger = cluster.worker(patch="import dl4jlegacy.arrays.wire\ndl4jlegacy.wire.VERSION = 99\n")
+    stranger = cluster.worker(patch="import dl4jlegacy.arrays.wire\ndl4jlegacy.arrays.wire.VERSION = 99\n")
     error(stranger, 9, "DL4J-VERSION", "wire 1 there, 99 here")
 
 
