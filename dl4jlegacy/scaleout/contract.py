@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Executor
 from itertools import pairwise
 from numbers import Real
 from typing import Any
@@ -20,8 +21,9 @@ import numpy as np
 
 from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.errors import ContractError, NotFiniteError, WireError
+from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.scaleout.plan import Plan
-from dl4jlegacy.scaleout.state.aggregate import PARAMS, STATE, Aggregation, JobAggregator
+from dl4jlegacy.scaleout.state.aggregate import PARAMS, STATE, Aggregation, Fold, JobAggregator
 from dl4jlegacy.scaleout.state.job import Result
 from dl4jlegacy.scaleout.state.own_parts import check_methods, is_own, is_unfinished, told
 from dl4jlegacy.scaleout.state.records import Head, covered
@@ -38,6 +40,7 @@ __all__ = [
     "check_router",
     "check_settled",
     "finished",
+    "fold_of",
     "open_slots",
     "slots_to_fold",
     "slots_to_fold_ahead",
@@ -76,6 +79,23 @@ def check_router(router: WorkRouter) -> None:
         )
     if not isinstance(memory, SlotMemory | None):
         raise ContractError(f"{name}.memory is {memory!r}; it must be a SlotMemory or None")
+    if memory is not None and type(memory).settle is SlotMemory.settle:
+        raise ContractError(f"{type(memory).__name__} has no settle of its own; a SlotMemory needs one")
+
+
+def fold_of(router: WorkRouter, kernels: Kernels, pool: Executor | None = None) -> Fold:
+    """Return the fold of a router; raises ``ContractError`` if a user's own router returns none that can be used."""
+    if not is_own(router):
+        return router.fold(kernels, pool)
+    what = f"{type(router).__name__}.fold"
+    with told(what):
+        made = router.fold(kernels, pool)
+    if not isinstance(made, Fold):
+        raise ContractError(f"{what} returned {type(made).__name__}; it must be a dl4jlegacy.Fold")
+    if type(made).begin is Fold.begin:
+        raise ContractError(f"{what} returned {type(made).__name__}, which has no begin of its own; a Fold needs one")
+    check_methods(made, "a fold", Fold, ("begin", "check", "begin_group", "follow"))
+    return made
 
 
 def open_slots(router: WorkRouter, plan: Plan, head: Head) -> list[int]:
@@ -190,13 +210,19 @@ def _place(plan: Plan, number: int) -> str:
     return f"slot {slot} of round {round_}"
 
 
-def begun(aggregator: JobAggregator, model: Buffer, *, version: int, examples: Sequence[int]) -> Aggregation:
-    """Begin to fold updates; raises ``ContractError`` if a user's own aggregator returns no ``Aggregation``."""
+def begun(
+    aggregator: JobAggregator, model: Buffer, *, version: int, examples: Sequence[int], in_place: bool = False
+) -> Aggregation:
+    """Begin to fold updates; raises ``ContractError`` if a user's own aggregator returns no ``Aggregation``.
+
+    ``in_place`` as for ``Fold.begin``; for a ``Fold`` only.
+    """
+    given: dict[str, Any] = {"version": version, "examples": examples} | ({"in_place": True} if in_place else {})
     if not is_own(aggregator):
-        return aggregator.begin(model, version=version, examples=examples)
+        return aggregator.begin(model, **given)
     what = f"{type(aggregator).__name__}.begin"
     with told(what):
-        made = aggregator.begin(model, version=version, examples=examples)
+        made = aggregator.begin(model, **given)
     if not (callable(getattr(made, "add", None)) and callable(getattr(made, "finish", None))):
         raise ContractError(
             f"{what} returned {type(made).__name__}; it must be an Aggregation, with add(updates) and "

@@ -12,6 +12,7 @@ from dl4jlegacy.kernels import load
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
 from dl4jlegacy.nn.networks import build_network
 from dl4jlegacy.scaleout import protocol
+from dl4jlegacy.scaleout.contract import fold_of
 from dl4jlegacy.scaleout.first_model import first_model
 from dl4jlegacy.scaleout.monitoring.outcome import failure_of
 from dl4jlegacy.scaleout.plan import Phase
@@ -80,7 +81,7 @@ def _master(
     begun.init()
     start = protocol.RunStart("checked", lambda: first_model(begun).encode(), lambda: None)
     plan = jobs.plan
-    me = protocol.Master("m", store, _Clock(), plan, router, aggregator=router.fold(kernels), start=start)
+    me = protocol.Master("m", store, _Clock(), plan, router, aggregator=fold_of(router, kernels), start=start)
     put_ahead: dict[int, Any] = {}
     steps = protocol.master_steps(me)
     while True:
@@ -117,7 +118,9 @@ def _worker(
         seed=1,
         update_kind=router.update_kind,
     )
-    steps = protocol.worker_steps(protocol.Worker(name, store, _Clock(), plan, router, aggregator=router.fold(kernels)))
+    steps = protocol.worker_steps(
+        protocol.Worker(name, store, _Clock(), plan, router, aggregator=fold_of(router, kernels))
+    )
     answer: Any = None
     while True:
         try:

@@ -39,6 +39,7 @@ from dl4jlegacy.scaleout.actors.worker_pool import (
     tell,
 )
 from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.contract import fold_of
 from dl4jlegacy.scaleout.first_model import first_model_of
 from dl4jlegacy.scaleout.identity import MadeOf, agree_on_parts, parts_of
 from dl4jlegacy.scaleout.monitoring.monitor import ClusterMonitor
@@ -209,7 +210,7 @@ class RunExecution:
             jobs=jobs,
             tracker=tracker,
             router=router,
-            aggregator=self._aggregator or router.fold(kernels, pool),
+            aggregator=self._aggregator or fold_of(router, kernels, pool),
             kernels=kernels,
             first_model=first,
             performer=performer,

@@ -13,12 +13,14 @@ from dl4jlegacy import (
     CollectingAggregator,
     CollectionJobIterator,
     Conf,
+    Fold,
     HogWildWorkRouter,
     InMemoryStateTracker,
     IrisDataSetIterator,
     IterativeReduceWorkRouter,
     Job,
     Result,
+    SlotMemory,
     WorkRouter,
 )
 from dl4jlegacy.errors import ConfError, ContractError, DataError, Dl4jError, JobError, NotFiniteError
@@ -177,6 +179,17 @@ def test_a_router_that_describes_itself_as_none_can_be_is_refused_before_the_run
         ({"update_kind": "weights"}, r"Wrong\.update_kind is 'weights'"),
         ({"log_every": 2}, r"Wrong\.log_every is 2 and binds_model False"),
         ({"memory": {}}, r"Wrong\.memory is {}; it must be a SlotMemory or None"),
+        ({"memory": SlotMemory()}, "SlotMemory has no settle of its own; a SlotMemory needs one"),
+        ({"fold": lambda self, kernels, pool=None: 7}, r"Wrong\.fold returned int; it must be a dl4jlegacy\.Fold"),
+        (
+            {"fold": lambda self, kernels, pool=None: Fold()},
+            "Wrong\\.fold returned Fold, which has no begin of its own",
+        ),
+        ({"fold": lambda self, kernels, pool=None: {}["x"]}, r"Wrong\.fold(.*) raised KeyError: 'x'"),
+        (
+            {"fold": lambda self, kernels, pool=None: type("F", (Fold,), {"begin": lambda self, model: None})()},
+            r"F\.begin",
+        ),
         ({"binds_model": None}, r"Wrong\.binds_model is None"),
         ({"send_work": None}, "Wrong has no method send_work"),
     ]

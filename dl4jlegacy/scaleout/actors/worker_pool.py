@@ -23,6 +23,7 @@ from dl4jlegacy.nn.listeners import TrainingListener
 from dl4jlegacy.nn.networks import build_network
 from dl4jlegacy.scaleout import actors, protocol
 from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.contract import fold_of
 from dl4jlegacy.scaleout.links.mesh.messages import MessageCache, Messages
 from dl4jlegacy.scaleout.monitoring.outcome import Outcome
 from dl4jlegacy.scaleout.monitoring.stats import StatsSender
@@ -182,7 +183,7 @@ class WorkerPool:
             tracker.clock,
             self._plan,
             self._router,
-            aggregator=self._router.fold(kernels),
+            aggregator=fold_of(self._router, kernels),
             limits=conf.limits,
             phases=phases,
             models=self._models,

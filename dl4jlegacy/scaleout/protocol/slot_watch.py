@@ -487,7 +487,7 @@ def _aggregation(me: Watcher, slots: OpenSlots) -> Aggregation:
     version = slots.head.version
     if spare is not None and spare.identity == slots.head.identity and isinstance(me.aggregator, Fold):
         frame = spare.brought_up(me.aggregator, version)
-        return me.aggregator.begin(frame, version=version, examples=examples, in_place=True)
+        return begun(me.aggregator, frame, version=version, examples=examples, in_place=True)
     return begun(me.aggregator, slots.model, version=version, examples=examples)
 
 
