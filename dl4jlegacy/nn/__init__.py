@@ -1,12 +1,13 @@
 """Neural networks: configurations, layers, training, evaluation, model files. Independent of clusters."""
 
 from dl4jlegacy.arrays.seeding import Stream
-from dl4jlegacy.nn.conf.builder import ListBuilder, NeuralNetConfigurationBuilder
 from dl4jlegacy.nn.conf.network import (
     ComputationGraphConfiguration,
     GraphBuilder,
+    ListBuilder,
     MultiLayerConfiguration,
     NeuralNetConfiguration,
+    NeuralNetConfigurationBuilder,
 )
 from dl4jlegacy.nn.evaluation.binary import EvaluationBinary
 from dl4jlegacy.nn.evaluation.calibration import EvaluationCalibration

@@ -100,7 +100,9 @@ def _grouped(package: str, names: dict[str, tuple[str, ...]]) -> str:
 
 
 def _group(title: str, package: str, names: Iterable[str]) -> str:
-    return f"## {title}\n\n" + "".join(f"::: {package}.{name}\n\n" for name in names)
+    inherited = "    options: {inherited_members: true}\n"  # a builder's methods are those of its base, too
+    shown = (f"::: {package}.{name}\n{inherited if name.endswith('Builder') else ''}\n" for name in names)
+    return f"## {title}\n\n" + "".join(shown)
 
 
 def _promises(_root: Path) -> str:

@@ -1,4 +1,4 @@
-"""DL4J's fluent builders in snake_case: another way to write the configuration classes of ``conf.network``.
+"""The methods of DL4J's fluent builders, in snake_case, that set something; ``conf.network`` adds those that build.
 
     NeuralNetConfiguration.builder().seed(7).learning_rate(0.1).updater("adagrad").l2(1e-4)
         .list().layer(0, RBM(n_in=784, n_out=500)).layer(1, OutputLayer(n_out=10)).pretrain(True).build()
@@ -8,20 +8,20 @@ and in the style of 2014, with all sizes in one place:
     NeuralNetConfiguration.builder().n_in(784).n_out(10).list(4).hidden_layer_sizes(500, 250, 100)
         .override(3, classifier_override).build()
 
-``conf.network`` imports this module, so the classes to build come in through the constructor; callers start at
-``NeuralNetConfiguration.builder()``. The order of calls does not matter; ``build`` checks everything, and raises an
-error for a setting that applies to no layer. ``GraphBuilder`` is in ``conf.network``, next to its configuration.
+The order of calls does not matter; ``build`` checks everything, and raises an error for a setting that applies to no
+layer. This module knows no configuration: a configuration offers its builder, so both are in ``conf.network``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import msgspec
 
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
+from dl4jlegacy.nn.conf.graph_stages import GraphNode
 from dl4jlegacy.nn.input_type import AnyInputType
 from dl4jlegacy.nn.layers.feedforward import FeedForwardLayer
 from dl4jlegacy.nn.layers.layer import DenseLayer, Layer
@@ -31,25 +31,22 @@ from dl4jlegacy.nn.optimization.schedules import Schedule
 from dl4jlegacy.nn.optimization.updaters import UPDATERS, Nesterovs, Sgd, Updater, check_idle, create_updater
 from dl4jlegacy.nn.optimization.weights import Distribution
 from dl4jlegacy.nn.preprocessors import InputPreProcessor
-
-if TYPE_CHECKING:
-    from dl4jlegacy.nn.conf.network import (
-        ComputationGraphConfiguration,
-        GraphBuilder,
-        MultiLayerConfiguration,
-        NeuralNetConfiguration,
-    )
+from dl4jlegacy.nn.vertices.combine import MergeVertex
+from dl4jlegacy.nn.vertices.shape import Vertex
 
 __all__ = [
     "Fluent",
-    "ListBuilder",
-    "NeuralNetConfigurationBuilder",
+    "GraphVertices",
+    "LayerList",
+    "NetworkSettings",
     "Truncating",
-    "check_truncation",
     "classifier_override",
+    "inheriting",
+    "kinds",
 ]
 
 Override = Callable[[Layer], Layer]
+Base = TypeVar("Base", bound="NetworkSettings")
 
 
 class _UnknownMethodError(ConfError, AttributeError):
@@ -88,19 +85,21 @@ class Truncating:
         self._fields["tbptt_back_length"] = steps
         return self
 
+    def _check_truncation(self, backprop_type: str) -> None:
+        """Raise ``ConfError`` if lengths of truncated BPTT are given to a network that does not truncate."""
+        lengths = [name for name in ("tbptt_fwd_length", "tbptt_back_length") if name in self._fields]
+        if lengths and backprop_type != "truncated_bptt":
+            said = ", ".join(f"{name} {self._fields[name]}" for name in lengths)
+            raise ConfError(
+                f"{said} reaches nothing, as backprop_type is {backprop_type!r}: call "
+                '.backprop_type("truncated_bptt"), or leave it out'
+            )
 
-class NeuralNetConfigurationBuilder(Fluent):
-    """Legacy: ``org.deeplearning4j.nn.conf.NeuralNetConfiguration.Builder``."""
 
-    def __init__(
-        self,
-        conf_class: type[NeuralNetConfiguration],
-        list_class: type[MultiLayerConfiguration],
-        graph_builder_class: type[GraphBuilder],
-    ) -> None:
-        self._conf_class = conf_class
-        self._list_class = list_class
-        self._graph_builder_class = graph_builder_class
+class NetworkSettings(Fluent):
+    """Settings of a network and its layers: all that ``NeuralNetConfigurationBuilder`` has before it builds."""
+
+    def __init__(self) -> None:
         self._fields: dict[str, Any] = {}
         self._updater: str | Updater | None = None
         self._updater_fields: dict[str, Any] = {}
@@ -278,72 +277,6 @@ class NeuralNetConfigurationBuilder(Fluent):
         """Sparsity, for pretrained layers with the default ``sparsity``."""
         return self._set_layer(sparsity=float(value))
 
-    # -- results -------------------------------------------------------------------------------------------------------
-    def build(self) -> NeuralNetConfiguration:
-        """Return the configuration of a network whose layers are given elsewhere.
-
-        Raises:
-            ConfError: a value out of range, an unknown name, a setting that the updater does not have, or a setting of
-                layers, which only ``list`` and ``graph_builder`` accept.
-        """
-        if of_layers := self._of_layers():
-            raise ConfError(
-                f"{', '.join(of_layers)}: build() makes no layers that could have that; put .list(n) with "
-                ".hidden_layer_sizes(...), or .list() with .layer(...) for each layer, before .build(), or leave it out"
-            )
-        return self._conf()
-
-    def _conf(self) -> NeuralNetConfiguration:
-        fields = dict(self._fields)
-        if not self._is_regularized:
-            fields |= {"l1": 0.0, "l2": 0.0, "l1_bias": 0.0, "l2_bias": 0.0}
-        return self._conf_class(**fields, updater=self._build_updater())
-
-    def list(self, *layers: Layer | Sequence[Layer] | int) -> ListBuilder:
-        """Return the builder of layers: ``list()``, ``list(layer, layer, ...)``, or ``list(n)`` (2014) for n layers."""
-        return ListBuilder(self, layers)
-
-    def graph_builder(self) -> GraphBuilder:
-        """Return the builder of a graph of layers and vertices.
-
-        Raises:
-            ConfError: as ``build``; or ``n_in``, ``n_out`` or ``layer`` is set, which a graph has for each of its
-                layers.
-        """
-        if of_stacks := [call for call in self._of_layers() if call.partition("(")[0] in ("n_in", "n_out", "layer")]:
-            raise ConfError(
-                f"{', '.join(of_stacks)} before graph_builder(): a graph has sizes and kinds for each of its layers; "
-                "give them in add_layer, or set_input_types"
-            )
-        return self._graph_builder_class(self._conf(), self)
-
-    def settled(self, layers: Sequence[Layer]) -> Sequence[Layer]:
-        """Return a network's layers with the layer settings of this builder filled in where the layers leave them open.
-
-        Raises:
-            ConfError: a setting applies to none of the layers.
-        """
-        for name, value in self._layer_fields.items():
-            if not any(name in layer.__struct_fields__ for layer in layers):
-                raise ConfError(f"{name}({value!r}) reaches none of the layers, {_kinds(layers)}; leave it out")
-        conf = self._conf()
-        if self._fields.get("dist") is not None and not any(
-            (layer.weight_init or conf.weight_init) == "distribution" for layer in layers if not layer.dist
-        ):
-            raise ConfError(
-                f"dist({conf.dist}) reaches none of the layers, {_kinds(layers)}, as weight_init is "
-                f"{conf.weight_init!r}; leave one of them out"
-            )
-        if "gradient_normalization_threshold" in self._fields and not any(
-            (layer.gradient_normalization or conf.gradient_normalization).startswith("clip") for layer in layers
-        ):
-            raise ConfError(
-                f"gradient_normalization_threshold({conf.gradient_normalization_threshold}) reaches none of the "
-                f"layers, {_kinds(layers)}, as gradient_normalization is {conf.gradient_normalization!r}; choose one "
-                "that clips, such as 'clip_l2_per_layer', or leave it out"
-            )
-        return [_inheriting(layer, self._layer_fields) for layer in layers]
-
     def _of_layers(self) -> tuple[str, ...]:
         """Return the layer settings that were made, by the names of the methods."""
         said = {"n_in": self._sizes[0], "n_out": self._sizes[1], "layer": self._layer, **self._layer_fields}
@@ -376,10 +309,10 @@ class NeuralNetConfigurationBuilder(Fluent):
         return updater
 
 
-class ListBuilder(Truncating, Fluent):
-    """Legacy: ``NeuralNetConfiguration.ListBuilder`` and 2014's ``MultiLayerConfiguration.Builder``."""
+class LayerList(Truncating, Fluent, Generic[Base]):
+    """The layers of a stack: all that ``ListBuilder`` has before it builds; ``Base`` is the builder before it."""
 
-    def __init__(self, base: NeuralNetConfigurationBuilder, layers: tuple[Layer | Sequence[Layer] | int, ...]) -> None:
+    def __init__(self, base: Base, layers: tuple[Layer | Sequence[Layer] | int, ...]) -> None:
         self._base = base
         if len(layers) == 1 and isinstance(layers[0], Sequence):
             layers = tuple(layers[0])
@@ -434,23 +367,6 @@ class ListBuilder(Truncating, Fluent):
         self._overrides.append((index, fn))
         return self
 
-    def build(self) -> MultiLayerConfiguration:
-        """Return the configuration.
-
-        Raises:
-            ConfError: a layer is missing, or as ``MultiLayerConfiguration``.
-        """
-        layers = list(self._base.settled(self._sized() if self._hidden or self._count else self._indexed()))
-        for index, fn in self._overrides:
-            if not 0 <= index < len(layers):
-                raise ConfError(f"override({index}): there are only layers 0 to {len(layers) - 1}")
-            layers[index] = fn(layers[index])
-        conf = self._base._list_class(conf=self._base._conf(), layers=tuple(layers), **self._fields)
-        check_truncation(conf, self._fields)
-        if conf.pretrain and not any(layer.pretrains for layer in layers):
-            raise ConfError(f"pretrain(True): none of the layers, {_kinds(layers)}, is pretrained; leave it out")
-        return conf
-
     def _indexed(self) -> list[Layer]:
         missing = [index for index in range(max(self._layers, default=-1) + 1) if index not in self._layers]
         if missing or min(self._layers, default=0) < 0:
@@ -499,22 +415,62 @@ class ListBuilder(Truncating, Fluent):
         return msgspec.structs.replace(self._base._layer or default, n_in=n_in, n_out=n_out)
 
 
-def check_truncation(conf: MultiLayerConfiguration | ComputationGraphConfiguration, given: Mapping[str, Any]) -> None:
-    """Raise ``ConfError`` if a builder has lengths of truncated BPTT but the network does not truncate."""
-    lengths = [name for name in ("tbptt_fwd_length", "tbptt_back_length") if name in given]
-    if lengths and conf.backprop_type != "truncated_bptt":
-        said = ", ".join(f"{name} {given[name]}" for name in lengths)
-        raise ConfError(
-            f"{said} reaches nothing, as backprop_type is {conf.backprop_type!r}: call "
-            '.backprop_type("truncated_bptt"), or leave it out'
-        )
+class GraphVertices(Truncating, Fluent):
+    """The vertices of a graph: all that ``GraphBuilder`` has before it builds."""
+
+    def __init__(self) -> None:
+        self._inputs: list[str] = []
+        self._outputs: tuple[str, ...] = ()
+        self._nodes: list[GraphNode] = []
+        self._fields: dict[str, Any] = {}
+
+    def add_inputs(self, *names: str) -> Self:
+        """Name the network's inputs, in the order of the features."""
+        self._inputs += names
+        return self
+
+    def set_input_types(self, *types: AnyInputType) -> Self:
+        """Set the type of every network input: sizes and preprocessors are inferred."""
+        self._fields["input_types"] = types
+        return self
+
+    def add_layer(self, name: str, layer: Layer, *inputs: str, pre_processor: InputPreProcessor | None = None) -> Self:
+        """Add a layer; several inputs are merged by a vertex ``<name>-merge``."""
+        sources = inputs
+        if len(inputs) > 1:
+            sources = (f"{name}-merge",)
+        self._nodes.append(GraphNode(name=name, inputs=sources, vertex=layer, pre_processor=pre_processor))
+        if len(inputs) > 1:
+            self.add_vertex(sources[0], MergeVertex(), *inputs)
+        return self
+
+    def add_vertex(self, name: str, vertex: Layer | Vertex, *inputs: str) -> Self:
+        """Add a vertex without parameters (or a layer)."""
+        if isinstance(vertex, FeedForwardLayer):
+            return self.add_layer(name, vertex, *inputs)
+        self._nodes.append(GraphNode(name=name, inputs=inputs, vertex=vertex))
+        return self
+
+    def remove_vertex(self, name: str) -> Self:
+        """Remove a vertex."""
+        kept = [node for node in self._nodes if node.name != name]
+        if len(kept) == len(self._nodes):
+            raise ConfError(f"there is no vertex {name!r} to remove{nearest(name, [n.name for n in self._nodes])}")
+        self._nodes = kept
+        return self
+
+    def set_outputs(self, *names: str) -> Self:
+        """Name the network's outputs, in the order of the labels."""
+        self._outputs = names
+        return self
 
 
-def _kinds(layers: Sequence[Layer]) -> str:
+def kinds(layers: Sequence[Layer]) -> str:
+    """Return the names of the layers' classes, each once, for messages."""
     return ", ".join(dict.fromkeys(type(layer).__name__ for layer in layers))
 
 
-def _inheriting(layer: Layer, fields: Mapping[str, Any]) -> Layer:
+def inheriting(layer: Layer, fields: Mapping[str, Any]) -> Layer:
     """Return a layer with those of ``fields`` set that it has and leaves at their defaults."""
     known = {field.name: field.default for field in msgspec.structs.fields(layer)}
     open_ = {name: value for name, value in fields.items() if name in known and getattr(layer, name) == known[name]}

@@ -1,26 +1,28 @@
-"""Configurations of networks as frozen values: ``MultiLayerConfiguration`` and ``ComputationGraphConfiguration``.
+"""Configurations of networks as frozen values, and their builders (see ``conf.builder``).
 
-``NeuralNetConfiguration`` applies to all layers; a layer's own field takes precedence. ``resolved()`` fills in open
-fields of layers and checks that the sizes fit. All of them have canonical JSON and YAML forms. Field names and defaults
-are DL4J's in Python case (``org.deeplearning4j.nn.conf``); the updater has the learning rate, as in 1.0.0.
+``MultiLayerConfiguration`` is a stack of layers, ``ComputationGraphConfiguration`` a graph. ``NeuralNetConfiguration``
+applies to all layers; a layer's own field takes precedence. ``resolved()`` fills in open fields of layers and checks
+that the sizes fit. All of them have canonical JSON and YAML forms. Field names and defaults are DL4J's in Python case
+(``org.deeplearning4j.nn.conf``); the updater has the learning rate, as in 1.0.0.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, ClassVar, Literal, Self, dataclass_transform
+from typing import Any, Literal, Self
 
 import msgspec
 
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
-from dl4jlegacy.nn.arguments import Described, replaced, resolve_name
-from dl4jlegacy.nn.conf.builder import Fluent, NeuralNetConfigurationBuilder, Truncating, check_truncation
+from dl4jlegacy.nn.arguments import resolve_name
+from dl4jlegacy.nn.conf.builder import GraphVertices, LayerList, NetworkSettings, inheriting, kinds
 from dl4jlegacy.nn.conf.graph_order import topological_order
 from dl4jlegacy.nn.conf.graph_stages import GraphNode, Node, nodes, vertex_title
 from dl4jlegacy.nn.conf.stages import Stage, infer_input_type, stages
-from dl4jlegacy.nn.conf.text import decode_json, decode_yaml, encode_json, encode_yaml
+from dl4jlegacy.nn.conf.text import ConfText
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeFeedForward
 from dl4jlegacy.nn.layers.feedforward import FeedForwardLayer
 from dl4jlegacy.nn.layers.layer import Layer
@@ -30,15 +32,14 @@ from dl4jlegacy.nn.optimization.gradient_normalization import GRADIENT_NORMALIZA
 from dl4jlegacy.nn.optimization.updaters import Sgd, Updater, resolve_updater
 from dl4jlegacy.nn.optimization.weights import WEIGHT_INITS, Distribution
 from dl4jlegacy.nn.preprocessors import InputPreProcessor
-from dl4jlegacy.nn.vertices.combine import MergeVertex
-from dl4jlegacy.nn.vertices.shape import Vertex
 
 __all__ = [
     "ComputationGraphConfiguration",
-    "ConfText",
     "GraphBuilder",
+    "ListBuilder",
     "MultiLayerConfiguration",
     "NeuralNetConfiguration",
+    "NeuralNetConfigurationBuilder",
     "check_fields",
 ]
 
@@ -72,39 +73,6 @@ def _check_range(title: str, field: str, value: float | None, low: float, high: 
         return
     bounds = f"from {low:g} to {high:g}" if math.isfinite(high) else f"from {low:g} up" if math.isfinite(low) else ""
     raise ConfError(f"{title}: {field} is {value}; it must be a finite number {bounds}".rstrip())
-
-
-@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(msgspec.field,))
-class ConfText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, metaclass=Described):
-    """Base of the network configurations: conversion to and from text, and copies with changes."""
-
-    positional: ClassVar[tuple[str, ...]] = ()
-
-    def to_json(self) -> str:
-        """Return canonical JSON: sorted keys, so that equal configurations give equal text."""
-        return encode_json(self)
-
-    def to_yaml(self) -> str:
-        """Return YAML with sorted keys."""
-        return encode_yaml(self)
-
-    @classmethod
-    def from_json(cls, text: str | bytes) -> Self:
-        """Return the configuration in ``text``.
-
-        Raises:
-            ConfError: not JSON, an unknown field (the message names the nearest), a wrong type, a value out of range.
-        """
-        return decode_json(text, cls)
-
-    @classmethod
-    def from_yaml(cls, text: str | bytes) -> Self:
-        """Return the configuration in ``text``; raises like ``from_json``."""
-        return decode_yaml(text, cls)
-
-    def replace(self, **changes: Any) -> Self:
-        """Return a copy with some fields changed, checked like a new one."""
-        return replaced(self, changes)
 
 
 class NeuralNetConfiguration(ConfText):
@@ -151,7 +119,7 @@ class NeuralNetConfiguration(ConfText):
     @staticmethod
     def builder() -> NeuralNetConfigurationBuilder:
         """Return DL4J's fluent builder: ``builder().seed(7).updater("adam").list().layer(...).build()``."""
-        return NeuralNetConfigurationBuilder(NeuralNetConfiguration, MultiLayerConfiguration, GraphBuilder)
+        return NeuralNetConfigurationBuilder()
 
 
 def _check_truncation(conf: MultiLayerConfiguration | ComputationGraphConfiguration) -> None:
@@ -182,7 +150,7 @@ class MultiLayerConfiguration(ConfText):
     pretrain: bool = False
     backprop: bool = True
     input_type: AnyInputType | None = None
-    input_pre_processors: dict[int, InputPreProcessor] = {}
+    input_pre_processors: dict[int, InputPreProcessor] = msgspec.field(default_factory=dict)
     backprop_type: Literal["standard", "truncated_bptt"] = "standard"
     tbptt_fwd_length: int = 20
     tbptt_back_length: int = 20
@@ -453,7 +421,97 @@ def _check_node(node: GraphNode, network_inputs: tuple[str, ...]) -> None:
         raise ConfError(f"vertex {title} refers to {source!r}, no network input{nearest(source, list(network_inputs))}")
 
 
-class GraphBuilder(Truncating, Fluent):
+class NeuralNetConfigurationBuilder(NetworkSettings):
+    """Legacy: ``org.deeplearning4j.nn.conf.NeuralNetConfiguration.Builder``."""
+
+    def build(self) -> NeuralNetConfiguration:
+        """Return the configuration of a network whose layers are given elsewhere.
+
+        Raises:
+            ConfError: a value out of range, an unknown name, a setting that the updater does not have, or a setting of
+                layers, which only ``list`` and ``graph_builder`` accept.
+        """
+        if of_layers := self._of_layers():
+            raise ConfError(
+                f"{', '.join(of_layers)}: build() makes no layers that could have that; put .list(n) with "
+                ".hidden_layer_sizes(...), or .list() with .layer(...) for each layer, before .build(), or leave it out"
+            )
+        return self._conf()
+
+    def _conf(self) -> NeuralNetConfiguration:
+        fields = dict(self._fields)
+        if not self._is_regularized:
+            fields |= {"l1": 0.0, "l2": 0.0, "l1_bias": 0.0, "l2_bias": 0.0}
+        return NeuralNetConfiguration(**fields, updater=self._build_updater())
+
+    def list(self, *layers: Layer | Sequence[Layer] | int) -> ListBuilder:
+        """Return the builder of layers: ``list()``, ``list(layer, layer, ...)``, or ``list(n)`` (2014) for n layers."""
+        return ListBuilder(self, layers)
+
+    def graph_builder(self) -> GraphBuilder:
+        """Return the builder of a graph of layers and vertices.
+
+        Raises:
+            ConfError: as ``build``; or ``n_in``, ``n_out`` or ``layer`` is set, which a graph has for each of its
+                layers.
+        """
+        if of_stacks := [call for call in self._of_layers() if call.partition("(")[0] in ("n_in", "n_out", "layer")]:
+            raise ConfError(
+                f"{', '.join(of_stacks)} before graph_builder(): a graph has sizes and kinds for each of its layers; "
+                "give them in add_layer, or set_input_types"
+            )
+        return GraphBuilder(self._conf(), self)
+
+    def settled(self, layers: Sequence[Layer]) -> Sequence[Layer]:
+        """Return a network's layers with the layer settings of this builder filled in where the layers leave them open.
+
+        Raises:
+            ConfError: a setting applies to none of the layers.
+        """
+        for name, value in self._layer_fields.items():
+            if not any(name in layer.__struct_fields__ for layer in layers):
+                raise ConfError(f"{name}({value!r}) reaches none of the layers, {kinds(layers)}; leave it out")
+        conf = self._conf()
+        if self._fields.get("dist") is not None and not any(
+            (layer.weight_init or conf.weight_init) == "distribution" for layer in layers if not layer.dist
+        ):
+            raise ConfError(
+                f"dist({conf.dist}) reaches none of the layers, {kinds(layers)}, as weight_init is "
+                f"{conf.weight_init!r}; leave one of them out"
+            )
+        if "gradient_normalization_threshold" in self._fields and not any(
+            (layer.gradient_normalization or conf.gradient_normalization).startswith("clip") for layer in layers
+        ):
+            raise ConfError(
+                f"gradient_normalization_threshold({conf.gradient_normalization_threshold}) reaches none of the "
+                f"layers, {kinds(layers)}, as gradient_normalization is {conf.gradient_normalization!r}; choose one "
+                "that clips, such as 'clip_l2_per_layer', or leave it out"
+            )
+        return [inheriting(layer, self._layer_fields) for layer in layers]
+
+
+class ListBuilder(LayerList[NeuralNetConfigurationBuilder]):
+    """Legacy: ``NeuralNetConfiguration.ListBuilder`` and 2014's ``MultiLayerConfiguration.Builder``."""
+
+    def build(self) -> MultiLayerConfiguration:
+        """Return the configuration.
+
+        Raises:
+            ConfError: a layer is missing, or as ``MultiLayerConfiguration``.
+        """
+        layers = list(self._base.settled(self._sized() if self._hidden or self._count else self._indexed()))
+        for index, fn in self._overrides:
+            if not 0 <= index < len(layers):
+                raise ConfError(f"override({index}): there are only layers 0 to {len(layers) - 1}")
+            layers[index] = fn(layers[index])
+        conf = MultiLayerConfiguration(conf=self._base._conf(), layers=tuple(layers), **self._fields)
+        self._check_truncation(conf.backprop_type)
+        if conf.pretrain and not any(layer.pretrains for layer in layers):
+            raise ConfError(f"pretrain(True): none of the layers, {kinds(layers)}, is pretrained; leave it out")
+        return conf
+
+
+class GraphBuilder(GraphVertices):
     """DL4J's fluent way to write a ``ComputationGraphConfiguration``, in snake_case; ``build`` checks it all.
 
     ::
@@ -471,51 +529,8 @@ class GraphBuilder(Truncating, Fluent):
     def __init__(
         self, conf: NeuralNetConfiguration | None = None, base: NeuralNetConfigurationBuilder | None = None
     ) -> None:
+        super().__init__()
         self._conf, self._base = conf or NeuralNetConfiguration(), base
-        self._inputs: list[str] = []
-        self._outputs: tuple[str, ...] = ()
-        self._nodes: list[GraphNode] = []
-        self._fields: dict[str, Any] = {}
-
-    def add_inputs(self, *names: str) -> Self:
-        """Name the network's inputs, in the order of the features."""
-        self._inputs += names
-        return self
-
-    def set_input_types(self, *types: AnyInputType) -> Self:
-        """Set the type of every network input: sizes and preprocessors are inferred."""
-        self._fields["input_types"] = types
-        return self
-
-    def add_layer(self, name: str, layer: Layer, *inputs: str, pre_processor: InputPreProcessor | None = None) -> Self:
-        """Add a layer; several inputs are merged by a vertex ``<name>-merge``."""
-        sources = inputs
-        if len(inputs) > 1:
-            sources = (f"{name}-merge",)
-        self._nodes.append(GraphNode(name=name, inputs=sources, vertex=layer, pre_processor=pre_processor))
-        if len(inputs) > 1:
-            self.add_vertex(sources[0], MergeVertex(), *inputs)
-        return self
-
-    def add_vertex(self, name: str, vertex: Layer | Vertex, *inputs: str) -> Self:
-        """Add a vertex without parameters (or a layer)."""
-        if isinstance(vertex, FeedForwardLayer):
-            return self.add_layer(name, vertex, *inputs)
-        self._nodes.append(GraphNode(name=name, inputs=inputs, vertex=vertex))
-        return self
-
-    def remove_vertex(self, name: str) -> Self:
-        """Remove a vertex."""
-        kept = [node for node in self._nodes if node.name != name]
-        if len(kept) == len(self._nodes):
-            raise ConfError(f"there is no vertex {name!r} to remove{nearest(name, [n.name for n in self._nodes])}")
-        self._nodes = kept
-        return self
-
-    def set_outputs(self, *names: str) -> Self:
-        """Name the network's outputs, in the order of the labels."""
-        self._outputs = names
-        return self
 
     def build(self) -> ComputationGraphConfiguration:
         """Return the configuration; raises like ``ComputationGraphConfiguration``."""
@@ -536,5 +551,5 @@ class GraphBuilder(Truncating, Fluent):
             vertices=tuple(nodes),
             **self._fields,
         )
-        check_truncation(conf, self._fields)
+        self._check_truncation(conf.backprop_type)
         return conf

@@ -10,16 +10,17 @@ import json
 import re
 from collections import deque
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 import msgspec
 from msgspec import inspect
 
 from dl4jlegacy.errors import ConfError, closest, nearest
+from dl4jlegacy.nn.arguments import Described, replaced
 from dl4jlegacy.nn.conf.yaml_text import YAMLError, check_bounds, load_yaml, write_yaml
 from dl4jlegacy.system.decoding import decodable
 
-__all__ = ["decode_json", "decode_yaml", "encode_json", "encode_yaml", "load_yaml", "top_level_keys"]
+__all__ = ["ConfText", "decode_json", "decode_yaml", "encode_json", "encode_yaml", "load_yaml", "top_level_keys"]
 
 T = TypeVar("T")
 
@@ -27,6 +28,39 @@ _UNKNOWN = re.compile(r"unknown field `(?P<name>[^`]*)`")
 _VALUE = re.compile(r"Invalid value '?(?P<name>[^']*)'?")
 _AT = re.compile(r" - at (?:`key` in )?`(?P<path>\$[^`]*)`")
 _SEGMENT = re.compile(r"\.(?P<field>[^.\[\]]+)|\[(?P<index>\d+|\.\.\.)\]")
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(msgspec.field,))
+class ConfText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, metaclass=Described):
+    """Base of the network configurations: conversion to and from text, and copies with changes."""
+
+    positional: ClassVar[tuple[str, ...]] = ()
+
+    def to_json(self) -> str:
+        """Return canonical JSON: sorted keys, so that equal configurations give equal text."""
+        return encode_json(self)
+
+    def to_yaml(self) -> str:
+        """Return YAML with sorted keys."""
+        return encode_yaml(self)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """Return the configuration in ``text``.
+
+        Raises:
+            ConfError: not JSON, an unknown field (the message names the nearest), a wrong type, a value out of range.
+        """
+        return decode_json(text, cls)
+
+    @classmethod
+    def from_yaml(cls, text: str | bytes) -> Self:
+        """Return the configuration in ``text``; raises like ``from_json``."""
+        return decode_yaml(text, cls)
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a copy with some fields changed, checked like a new one."""
+        return replaced(self, changes)
 
 
 def encode_json(conf: msgspec.Struct) -> str:

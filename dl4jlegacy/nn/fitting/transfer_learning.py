@@ -24,7 +24,8 @@ from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
 from dl4jlegacy.nn.conf.builder import Fluent
 from dl4jlegacy.nn.conf.graph_stages import GraphNode
-from dl4jlegacy.nn.conf.network import ConfText, NeuralNetConfiguration
+from dl4jlegacy.nn.conf.network import NeuralNetConfiguration
+from dl4jlegacy.nn.conf.text import ConfText
 from dl4jlegacy.nn.graph.computation_graph import ComputationGraph
 from dl4jlegacy.nn.layers.feedforward import FeedForwardLayer
 from dl4jlegacy.nn.layers.layer import FrozenLayer, Layer

@@ -48,6 +48,7 @@ def test_the_site_is_built_and_every_link_leads_somewhere(repository: Path, tmp_
     assert described >= {f"dl4j-{name}" for name in commands(typer.main.get_command(declared()))}
     names = {*dl4jlegacy.__all__, *dl4jlegacy.nn.__all__} - {"__version__"}
     assert not [name for name in names if not {f"dl4jlegacy.{name}", f"dl4jlegacy.nn.{name}"} & described]
+    assert {f"dl4jlegacy.nn.{name}" for name in ("ListBuilder.layer", "GraphBuilder.add_layer")} <= described
     assert "jobs_per_round: int = 0" in re.sub(r"<[^>]+>", "", pages[1])  # a struct's field, with its type and default
 
 
