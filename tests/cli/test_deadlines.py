@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dl4jlegacy.cli.options.conf_options import read_conf, resume_changes
 from dl4jlegacy.cli.options.read import ResumeOptions, TrainOptions
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.scaleout.conf import Conf
@@ -29,11 +30,11 @@ def seconds(conf: Conf) -> dict[str, float]:
 @pytest.mark.parametrize("flag", FLAGS)
 def test_each_flag_sets_its_field_and_no_other(flag: str) -> None:
     defaults, given = seconds(Conf()), {flag: 7.5}
-    conf, named = TrainOptions(**given).read_conf()
+    conf, named = read_conf(TrainOptions(**given))
     assert seconds(conf) == {**defaults, **given}
     assert len(named) == 1
     begun = Conf(limits=Limits(lease=9.0, poll=0.1))
-    resumed = begun.replace(**ResumeOptions(run="r", **given).conf_changes(begun))
+    resumed = begun.replace(**resume_changes(ResumeOptions(run="r", **given), begun))
     assert seconds(resumed) == {**seconds(begun), **given}
     assert resumed.limits.poll == 0.1
     assert resumed.digest() == begun.digest()  # a run may go on with others
@@ -70,4 +71,4 @@ def test_the_variables_stand_in_for_the_flags(dl4j: Any, monkeypatch: pytest.Mon
     for index, flag in enumerate(FLAGS):
         monkeypatch.setenv(f"DL4J_{flag.upper()}", str(index + 1))
     dl4j("master", "--tracker", "hazelcast://127.0.0.1:1")
-    assert seconds(found["options"].read_conf()[0]) == {flag: index + 1.0 for index, flag in enumerate(FLAGS)}
+    assert seconds(read_conf(found["options"])[0]) == {flag: index + 1.0 for index, flag in enumerate(FLAGS)}

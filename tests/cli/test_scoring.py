@@ -9,6 +9,7 @@ import pytest
 
 from dl4jlegacy import EarlyStopping, ValidationConf, load_model
 from dl4jlegacy.cli.options import completion
+from dl4jlegacy.cli.options.conf_options import read_conf
 from dl4jlegacy.cli.options.read import TrainOptions
 from dl4jlegacy.errors import CheckpointError, Dl4jError
 from dl4jlegacy.scaleout.conf import Conf
@@ -38,7 +39,7 @@ IRIS = ["--model", "mlp", "--dataset", "iris", "--workers", "2", "--jobs-per-rou
     ],
 )
 def test_options_say_what_a_run_is_scored_by(given, validation, stopping):
-    conf, _ = TrainOptions(**given).read_conf()
+    conf, _ = read_conf(TrainOptions(**given))
     assert (conf.validation, conf.early_stopping) == (validation, stopping)
 
 
@@ -48,7 +49,7 @@ def test_options_change_what_the_conf_file_says(tmp_path):
         validation=ValidationConf(fraction=0.3, metric="f1"), early_stopping=EarlyStopping(epochs_without_improvement=3)
     )
     path.write_text(kept.to_json())
-    conf, _ = TrainOptions(conf=path, validation="0.1", min_improvement=0.2).read_conf()
+    conf, _ = read_conf(TrainOptions(conf=path, validation="0.1", min_improvement=0.2))
     assert conf.validation == ValidationConf(fraction=0.1, metric="f1")
     assert conf.early_stopping == EarlyStopping(epochs_without_improvement=3, min_improvement=0.2)
 
@@ -67,7 +68,7 @@ def test_options_change_what_the_conf_file_says(tmp_path):
 )
 def test_options_that_make_no_sense_are_refused(given, said):
     with pytest.raises(Dl4jError, match=said):
-        TrainOptions(**given).read_conf()
+        read_conf(TrainOptions(**given))
 
 
 def test_each_metric_is_offered_and_has_a_figure():

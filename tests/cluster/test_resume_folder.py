@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from dl4jlegacy.cli.options.conf_options import resume_changes
 from dl4jlegacy.cli.options.read import ResumeOptions
 from dl4jlegacy.cluster.leadership import MasterOptions
 from dl4jlegacy.cluster.master import resume_from_checkpoints, resume_run, run_master, stand_by
@@ -217,7 +218,7 @@ def test_a_run_whose_checkpoints_are_elsewhere_is_not_begun_anew_by_a_standby(pl
 
 def test_folders_are_registered_so_that_they_mean_the_same_elsewhere(place, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert ResumeOptions(run="r", data_dir="data").conf_changes(Conf())["data_dir"] == str(tmp_path / "data")
+    assert resume_changes(ResumeOptions(run="r", data_dir="data"), Conf())["data_dir"] == str(tmp_path / "data")
     conf = Conf(dataset="iris", epochs=1, workers=1, checkpoint_dir="mine", run=f"{place.name}-r")
     conf = conf.replace(
         state_tracker_connection_string=place.servers.hazelcast, cluster_name=place.servers.cluster_name

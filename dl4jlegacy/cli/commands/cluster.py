@@ -91,6 +91,7 @@ def train_on_cluster(
     options: ObservedTrainOptions, observers: Sequence[RunObserver], *, local_workers: int | None
 ) -> None:
     """Lead a new run as its master; ``local_workers`` threads work in this process (None: as many as the Conf says)."""
+    from dl4jlegacy.cli.options.conf_options import new_run
     from dl4jlegacy.cluster.master import run_master
     from dl4jlegacy.services.grid import grid_of
     from dl4jlegacy.training.prepare import few_updates
@@ -98,7 +99,7 @@ def train_on_cluster(
     members, cluster_name = grid_of(options.tracker, options.cluster_name, or_else="memory, or ")
     address = _address(options.tracker, options.zookeeper, options.id)
     grid = {"state_tracker_connection_string": members, "cluster_name": cluster_name}
-    run, data = options.prepare(local_workers=local_workers, on_cluster=True, **grid)
+    run, data = new_run(options, local_workers=local_workers, on_cluster=True, **grid)
     with in_browser(options, lambda: cluster_source(address)):
         show_run(
             options,
@@ -142,12 +143,13 @@ def _stand_by(options: TrainOptions, observers: Sequence[RunObserver]) -> None:
 
 def resume_on_cluster(options: ResumeOptions, observers: Sequence[RunObserver]) -> None:
     """Take over a registered run whose master is gone, and show it until the end."""
+    from dl4jlegacy.cli.options.conf_options import resume_changes
     from dl4jlegacy.cluster.leadership import find_run
     from dl4jlegacy.cluster.master import resume_run
 
     given = cluster_address(options.zookeeper, options.id)
     address, conf = find_run(given, options.run, id_given=options.id is not None)
-    conf, workers = conf.replace(**options.conf_changes(conf)), options.workers
+    conf, workers = conf.replace(**resume_changes(options, conf)), options.workers
     show_run(
         options,
         lambda display: resume_run(conf, address, _master_options(options, display, observers), workers=workers),
@@ -158,6 +160,7 @@ def resume_on_cluster(options: ResumeOptions, observers: Sequence[RunObserver]) 
 
 def resume_folder_on_cluster(options: ResumeOptions, content: bytes, observers: Sequence[RunObserver]) -> None:
     """Continue a run from its checkpoints on the grid of ``--tracker``; ``content`` is its ``conf.json``."""
+    from dl4jlegacy.cli.options.conf_options import resume_changes
     from dl4jlegacy.cluster.master import resume_from_checkpoints
     from dl4jlegacy.services.grid import grid_of
     from dl4jlegacy.storage import paths as storage
@@ -168,7 +171,7 @@ def resume_folder_on_cluster(options: ResumeOptions, content: bytes, observers: 
     address = _address(tracker, options.zookeeper, options.id)
     begun = training.read_run(options.run, content)
     conf = begun.replace(
-        **options.conf_changes(begun),
+        **resume_changes(options, begun),
         checkpoint_dir=storage.absolute(options.run),
         state_tracker_connection_string=members,
         cluster_name=cluster_name,

@@ -50,10 +50,11 @@ def train(options: ObservedTrainOptions) -> None:
 
 
 def _train_here(options: ObservedTrainOptions, observers: Sequence[RunObserver]) -> None:
+    from dl4jlegacy.cli.options.conf_options import new_run
     from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
     from dl4jlegacy.training import prepare as training
 
-    run, data = options.prepare()
+    run, data = new_run(options)
     tracker = InMemoryStateTracker()
 
     def start(display: ProgressDisplay) -> Report:
@@ -89,6 +90,7 @@ def resume(options: ObservedResumeOptions) -> None:
 
 def _resume_folder(options: ObservedResumeOptions, content: bytes, observers: Sequence[RunObserver]) -> None:
     """Continue a run from its checkpoints, in this process; ``content`` is its ``conf.json``."""
+    from dl4jlegacy.cli.options.conf_options import resume_changes
     from dl4jlegacy.storage import paths as storage
     from dl4jlegacy.system import files
     from dl4jlegacy.training import prepare as training
@@ -98,7 +100,7 @@ def _resume_folder(options: ObservedResumeOptions, content: bytes, observers: Se
     folder = options.run if storage.is_remote(options.run) else str(files.expand(options.run))
     begun = training.read_run(folder, content)
     workers = begun.workers if options.workers is None else options.workers
-    conf = begun.replace(**options.conf_changes(begun), workers=workers, checkpoint_dir=folder)
+    conf = begun.replace(**resume_changes(options, begun), workers=workers, checkpoint_dir=folder)
     data = run_data.reload(conf)
 
     def start(display: ProgressDisplay) -> Report:

@@ -1,5 +1,7 @@
 """The options of the commands: their names, their parsing, and the typed groups that commands take.
 
+``conf_options`` beside it makes a run's Conf of them.
+
 The environment (``DL4J_...``) replaces an option that is not given. Every option arrives as text and is parsed here, so
 that each kind of mistake has one message, which names the option (or the variable), the text and the allowed values.
 """
@@ -8,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,7 +26,6 @@ from dl4jlegacy.cli.options.values import (
     not_empty,
     one_of,
     rate,
-    read_schema,
     seconds,
     text_or_json,
     words,
@@ -34,9 +34,6 @@ from dl4jlegacy.errors import UsageError
 
 if TYPE_CHECKING:
     from dl4jlegacy.cluster.address import ClusterAddress
-    from dl4jlegacy.datasets import DataSource
-    from dl4jlegacy.scaleout.conf import Conf
-    from dl4jlegacy.training.run import Run
 
 __all__ = [
     "MODELS",
@@ -385,78 +382,6 @@ class TrainOptions:
     format: ReportFormat = "text"
     log_format: ProgressFormat = "text"
 
-    def read_conf(self) -> tuple[Conf, frozenset[str]]:
-        """Return the Conf described by options, environment and file, and the names of the fields that they set.
-
-        Raises:
-            ConfError: the file cannot be read, or a value is not allowed.
-            UsageError: two options contradict each other.
-        """
-        from dl4jlegacy.cli.options.images import image_changes, is_folder
-        from dl4jlegacy.cli.options.mesh import mesh_changes
-        from dl4jlegacy.cli.options.scoring import scoring_changes
-        from dl4jlegacy.cli.options.texts import is_text, sequence_changes, text_changes
-        from dl4jlegacy.datasets.tables.table_files import is_table
-        from dl4jlegacy.scaleout.conf import Conf
-        from dl4jlegacy.storage.paths import is_remote
-
-        if self.examples_per_update is not None and self.batch_size is not None:
-            raise UsageError("--examples-per-update sets the batch size; leave --batch-size out")
-        names = (
-            *("model", "dataset", "data_dir", "workers", "jobs_per_round", "batch_size", "epochs", "pretrain_epochs"),
-            *("averaging_frequency", "warm_start", "warm_start_jobs", "router", "router_args", "seed", "run", "device"),
-            *("checkpoint_dir", "checkpoint_every", "min_workers", "precision", "device_memory_limit", "class_weights"),
-            "poison_jobs",
-        )
-        given = _given(self, names)
-        for name in ("mixed_devices", "data_by_reference", "collect_training_stats", "stratify", "keep_index"):
-            if getattr(self, name):
-                given[name] = True
-        given |= {"scale_features": False} if self.no_scaling else {}
-        if (kernels := os.environ.get("DL4J_KERNELS")) is not None:
-            given["kernels"] = not_empty("DL4J_KERNELS", kernels)
-        file = None if self.conf is None else Path(self.conf)
-        if file is not None and (is_remote(str(self.conf)) or is_table(file.name) or is_text(file) or is_folder(file)):
-            if self.dataset is not None:
-                raise UsageError(f"{self.conf} and --dataset {self.dataset} are two data sets; leave one out")
-            given["dataset"], file = self.conf, None
-        base = Conf() if file is None else Conf.read(file)
-        if self.schema is not None:
-            given["transform"] = read_schema(self.schema)
-        for changes in (_deadlines, scoring_changes, image_changes, text_changes, sequence_changes, mesh_changes):
-            given |= changes(self, base)
-        named = frozenset(given) | (frozenset() if file is None else Conf.named_in(file))
-        if "model" in given:
-            given |= {"multi_layer_conf": None, "computation_graph_conf": None}  # it replaces the file's network
-        conf = base.replace(**given)
-        if self.collect_training_stats and not conf.checkpoint_dir:
-            raise UsageError("--collect-training-stats writes beside the run's checkpoints; give --checkpoint-dir")
-        return conf, named
-
-    def prepare(
-        self, *, local_workers: int | None = None, on_cluster: bool = False, **grid: str
-    ) -> tuple[Run, DataSource]:
-        """Return the new run described by options, environment and file, and its data.
-
-        Args and errors as for ``training.prepare`` and ``read_conf``; ``grid``: the Conf fields of the tracker.
-        """
-        from dl4jlegacy.training.prepare import prepare
-
-        conf, given = self.read_conf()
-        return prepare(
-            conf.replace(**grid),
-            given,
-            learning_rate=self.learning_rate,
-            updater=self.updater,
-            examples_per_update=self.examples_per_update,
-            label=self.label or "",
-            regression=self.regression,
-            multi_label=self.multi_label,
-            missing=self.missing,
-            local_workers=local_workers,
-            on_cluster=on_cluster,
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeOptions:
@@ -491,17 +416,6 @@ class ResumeOptions:
     out: Out = None
     format: ReportFormat = "text"
     log_format: ProgressFormat = "text"
-
-    def conf_changes(self, conf: Conf) -> dict[str, Any]:
-        """Return the changed fields of the run's Conf, except the workers, which belong to this process."""
-        from dl4jlegacy.storage import paths as storage
-
-        changes = _given(self, ("min_workers", "poison_jobs", "device", "device_memory_limit"))
-        if self.data_dir is not None:
-            changes["data_dir"] = storage.absolute(self.data_dir)  # the next master may have another folder
-        if self.mixed_devices:
-            changes["mixed_devices"] = True
-        return changes | _deadlines(self, conf)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -546,25 +460,6 @@ class WorkerOptions:
     ] = None
     use: Use = None
     log_format: LogFormat = "text"
-
-
-def _deadlines(options: TrainOptions | ResumeOptions, conf: Conf) -> dict[str, Any]:
-    """Return the Conf's deadlines that options set."""
-    from msgspec.structs import replace
-
-    seconds = {
-        "worker_wait_seconds": options.worker_wait,
-        "tracker_wait_seconds": options.tracker_wait,
-        "stuck_seconds": options.stuck,
-        "session_seconds": options.session,
-    }
-    given: dict[str, Any] = {name: value for name, value in seconds.items() if value is not None}
-    return given if options.lease is None else {**given, "limits": replace(conf.limits, lease=options.lease)}
-
-
-def _given(options: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Return those of the named options that were given."""
-    return {name: value for name in names if (value := getattr(options, name)) is not None}
 
 
 def import_used(modules: str | None) -> None:
