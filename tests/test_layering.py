@@ -123,16 +123,9 @@ def nodes(module: str) -> tuple[ast.AST, ...]:
     return tuple(ast.walk(tree(module)))
 
 
-def imports(module: str, *, types: bool = True) -> Iterator[str]:
-    """The modules that a module imports, those of this package in full; those inside functions, too.
-
-    Without ``types`` not what only type checkers see.
-    """
-    guards = [n for n in nodes(module) if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
-    hidden = set() if types else {id(node) for guard in guards for node in ast.walk(guard)}
+def imports(module: str) -> Iterator[str]:
+    """The modules that a module imports, those of this package in full; inside functions and for type hints, too."""
     for node in nodes(module):
-        if id(node) in hidden:
-            continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -143,9 +136,9 @@ def imports(module: str, *, types: bool = True) -> Iterator[str]:
 
 
 @cache
-def graph(*, types: bool = True) -> dict[str, set[str]]:
+def graph() -> dict[str, set[str]]:
     """The modules that every module imports; without the package itself, whose names are loaded when they are used."""
-    own = {m: {i for i in imports(m, types=types) if i in MODULES} - {m} for m in MODULES if m != "dl4jlegacy"}
+    own = {m: {i for i in imports(m) if i in MODULES} - {m} for m in MODULES if m != "dl4jlegacy"}
     return {module: others - {"dl4jlegacy"} for module, others in own.items()}
 
 
@@ -200,8 +193,8 @@ def test_every_line_of_the_rooms_has_modules() -> None:
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    """Not even inside functions; a builder may know the type of what it builds."""
-    check_no_circle(graph(types=False))
+    """Not even inside functions, nor for a type hint."""
+    check_no_circle(graph())
 
 
 def test_no_folders_import_each_other_in_a_circle() -> None:
