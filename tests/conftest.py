@@ -33,6 +33,7 @@ from tests.support.cluster_fixtures import (  # noqa: F401  # fixtures for every
     session_services,
     zookeeper_address,
 )
+from tests.support.forked_commands import forks  # noqa: F401  # a fixture for every test
 from tests.support.places import place, stopped  # noqa: F401  # fixtures for every test
 from tests.support.ssh_server import ssh_server  # noqa: F401  # fixtures for every test
 from tests.support.standin import device_arrays  # noqa: F401  # a fixture for every test: CuPy on the CPU, see there

@@ -26,6 +26,7 @@ from dl4jlegacy.scaleout.zookeeper import ZooKeeperSession
 from dl4jlegacy.scaleout.zookeeper.membership import group_path
 from dl4jlegacy.services import Services, ServicesState
 from tests.support.cluster_commands import SECRET, Cluster, Command, error, freeze, same, until
+from tests.support.forked_commands import Forks
 from tools.chaos.expiry import expire_session
 from tools.chaos.junk import VALUES, keys
 
@@ -71,13 +72,13 @@ class Run:
 
 
 @pytest.fixture
-def run_on(tmp_path: Path) -> Iterator[Callable[[ServicesState], Run]]:
+def run_on(forks: Forks, tmp_path: Path) -> Iterator[Callable[[ServicesState], Run]]:
     """Start a run on given servers; all its processes are ended with the test."""
     with contextlib.ExitStack() as stack:
 
         def start(servers: ServicesState) -> Run:
             name = f"faults-{time.monotonic_ns()}"
-            cluster = Cluster(servers.hazelcast, servers.zookeeper, servers.cluster_name, tmp_path)
+            cluster = Cluster(forks, servers.hazelcast, servers.zookeeper, servers.cluster_name, tmp_path)
             tracker = stack.enter_context(cluster.tracker(name))
             stack.callback(cluster.end)
             return Run(servers, cluster, tracker, name)
@@ -144,10 +145,12 @@ def test_zookeeper_is_away_for_a_while_and_the_run_goes_on(own_services, run_on)
 
 @pytest.mark.long
 @pytest.mark.parametrize("frozen_seconds", [0.0, pytest.param(5.0, marks=pytest.mark.release)])
-def test_zookeeper_loses_its_data_and_the_master_puts_the_conf_back(own_services, tmp_path, frozen_seconds) -> None:
+def test_zookeeper_loses_its_data_and_the_master_puts_the_conf_back(
+    forks, own_services, tmp_path, frozen_seconds
+) -> None:
     """The master may stand still meanwhile, so that it cannot know what happened."""
     servers = own_services()
-    cluster = Cluster(servers.hazelcast, servers.zookeeper, servers.cluster_name, tmp_path)
+    cluster = Cluster(forks, servers.hazelcast, servers.zookeeper, servers.cluster_name, tmp_path)
     with contextlib.ExitStack() as stack:
         stack.callback(cluster.end)
         master, worker = cluster.master("--epochs", "500", "--run", "r1"), cluster.worker()

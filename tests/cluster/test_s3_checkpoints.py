@@ -129,7 +129,7 @@ def test_a_master_that_was_frozen_changes_nothing_in_s3_when_it_wakes_up(cluster
     master, worker = cluster.master("--epochs", SHORTER, *KEPT), cluster.worker()
     standby = stand_by(cluster)
     keep_three(cluster)
-    cluster.hold(150)  # it is frozen with whatever it has in hand
+    cluster.hold(80)  # it is frozen with whatever it has in hand
     freeze(master.pid)
     cluster.let_go()
     same(standby, int(SHORTER))

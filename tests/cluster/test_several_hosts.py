@@ -14,6 +14,7 @@ import pytest
 from dl4jlegacy.services import ServicesState
 from dl4jlegacy.services.ports import _srvr, member_answers, zookeeper_answers
 from tests.support.cluster_commands import Cluster, same, until
+from tests.support.forked_commands import Forks
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
@@ -43,14 +44,14 @@ def kill_host(state: ServicesState) -> None:
 
 
 def test_a_standby_finishes_the_run_when_all_that_was_on_the_masters_host_is_killed(
-    hosts: dict[str, ServicesState], tmp_path: Path
+    forks: Forks, hosts: dict[str, ServicesState], tmp_path: Path
 ) -> None:
     [leader] = [host for host in hosts if b"Mode: leader" in _srvr(2181, host)]
     first, second, witness = hosts
     lost = leader if leader != witness else first  # the election of a new leader of Zookeeper is part of it
     other = second if lost == first else first
     there = hosts[lost]
-    cluster = Cluster(there.hazelcast, there.zookeeper, there.cluster_name, tmp_path)
+    cluster = Cluster(forks, there.hazelcast, there.zookeeper, there.cluster_name, tmp_path)
     in_another_order = ",".join(reversed(there.zookeeper.split(",")))
     try:
         cluster.hold(10)

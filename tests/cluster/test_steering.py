@@ -16,6 +16,7 @@ from dl4jlegacy.cluster.address import find_incarnation
 from dl4jlegacy.scaleout.persistence.journal import Journal
 from dl4jlegacy.services import Services, ServicesState
 from tests.support.cluster_commands import LONG, SHORTER, Cluster, error, same, until
+from tests.support.forked_commands import Forks
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
@@ -240,10 +241,10 @@ def test_a_master_that_is_interrupted_says_how_to_go_on_and_so_it_does(cluster: 
 
 
 def test_a_run_is_resumed_from_its_checkpoints_if_the_member_was_started_anew_too(
-    own_services: Callable[..., ServicesState], tmp_path: Path
+    forks: Forks, own_services: Callable[..., ServicesState], tmp_path: Path
 ) -> None:
     state = own_services()
-    cluster = Cluster(state.hazelcast, state.zookeeper, state.cluster_name, tmp_path / "commands")
+    cluster = Cluster(forks, state.hazelcast, state.zookeeper, state.cluster_name, tmp_path / "commands")
     cluster.folder.mkdir()
     try:
         folder = tmp_path / "checkpoints"

@@ -21,6 +21,7 @@ import pytest
 from dl4jlegacy.services import Services, ServicesState
 from tests.support.cluster_commands import RUN, Cluster, Command, freeze, until
 from tests.support.faults import FAULTS
+from tests.support.forked_commands import Forks
 from tools.chaos.network import mount_small_disk, unmount
 
 pytestmark = [pytest.mark.cluster]
@@ -317,9 +318,9 @@ def test_a_server_that_is_away(on_own: Cluster, servers: ServicesState, tmp_path
 
 
 @pytest.mark.release
-def test_a_grid_that_is_full(own_services: Callable[..., ServicesState], tmp_path: Path) -> None:
+def test_a_grid_that_is_full(forks: Forks, own_services: Callable[..., ServicesState], tmp_path: Path) -> None:
     servers = own_services(heap="64m")
-    cluster = Cluster(servers.hazelcast, servers.zookeeper, servers.cluster_name, tmp_path)
+    cluster = Cluster(forks, servers.hazelcast, servers.zookeeper, servers.cluster_name, tmp_path)
     try:
         run = Watched(cluster, tmp_path / "run")
         with cluster.grid() as names, contextlib.suppress(Exception):

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import psutil
 import pytest
@@ -29,6 +29,7 @@ from dl4jlegacy.scaleout.zookeeper import ZooKeeperSession
 from dl4jlegacy.scaleout.zookeeper.permissions import CLOCK, ENDED, ROOT
 from dl4jlegacy.services import ServicesState
 from tests.support import REPOSITORY
+from tests.support.forked_commands import ForkedProcess, Forks
 from tests.support.progress_lines import without_progress
 
 __all__ = [
@@ -37,11 +38,11 @@ __all__ = [
 ]
 
 COMMAND = [sys.executable, "-m", "dl4jlegacy"]
-RUN = ["--model", "dbn", "--dataset", "digits", "--jobs-per-round", "4", "--seed", "7", "--pretrain-epochs", "2"]
+RUN = ["--model", "dbn", "--dataset", "digits", "--jobs-per-round", "4", "--seed", "7", "--pretrain-epochs", "1"]
 LONG = "500"
 """Epochs of a run that somebody ends: more than it ever gets to."""
-SHORTER = "5"
-"""Epochs of a run that has to come to its end: some 200 rounds. If it must not do so too soon, hold it."""
+SHORTER = "3"
+"""Epochs of a run that has to come to its end: some 115 rounds. If it must not do so too soon, hold it."""
 SECRET = "a secret of this test"
 STANDING = re.compile(rf"{ROOT}|{CLOCK}|{ENDED}.*|/[^/]+:[0-9]+(/tmp)?")
 """What stays in Zookeeper: the folders that its server makes, and the records of ends, which go after a while."""
@@ -81,13 +82,13 @@ def freeze(pid: int) -> None:
 class Command:
     """A process of ``dl4j``, whose output goes to files, so that it can be read as it comes."""
 
-    def __init__(self, arguments: list[str], folder: Path, env: dict[str, str], program: list[str]) -> None:
+    process: subprocess.Popen[bytes] | ForkedProcess
+
+    def __init__(self, arguments: list[str], folder: Path, start: Callable[[IO[str], IO[str]], Any]) -> None:
         self.arguments, self.out_file, self.err_file = arguments, folder / "out", folder / "err"
         folder.mkdir()
         with self.out_file.open("w") as out, self.err_file.open("w") as err:
-            self.process = subprocess.Popen(
-                [*program, *arguments], stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=REPOSITORY, env=env
-            )
+            self.process = start(out, err)
         self.pid = self.process.pid
 
     def out(self) -> str:
@@ -128,7 +129,8 @@ class PresentStore:
 class Cluster:
     """Starts commands against one set of servers, ends them all, and looks at what they leave."""
 
-    def __init__(self, hazelcast_address: str, zookeeper: str, cluster_name: str, folder: Path) -> None:
+    def __init__(self, forks: Forks, hazelcast_address: str, zookeeper: str, cluster_name: str, folder: Path) -> None:
+        self._forks = forks
         self.hazelcast, self.zookeeper, self.cluster_name, self.folder = (
             *(hazelcast_address, zookeeper, cluster_name, folder),
         )
@@ -191,12 +193,20 @@ class Cluster:
         given = {**os.environ, "DL4J_SECRET": SECRET, **(env or {})}
         if self._held_from.exists():
             patch += HOLDS.format(held_from=str(self._held_from))
-        if patch:
-            site = self.folder / f"site-{number}"
-            site.mkdir()
-            (site / "sitecustomize.py").write_text(patch)
-            given["PYTHONPATH"] = f"{site}:{REPOSITORY}"
-        command = Command(list(arguments), self.folder / f"command-{number}", given, program)
+
+        def begin(out: IO[str], err: IO[str]) -> Any:
+            if program == COMMAND and self._forks.can(given):
+                return self._forks.start(list(arguments), given, out, err, patch)
+            if patch:
+                site = self.folder / f"site-{number}"
+                site.mkdir()
+                (site / "sitecustomize.py").write_text(patch)
+                given["PYTHONPATH"] = f"{site}:{REPOSITORY}"
+            return subprocess.Popen(
+                [*program, *arguments], stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=REPOSITORY, env=given
+            )
+
+        command = Command(list(arguments), self.folder / f"command-{number}", begin)
         self._started.append(command)
         return command
 
@@ -299,9 +309,9 @@ def nodes_below(session: ZooKeeperSession, path: str) -> Iterator[str]:
 
 @pytest.fixture
 def cluster(
-    hazelcast_address: str, hazelcast_cluster_name: str, zookeeper_address: str, tmp_path: Path
+    forks: Forks, hazelcast_address: str, hazelcast_cluster_name: str, zookeeper_address: str, tmp_path: Path
 ) -> Iterator[Cluster]:
-    cluster = Cluster(hazelcast_address, zookeeper_address, hazelcast_cluster_name, tmp_path)
+    cluster = Cluster(forks, hazelcast_address, zookeeper_address, hazelcast_cluster_name, tmp_path)
     cluster.clear_zookeeper()  # of what tests of Zookeeper itself have left
     yield cluster
     cluster.end()
@@ -314,9 +324,9 @@ def servers(own_services: Callable[..., ServicesState]) -> ServicesState:
 
 
 @pytest.fixture
-def on_own(servers: ServicesState, tmp_path: Path) -> Iterator[Cluster]:
+def on_own(forks: Forks, servers: ServicesState, tmp_path: Path) -> Iterator[Cluster]:
     """A cluster whose servers may be killed."""
-    cluster = Cluster(servers.hazelcast, servers.zookeeper, servers.cluster_name, tmp_path)
+    cluster = Cluster(forks, servers.hazelcast, servers.zookeeper, servers.cluster_name, tmp_path)
     yield cluster
     cluster.end()
 
