@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -73,15 +74,18 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what this machine cannot run, and mark as ``long`` what needs a stand-in.
+    """Leave out what this machine cannot run, and mark as ``long`` what needs a stand-in or goes beyond ``everyday``.
 
     Tests marked ``docker`` run only where the marker is asked for, since few machines have the engine they need; so do
     those marked ``release``, which vary what others test, and are run where no marker matters (``-m ""``), too; those
     marked ``gpu`` wherever there is a GPU, and where there is none the summary says so.
     """
     items.sort(key=lambda item: not item.nodeid.startswith(SLOWEST))  # at the end the other processes would be idle
+    cases = Counter[str]()
     for item in items:
-        if STAND_INS & set(getattr(item, "fixturenames", ())):
+        few, name = item.get_closest_marker("everyday"), item.nodeid.partition("[")[0]
+        cases[name] += 1
+        if STAND_INS & set(getattr(item, "fixturenames", ())) or (few and cases[name] > few.args[0]):
             item.add_marker("long")
     asked_for = config.getoption("markexpr")
     if "docker" not in asked_for:
@@ -100,6 +104,7 @@ def pytest_collection_finish() -> None:
     """Spare the garbage collector what stays anyway: some hundred passes over all modules and tests take a minute."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 SUMMARIES = pytest.StashKey[dict[str, Any]]()
@@ -144,7 +149,8 @@ class FailuresAtOnce:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let the process that prints name failures at once."""
+    """Let the process that prints name failures at once; while tests are collected nothing becomes garbage."""
+    gc.disable()
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(FailuresAtOnce(config))
 

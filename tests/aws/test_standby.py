@@ -78,6 +78,7 @@ RESUMES = ["resume", FOLDER, "--workers", "0", "--out", OUT, *WHERE]
         (BEHIND, True, {"master--standby": (4, "")}, 0, [STANDING, RESUMES, DONE_SAID]),
     ],
 )
+@pytest.mark.everyday(8)
 def test_one_begins_the_run_each_may_go_on_with_it_and_who_ended_it_says_so(
     machine: Machine, node, has_begun, ends, status, executed
 ) -> None:

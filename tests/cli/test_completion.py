@@ -76,6 +76,7 @@ def complete(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, ca
         ("dl4j train --nonsense ", []),
     ],
 )
+@pytest.mark.everyday(8)
 def test_a_shell_is_told_what_can_come_next(complete: Complete, line: str, found: list[str]) -> None:
     assert complete(line) == found
 

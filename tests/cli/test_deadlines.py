@@ -42,6 +42,7 @@ def test_each_flag_sets_its_field_and_no_other(flag: str) -> None:
 
 @pytest.mark.parametrize("flag", FLAGS)
 @pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "soon", "1e10", ""])
+@pytest.mark.everyday(19)
 def test_what_is_no_duration_is_refused_by_the_flags_name(flag: str, text: str, dl4j: Any) -> None:
     name = f"--{flag.replace('_', '-')}"
     for command in (["train"], ["resume", "here"]):

@@ -264,6 +264,7 @@ def check(fields: Fields, folder: Path, dl4j: Any) -> str:
 
 
 @pytest.mark.parametrize("reader", READERS)
+@pytest.mark.everyday(1)
 def test_the_parameters_are_the_same_however_the_data_come_to_the_workers(
     reader: str, tmp_path: Path, dl4j: Any
 ) -> None:

@@ -198,6 +198,7 @@ SHORT = ("--model", "mlp", "--epochs", "1", "--workers", "1", "--format", "json"
 
 
 @pytest.mark.parametrize("odd", ODD)
+@pytest.mark.everyday(3)
 def test_the_page_says_what_becomes_of_an_odd_csv_file(odd: str, tmp_path: Path, capsys: Any) -> None:
     told, ways = cells_under(HEADINGS[""])[odd], tuple(way for way in WAYS if way != "tune")
     for way, found in Bench(tmp_path / "f", "CSV", "", capsys).outcomes(odd, ways):

@@ -188,6 +188,7 @@ def wrong_cells(found: Iterable[tuple[str, str, str]], kind: str) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+@pytest.mark.everyday(1)
 def test_the_page_says_what_becomes_of_odd_images(kind: str, tmp_path: Path, capsys: Any) -> None:
     ways = tuple(way for way in WAYS if way != "tune")
     wrong = wrong_cells(outcomes(tmp_path, kind, capsys, ways, [odd for odd in ODD if ODD[odd][0] == kind]), kind)

@@ -173,6 +173,7 @@ def test_merged_sequences_of_other_lengths_are_as_long_as_the_longest_and_masked
     ],
 )
 @pytest.mark.usefixtures("steps", "whole", "tanks", "sums")
+@pytest.mark.everyday(15)
 def test_what_is_wrong_is_named(dl4j: Any, here: Path, options: tuple[str, ...], message: str) -> None:
     last = "{type: rnn_output, n_out: 1, activation: softmax}"
     contents = {

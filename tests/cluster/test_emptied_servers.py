@@ -68,7 +68,8 @@ def ends(master: Command, others: list[Command], router: str) -> None:
         assert process.wait() == 0, process.err()
 
 
-@pytest.mark.parametrize("has_standby", [True, pytest.param(False, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("has_standby", [True, False])
 def test_a_run_goes_on_when_both_servers_are_started_anew_with_nothing(
     servers: ServicesState, on_own: Cluster, has_standby: bool
 ) -> None:

@@ -119,6 +119,7 @@ def every_kind(n_out: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("case", ["layers", "float64", "a graph", "sequences of different lengths", "one iterator"])
+@pytest.mark.everyday(2)
 def test_evaluations_beside_each_other_are_those_of_one_process(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """To the bit, in one pass over the data, however many workers there are; each job fails once."""
     passes, scored = list[int](), MultiLayerNetwork.scored_output

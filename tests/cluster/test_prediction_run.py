@@ -168,6 +168,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("kind", FILES)
+@pytest.mark.everyday(1)
 def test_what_one_process_says_of_a_file_is_said_by_any_number_of_workers(kind: str, tmp_path: Path) -> None:
     """To the byte: texts, a line each, and sequences of different lengths; each job fails once."""
     used, file = FILES[kind](tmp_path)

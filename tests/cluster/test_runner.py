@@ -106,6 +106,7 @@ def interfering(before):
 
 
 @pytest.mark.parametrize("model", ["mlp", "dbn", "sda"])
+@pytest.mark.everyday(1)
 def test_parameters_are_bit_identical_for_any_number_of_workers(model):
     results = [train(conf(model, workers=workers)) for workers in (1, 2, 3, 4, 7)]
     assert len({params(result) for result in results}) == 1
@@ -167,6 +168,7 @@ def test_a_run_that_is_interrupted_before_it_was_looked_at_is_looked_at_once_mor
 
 @pytest.mark.parametrize("router", ["iterative-reduce", "bmuf", "easgd", "gradient-sharing", "hogwild"])
 @pytest.mark.parametrize("keeps", [True, False], ids=["checkpoints", "none"])
+@pytest.mark.everyday(3)
 def test_a_run_that_is_done_goes_on_in_its_tracker_when_it_is_given_more_epochs(
     router: str, keeps: bool, tmp_path: Path
 ) -> None:

@@ -187,6 +187,7 @@ def test_a_search_and_a_run_cannot_have_one_id(cluster: Cluster, conf: Path) -> 
         (("--workers", "0"), 3, "at least 1 trial and 1 worker"),
     ],
 )
+@pytest.mark.everyday(1)
 def test_wrong_places_are_named(flags: tuple[str, ...], status: int, words: str, conf: Path) -> None:
     done = subprocess.run(
         [*COMMAND, "tune", str(conf), *flags], capture_output=True, text=True, timeout=120, check=False, cwd=REPOSITORY

@@ -158,6 +158,7 @@ def each(*several: str) -> Any:
     return pytest.mark.parametrize(("form", "ports"), cases)
 
 
+@pytest.mark.long
 @each("dashboard", "metrics")
 def test_strangers_at_what_a_training_serves_change_nothing(form: Form, ports: tuple[str, ...], tmp_path: Path) -> None:
     training = Training(
@@ -175,6 +176,7 @@ def test_strangers_at_what_a_training_serves_change_nothing(form: Form, ports: t
 
 
 @pytest.mark.cluster
+@pytest.mark.long
 @each("master", "mesh")
 def test_strangers_where_a_runs_processes_speak_to_each_other_change_nothing(
     form: Form, ports: tuple[str, ...], session_services: ServicesState, tmp_path: Path
@@ -236,6 +238,7 @@ def model(seed: int) -> MultiLayerNetwork:
     return network
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "form", [pytest.param(SHORT, id="few"), pytest.param(FULL, id="many", marks=pytest.mark.release)]
 )

@@ -187,6 +187,7 @@ def test_a_row_with_a_nan_is_all_nan_and_no_other(kernels: Kernels) -> None:
 @both_dtypes
 @all_sizes
 @pytest.mark.parametrize("updater", sorted(UPDATERS))
+@pytest.mark.everyday(57)
 def test_updaters_compute_numpys_bits(kernels: Kernels, dtype: Any, n: int, updater: str) -> None:
     slots, given_settings = UPDATERS[updater]
     state = [normal(n, dtype), *(np.zeros(n, dtype) for _ in range(slots))]

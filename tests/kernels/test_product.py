@@ -47,6 +47,7 @@ def in_order(a: np.ndarray, b: np.ndarray, start: np.ndarray | None = None) -> n
 @pytest.mark.parametrize(
     ("m", "k", "n"), [(1, 1, 1), (3, 5, 7), (13, 40, 35), (20, 19, 37), (26, 17, 66), (7, 1100, 3), (5, 9, 70)]
 )
+@pytest.mark.everyday(5)
 def test_the_bits_are_those_of_the_steps_in_order(m: int, k: int, n: int, dtype: str, lanes: int) -> None:
     for a_turned, b_turned, out_turned in LIES:
         a, b = numbers(m, k, dtype, turned=a_turned), numbers(k, n, dtype, turned=b_turned)

@@ -62,6 +62,7 @@ def alone(a: np.ndarray, b: np.ndarray, out: np.ndarray, accumulate: bool = Fals
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("out_turned", [False, True])
+@pytest.mark.everyday(1)
 def test_any_number_of_threads_gives_the_same_bits(
     out_turned: bool, dtype: str, shared: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

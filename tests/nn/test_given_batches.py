@@ -215,6 +215,7 @@ PLACES: dict[str, Callable[[Any, Any], Any]] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("place", PLACES)
+@pytest.mark.everyday(12)
 def test_a_place_that_takes_batches_takes_them_in_every_form(place: str, kind: str) -> None:
     conf, data = KINDS[kind]
     wanted = PLACES[place](conf(), iterator(data))

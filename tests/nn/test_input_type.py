@@ -77,6 +77,7 @@ def test_preprocessors_follow_from_the_kinds_of_neighbours() -> None:
 
 
 @pytest.mark.parametrize("masks", [{}, {"features_mask": MASK}, {"features_mask": MASK, "labels_mask": MASK}])
+@pytest.mark.everyday(1)
 def test_gradients_pass_all_preprocessors(masks: dict[str, np.ndarray]) -> None:
     net = MultiLayerNetwork(images_in_sequences(), kernels=load("numpy"))
     x, labels = RNG.standard_normal((3, 12, 5)), np.eye(2)[RNG.integers(0, 2, (3, 5))].transpose(0, 2, 1)

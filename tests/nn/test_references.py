@@ -223,6 +223,7 @@ both_kernels = pytest.mark.parametrize("kernels", KERNELS)
 
 
 @pytest.mark.parametrize("name", ON_IMAGES)
+@pytest.mark.everyday(8)
 def test_image_layers_are_their_formulas(name: str) -> None:
     compare(ON_IMAGES[name], IMAGES)
 
@@ -234,6 +235,7 @@ def test_layers_of_rows_are_their_formulas(name: str) -> None:
 
 @pytest.mark.parametrize("name", ON_SEQUENCES)
 @pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.everyday(10)
 def test_sequence_layers_are_their_formulas(name: str, masked: bool) -> None:
     compare(ON_SEQUENCES[name], SEQUENCES, MASK if masked else None)
 

@@ -95,16 +95,17 @@ def test_an_unknown_model_is_named_before_anything_is_compiled() -> None:
         next(warm_up(["mlp", "lenett"]))
 
 
-def test_what_was_compiled_is_kept_where_the_command_says(tmp_path: Path) -> None:
-    done = dl4j("mlp", "--format", "json", NUMBA_CACHE_DIR=str(tmp_path))
+def test_what_was_compiled_is_kept_where_the_command_says(warm: Path) -> None:
+    done = dl4j("mlp", "--format", "json", NUMBA_CACHE_DIR=str(warm))
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
-    assert [each["model"] for each in said["models"]] == ["mlp"] and said["cache"].startswith(str(tmp_path))
+    assert [each["model"] for each in said["models"]] == ["mlp"] and said["cache"].startswith(str(warm))
     assert said["runs"].keys() == {"seconds", "again"}
     assert list(Path(said["cache"]).glob("*.nbc"))
 
 
 @pytest.mark.parametrize("router", ["iterative-reduce", "easgd", "gradient-sharing"])
+@pytest.mark.everyday(1)
 def test_after_it_a_run_compiles_nothing(router: str, warm: Path) -> None:
     check_nothing_is_compiled(warm, *("--model", "mlp", "--dataset", "digits", "--epochs", "1", "--router", router))
 

@@ -318,6 +318,7 @@ def _in_general(text: str, kind: type[BaseException]) -> str:
 
 
 @pytest.mark.parametrize("part", PARTS)
+@pytest.mark.everyday(9)
 def test_what_ends_a_thread_is_a_failure_of_the_part_that_raised_it(
     part: str, caplog: pytest.LogCaptureFixture
 ) -> None:

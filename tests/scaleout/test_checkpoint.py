@@ -56,6 +56,7 @@ def test_a_manifest_tells_position_and_seed(saver):
 
 
 @pytest.mark.parametrize("name", ["checkpoint-00000003.json", "model-00000003.safetensors"])
+@pytest.mark.everyday(1)
 def test_a_checkpoint_cut_short_at_any_byte_falls_back_to_the_one_before(saver, name, caplog):
     path = saver.folder.path / name
     whole = path.read_bytes()
@@ -69,6 +70,7 @@ def test_a_checkpoint_cut_short_at_any_byte_falls_back_to_the_one_before(saver, 
 
 
 @pytest.mark.parametrize("name", ["checkpoint-00000003.json", "model-00000003.safetensors"])
+@pytest.mark.everyday(1)
 def test_a_checkpoint_with_any_byte_changed_falls_back_or_reads_the_same(saver, name):
     path = saver.folder.path / name
     whole = path.read_bytes()

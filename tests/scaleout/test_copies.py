@@ -189,6 +189,7 @@ def test_without_files_in_memory_there_is_no_copy_and_that_is_said_once(
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o770, "a link"])
+@pytest.mark.everyday(1)
 def test_a_folder_that_others_could_enter_is_neither_read_nor_written(
     mode: int | str, make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

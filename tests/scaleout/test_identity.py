@@ -169,6 +169,7 @@ CODE: list[tuple[str, Callable[[], dict[str, Any]], Callable[[], dict[str, Any]]
 
 
 @pytest.mark.parametrize(("what", "before", "after"), CODE, ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.everyday(2)
 def test_a_run_goes_on_with_other_code_only_if_that_is_meant(
     what: str, before: Callable[[], dict[str, Any]], after: Callable[[], dict[str, Any]], tmp_path: Path
 ) -> None:

@@ -50,6 +50,7 @@ def npy(array: Array) -> bytes:
     ],
     ids=lambda batching: f"{batching.mode}-{batching.batch_limit}-{batching.workers}",
 )
+@pytest.mark.everyday(2)
 def test_each_answer_equals_dl4j_predict_however_requests_are_batched(
     tmp_path: Path, held: Held, name: str, batching: Batching
 ) -> None:

@@ -376,6 +376,7 @@ HUGE = ONES.replace(b"(2, 4)", b"(9999999999, 4)").replace(b" " * 8 + b"\n", b"\
         ("nothing", "text/csv", b"1", 404, "there is no model 'nothing'; there are cars, image, plain"),
     ],
 )
+@pytest.mark.everyday(23)
 def test_a_body_that_cannot_be_answered_is_refused_with_the_reason(
     every: httpx.Client, model: str, media: str, body: bytes, status: int, says: str
 ) -> None:
@@ -838,6 +839,7 @@ def command(folder: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.everyday(1)
 def test_the_command_serves_until_a_signal(
     command: Callable[..., subprocess.Popen[str]], number: signal.Signals, status: int
 ) -> None:

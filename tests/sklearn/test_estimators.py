@@ -59,6 +59,7 @@ def split(name: str, seed: int = 1) -> Any:
 
 
 @parametrize_with_checks([DL4JClassifier(**QUICK), DL4JRegressor(**QUICK), DL4JAutoEncoder(**QUICK)])
+@pytest.mark.everyday(16)
 def test_scikit_learns_checks(estimator: BaseEstimator, check: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     if check.func.__name__ in WEIGHTS_AS_ROWS:
         close = functools.partial(estimator_checks.assert_allclose_dense_sparse, rtol=1e-5)

@@ -25,6 +25,7 @@ FORMS = (sp.csr_matrix, sp.csc_matrix, sp.csr_array, sp.csc_array, sp.coo_array)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kind", [DL4JClassifier, DL4JRegressor])
 @pytest.mark.parametrize("options", [{}, {"workers": 2}, {"early_stopping": True}])
+@pytest.mark.everyday(8)
 def test_a_matrix_is_learned_as_its_array_is_to_the_bit(kind: Any, form: Any, options: dict[str, Any]) -> None:
     array = kind(**QUICK, **options).fit(X, Y, sample_weight=np.arange(len(Y)))
     matrix = kind(**QUICK, **options).fit(form(X), Y, sample_weight=np.arange(len(Y)))

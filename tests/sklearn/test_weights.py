@@ -79,6 +79,7 @@ def test_no_check_of_scikit_learn_fails_in_float64(kind: Any) -> None:
 
 @pytest.mark.parametrize("kind", [DL4JClassifier, DL4JRegressor])
 @pytest.mark.parametrize("options", [{}, {"workers": 2}, {"early_stopping": True}])
+@pytest.mark.everyday(3)
 def test_a_row_of_weight_zero_is_as_one_that_is_not_there(kind: Any, options: dict[str, Any]) -> None:
     model = kind(**QUICK, **options)
     there = WEIGHTS > 0

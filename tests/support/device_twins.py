@@ -155,7 +155,8 @@ def _values(given: Any, count: int) -> tuple[Any, ...]:
 def cases(function: Any) -> list[Any]:
     """A test function with every combination of what it is parametrised with (of kernels: one), as parameters."""
     choices: list[list[dict[str, Any]]] = []
-    for mark in getattr(function, "pytestmark", []):
+    marks = [mark for mark in getattr(function, "pytestmark", []) if mark.name != "everyday"]
+    for mark in marks:
         assert mark.name == "parametrize", mark
         names = [mark.args[0]] if isinstance(mark.args[0], str) else list(mark.args[0])
         values = mark.args[1][:1] if names == ["kernels"] else mark.args[1]

@@ -42,6 +42,7 @@ OURS: list[tuple[str, dict[str, Any]]] = [*((name, {}) for name in STRATEGIES), 
 
 
 @pytest.mark.parametrize(("name", "args"), OURS, ids=lambda value: value if isinstance(value, str) else "+".join(value))
+@pytest.mark.everyday(5)
 def test_all_strategies_of_the_package_pass(name: str, args: dict[str, Any]) -> None:
     check_strategy(create_router(name, args, jobs_per_round=4), schedules=8)
 

@@ -238,6 +238,7 @@ VERTICES = [(name, kind) for name in (*PAIRS, *SINGLES) for kind in KINDS if nam
 
 @pytest.mark.parametrize("kernels", ["numpy", "numba"])
 @pytest.mark.parametrize(("name", "kind"), VERTICES)
+@pytest.mark.everyday(14)
 def test_gradients_of_a_vertex_are_the_derivative_of_the_score(name: str, kind: str, kernels: str) -> None:
     b = both_sides(kind)
     if name in PAIRS:

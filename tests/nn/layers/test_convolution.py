@@ -89,6 +89,7 @@ IMAGE_STACKS: list[tuple[Layer, ...]] = [
 
 
 @pytest.mark.parametrize("layers", IMAGE_STACKS, ids=titles)
+@pytest.mark.everyday(5)
 def test_gradients_of_image_layers_are_those_of_the_score(layers: tuple[Layer, ...]) -> None:
     several_tiles = isinstance(layers[-1], BatchNormalization | GlobalPoolingLayer)
     check(network(*layers, output(), l2=0.01), RNG.standard_normal((37 if several_tiles else 3, 84)))

@@ -79,6 +79,7 @@ def lengths_mask(dtype: type = np.float64) -> np.ndarray:
 @both_kernels
 @every_layer
 @pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.everyday(5)
 def test_gradient_is_the_derivative_of_the_score(kind: str, masked: bool, kernels: str) -> None:
     x, labels = sequences()
     mask = lengths_mask() if masked else None
@@ -90,6 +91,7 @@ def test_gradient_is_the_derivative_of_the_score(kind: str, masked: bool, kernel
 
 @every_layer
 @pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.everyday(5)
 def test_the_last_time_step_passes_its_gradient_to_where_the_sequence_ended(kind: str, masked: bool) -> None:
     x, labels = sequences(labels=2)
     mask = lengths_mask() if masked else None

@@ -149,6 +149,7 @@ def test_gradients_of_rows_include_mean_and_deviation(pre: InputPreProcessor) ->
     ],
 )
 @pytest.mark.parametrize("pre", STATISTICS, ids=lambda pre: pre.title())
+@pytest.mark.everyday(1)
 def test_gradients_of_sequences_and_of_their_rows(pre: InputPreProcessor, masks: dict[str, np.ndarray]) -> None:
     network = net(
         *(LSTM(n_out=3), DenseLayer(n_out=3), LSTM(n_out=3), RnnOutputLayer(n_out=2, activation="softmax")),

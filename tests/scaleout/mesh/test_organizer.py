@@ -132,6 +132,7 @@ def test_a_root_that_comes_back_is_the_root_again() -> None:
 
 @pytest.mark.parametrize("mode", ["plain", "mesh"])
 @pytest.mark.parametrize("seed", range(8))
+@pytest.mark.everyday(5)
 def test_whatever_comes_and_goes_it_is_one_tree_and_no_deeper_than_it_must_be(mode: MeshBuildMode, seed: int) -> None:
     rng, organizer, born = random.Random(seed), MeshOrganizer(mode), 0
     for _ in range(600):

@@ -31,6 +31,7 @@ def simulate(how: str | float, seeds: range) -> None:
 
 
 @pytest.mark.parametrize("how", BREAKS, ids=str)
+@pytest.mark.everyday(3)
 def test_a_part_that_breaks_its_contract_fails_the_run_by_name(
     how: str | float,
 ) -> None:

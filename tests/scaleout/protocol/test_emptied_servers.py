@@ -33,6 +33,7 @@ def check_all(worlds: list[EmptiedWorld]) -> None:
 
 
 @pytest.mark.parametrize("router", ROUTERS)
+@pytest.mark.everyday(1)
 def test_a_run_goes_on_whichever_servers_are_emptied_at_whatever_step(router: str) -> None:
     check_all(emptied_servers.simulate(network_work(), 20, 1, router))
 

@@ -61,6 +61,7 @@ def test_two_poison_jobs_are_both_found() -> None:
 
 
 @pytest.mark.parametrize("rate", [0.001, 0.02, 0.2, 0.5, 0.8])
+@pytest.mark.everyday(2)
 def test_random_kills_accuse_no_job(rate: float) -> None:
     """800 runs, in which each attempt of a job is killed with the same probability, until one finishes it."""
     draw, accused = random.Random(f"kills at {rate}"), 0

@@ -30,6 +30,7 @@ def quiet() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("scenario", "count"), [("one-poison-job", 20), ("two-poison-jobs", 12), ("one-set-aside", 8)])
+@pytest.mark.everyday(1)
 def test_a_few_schedules_accuse_every_job_that_kills_its_workers_and_no_other(scenario: str, count: int) -> None:
     worlds = simulate(network_work(), count, 1, scenario)
     died = [world.died_of_poison / len(world.planned) for world in worlds]
@@ -37,6 +38,7 @@ def test_a_few_schedules_accuse_every_job_that_kills_its_workers_and_no_other(sc
 
 
 @pytest.mark.parametrize(("scenario", "count"), [("some-kills", 20), ("many-kills", 12), ("long-jobs", 8)])
+@pytest.mark.everyday(1)
 def test_a_few_schedules_with_workers_killed_at_random_accuse_no_job(scenario: str, count: int) -> None:
     worlds = simulate(network_work(), count, 1, scenario)
     assert sum(world.born for world in worlds) > 10 * count
@@ -49,6 +51,7 @@ def test_many_kills_neither_stop_a_run_with_a_log_nor_leave_its_keys(seed: int) 
 
 
 @pytest.mark.parametrize("router", ["hogwild", "gradient-sharing", *CHAINS])
+@pytest.mark.everyday(2)
 def test_a_job_that_kills_its_workers_is_accused_whatever_the_strategy(router: str) -> None:
     simulate(network_work(), 3, 1, "one-poison-job", router)
 

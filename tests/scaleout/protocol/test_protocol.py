@@ -189,7 +189,7 @@ import logging
 from tests.scaleout.protocol.test_protocol import network_work
 from tests.support import simulator
 logging.disable(logging.WARNING)
-for seed in (3, 11, 19, 27, 43, 45, 51, 59):
+for seed in (3, 19, 43, 51):
     world = simulator.run(network_work(), seed, losses=True, router="gradient-sharing")
     print(seed, world.time, world.store.operations, world.replayed, world.rng.random())
 """
@@ -203,7 +203,7 @@ def test_a_schedule_is_replayed_exactly_by_another_process():
         subprocess.Popen(command, stdout=subprocess.PIPE, env=env, cwd=REPOSITORY, text=True) for env in environments
     ]
     said = [process.communicate(timeout=600)[0] for process in processes]
-    assert len(said[0].splitlines()) == 8 and set(said) == {said[0]}
+    assert len(said[0].splitlines()) == 4 and set(said) == {said[0]}
 
 
 CHAINS = [f"{name}{simulator.ASYNCHRONOUS}" for name in ("easgd", "gradient-sharing")]
@@ -211,11 +211,13 @@ OTHERS = [*sorted(STRATEGIES.keys() - set(ROUTERS)), *CHAINS]
 
 
 @pytest.mark.parametrize("router", OTHERS)
+@pytest.mark.everyday(1)
 def test_a_few_schedules_of_the_other_strategies_count_every_batch_once(router):
     simulator.simulate(network_work(), 4, first=1, router=router)
 
 
 @pytest.mark.parametrize("router", ["iterative-reduce", "hogwild", "gradient-sharing", *CHAINS])
+@pytest.mark.everyday(1)
 def test_a_few_schedules_with_a_warm_start_count_every_batch_once(router):
     """The synchronous ones end in the serial run's parameters."""
     simulator.simulate(warm_work(), 4, first=1, router=router)
@@ -243,6 +245,7 @@ def test_every_schedule_with_validations_has_the_serial_runs_best_model_and_end(
 
 @pytest.mark.parametrize("work", ["scored", "stopping"])
 @pytest.mark.parametrize("router", ROUTERS)
+@pytest.mark.everyday(1)
 def test_a_few_schedules_with_validations_have_the_serial_runs_best_model_and_end(router, work):
     simulator.simulate(WORKS[work](), 4, first=1, router=router)
 
@@ -262,12 +265,14 @@ def test_in_every_schedule_sick_workers_and_failed_runs_change_nothing(router, s
 
 
 @pytest.mark.parametrize("router", ROUTERS)
+@pytest.mark.everyday(1)
 def test_a_worker_that_fails_in_every_job_is_set_aside_and_the_run_goes_on(router):
     worlds = simulator.simulate(network_work(), 8, 1, router, scenarios.SICK_WORKER)
     assert [world.set_aside[-1].partition(".")[0] for world in worlds] == ["w2"] * len(worlds)
 
 
 @pytest.mark.parametrize("router", [*ROUTERS, *OTHERS])
+@pytest.mark.everyday(1)
 def test_a_worker_whose_updates_do_not_fit_is_set_aside_and_the_run_goes_on(router):
     """Without rounds a schedule may be over before any one master has seen enough of it."""
     worlds = simulator.simulate(network_work(), 3, 2, router, scenarios.GARBLING_WORKER)
@@ -370,6 +375,7 @@ def set_clocks(request, monkeypatch):
     return request.param
 
 
+@pytest.mark.everyday(1)
 def test_wall_clocks_that_are_set_again_and_again_change_nothing(set_clocks, monkeypatch):
     schedules = ((2, "iterative-reduce"), (3, "iterative-reduce"), (2, "hogwild"))
 
@@ -500,6 +506,7 @@ def test_a_model_that_is_lost_while_its_round_is_worked_on_is_written_again(forg
 
 @pytest.mark.parametrize("forgetful", ["state/"], indirect=True)
 @pytest.mark.parametrize("router", ["gradient-sharing", CHAINS[0]])
+@pytest.mark.everyday(1)
 def test_a_state_that_is_lost_sends_the_run_back_to_its_checkpoint(forgetful, router):
     simulator.simulate(network_work(), 16, first=1, router=router)
 

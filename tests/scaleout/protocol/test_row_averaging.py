@@ -82,6 +82,7 @@ def simulate(count: int, scenario: str = "hostile", *, stops: bool = False, firs
 
 
 @pytest.mark.parametrize("stops", [False, True], ids=["to its end", "stopped early"])
+@pytest.mark.everyday(1)
 def test_a_few_schedules_end_in_the_serial_runs_parameters_with_every_batch_counted_once(stops):
     simulate(6, stops=stops)
 

@@ -18,6 +18,7 @@ ROUTERS = ["iterative-reduce", "hogwild"]
 
 
 @pytest.mark.parametrize("router", ROUTERS)
+@pytest.mark.everyday(1)
 def test_every_run_ends_in_its_own_updates(router: str) -> None:
     worlds = several_runs.simulate(router, 20)
     assert sum(world.written_again for world in worlds) > 0  # two have finished one run, and wrote the same

@@ -29,6 +29,7 @@ def simulate(count: int, router: str, work: str) -> None:
 
 
 @pytest.mark.parametrize(("router", "work"), [("iterative-reduce", "stopping"), ("hogwild", "scored")])
+@pytest.mark.everyday(1)
 def test_a_few_schedules_in_which_the_folder_goes_away_end_as_the_serial_run(router: str, work: str) -> None:
     simulate(10, router, work)
 

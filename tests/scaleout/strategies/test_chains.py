@@ -196,6 +196,7 @@ ROUTERS = [f"{name}{simulator.ASYNCHRONOUS}" for name in NAMES]
 
 
 @pytest.mark.parametrize("router", ROUTERS)
+@pytest.mark.everyday(1)
 def test_in_a_few_schedules_nothing_of_an_update_is_lost_and_none_counts_twice(router: str) -> None:
     """Half of them with losses; see ``ChainObserver`` for what is compared after each fold."""
     worlds = simulator.simulate(network_work(), 8, 1, router)
@@ -225,6 +226,7 @@ def test_a_job_that_opens_before_the_last_one_of_its_slot_is_folded_is_noticed(r
 
 
 @pytest.mark.parametrize("router", ROUTERS)
+@pytest.mark.everyday(1)
 def test_a_worker_that_believes_its_own_state_the_newest_is_noticed(router: str, monkeypatch) -> None:
     def any_held(me, number, begins):
         held = me.states.get(me.plan.at(number)[1])
@@ -252,6 +254,7 @@ def test_a_state_that_is_committed_without_its_update_is_noticed(router: str, mo
 
 
 @pytest.mark.parametrize("router", ROUTERS)
+@pytest.mark.everyday(1)
 def test_a_slot_that_may_run_too_far_ahead_is_noticed(router: str, monkeypatch) -> None:
     open_chains = chains_module.open_chains
     monkeypatch.setattr(chains_module, "open_chains", lambda plan, head, bound: open_chains(plan, head, bound + 2))
@@ -268,6 +271,7 @@ def test_a_job_of_a_history_that_is_lost_is_noticed(router: str, monkeypatch) ->
 # --- real runs ---
 
 
+@pytest.mark.everyday(1)
 def test_every_batch_counts_once_the_model_learns_and_the_history_says_how_stale_updates_were(
     name: str, tmp_path: Path
 ) -> None:
@@ -289,6 +293,7 @@ def stopped(tmp_path: Path, name: str, unhurried: None):
     return kept, wanted.replace(checkpoint_dir=str(kept))
 
 
+@pytest.mark.everyday(1)
 def test_a_run_that_is_resumed_with_another_number_of_workers_goes_on_with_the_states_of_its_slots(
     stopped, name: str, monkeypatch
 ) -> None:
@@ -344,6 +349,7 @@ def test_states_that_are_lost_send_the_run_back_to_its_checkpoint(name: str, tmp
     assert result.head.examples == result.plan.total_examples
 
 
+@pytest.mark.everyday(1)
 def test_with_one_worker_and_no_room_ahead_a_run_can_be_repeated(name: str) -> None:
     """Then there is but one order: nobody else folds anything between start and fold."""
     ends = {

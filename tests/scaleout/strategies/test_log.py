@@ -63,6 +63,7 @@ def conf(every: int, **fields) -> Conf:
 
 
 @pytest.mark.parametrize("every", [2, 5, 64])
+@pytest.mark.everyday(1)
 def test_how_often_states_are_saved_changes_no_bit(every: int) -> None:
     assert bits(train(conf(every, workers=2))) == bits(train(conf(1)))
 
@@ -480,6 +481,7 @@ def test_updates_are_deleted_as_soon_as_their_entry_is() -> None:
 
 @pytest.mark.parametrize("mode", ["plain", "mesh"])
 @pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.everyday(1)
 def test_a_run_whose_workers_push_messages_ends_in_the_same_bits(mode: str, workers: int) -> None:
     void = VoidConfiguration(mesh_build_mode=mode)
     assert bits(train(conf(64, workers=workers, void_configuration=void))) == bits(train(conf(64)))
@@ -539,7 +541,7 @@ def test_messages_that_were_believed_without_their_digest_would_be_noticed(monke
 
 def test_with_copies_fewer_jobs_are_done_again_and_some_not_at_all() -> None:
     worlds = {
-        scenario: simulator.simulate(network_work(), 20, 1, "gradient-sharing", scenario)
+        scenario: simulator.simulate(network_work(), 8, 1, "gradient-sharing", scenario)
         for scenario in (scenarios.HOSTILE, scenarios.COPIES)
     }
     copies = [world.copies for world in worlds[scenarios.COPIES]]

@@ -51,6 +51,7 @@ def conf(router: str = "iterative-reduce", servers: int = SERVERS, depth: int = 
 
 @pytest.mark.parametrize("router", ROUTERS)
 @pytest.mark.parametrize("servers", [1, 2, 4])
+@pytest.mark.everyday(1)
 def test_the_bits_are_those_of_a_master_that_folds_alone(router: str, servers: int) -> None:
     ends = {bits(train(conf(router, servers, workers=workers))) for workers in (1, 3)}
     assert ends == {bits(train(conf_of(router)))}
@@ -64,6 +65,7 @@ def test_so_they_are_with_more_workers(router: str, workers: int) -> None:
 
 
 @pytest.mark.parametrize("router", ROUTERS)
+@pytest.mark.everyday(1)
 def test_of_a_tree_the_bits_depend_on_its_depth_alone(router: str) -> None:
     deep = {bits(train(conf(router, *case, workers=workers))) for case, workers in (((0, 2), 1), ((3, 2), 3))}
     assert len(deep) == 1
@@ -134,6 +136,7 @@ def test_a_run_is_resumed_with_another_number_of_servers_and_workers(tmp_path, u
 
 
 @pytest.mark.parametrize("router", ROUTERS)
+@pytest.mark.everyday(1)
 def test_a_few_schedules_end_in_the_bits_of_a_serial_run_without_servers(router: str) -> None:
     simulator.simulate(network_work(), 8, 1, router, scenarios.PARAMETER_SERVERS)
 

@@ -41,6 +41,7 @@ def router(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
+@pytest.mark.everyday(1)
 def test_the_answer_does_not_depend_on_the_number_of_workers(router: str) -> None:
     ends = {bits(train(conf(router, workers=workers))) for workers in (1, 2, 3, 8)}
     assert len(ends) == 1
@@ -73,6 +74,7 @@ def stopped(tmp_path: Path, router: str, unhurried: None):
     return kept, wanted.replace(checkpoint_dir=str(kept)), bits(whole)
 
 
+@pytest.mark.everyday(1)
 def test_a_run_that_is_resumed_has_the_states_with_which_it_stopped(stopped) -> None:
     folder, wanted, end = stopped
     states = CheckpointStore(folder).states(CheckpointStore(folder).newest()[0])
@@ -83,6 +85,7 @@ def test_a_run_that_is_resumed_has_the_states_with_which_it_stopped(stopped) -> 
     assert bits(train(wanted.replace(workers=3), resume=True)) == end
 
 
+@pytest.mark.everyday(1)
 def test_a_run_that_is_interrupted_between_two_checkpoints_keeps_its_states(tmp_path: Path, router: str) -> None:
     wanted = conf(router, workers=2, checkpoint_dir=str(tmp_path / "run"), checkpoint_every=1000)
     interrupt(wanted, in_log=router == "gradient-sharing/3")
@@ -110,6 +113,7 @@ def test_no_checkpoint_is_made_of_a_version_that_has_lost_a_state(tmp_path: Path
     assert all(checkpoints.states(checkpoints.load(version)[0]) for version in checkpoints.versions())
 
 
+@pytest.mark.everyday(1)
 def test_a_checkpoint_whose_states_are_damaged_is_passed_over(stopped, caplog) -> None:
     folder, wanted, end = stopped
     newest, older = CheckpointStore(folder).versions()[:2]
@@ -122,6 +126,7 @@ def test_a_checkpoint_whose_states_are_damaged_is_passed_over(stopped, caplog) -
     assert bits(train(wanted, resume=True)) == end
 
 
+@pytest.mark.everyday(1)
 def test_states_are_deleted_with_their_checkpoints(stopped) -> None:
     folder, wanted, _ = stopped
     train(wanted.replace(checkpoints_kept=1), resume=True)

@@ -24,6 +24,7 @@ def conf(router: str, **fields) -> Conf:
 
 
 @pytest.mark.parametrize("router", SYNCHRONOUS)
+@pytest.mark.everyday(1)
 def test_the_bits_do_not_depend_on_the_number_of_workers_and_differ_from_those_without(router: str) -> None:
     ends = {bits(train(conf(router, workers=workers))) for workers in (1, 3, 8)}
     assert len(ends) == 1

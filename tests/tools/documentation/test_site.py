@@ -38,6 +38,7 @@ def commands(group: Any) -> list[str]:
     return [*inner, *(f"{name}-{each}" for name, found in inner.items() for each in found)]
 
 
+@pytest.mark.long
 def test_the_site_is_built_and_every_link_leads_somewhere(repository: Path, tmp_path: Path) -> None:
     done = build(repository, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
