@@ -256,9 +256,9 @@ class Tuned(Output):
 
 
 class LayerSize(Output):
-    """A layer, vertex or input; ``output`` without the examples, 0 for an open number of time steps.
+    """A layer, vertex or input; ``output`` is the shape of one example, with 0 for any number of time steps.
 
-    ``n_in`` and ``n_out`` are 0 of what has no parameters; ``shapes`` are those of the parameters, by name.
+    ``n_in`` and ``n_out`` are 0 if there are no parameters; ``shapes`` are those of the parameters, by name.
     """
 
     name: str

@@ -53,7 +53,7 @@ class ColumnSummary:
     gaps: frozenset[str] = GAPS
 
     def as_names(self) -> ColumnSummary:
-        """Return the summary for a class label: all cells but empty ones are names, and words are no errors."""
+        """Return the summary for a class label: if one cell is a word, all cells but empty ones count as names."""
         named = self.gap_words.total()
         if not self.words + named:
             return self

@@ -72,7 +72,7 @@ class CupyKernels(Recurrent, Tiles, Updaters, Vectors, Convolutions):
     def capture(
         self, run: Callable[[TracedStream], Any], stream: Stream, buffers: Callable[[], Sequence[Array]]
     ) -> tuple[CapturedStep, Any]:
-        """Return a step as a CUDA graph for repeated launches, and its result; see ``graph.capture_step``."""
+        """Capture a step as a CUDA graph without executing it; return it and the arrays that each launch fills."""
         return capture_step(
             self.xp,
             run,

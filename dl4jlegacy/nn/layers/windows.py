@@ -70,7 +70,7 @@ class Window:
 
     @property
     def padded(self) -> int:
-        """Number of places with padding."""
+        """The number of places, the padding at both ends included."""
         return self.before + self.size + self.after
 
     @classmethod

@@ -80,8 +80,8 @@ class Loss:
     ) -> Array | None:
         """Return ``dL/dz`` ``(m, n)`` for ``y = activation(z)`` if it can be had without ``dL/dy``; else None.
 
-        It is exact for every ``z``. For extreme ``z``, the product of ``gradient`` and the activation's derivative
-        would be infinity times zero, and 0 with the clipping of the score. Raises like ``score``.
+        This is exact for every ``z``. Multiplying ``gradient`` by the activation's derivative is not: for extreme
+        ``z`` that is infinity times zero or, where the score is clipped, 0. Raises like ``score``.
         """
         if self.log_slope is not None and activation.from_log is not None:
             slope, back = self.log_slope, activation.from_log

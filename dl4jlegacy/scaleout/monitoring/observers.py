@@ -158,13 +158,13 @@ class RunObserver:
         """Called once for each new version of the model, on the master's thread, after the next jobs are issued."""
 
     def phases(self, events: Sequence[EventStats]) -> None:
-        """Called twice a second with the phases of this process that have ended, on a thread of its own."""
+        """Called twice a second with the phases of this process that have ended, on a separate thread."""
 
     def job_failed(self, slot: tuple[int, int], failure: Failure) -> None:
         """Called when the job of a (round, slot) failed in this process, on the worker's thread."""
 
     def job_reissued(self, reason: ReissueReason) -> None:
-        """Called twice a second with the phases of this process that have ended, on a separate thread."""
+        """Called when a job is also given to another worker, with the reason, on the master's thread."""
 
     def checkpoint_failed(self, message: str) -> None:
         """Called when a checkpoint could not be written, on the thread that writes them."""

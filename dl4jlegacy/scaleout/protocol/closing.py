@@ -233,7 +233,7 @@ def as_a_whole(me: Master, head: Head, model: Buffer) -> Steps[Head]:
 
 
 def with_keeps(me: Master, head: Head) -> Head:
-    """Return a head, whose model is stored as a whole, with the next round whose model will be stored as a whole.
+    """Return a head whose model is stored as a whole, with ``keeps``: the next round whose model will be, too.
 
     Replaying a job may take at most ``LONGEST_REPLAY``: the longer jobs take, the more often states are saved, and
     every round as long as their duration is unknown. Rounds that may produce a score are stored, because a run that

@@ -110,7 +110,7 @@ class WorkerRegistration:
         self.close()
 
     def register(self, *, wait_seconds: float | None = None) -> Self:
-        """Write the node.
+        """Write the node, and restore it whenever it is lost, until ``close``.
 
         Args:
             wait_seconds: how long to wait for the node of a dead worker with this id to disappear; the default is a
