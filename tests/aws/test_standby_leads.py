@@ -22,7 +22,7 @@ from dl4jlegacy.services.ports import member_answers, zookeeper_answers
 from dl4jlegacy.storage.s3.session import Aws
 from tests.aws.test_user_data import MASTER as ALONE
 from tests.aws.test_user_data import files
-from tests.support.cluster_commands import RUN, SECRET, Command, embedded, until
+from tests.support.cluster_commands import RUN, SECRET, Command, embedded, spawn, until
 from tests.support.cluster_fixtures import stopped_at_the_end
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
@@ -49,7 +49,7 @@ class Instance:
             "DL4J_SECRET": SECRET,
             "DL4J_SERVICES": str(self.home / "services"),
         }
-        command = Command([script], self._folder / name, env, ["sh", "-c"])
+        command = Command([script], self._folder / name, spawn(["sh", "-c", script], env))
         self.started.append(command)
         return command
 

@@ -16,7 +16,7 @@ import pytest
 
 from dl4jlegacy.services import Services, ServicesState
 from tests.support import REPOSITORY
-from tests.support.cluster_commands import RUN, Command, embedded, until
+from tests.support.cluster_commands import RUN, Command, embedded, spawn, until
 from tests.support.cluster_fixtures import stopped_at_the_end
 from tests.support.hosts import Host, Wire, hosts
 from tests.support.pages import blocks, commands
@@ -59,8 +59,8 @@ class Machines:
         home, number = self.home(host), next(self._numbers)
         own = {"HOME": str(home), "DL4J_SERVICES": str(home / "services")}
         script = f"cd {shlex.quote(str(home))}; export DL4J_SECRET_FILE=~/dl4j.secret; {line}"
-        program = [*self._hosts[host].program, "bash", "-c"]
-        command = Command([script], self._folder / f"command-{number}", {**self._environment, **own}, program)
+        words = [*self._hosts[host].program, "bash", "-c", script]
+        command = Command([script], self._folder / f"command-{number}", spawn(words, {**self._environment, **own}))
         self._started.append(command)
         return command
 

@@ -34,7 +34,7 @@ from tests.support.progress_lines import without_progress
 
 __all__ = [
     *("COMMAND", "LONG", "RUN", "SECRET", "SHORTER", "Cluster", "Command"),
-    *("cluster", "embedded", "error", "freeze", "nodes_below", "on_own", "same", "servers", "until"),
+    *("cluster", "embedded", "error", "freeze", "nodes_below", "on_own", "same", "servers", "spawn", "until"),
 ]
 
 COMMAND = [sys.executable, "-m", "dl4jlegacy"]
@@ -112,6 +112,15 @@ class Command:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(60)
+
+
+def spawn(words: list[str], env: dict[str, str]) -> Callable[[IO[str], IO[str]], subprocess.Popen[bytes]]:
+    """Return a function that starts a program of its own with these streams."""
+
+    def begin(out: IO[str], err: IO[str]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=REPOSITORY, env=env)
+
+    return begin
 
 
 class PresentStore:
@@ -202,9 +211,7 @@ class Cluster:
                 site.mkdir()
                 (site / "sitecustomize.py").write_text(patch)
                 given["PYTHONPATH"] = f"{site}:{REPOSITORY}"
-            return subprocess.Popen(
-                [*program, *arguments], stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=REPOSITORY, env=given
-            )
+            return spawn([*program, *arguments], given)(out, err)
 
         command = Command(list(arguments), self.folder / f"command-{number}", begin)
         self._started.append(command)
