@@ -38,7 +38,7 @@ class SummaryRow:
         inputs: the names of the rows that it reads.
         pre_processor: the preprocessor before the layer; empty if there is none.
         output: shape of the output for one example, outside the network; 0 for a variable number of time steps.
-        parameters: the number of all parameters; ``trained``: of those changed by training.
+        parameters, trained: the number of all parameters, and of those that training changes.
         multiply_adds: of the weights (and of batch normalization) for one example; with a variable number of time
             steps, for one time step.
         activations: values of the output of one example, or time step.

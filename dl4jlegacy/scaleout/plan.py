@@ -144,7 +144,7 @@ class _Epoch(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def _last_round(self) -> tuple[tuple[int, int], ...]:
-        """The batch ranges of the last round, unless it is a narrow one."""
+        """The batch ranges of the last round; () if it is a narrow one."""
         start = self.slots_before(self.rounds - 1) * self.frequency
         slots = min(self.batches - start, self.most)
         bounds = [start + (self.batches - start) * i // slots for i in range(slots + 1)]
@@ -267,7 +267,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return self._firsts(self._first_epoch.slots, self._epoch.slots)
 
     def _firsts(self, first: int, other: int) -> tuple[int, ...]:
-        """Return the sum before each phase, and the total, if the first epoch of a phase counts ``first``."""
+        """Return the sum before each phase, and the total; a phase's first epoch counts ``first``, others ``other``."""
         each = [first + (phase.epochs - 1) * other if phase.epochs > 0 else 0 for phase in self.phases]
         return tuple(accumulate(each, initial=0))
 
@@ -445,7 +445,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return None if is_last else following
 
     def unbroken(self, round_: int, most: int) -> int:
-        """Return the last of up to ``most`` rounds of training, before the next validation or end of a phase."""
+        """Return the last of at most ``most`` rounds of training from a round on.
+
+        A validation, or the end of the phase, ends them earlier.
+        """
         last = round_
         while last - round_ < most - 1 and self.goes_on_in(last) == last + 1:
             last += 1

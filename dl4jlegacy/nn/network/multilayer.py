@@ -330,7 +330,7 @@ class MultiLayerNetwork(FlatNetwork):
         return trained.reconstruct(self._stack.params[layer], below, step.at(layer)).copy()
 
     def reconstruction_error(self, x: Array, layer: int = 0) -> Array:
-        """Return the loss of ``reconstruct`` for each example, on the host."""
+        """Return the loss between ``reconstruct`` and the layer's input for each example, on the host."""
         trained = self._pretrain_layer(layer)
         x, _ = self._stack.prepare(self._dtype, x, None)
         with np.errstate(all="ignore"):

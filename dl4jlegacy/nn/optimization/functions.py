@@ -34,9 +34,9 @@ Slope = Callable[[ModuleType, Array, Array], Array]
 class Activation:
     """An activation: ``y = forward(z)`` and ``dz = backward(dy, z, y)``; all arrays ``(m, n)``, none is changed.
 
-    ``smooth``: whether the derivative is continuous, so that a numerical gradient check is meaningful. ``sample``
-    replaces ``forward`` in training for a randomised activation (``rrelu``); its argument has a uniform number in
-    [0, 1) for every value. ``backward`` works for both, since the drawn slope is ``y / z``.
+    ``smooth``: whether the derivative is continuous, so that a numerical gradient check is meaningful. ``sample(z,
+    uniforms)`` replaces ``forward`` in training for a randomised activation (``rrelu``); ``uniforms`` has a random
+    number in [0, 1) for every value. ``backward`` works for both, since the drawn slope is ``y / z``.
 
     Activations whose values come close to 0 (and 1) without reaching it also compute ``dz`` from ``dL/d log y`` (and
     from ``dL/d logit y``): ``from_log(dlog, z, y)``, ``from_logit(dlogit, z, y)``, without a division by small numbers.

@@ -91,9 +91,12 @@ class GraphVertex(Tagged, omit_defaults=True):
         return given[0]
 
     def forward(self, values: Sequence[Value], step: Step, inputs: Inputs) -> VertexOutput:
-        """Return the vertex's output for its inputs ``values``, which are only read.
+        """Return the output, the ``Step`` behind the vertex (examples, rows, mask), and the backward pass.
 
-        ``step`` provides buffers and kernels under this vertex's number.
+        Args:
+            values: the vertex's inputs, which are only read.
+            step: provides buffers and kernels under this vertex's number.
+            inputs: the network's inputs by name.
         """
         raise NotImplementedError
 

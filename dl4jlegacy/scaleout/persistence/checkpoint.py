@@ -295,7 +295,7 @@ class CheckpointStore:
         return None
 
     def _manifest(self, version: int) -> dict[str, Any]:
-        """Return the content of a manifest; raises ``CheckpointError`` if it is damaged or another run's."""
+        """Return the content of a manifest; raises ``OSError``, or ``CheckpointError`` if damaged or another run's."""
         body = _verified(self.folder.read(self._files(version)[1]))
         self._check_owner(body)
         return body

@@ -141,7 +141,7 @@ def read_frame(store: Store, manifest: Manifest) -> Steps[Buffer | None]:
 
 
 def read_frames(store: Store, manifests: Sequence[Manifest]) -> Steps[list[Buffer | None]]:
-    """Return the frames of several manifests like ``read_frame``, fetched in one request; slices are joined."""
+    """Return the frames of several manifests like ``read_frame``, fetched together if possible; slices are joined."""
     pieces = [part for manifest in manifests for part in manifest.parts or (manifest,)]
     stored, frames = [piece for piece in pieces if not piece.frame], list[Buffer | None]()
     if stored and is_batch_store(store):
@@ -352,7 +352,7 @@ def increment(store: Store, key: str, by: int = 1, *, least: int | None = None) 
 
 
 def next_number(store: Store, key: str, after: int) -> Steps[int]:
-    """Return a number from a counter that no other process has got before, and that is greater than ``after``.
+    """Return a number from a counter that no process has got before, and that is greater than ``after``.
 
     Each process passes the greatest number that it knows, so numbers keep rising if the store loses the counter.
     """
