@@ -266,9 +266,9 @@ class _ServerFactory:
 def _start(
     state: ServicesState, deadline_seconds: float, only: str = "", *, before: ServicesState | None = None
 ) -> ServicesState:
-    """Start the servers (or ``only`` one) and wait for them; after an interrupt, stop the started servers.
+    """Start the servers (or ``only`` one) and wait for them; after an error or interrupt, stop the started servers.
 
-    The folder then gets back the state ``before``.
+    Unless it is for ``only`` one, the folder then gets back the state ``before``.
 
     The other members start after the first one answers: members that start together wait 5 s for each other, and each
     might consider itself the first.

@@ -30,7 +30,7 @@ class Stopped(BaseException):
 
 
 class ExitError(Exception):
-    """A part raised an exception that would end its thread silently, which is the ``__cause__`` and in the message.
+    """A part raised an exception that would end its thread silently: the ``__cause__``, which the message names.
 
     It counts as a failure of that part like any other ``Exception``, and is no error class of this package.
     """
@@ -41,7 +41,7 @@ class ExitError(Exception):
 
 
 def exits_as_errors() -> AbstractContextManager[None]:
-    """Return a context manager that turns any exception that is no ``Exception`` into an ``ExitError``.
+    """Return a context manager that turns any ``BaseException`` that is no ``Exception`` into an ``ExitError``.
 
     On the main thread ``KeyboardInterrupt`` and ``Stopped`` pass: there they come from the user, and end the process. A
     generator must not yield inside it, because it could not be closed then.

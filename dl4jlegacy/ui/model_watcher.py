@@ -53,7 +53,7 @@ class ModelWatcher:
         self._next = float("-inf")
 
     def network(self) -> NetworkView | None:
-        """Return the trained network; None: nothing is known of the run yet, or its jobs train no network.
+        """Return the view of the run's network; None: nothing is known of the run yet, or its jobs train no network.
 
         Raises:
             ConfError: the network's configuration cannot be read.

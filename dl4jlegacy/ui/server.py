@@ -82,7 +82,7 @@ def policy_for(host: str, environ: Mapping[str, str], *, is_signed: bool) -> Pol
     Args:
         host: where the dashboard listens.
         environ: may hold the token, or the name of the token's file; else a token is generated.
-        is_signed: whether the run has a secret; it must not be shown to those who do not know the secret.
+        is_signed: whether the run has a secret; then the run is only shown to requests with the token.
     """
     given = read_token(host, environ, (TOKEN, TOKEN_FILE), risk="read and stop the run")
     names = dict.fromkeys((socket.gethostname(), socket.getfqdn(), host))

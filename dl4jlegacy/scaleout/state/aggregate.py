@@ -74,7 +74,7 @@ class JobAggregator(Protocol):
     def begin(self, model: Buffer, *, version: int, examples: Sequence[int]) -> Aggregation:
         """Start an aggregation onto ``model`` with number ``version``. Runs on the master's thread.
 
-        ``examples`` are the examples of each update that will be added, in the same order.
+        ``examples`` has the number of examples of each update that will be added, in the same order.
         """
         ...
 
@@ -177,7 +177,7 @@ def _form(array: Array) -> str:
 def aggregate(
     aggregator: JobAggregator, model: Buffer, updates: Sequence[Buffer], *, version: int, ends_phase: bool
 ) -> tuple[Buffer, float | None]:
-    """Return the frame and the score of the next model, from all updates at once."""
+    """Return the frame and the score of the next model, from all updates at once and their own example counts."""
     examples = [int(Result.decode(update).values.get("examples", 1)) for update in updates]
     begun = aggregator.begin(model, version=version, examples=examples)
     if updates:
@@ -395,7 +395,7 @@ class _MeanDelta(_Deltas):
 
 
 class UpdateSum:
-    """A model with some updates added to its parameters, in slot order. An ``Aggregation``.
+    """A model with some updates added to its parameters, in slot order; the rest is unchanged. An ``Aggregation``.
 
     Args:
         model: the version that the updates are added to.

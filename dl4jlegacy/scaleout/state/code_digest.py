@@ -41,8 +41,8 @@ def module_digest(module: ModuleType) -> str:
 def code_digest(part: Any) -> str:
     """Return the SHA-256 of the source of a part: a class, a function, or an object with its attributes.
 
-    If a part has a ``version``, as text, it replaces the source. "": the part belongs to this package, or its source
-    could not be read.
+    If a part has a ``version``, as text, ``version TEXT`` is returned instead. "": the part belongs to this package,
+    or its source could not be read.
     """
     version = getattr(part, "version", None)
     if isinstance(version, str) and version:

@@ -148,7 +148,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Best(msgspec.Struct, frozen=True):
     """The best model of a run so far: where it is stored, which version it is, and its score.
 
-    ``round`` is the validation round that scored it, ``epoch`` its last epoch, counted over all phases from 0.
+    ``round`` is the round that scored it: a validation round, or a training round if the run has no validation.
+    ``epoch`` is the epoch in which it was trained last, counted over all phases from 0.
     """
 
     model: Manifest

@@ -59,7 +59,7 @@ class HogWildWorkRouter(_Asynchronous):
     window: int = 0
 
     def open_slots(self, plan: Plan, head: Head) -> list[int]:
-        """Return the first slots of the window that are not folded."""
+        """Return the first slots that are not folded, as many as the window has."""
         return open_in_phase(plan, head, self.window or 2 * plan.jobs_per_round)
 
 
@@ -85,7 +85,10 @@ class SoftSyncWorkRouter(_Asynchronous):
             raise ConfError(f"n is {self.n}; it must be from 1 to jobs_per_round, {self.jobs_per_round}")
 
     def send_work(self, opened: Sequence[int], done: Collection[int]) -> list[int]:
-        """Return the first ``jobs_per_round // n`` done slots, or all that are open; none before so many are done."""
+        """Return the first ``jobs_per_round // n`` done slots; [] while fewer are done.
+
+        If fewer slots are open, all of them must be done.
+        """
         count = min(self.jobs_per_round // self.n, len(opened))
         ready = [number for number in opened if number in done]
         return ready[:count] if len(ready) >= count else []

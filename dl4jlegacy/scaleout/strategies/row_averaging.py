@@ -73,9 +73,9 @@ def row_update(values: Mapping[str, Any], rows: InputRows, columns: Array, chang
     Args:
         values: of the job: examples, score.
         rows: of the whole network.
-        columns: with a value in the job's examples, ascending.
-        changes: for each part of the vectors (``InputRows.parts``) those of its rows, ``(columns, n_out)``, if it has
-            any, and those of the rest.
+        columns: the columns with a value in the job's examples, ascending.
+        changes: for each part of the vectors (``InputRows.parts``) the changes of these columns' rows, ``(columns,
+            n_out)``, if the part has rows, and then the changes of the rest of the part.
     """
     whole = np.concatenate([change.reshape(-1) for change in changes])
     return Result({**values, "rows": msgspec.to_builtins(rows)}, {COLUMNS: columns, CHANGES: whole})
@@ -102,7 +102,7 @@ def _decoded(update: Result, params: int, state: int) -> tuple[InputRows, Array,
 
 
 class RowAverager(Fold):
-    """Adds the weighted mean of updates to the rows that they have."""
+    """Adds the mean of updates to the model: of the first layer's weights, only to the rows that the updates have."""
 
     works_in_place = True
 

@@ -343,7 +343,7 @@ class ZookeeperConfigurationRetriever:
             self._session.close()
 
     def missing(self, wait_seconds: float) -> str:
-        """Return a message: no Conf is registered after this time, which ones are, and what to do."""
+        """Return the message that no run with this id is registered, which ones are, and what to do."""
         waited = f" after {wait_seconds:g} s" if wait_seconds else ""
         found = [
             f"{name} (master with --zookeeper {root})"

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 def guard_roots(address: str, *, names: Iterable[str] = (), secret: bytes | None = None, seconds: float = 10.0) -> bool:
-    """Create and protect these folders of a server; return whether they are protected now.
+    """Create and protect the folders of a server above those of runs; return whether they are protected now.
 
     Args:
         address: ``host:port`` of the server.

@@ -468,10 +468,10 @@ class ZooKeeperSession:
             self.scheduler.schedule(step)
 
     def _take_any_server(self) -> None:
-        """Accept servers that have an older state than this client has seen; runs on kazoo's connection thread.
+        """Once the session has ended, accept servers with an older state than this client has seen.
 
-        By default, a server that has lost its data would refuse all earlier clients for ever. Once the session has
-        ended anyway, everything is read again, and what was seen before does not matter.
+        By default, a server that has lost its data would refuse all earlier clients for ever. After the session's end
+        everything is read again, and what was seen before does not matter. Runs on kazoo's connection thread.
         """
         if time.monotonic() - self._away_since > self.session_seconds:
             self._client.last_zxid = 0
