@@ -220,8 +220,8 @@ def _as_bytes(frame: Frame) -> memoryview:
 def _aligned(nbytes: int) -> npt.NDArray[np.uint8]:
     """Return ``nbytes`` undefined bytes that start on a 64-byte boundary.
 
-    ``np.empty`` instead of ``bytearray``: numpy asks for huge pages and does not clear the memory, which takes half the
-    time for 60 MB.
+    ``np.empty`` instead of ``bytearray``: numpy asks for huge pages and does not clear the memory. For 60 MB that takes
+    half as long.
     """
     block = np.empty(nbytes + _ALIGNMENT, np.uint8)
     start = -block.ctypes.data % _ALIGNMENT

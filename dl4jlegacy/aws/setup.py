@@ -197,7 +197,7 @@ class ClusterSetup:
         return launched
 
     def undo(self) -> str:
-        """Remove what a failed ``up`` created, unless another one has taken the cluster; return a sentence about it."""
+        """Remove a cluster that a failed ``up`` created, if it is still that ``up``'s; return the outcome in words."""
         name = self.names.cluster
         if self._was_there:
             return f"The cluster was there before and is left as it is; `dl4j aws down {name}` ends it"

@@ -102,7 +102,7 @@ def _root(
 
 
 def _app_for(arguments: list[str]) -> typer.Typer:
-    """Return ``dl4j`` with the first command in the arguments; if there is none, with all, for the help or an error."""
+    """Return ``dl4j`` with the command in the first argument; if that is none, with all, for the help or an error."""
     return declared([name for name in arguments[:1] if name in FAMILIES] or FAMILIES)
 
 

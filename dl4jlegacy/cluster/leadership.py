@@ -103,7 +103,7 @@ class MasterOptions:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A candidate for the mastership of a run: its address, session, election and process name."""
+    """A candidate for the mastership of a run: the run's address, and its own session, election and process name."""
 
     address: ClusterAddress
     session: ZooKeeperSession
@@ -261,7 +261,7 @@ def leading(
     *,
     takes_over: str = "",
 ) -> Iterator[MasterRun]:
-    """Register the Conf, share the plan, clear up at the end; ``takes_over`` says how it is taken over, "": new run."""
+    """Register the Conf, share the plan, clear up at the end; ``takes_over``: how the run is taken over, "": new."""
     conf, address, run = run.conf, candidate.address, replace(run, changed_code=options.changed_code)
     check_grid_memory(run, tracker, takes_over=bool(takes_over))
     out = _place_of_model(conf, options.out, tracker) if takes_over else storage.absolute(options.out)

@@ -140,7 +140,7 @@ class ZookeeperRegister:
 
 
 class _Ended(msgspec.Struct, frozen=True):
-    """How the run with an incarnation has ended."""
+    """The incarnation of an ended run, and how the run has ended."""
 
     incarnation: str
     status: protocol.End

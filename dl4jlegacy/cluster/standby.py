@@ -104,7 +104,7 @@ def end_without(run: str, found: protocol.TakeOver, seen: Head | None) -> Dl4jEr
 def _outlives_master(
     conf: Conf, candidate: Candidate, tracker: HazelcastStateTracker, on_stand_by: Callable[[], None]
 ) -> tuple[protocol.TakeOver, Head | None]:
-    """Wait for this candidate's turn or the run's end (``protocol.outlive_master``); return it with the last head."""
+    """Wait for this candidate's turn or the run's end (``protocol.outlive_master``); return which, and the head."""
     register = ZookeeperRegister(conf, candidate.address, candidate.session, candidate.election)
     waiting = protocol.StandBy(
         place_of(conf, candidate.address, tracker, register),

@@ -20,9 +20,9 @@ _BATCHES = 64
 def fingerprint(data: Batch | BatchIterator, *, limit: int = _LIMIT) -> str:
     """Return the SHA-256 of names, dtypes, shapes and bytes of all features, labels and masks, as 64 hex digits.
 
-    A larger array than ``limit`` bytes counts with evenly spread blocks of rows, ``limit`` bytes in total. For an
-    iterator the data set behind it counts, whatever its shuffling. If it has none, up to 64 evenly spread batches of
-    its first epoch count. Exported batches count completely.
+    Of an array larger than ``limit`` bytes only evenly spread blocks of rows count, ``limit`` bytes in total. An
+    iterator counts as the data set behind it, whatever its shuffling; without one, as up to 64 evenly spread batches
+    of its first epoch. Exported batches all count.
     """
     if isinstance(data, Exported):
         return data.digest

@@ -64,10 +64,10 @@ def kept_where_far(x: Array, far: Mask | None) -> Array:
 
 
 def equal_columns(x: Array, mask: Array | None = None) -> list[tuple[int, int, int]]:
-    """Return the columns in which float32 makes different values equal: (column, values before, values after).
+    """Return the columns in which float32 makes different values equal: (column, distinct values before, and after).
 
-    For whole numbers any two equal values count. Other columns count if they are far from 0, and one value in a hundred
-    is affected.
+    A column of whole numbers is returned if any two values become equal, another column if it is far from 0 and at
+    least one value in a hundred is lost.
     """
     if x.dtype == np.float32 or not isinstance(x, np.ndarray):  # sparse features are not checked
         return []

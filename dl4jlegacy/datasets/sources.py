@@ -114,7 +114,9 @@ def load(
             * ``images``: without it, images in folders keep their size, which must be the same for all. With its
               ``column``, the images are listed in tables, whose labels ``transform`` names (None: the column called
               label, class or target, or the last one)
+            * ``text``: without it, texts are cut into characters
             * ``sequences``: the CSV files of a folder are sequences; without it, they are parts of one table
+            * ``stratified``: a part that is held out by ``test_fraction`` gets its share of every class
             * ``header``: finds named columns
             * ``normalizer``: not used
         n_classes: the number of classes in tables and IDX files, if the files alone do not show it.

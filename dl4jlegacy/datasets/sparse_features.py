@@ -28,7 +28,7 @@ class SparseFeatures:
     Attributes:
         offsets: the start of each row's values, and finally the number of all values, ``(rows + 1,)``, int64.
         indices: the column of each value, from 0, int32; ascending in each row.
-        values: float32 or float64; missing values are 0.
+        values: float32 or float64; cells without an entry are 0.
         columns: the number of columns.
 
     Raises:

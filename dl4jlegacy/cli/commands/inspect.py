@@ -134,7 +134,7 @@ class _Look:
         return _status_fields(conf, self._address, tracker, self._failures, candidates=candidates)
 
     def _check_ended(self, session: ZooKeeperSession) -> None:
-        """Raise ``TrackerError`` unless the run's end is recorded: restarted servers have lost their data."""
+        """Raise ``TrackerError`` unless the end of the missing run is recorded: restarted servers may have lost it."""
         from dl4jlegacy.cluster.register import NothingKept, ZookeeperRegister, place_of
         from dl4jlegacy.scaleout import protocol
         from dl4jlegacy.scaleout.tracker import drive

@@ -117,7 +117,7 @@ def _on_other_hosts(state: ServicesState) -> Iterator[str]:
 
 
 def after_services_up(state: ServicesState, environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield the commands of a first run on these servers, and for a secret; nothing if Zookeeper is missing."""
+    """Yield the commands of a first run on these servers, and for a secret; nothing without Zookeeper and Hazelcast."""
     from dl4jlegacy.system.secret import GET_SECRET, MAKE_SECRET, SECRET, SECRET_FILE, beyond_loopback
 
     if not state.zookeeper or not state.hazelcast:

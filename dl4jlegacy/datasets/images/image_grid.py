@@ -37,7 +37,7 @@ def pixels_of(rows: Array, shape: tuple[int, int, int], low: float = 0.0, high: 
 
 
 def image_grid(lines: Sequence[Array], *, zoom: int | None = None) -> Array:
-    """Return rows of images as one image, bytes ``(channels, height, width)``, separated by gray.
+    """Return rows of images as one image, bytes ``(channels, height, width)``, on gray with gaps.
 
     Args:
         lines: rows from top to bottom; each has its images from left to right, bytes

@@ -64,7 +64,7 @@ def _alone(shape: Table, name: str, values: Array) -> Table:
 
 
 def _column_after(steps: Sequence[Step], name: str, store: ColumnStore, rows: npt.NDArray[np.intp]) -> Array:
-    """Return a column of these rows after the steps."""
+    """Return a column of these rows after the steps; the caller has dropped the rows that the filters remove."""
     needed = {name}
     for step in reversed(steps):
         if isinstance(step, Derive) and step.name in needed:
@@ -82,7 +82,7 @@ def _column_after(steps: Sequence[Step], name: str, store: ColumnStore, rows: np
 
 
 def _only(step: Step, names: Mapping[str, Array]) -> Step | None:
-    """Return the step restricted to the columns that exist; None if it changes none of them."""
+    """Return the step restricted to the columns that exist; None if it changes none of their values."""
     if isinstance(step, Filter):
         return None
     if isinstance(step, Derive):

@@ -156,7 +156,7 @@ def opened_chunks(file: BinaryIO, name: str, missing: Sequence[str]) -> Iterator
 
 
 def _opened(content: io.BufferedReader, name: str) -> CsvFile | None:
-    """Return the file in chunks, if its first row is a single line without quotes; else None."""
+    """Return the file in chunks, if its first line is an ASCII row without quotes, and not ``sep=;``; else None."""
     head = content.readline(_LONGEST)
     text = head.removeprefix(b"\xef\xbb\xbf")
     if not head.endswith(b"\n") or not text.isascii() or any(mark in text.rstrip(b"\r\n") for mark in (b'"', b"\r")):

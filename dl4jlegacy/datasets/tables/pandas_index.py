@@ -33,7 +33,7 @@ _SPARSEST = 2  # maximum ratio of index range to rows, because rows may have bee
 def header_names(cells: Sequence[str], known: Iterable[str] = ()) -> list[str]:
     """Return the names of columns, stripped; a single unnamed column in first place gets pandas' name for it.
 
-    An unnamed column elsewhere gets that name, too, if ``known`` contains it as it contains other names here.
+    An unnamed column elsewhere gets that name, too, if ``known`` contains that name and one of the others here.
     """
     names = [cell.strip() for cell in cells]
     if len(names) < 2 or names.count("") != 1:

@@ -170,7 +170,7 @@ def _lines(file: TextIO, name: str, kind: str = "a CSV file", *, before: int = 0
 
 
 def is_plain(text: str) -> bool:
-    """Return whether ``text`` has only usual digits; Python also reads ``1_000`` and digits of other scripts."""
+    """Return whether ``text`` is ASCII without ``_``; Python also reads ``1_000`` and digits of other scripts."""
     return text.isascii() and "_" not in text
 
 
