@@ -53,7 +53,7 @@ def current_folder(settings: Settings) -> Finding:
 
 
 def cache_folder(settings: Settings) -> Finding:
-    """Check this package's folder in the user's cache: jars, local services, tables, files of the Web."""
+    """Check this package's folder in the user's cache, which has the jars and the local services."""
     try:
         return _folder(jars.cache_folder(), "set XDG_CACHE_HOME to another folder")
     except RuntimeError as exc:  # there is no home folder

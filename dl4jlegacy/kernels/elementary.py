@@ -198,7 +198,7 @@ def sine_and_cosine(turns: Array) -> tuple[Array, Array]:
 
 
 def sum_of_squares(x: Array) -> Scalar:
-    """Return the sum of squares of a flat array, in 64 interleaved sums; a number on the device of ``x``."""
+    """Return the sum of squares of a flat array, on the device of ``x``; on the host by 64 interleaved sums."""
     if is_on_device(x):
         return get_array_module(x).square(x).sum(dtype=np.float64)
     sums = np.zeros(_COLUMNS)

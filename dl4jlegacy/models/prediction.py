@@ -332,7 +332,7 @@ def _predicted(predict: Predict, first: int, rows: Array) -> PredictedRows:
 
 @contextlib.contextmanager
 def named_rows(first: int, unit: str = "rows") -> Iterator[None]:
-    """Add to an error that names a row of a block the start of the block, counted in rows or in blocks."""
+    """Add the start of a block to an error that names a row in it; ``unit`` is what ``first`` counts."""
     try:
         yield
     except NotFiniteError as exc:

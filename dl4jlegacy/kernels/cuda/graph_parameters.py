@@ -45,7 +45,7 @@ class TracedStream(Stream):
 
 
 def trace(stream: Stream, path: Path = ()) -> TracedStream:
-    """Return ``stream`` as one whose keys have their paths."""
+    """Return ``stream`` as a ``TracedStream`` at ``path``: its keys record how they were reached."""
     key = _TracedKey(stream.key)
     key.path = path
     return TracedStream(key, path)

@@ -107,8 +107,8 @@ def expand_planes(
     """Write the gradient of some planes, from plane ``first`` on, given the gradient of their maxima.
 
     Compiled as a separate function: all arguments are ``uint64``, addresses or numbers. A plane of maxima has
-    ``out_rows`` and ``out_columns``; only rows ``begin`` to ``end`` are used. ``dx`` is the address for the input of
-    row ``begin``, in planes of ``rows`` rows.
+    ``out_rows`` and ``out_columns``; only rows ``begin`` to ``end`` are used. ``dx`` is the address of
+    the gradient of the first input row under row ``begin``, in planes of ``rows`` rows.
     """
     numbers, last, columns, band = np.int64(pool), np.int64(end), np.int64(out_columns), np.int64(rows)
     height, width, kh, kw = get(numbers), get(numbers + 8), get(numbers + 16), get(numbers + 24)

@@ -191,7 +191,7 @@ def run_all(tasks: list[Callable[[], None]]) -> None:
 def share_vectors(
     share: Callable[[int, int, int], int], vectors: tuple[np.ndarray[Any, Any], ...], more: tuple[float, ...]
 ) -> list[float] | None:
-    """Let threads compute parts of flat vectors; return None without work if vectors are short or workers busy.
+    """Let threads compute parts of flat vectors; do nothing, return None, if vectors are short or workers busy.
 
     The numbers for ``share`` are the vectors' addresses, their size, the number of parts, and ``more``. The values of
     ``more`` after the call are returned.

@@ -324,7 +324,7 @@ def _clear(builder: Any, x: Any, count: Any) -> None:
 
 
 def _plane_sums(builder: Any, x: Any, x_plane: Any, count: Any, out: Any, goes_on: Any, planes: int) -> None:
-    """Write to ``out`` the sums of ``count`` vectors of some planes, in order; they continue it if ``goes_on``."""
+    """Write to ``out`` the sums of ``count`` vectors of some planes, in order; add to ``out`` if ``goes_on``."""
     sums = variables(builder, planes, [vector(0.0)] * planes)
     with builder.if_then(builder.icmp_unsigned("!=", goes_on, i64(0))):
         for number, total in enumerate(sums):

@@ -194,7 +194,7 @@ class EvaluationCalibration:
         return evaluation
 
     def stats(self) -> str:
-        """Return DL4J's text, which has only the numbers of bins."""
+        """Return DL4J's text, which has only the number of reliability bins."""
         return f"EvaluationCalibration(nBins={self.reliability_bins})"
 
 

@@ -239,7 +239,7 @@ class Evaluation:
         return tp, fp, fn, tn
 
     def _metric(self, formula: Any, label: int | None, averaging: Averaging | None) -> float:
-        """Apply ``formula(tp, fp, fn, tn)`` to a class, or average it over classes; a class with NaN has no value."""
+        """Apply ``formula(tp, fp, fn, tn)`` to a class, or average it over classes; the mean leaves out NaN."""
         counts = self._tallies()
         if label is None and averaging is None and self.n_classes == 2:
             label = self.binary_positive_class

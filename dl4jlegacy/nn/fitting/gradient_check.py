@@ -113,7 +113,7 @@ class GradientCheckUtil:
         """Compare an autoencoder's pretraining gradient with central differences; arguments as above.
 
         ``x (examples, n_in of the layer)`` must have at most as many examples as a pretraining score uses
-        (``reconstruction_loss.SCORED_ROWS``). There is no check for an RBM: contrastive divergence is not a gradient.
+        (``reconstruction_loss.SCORED_ROWS``). An RBM has no check: contrastive divergence is no function's gradient.
         """
         chosen = stream or Stream.of(0)
 

@@ -197,7 +197,7 @@ def _sample(unit: str, z: Array, bias: Array, sample: Array, step: Step, *, key:
 
 
 def _sample_rectified(z: Array, bias: Array, sample: Array, step: Step, key: int) -> None:
-    """Draw ``max(0, z + N(0, sigmoid(z)))`` (Nair and Hinton 2010, section 2); the mean is ``max(0, z)``."""
+    """Draw ``max(0, z + N(0, sigmoid(z)))`` (Nair and Hinton 2010, section 2); its mean field is ``max(0, z)``."""
     xp = get_array_module(z)
     z += bias
     step.kernels.gaussian(sample, key)

@@ -298,7 +298,7 @@ def _distribution(node: object, where: str) -> Distribution:
 
 
 def _converted(cls: Any, fields: Tree, where: str) -> Any:
-    """Return a struct made from plain values; missing values and non-numbers get the default."""
+    """Return a struct made from plain values; missing values, null and NaN get the default."""
     given = {name: value for name, value in fields.items() if value is not None and value != "NaN"}
     try:
         return msgspec.convert(given, decodable(cls))

@@ -182,7 +182,7 @@ def _hdf_arrays(groups: Any) -> Callable[[str, str], list[Any]]:
 
 
 class _ZipArrays:
-    """Reader of the arrays below ``layers``: a group for each layer, with its class's name and, from 2, a number."""
+    """Reader of the arrays below ``layers``, a group for each layer: ``dense``, the second one ``dense_1``, ..."""
 
     def __init__(self, file: Any) -> None:
         layers = _member(file, "layers")

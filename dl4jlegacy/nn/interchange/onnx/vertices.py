@@ -81,7 +81,7 @@ def _l2(graph: OnnxGraph, vertex: Any, given: Sequence[Signal], inputs: Inputs) 
 
 
 def _apart(graph: OnnxGraph, x: Signal) -> tuple[str, int]:
-    """Return an activation with an axis of examples, and that axis: not the first for rows of time steps."""
+    """Return an activation with an axis of examples, and that axis: 1 for sequences and rows of time steps, else 0."""
     if isinstance(x.kind, InputTypeRecurrent):
         return x.name, 1
     if not getattr(x.kind, "sequences", False):
