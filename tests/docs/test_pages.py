@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from dl4jlegacy.services import ServicesState
 from dl4jlegacy.services.ports import free_ports
 from dl4jlegacy.services.settings import member_ports
 from tests.support import REPOSITORY
+from tests.support.cluster_commands import SECRET
+from tests.support.compiled_kernels import give_kernels
 from tests.support.pages import EXPECTED, PAGES, Block, Elsewhere, Shell, Shown, Written, blocks, commands
 
 COMBINED = ("docs/tutorial.md", "docs/tuning.md")
@@ -67,11 +70,13 @@ def is_run_here(page: str) -> bool:
     return any(isinstance(block, tuple) for block in EXPECTED[page].blocks)
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    """A repository with what is in this checkout, as a clone of it finds it."""
-    folder = tmp_path / "project"
+def copy_project(folder: Path) -> None:
     shutil.copytree(REPOSITORY, folder, ignore=shutil.ignore_patterns(*NOT_COPIED), symlinks=True)
+
+
+def repository(folder: Path) -> Path:
+    """Make a repository with what is in this checkout, as one to be cloned."""
+    copy_project(folder)
     identity = ("-c", "user.name=reader", "-c", "user.email=reader@localhost")
     for arguments in (("init", "--quiet"), ("add", "--all"), (*identity, "commit", "--quiet", "--message", "all")):
         subprocess.run(["git", *arguments], cwd=folder, check=True, timeout=60)
@@ -79,7 +84,7 @@ def project(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def reader(project: Path, tmp_path: Path, mnist_dir: str) -> dict[str, str]:
+def reader(tmp_path: Path, mnist_dir: str) -> dict[str, str]:
     """The variables of a reader's terminal; what was downloaded before is there."""
     home = tmp_path / "home"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -97,7 +102,6 @@ def reader(project: Path, tmp_path: Path, mnist_dir: str) -> dict[str, str]:
         | data
         | {
             "HOME": str(home),
-            "PROJECT": str(project),
             "MEMBER_PORT": str(member_port),
             "ZOOKEEPER_PORT": str(zookeeper_port),
             "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -118,16 +122,31 @@ def reader(project: Path, tmp_path: Path, mnist_dir: str) -> dict[str, str]:
     ],
 )
 def test_every_command_of_a_page_does_what_it_says(
-    page: str, project: Path, reader: dict[str, str], tmp_path: Path
+    page: str,
+    reader: dict[str, str],
+    session_services: ServicesState,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
     """In one terminal; the README is read before anything is installed, the other pages after it."""
     folder = tmp_path / "empty"
-    folder.mkdir()
-    if page != "README.md":
-        folder = project if EXPECTED[page].in_project else folder
-        (project / ".venv").symlink_to(sys.prefix)
-        reader["PATH"] = f"{project}/.venv/bin:{reader['PATH']}"
-    shell = Shell(folder, tmp_path, reader, EXPECTED[page].replace)
+    if EXPECTED[page].in_project:
+        copy_project(folder)
+        (folder / ".venv").symlink_to(sys.prefix)
+    else:
+        folder.mkdir()
+    if page == "README.md":
+        reader["PROJECT"] = str(repository(tmp_path / "project"))
+        reader["NUMBA_CACHE_DIR"] = str(tmp_path / "kernels")
+        give_kernels(tmp_path / "kernels", folder / "dl4jlegacy" / "dl4jlegacy")
+    else:
+        reader["PATH"] = f"{sys.prefix}/bin:{reader['PATH']}"
+    replace = dict(EXPECTED[page].replace)
+    if EXPECTED[page].shared_servers:
+        request.getfixturevalue("cluster").take_back("master")
+        reader |= {"DL4J_SERVICES": session_services.folder, "DL4J_SECRET": SECRET}
+        replace["dl4j services up"] = "dl4j services status"
+    shell = Shell(folder, tmp_path, reader, replace)
     try:
         for block, wanted in zip(blocks_to_run(page), EXPECTED[page].blocks, strict=True):
             if isinstance(wanted, Written):

@@ -285,6 +285,10 @@ class Cluster:
         with ZooKeeperSession(self.zookeeper, secret=SECRET.encode()) as session:
             return [path for path in nodes_below(session, "/") if not STANDING.fullmatch(path)]
 
+    def take_back(self, run: str) -> None:
+        """Take back at the end what is left of a run that others begin."""
+        self._runs.add(run)
+
     def end(self) -> None:
         """Kill what still runs, and take back what it left, so that the next test finds no run."""
         for command in self._started:

@@ -116,12 +116,14 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """What a page's blocks must do, in order.
 
     ``replace`` has the page's placeholders and what stands for them here. A page is typed in an empty folder, or
-    ``in_project``: in the project's.
+    ``in_project``: in the project's. With ``shared_servers`` the suite's servers are there already, and ``dl4j services
+    up`` is not run, but shows them as ``status`` does.
     """
 
     blocks: tuple[Expectation, ...]
     replace: dict[str, str] = {}
     in_project: bool = False
+    shared_servers: bool = False
 
 
 def _expected() -> dict[str, Expected]:
@@ -249,7 +251,7 @@ class Shell:
 
     def __init__(self, folder: Path, notes: Path, environment: Mapping[str, str], replace: Mapping[str, str]) -> None:
         self._folder, self._notes, self._environment = folder, notes, dict(environment)
-        self._replace = replace
+        self._replace, self._has_servers = replace, False
         self._staying: list[tuple[Command, Running]] = []
 
     def run(self, command: Command) -> None:
@@ -269,6 +271,7 @@ class Shell:
         text = command.run
         for placeholder, value in self._replace.items():
             text = text.replace(placeholder, value)
+        self._has_servers |= "services up" in text
         goes_on = command.stays or bool(command.gets)
         kept = f"\nstatus=$?; pwd > {self._notes}/folder; env -0 > {self._notes}/variables; exit $status"
         shorter = self._environment | command.variables
@@ -340,4 +343,5 @@ class Shell:
         finally:
             for _, running in self._staying:
                 running.kill()
-            Running("dl4j services down", self._folder, self._environment).end(ENDING_SECONDS)
+            if self._has_servers:
+                Running("dl4j services down", self._folder, self._environment).end(ENDING_SECONDS)
