@@ -23,7 +23,7 @@ from dl4jlegacy.storage.s3.session import Aws
 from tests.aws.test_user_data import MASTER as ALONE
 from tests.aws.test_user_data import files
 from tests.support.cluster_commands import RUN, SECRET, Command, embedded, spawn, until
-from tests.support.cluster_fixtures import stopped_at_the_end
+from tests.support.cluster_fixtures import QUICK_JAVA, stopped_at_the_end
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
@@ -44,6 +44,7 @@ class Instance:
         script = files(self.config)[f"/usr/local/lib/dl4j/{name}"].replace("/var/lib/dl4j", str(self.home))
         env = {
             **os.environ,
+            **QUICK_JAVA,
             "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
             "DL4J_ADDRESS": self.address,
             "DL4J_SECRET": SECRET,

@@ -18,9 +18,14 @@ import pytest
 from dl4jlegacy.services import Services, ServicesState
 from tests.support import REPOSITORY
 
-__all__ = ["hazelcast_address", "hazelcast_cluster_name", "own_services", "session_services", "zookeeper_address"]
+__all__ = [
+    *("QUICK_JAVA", "hazelcast_address", "hazelcast_cluster_name"),
+    *("own_services", "session_services", "zookeeper_address"),
+]
 
 HEAP = "512m"
+QUICK_JAVA = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+"""For members that are not on loopback: a short run does not win back what Java's optimizing compiler costs."""
 _STOP_WHEN_STDIN_ENDS = """
 import sys
 from pathlib import Path
