@@ -2,7 +2,7 @@
 
 It stands for an EC2 instance: the user data come from a seed (NoCloud) instead of the metadata service, what a role
 would give is in systemd's default environment, and the network is this machine's. Needs root; what is not installed
-here (debootstrap, systemd-nspawn) is unpacked from Debian's packages.
+here (mmdebstrap, systemd-nspawn) is unpacked from Debian's packages.
 """
 
 from __future__ import annotations
@@ -23,26 +23,45 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.compiled_kernels import give_kernels
 from tests.support.debian_packages import missing_for, unpack
 
 __all__ = ["SECONDS", "Machine", "booted", "debian"]
 
 SECONDS = 8 * 60.0
-_PACKAGES = ("systemd", "systemd-sysv", "dbus", "cloud-init", "openssh-server", "python3")
+_PACKAGES = ("ca-certificates", "systemd", "systemd-sysv", "dbus", "cloud-init", "openssh-server", "python3")
 _CLOUD = """\
 datasource_list: [NoCloud]
 network: {config: disabled}
 growpart: {mode: 'off'}
 resize_rootfs: false
 locale: false
+ssh_genkeytypes: [ed25519]
 """
-"""What concerns disks and the network, which a container shares; all else is as in Debian's images for clouds.
+"""What concerns disks and the network, which a container shares, and host keys of one kind, which are made quickly.
 
-Those have a locale, and this one none, without which a part of cloud-init fails; then systemd may wait for ever for the
-end of that unit's control group, of which it is not told in a container.
+All else is as in Debian's images for clouds. Those have a locale, and this one none, without which a part of cloud-init
+fails; then systemd may wait for ever for the end of that unit's control group, of which it is not told in a container.
 """
-_BYTECODE = "[Service]\nEnvironment=PYTHONPYCACHEPREFIX=/var/lib/dl4j/bytecode\n"
-"""With ``PIP_COMPILE`` pip leaves out most of its work, and the services compile once what they import."""
+_ESSENTIAL = """\
+printf '%s\\n' 'path-exclude=/usr/share/doc/*' 'path-exclude=/usr/share/locale/*' 'path-exclude=/usr/share/man/*' \
+    'path-exclude=/usr/lib/python3/dist-packages/botocore/data/*/*' \
+    'path-include=/usr/lib/python3/dist-packages/botocore/data/s3/*' > "$1/etc/dpkg/dpkg.cfg.d/small"
+"""
+"""What no machine here reads is not unpacked: of Debian's boto3, only S3 is used."""
+_NO_BYTECODE = ("usr/bin/py3compile", "usr/bin/py3clean")
+"""Programs with which packages compile all of their modules. What a machine imports is compiled then."""
+_COMPILED = """\
+[Service]
+Environment=PYTHONPYCACHEPREFIX=/var/lib/dl4j/bytecode NUMBA_CACHE_DIR=/var/cache/kernels
+CacheDirectory=kernels
+"""
+"""With ``PIP_COMPILE`` pip leaves out most of its work, and the services compile once what they import.
+
+The kernels are there, and systemd gives them to whoever runs a service.
+"""
+_PACKAGE = Path("/opt/dl4j/lib/python3.11/site-packages/dl4jlegacy")
+_INSTALLED = "opt/dl4j"
 _REACHES = re.compile(r"PIP_(?!FIND_LINKS)|SSL_CERT_|REQUESTS_CA|(https?|no)_proxy$", flags=re.I)
 _TRUSTED = Path("/usr/local/share/ca-certificates")
 
@@ -139,15 +158,22 @@ def debian(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _make(folder: Path) -> str:
     """Fill the folder of the fixture; return why nothing can be booted, or nothing."""
-    debootstrap, nspawn = (_program(name, folder / name) for name in ("debootstrap", "systemd-container"))
+    names = ("mmdebstrap", "debian-archive-keyring", "systemd-container")
+    mmdebstrap, keyring, nspawn = (_program(name, folder / name) for name in names)
     root = folder / "root"
-    path = f"{os.environ['PATH']}:{debootstrap / 'usr/bin'}"  # it may need a wget of its own
-    env = {**os.environ, "PATH": path, "DEBOOTSTRAP_DIR": str(debootstrap / "usr/share/debootstrap")}
-    command = [str(debootstrap / "usr/sbin/debootstrap"), "--variant=minbase", "--include=ca-certificates"]
+    env = {**os.environ, "PATH": f"{os.environ['PATH']}:{mmdebstrap / 'usr/bin'}"}
+    command = [str(mmdebstrap / "usr/bin/mmdebstrap"), "--mode=root", "--variant=apt"]
+    command += [
+        f"--include={','.join(_PACKAGES)}",
+        f"--keyring={keyring / 'usr/share/keyrings'}",
+        f"--essential-hook={_ESSENTIAL}",
+    ]
+    command += ["--dpkgopt=force-unsafe-io", '--aptopt=APT::Install-Recommends "false"', "--skip=cleanup/apt/lists"]
     _run([*command, "bookworm", str(root)], env)
     _trust_and_reach_what_this_machine_does(root)
-    inside = ["chroot", str(root), "env", "DEBIAN_FRONTEND=noninteractive"]
-    _run([*inside, "apt-get", "install", "--yes", "-qq", "--no-install-recommends", *_PACKAGES])
+    for name in _NO_BYTECODE:
+        (root / name).unlink()
+        (root / name).symlink_to("/bin/true")
     (root / "etc/cloud/cloud.cfg.d/99_container.cfg").write_text(_CLOUD, encoding="utf-8")
     (folder / "nspawn").unlink(missing_ok=True)
     (folder / "nspawn").symlink_to(nspawn)
@@ -178,11 +204,21 @@ def _trust_and_reach_what_this_machine_does(root: Path) -> None:
 
 @contextmanager
 def booted(
-    name: str, user_data: str, folder: Path, debian: Path, environment: Mapping[str, str] | None = None
+    name: str,
+    user_data: str,
+    folder: Path,
+    debian: Path,
+    environment: Mapping[str, str] | None = None,
+    installed: Machine | None = None,
 ) -> Iterator[Machine]:
-    """A machine that boots with this user data; ended with all its processes, and its files with it."""
+    """A machine that boots with this user data; ended with all its processes, and its files with it.
+
+    With ``installed`` it has what that machine has installed, as where an image was made of it.
+    """
     root = folder / name
-    subprocess.run(["cp", "-a", "--reflink=auto", str(debian / "root"), str(root)], check=True, timeout=300)
+    _copy(debian / "root", root)
+    if installed:
+        _link(installed.root / _INSTALLED, root / _INSTALLED)
     seed = root / "var/lib/cloud/seed/nocloud"
     seed.mkdir(parents=True)
     (seed / "user-data").write_text(user_data, encoding="utf-8")
@@ -206,6 +242,20 @@ def booted(
             shutil.rmtree(root)
 
 
+def _copy(source: Path, root: Path) -> None:
+    """Copy a root file system, but for the files of packages: those are replaced as a whole, so they may be shared."""
+    root.mkdir()
+    for entry in source.iterdir():
+        if entry.name == "usr":
+            _link(entry, root / "usr")
+        else:
+            subprocess.run(["cp", "-a", "--reflink=auto", str(entry), str(root)], check=True, timeout=300)
+
+
+def _link(source: Path, target: Path) -> None:
+    subprocess.run(["cp", "-a", "--link", str(source), str(target)], check=True, timeout=300)
+
+
 def _container(root: Path, nspawn: Path) -> list[str]:
     """The command that starts a container, which ends with whoever runs it, however that was; without what it runs."""
     until_then = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child=KILL"]
@@ -226,4 +276,5 @@ def _give(root: Path, environment: Mapping[str, str]) -> None:
     (folder / "environment.conf").write_text(f"[Manager]\nDefaultEnvironment={words}\n", encoding="utf-8")
     units = root / "etc/systemd/system/dl4j-.service.d"  # of all units whose names begin so
     units.mkdir()
-    (units / "bytecode.conf").write_text(_BYTECODE, encoding="utf-8")
+    (units / "compiled.conf").write_text(_COMPILED, encoding="utf-8")
+    give_kernels(root / "var/cache/kernels", _PACKAGE)

@@ -31,6 +31,7 @@ from tests.aws.test_cluster import SPEC
 from tests.aws.test_user_data import WORKER
 from tests.instance.machine import SECONDS, booted, debian  # noqa: F401 (a fixture)
 from tests.support.aws_fixtures import FaultProxy
+from tests.support.cluster_fixtures import QUICK_JAVA
 
 pytestmark = pytest.mark.long
 
@@ -82,12 +83,12 @@ def test_the_user_data_makes_a_master_and_a_worker_that_train_though_all_of_it_i
     master_here = Servers((PresentMaster(own_address(), me),))
     setup.resources.upload(PRESENT_MASTER, master_here.to_bytes())
     secret = setup.resources.read_secret()
-    environment = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+    environment = {name: value for name, value in os.environ.items() if name.startswith("AWS_")} | QUICK_JAVA
     with ExitStack() as stack:
-        master, worker = machines = [
-            stack.enter_context(booted(name, text, tmp_path, debian, environment))
-            for name, text in zip(("master", "worker"), data, strict=True)
-        ]
+        master = stack.enter_context(booted("master", data[0], tmp_path, debian, environment))
+        master.wait("a master", lambda: master.processes("dl4j master"), 2 * SECONDS)
+        worker = stack.enter_context(booted("worker", data[1], tmp_path, debian, environment, installed=master))
+        machines = (master, worker)
         worker.wait("registration", lambda: registered(f"{own_address()}:2181", secret), 2 * SECONDS)
         worker.kill("dl4j worker")
         [member] = master.processes(MEMBER)
