@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from dl4jlegacy.datasets.images.image_folders import holds_images
 from dl4jlegacy.datasets.mnist import find_idx_files
+from dl4jlegacy.datasets.reading import kind_named
 from dl4jlegacy.datasets.tables.table_files import KINDS, check_one_kind, is_pattern, is_svmlight, is_table, tables_like
 from dl4jlegacy.errors import DataError, nearest
 from dl4jlegacy.system import files
@@ -42,11 +42,6 @@ class Place:
             kind: str | None = files.kind_of(path) if name else None
         return Place(name, path, "pattern" if kind is None and is_pattern(name) else kind)
 
-    @property
-    def is_text(self) -> bool:
-        """Whether the place is a text file."""
-        return self.kind == "file" and self.path.suffix.lower() == ".txt"
-
     @cached_property
     def idx_files(self) -> dict[str, Path]:
         """Files with MNIST's names in the folder, by name; raises ``DataError``."""
@@ -56,14 +51,15 @@ class Place:
     def tables(self) -> list[Path]:
         """The tables: the files named train and test, if both exist, else all tables sorted by name.
 
-        Empty for a text, a bundled data set, and a folder without tables, or with IDX files.
+        Empty for a file of another kind, a bundled data set, and a folder without tables, or with IDX files.
 
         Raises:
             DataError: the place does not exist, or cannot be read.
         """
         if self.kind is None:
             raise self._unknown()
-        if self.kind == "bundled" or self.is_text or self.idx_files:
+        is_other = self.kind == "file" and kind_named(self.path) is not None
+        if self.kind == "bundled" or is_other or self.idx_files:
             return []
         if self.kind not in ("folder", "pattern"):
             return [self.path]
@@ -80,16 +76,6 @@ class Place:
     def is_svmlight(self) -> bool:
         """Whether the tables are SVMLight files."""
         return bool(self.tables) and is_svmlight(self.tables[0].name)
-
-    def has_images(self, *, asked: bool) -> bool:
-        """Return whether the place is a folder of images to learn: it has no tables, or images were ``asked`` for.
-
-        Raises:
-            DataError: the folder cannot be read.
-        """
-        if self.kind != "folder" or (not asked and (self.idx_files or self.tables)):
-            return False
-        return holds_images(self.path)
 
     def _listed(self) -> list[Path]:
         with files.errors_as(DataError, f"cannot read folder {self.path}"):

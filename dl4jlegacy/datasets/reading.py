@@ -2,66 +2,99 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import json
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import msgspec
 
+from dl4jlegacy.datasets.images.image_data import ImageData
 from dl4jlegacy.datasets.images.image_files import ImageRecordReader
+from dl4jlegacy.datasets.kind import DataKind
 from dl4jlegacy.datasets.label_scale import LabelScale
 from dl4jlegacy.datasets.normalizers import Normalizer
-from dl4jlegacy.datasets.sequences.sequence_reader import SequenceRecordReader
+from dl4jlegacy.datasets.sequences.sequence_reader import SequenceData, SequenceRecordReader
 from dl4jlegacy.datasets.tables.header import Header
 from dl4jlegacy.datasets.tables.table import Column
 from dl4jlegacy.datasets.tables.transform_process import TransformProcess
-from dl4jlegacy.datasets.text.texts import TextReader
+from dl4jlegacy.datasets.text.texts import TextData, TextReader
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.system.decoding import decodable
 from dl4jlegacy.system.strict_json import to_json
 
-__all__ = ["UNREAD", "Reading"]
+__all__ = ["DATA_KINDS", "UNREAD", "Readers", "Reading", "kind_named"]
 
-_READERS: dict[str, Any] = {
-    "images": ImageRecordReader,
-    "text": TextReader,
-    "sequences": SequenceRecordReader,
-    "header": Header,
-}
+DATA_KINDS: tuple[DataKind[Any], ...] = (SequenceData(), ImageData(), TextData())
+"""The kinds of data besides tables; the first one that recognises a data set loads it."""
+_TABLES: DataKind[Any] = DataKind()
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Reading:
-    """How data are read. A value that the data do not need is None, or empty.
+class Readers(msgspec.Struct, frozen=True, kw_only=True):
+    """The schema of tables, and the reader of each other kind of data; those are None that the data do not need.
 
     Attributes:
-        transform: turns the columns of a table into examples; fitted to the training part after reading it.
-        images: reads image files.
-        text: reads a text.
-        sequences: reads files of sequences.
-        header: the columns of a table without a ``transform``.
-        stratified: whether the held-out part gets its share of every class.
-        label_names: names of the outputs, in order; for a text its characters or words.
-        normalizer: scales features (and labels).
+        transform: turns the columns of a table into examples, instead of scaling them to 0 to 1; fitted to the training
+            part after reading it, unless it is already fitted.
+        images: how images are read that are in folders or listed in a table.
+        text: how a text is read: by characters (also None), or by words.
+        sequences: how a folder of CSV files is read as sequences, one per file; None: as parts of one table.
     """
 
     transform: TransformProcess | None = None
     images: ImageRecordReader | None = None
     text: TextReader | None = None
     sequences: SequenceRecordReader | None = None
+
+    @property
+    def readers(self) -> list[tuple[DataKind[Any], Any]]:
+        """The kinds of data that have a reader, each with it."""
+        every = [(kind, getattr(self, kind.name)) for kind in DATA_KINDS]
+        return [(kind, reader) for kind, reader in every if reader is not None]
+
+    @property
+    def kind(self) -> DataKind[Any]:
+        """The kind of data, by its reader; the one of tables if there is none."""
+        return self.readers[0][0] if self.readers else _TABLES
+
+    def local(self, name: str) -> str:
+        """Return the local path of a data set, after copying a remote one; raises ``DataError``."""
+        return self.kind.local(name, self.reader)
+
+    @property
+    def reader(self) -> Any:
+        """The reader of the kind; None for tables."""
+        return self.readers[0][1] if self.readers else None
+
+
+def kind_named(path: Path) -> DataKind[Any] | None:
+    """Return the kind of a file by its ending; None: it is a table."""
+    return next((kind for kind in DATA_KINDS if kind.is_named(path)), None)
+
+
+class Reading(Readers, frozen=True, kw_only=True):
+    """How data are read. A value that the data do not need is None, or empty.
+
+    Attributes:
+        header: the columns of a table without a ``transform``.
+        stratified: whether the held-out part gets its share of every class.
+        label_names: names of the outputs, in order; for a text its characters or words.
+        normalizer: scales features (and labels).
+    """
+
     header: Header | None = None
     stratified: bool = False
     label_names: tuple[str, ...] = ()
     normalizer: Normalizer | None = None
 
-    def replace(self, **changes: Any) -> Reading:
+    def replace(self, **changes: Any) -> Self:
         """Return a copy with changed values."""
-        return dataclasses.replace(self, **changes)
+        return msgspec.structs.replace(self, **changes)
 
     def fields(self) -> dict[str, Any]:
         """Return the values as JSON, for a model file; without the normalizer, which has its own entry there."""
-        found = {name: getattr(self, name) for name in _READERS}
+        found = {name: getattr(self, name) for name in _stored()}
         return {
             **{name: None if value is None else msgspec.to_builtins(value) for name, value in found.items()},
             "transform": None if self.transform is None else json.loads(self.transform.to_json()),
@@ -73,9 +106,9 @@ class Reading:
     def of_fields(fields: Mapping[str, Any], label_names: tuple[str, ...], normalizer: Normalizer | None) -> Reading:
         """Return the reading from the result of ``fields``; raises ``ConfError`` if that is invalid."""
         readers: dict[str, Any] = {}
-        for name, kind in _READERS.items():
+        for name, kind in _stored().items():
             try:
-                readers[name] = msgspec.convert(fields.get(name), type=decodable(kind | None))
+                readers[name] = msgspec.convert(fields.get(name), type=decodable(kind))
             except msgspec.ValidationError as exc:
                 raise ConfError(f"{name}: {exc}") from exc
         transform = fields.get("transform")
@@ -90,8 +123,13 @@ class Reading:
     @property
     def label_scale(self) -> LabelScale | None:
         """The scale of the numbers to predict, which ``label_names`` names; None if the labels are no such numbers."""
-        described = self.transform if self.sequences is None else self.sequences
-        return None if described is None else described.label_scale
+        of_schema = None if self.transform is None else self.transform.label_scale
+        return self.kind.label_scale(self.reader) or of_schema
+
+    @property
+    def network(self) -> str:
+        """The kind of network that learns the data, as ``zoo.select_for`` takes it."""
+        return self.kind.network(self.reader)
 
     @property
     def is_multi_label(self) -> bool:
@@ -101,7 +139,7 @@ class Reading:
     @property
     def schema(self) -> TransformProcess | None:
         """The schema that finds data frame columns by name; None: the columns have no names."""
-        if any(kind is not None for kind in (self.images, self.text, self.sequences)):
+        if self.reader is not None:
             return None
         if self.transform is not None or self.header is None or "" in self.header.names:
             return self.transform
@@ -123,6 +161,13 @@ class Reading:
         if self.transform is not None:
             return self.transform.label_columns
         return (self.header.label,) if self.header is not None and self.header.label else ()
+
+
+@functools.cache
+def _stored() -> dict[str, Any]:
+    """Return the types of the fields that model files hold as they are, by name."""
+    readers = {field.name: field.type for field in msgspec.structs.fields(Readers) if field.name != "transform"}
+    return {**readers, "header": Header | None}
 
 
 UNREAD = Reading()

@@ -16,13 +16,11 @@ from typing import Any
 
 from dl4jlegacy.datasets.bundled import DIGITS_NAMES, IRIS_NAMES, read_digits, read_iris
 from dl4jlegacy.datasets.dataset import DataSet
-from dl4jlegacy.datasets.images.image_files import ImageRecordReader, read_parts
 from dl4jlegacy.datasets.images.image_folders import holds_images
-from dl4jlegacy.datasets.images.image_tables import image_schema, read_listed
+from dl4jlegacy.datasets.kind import DataRequest
 from dl4jlegacy.datasets.mnist import read_idx_dataset, read_mnist
 from dl4jlegacy.datasets.place import NAMES, Place
-from dl4jlegacy.datasets.reading import UNREAD, Reading
-from dl4jlegacy.datasets.sequences.sequence_reader import SequenceRecordReader, read_sequence_parts
+from dl4jlegacy.datasets.reading import DATA_KINDS, UNREAD, Reading
 from dl4jlegacy.datasets.splitting import Split, class_numbers, stratified
 from dl4jlegacy.datasets.tables.csv_files import read_csv_files
 from dl4jlegacy.datasets.tables.pandas_index import warn_of_index
@@ -33,8 +31,6 @@ from dl4jlegacy.datasets.tables.svmlight_schema import svmlight_schema
 from dl4jlegacy.datasets.tables.table import Table
 from dl4jlegacy.datasets.tables.table_files import KINDS, index_columns
 from dl4jlegacy.datasets.tables.transform_process import TransformedTables, TransformProcess
-from dl4jlegacy.datasets.text.characters import read_sonnets, read_text
-from dl4jlegacy.datasets.text.texts import TextReader
 from dl4jlegacy.errors import DataError, counted
 from dl4jlegacy.system import files
 
@@ -174,21 +170,19 @@ class _Request:
 def _load(asked: _Request) -> DataSource:
     """Return the data set; features of tables and sequences are float64."""
     place, given, split = asked.place, asked.reading, asked.split
-    if given.sequences is not None:
-        return _sequences(asked, given.sequences)
-    if given.images is not None and given.images.column:
-        return _listed_images(asked, given.images)
+    wanted = DataRequest(place, split, asked.known, given.transform)
+    for kind in DATA_KINDS:
+        reader = getattr(given, kind.name)
+        if kind.recognises(wanted, reader):
+            found = kind.load(wanted, kind.reader() if reader is None else reader)
+            read = {"transform": found.transform, "label_names": found.label_names, kind.name: found.reader}
+            return asked.source(found.train, found.test, columns=found.columns, stratified=split.stratify, **read)
     if given.transform is not None:
         return _transformed(asked, given.transform)
     if place.kind == "bundled":
         return _bundled(asked)
     if place.is_svmlight:
         return _svmlight(asked)
-    if place.is_text:
-        return _text(asked, read_text(place.path))
-    if place.has_images(asked=given.images is not None):
-        train, test, names, images = read_parts(place.path, given.images, asked.known, split)
-        return asked.source(train, test, label_names=names, images=images, stratified=split.stratify)
     return _idx(asked) if place.idx_files else _numbers(asked)
 
 
@@ -197,8 +191,6 @@ def _bundled(asked: _Request) -> DataSource:
     if name == "mnist":
         train, test = (read_mnist(part, data_dir=asked.data_dir) for part in ("train", "t10k"))
         return asked.source(train, test, label_names=DIGITS_NAMES)
-    if name == "sonnets":
-        return _text(asked, read_sonnets())
     return asked.split_up(*((read_digits(), DIGITS_NAMES) if name == "digits" else (read_iris(), IRIS_NAMES)))
 
 
@@ -227,10 +219,10 @@ def _transformed(asked: _Request, transform: TransformProcess) -> DataSource:
     return _of_process(asked, TransformedTables.of(transform, train, test))
 
 
-def _of_process(asked: _Request, ready: TransformedTables, images: ImageRecordReader | None = None) -> DataSource:
+def _of_process(asked: _Request, ready: TransformedTables) -> DataSource:
     """Return the data set that a schema has prepared."""
-    process, stratified = ready.process, asked.split.stratify
-    reading = {"transform": process, "images": images, "label_names": process.label_names, "stratified": stratified}
+    process = ready.process
+    reading = {"transform": process, "label_names": process.label_names, "stratified": asked.split.stratify}
     return asked.source(ready.train, ready.test, columns=ready.columns, **reading)
 
 
@@ -245,47 +237,6 @@ def _svmlight(asked: _Request) -> DataSource:
     if asked.place.is_parted:
         return asked.source(*datasets, label_names=names)
     return asked.split_up(DataSet.merge(datasets), names)
-
-
-def _sequences(asked: _Request, reader: SequenceRecordReader) -> DataSource:
-    place = asked.place
-    if place.kind != "folder":
-        raise DataError(
-            f"data set {place.name!r} is no folder, and sequences (--sequences, sequences in a Conf) are files in one, "
-            "a sequence each; leave it out, or name their folder"
-        )
-    train, test, names, settled = read_sequence_parts(place.path, reader, asked.known, asked.split)
-    return asked.source(train, test, label_names=names, sequences=settled)
-
-
-def _listed_images(asked: _Request, images: ImageRecordReader) -> DataSource:
-    """Return images listed in tables, or those in folders of the classes, if the classes are known already."""
-    place, transform, split = asked.place, asked.reading.transform, asked.split
-    found = place.tables
-    if not found and transform is not None and transform.classes and place.has_images(asked=True):
-        train, test, names, _ = read_parts(place.path, images, transform.classes, split)
-        return asked.source(
-            train, test, label_names=names, transform=transform, images=images, stratified=split.stratify
-        )
-    if not found:
-        raise DataError(
-            f"data set {place.name!r} is no table, and {images.column!r} (--images, images.column in a Conf) is the "
-            "column of one, which names the files of images; leave it out for folders of images"
-        )
-    process = image_schema(found[0], images.column) if transform is None else transform
-    train, test, process, reader = read_listed(found, images, process, split, parted=place.is_parted)
-    return _of_process(asked, TransformedTables(process, train, test), images=reader)
-
-
-def _text(asked: _Request, text: str) -> DataSource:
-    """Return windows of a text; the end of the text is held out, so that the two parts do not overlap."""
-    if asked.split.stratify:
-        raise DataError(
-            f"data set {asked.place.name!r} is a text, whose end is held out, whatever it holds; leave --stratify out"
-        )
-    reader = asked.reading.text or TextReader()
-    train, test, names = reader.parts(text, asked.split.test_fraction, asked.known)
-    return asked.source(train, test, label_names=names, text=reader)
 
 
 def _idx(asked: _Request) -> DataSource:

@@ -17,7 +17,6 @@ from dl4jlegacy.arrays.backend import Array, to_host
 from dl4jlegacy.datasets import DataSet, DataSource, load
 from dl4jlegacy.datasets.batches import Batch, Data, epochs_of
 from dl4jlegacy.datasets.dataset import frame_names
-from dl4jlegacy.datasets.images.image_files import ImageRecordReader
 from dl4jlegacy.datasets.label_scale import LabelScale
 from dl4jlegacy.datasets.normalizers import as_read
 from dl4jlegacy.datasets.place import Place
@@ -30,7 +29,7 @@ from dl4jlegacy.datasets.tables.table import Table
 from dl4jlegacy.datasets.tables.table_files import column_names
 from dl4jlegacy.datasets.tables.text_rows import is_number
 from dl4jlegacy.datasets.tables.transform_process import TransformProcess
-from dl4jlegacy.datasets.text.unseen_words import UnseenWords
+from dl4jlegacy.datasets.unseen_words import UnseenWords
 from dl4jlegacy.errors import DataError, ModelError, ShapeError, counted
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.kernels.threads import one_thread
@@ -62,7 +61,6 @@ __all__ = [
     "evaluate_model",
     "evaluate_network",
     "evaluation_in_units",
-    "local_data",
     "read_model",
     "score_examples",
     "source_for_model",
@@ -114,16 +112,6 @@ def score_examples(network: Network, examples: DataSet) -> Iterator[Array]:
         yield scores
 
 
-def local_data(dataset: str, images: ImageRecordReader | None) -> str:
-    """Return the local path of a data set, after copying a remote one; raises ``DataError``."""
-    if images is not None and images.column and storage.is_remote(dataset):
-        raise DataError(
-            f"{dataset} is not on this machine, and images that a table lists lie beside it: copy the folder of both "
-            "here, and name the table in it"
-        )
-    return storage.local(dataset)
-
-
 Evaluate = Callable[[Network, DataSet, tuple[str, ...]], NetworkEvaluation]
 """``evaluate_network``, or a function that computes the same result with several workers."""
 
@@ -153,8 +141,8 @@ def evaluate_model(
         DataError: the data set cannot be read.
         ShapeError: the data set does not fit the model.
     """
-    network, place = model.network, Place.of(local_data(dataset, model.reading.images))
-    if model.reading.transform is not None and model.reading.images is None:
+    network, place = model.network, Place.of(model.reading.local(dataset))
+    if model.reading.transform is not None and model.reading.reader is None:
         _warn_of_columns(place.tables, model.reading.transform)
     source = load(
         place,
@@ -254,14 +242,11 @@ class TrainedModel:
     @property
     def answers_at(self) -> str:
         """The place of the answers in the model's outputs, one of ``ANSWERS_AT``."""
-        if self.reading.sequences is not None and not self.reading.sequences.is_of_whole:
-            return "each step"
-        return "output" if self.reading.text is None and self.reading.sequences is None else "last step"
+        return self.reading.kind.answers_at(self.reading.reader)
 
     def answers(self, features: Array) -> int:
         """Return the number of answers for some examples."""
-        steps = 1 if self.reading.sequences is None or self.reading.sequences.is_of_whole else features.shape[2]
-        return len(features) * int(steps)
+        return len(features) * (int(features.shape[2]) if self.answers_at == "each step" else 1)
 
     def output(self, features: Any) -> Array:
         """Return the outputs, ``(examples, n_out)`` on the host, for features as the data came, before any scaling.

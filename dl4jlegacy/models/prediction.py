@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import queue
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -14,25 +13,19 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from dl4jlegacy.arrays.backend import Array, to_host
-from dl4jlegacy.datasets.images.image_folders import find_images
-from dl4jlegacy.datasets.images.image_kinds import begins_as_image, is_image, is_other_image
-from dl4jlegacy.datasets.images.image_tables import listed_files
-from dl4jlegacy.datasets.sequences.sequence_files import sequence_paths
+from dl4jlegacy.datasets.kind import NewData
 from dl4jlegacy.datasets.tables.csv_files import read_csv_blocks
 from dl4jlegacy.datasets.tables.sparse_files import sparse_features_of
 from dl4jlegacy.datasets.tables.svmlight_schema import features_only
-from dl4jlegacy.datasets.tables.table_files import is_svmlight, is_table
-from dl4jlegacy.datasets.tables.text_rows import opened_text
+from dl4jlegacy.datasets.tables.table_files import is_svmlight
 from dl4jlegacy.datasets.tables.transform_process import TransformProcess
-from dl4jlegacy.datasets.text.texts import TextReader
-from dl4jlegacy.datasets.text.unseen_words import UnseenWords
-from dl4jlegacy.errors import DataError, NotFiniteError, OutputError
+from dl4jlegacy.datasets.unseen_words import UnseenWords
+from dl4jlegacy.errors import NotFiniteError, OutputError
 from dl4jlegacy.kernels.threads import one_thread
-from dl4jlegacy.models.model import TrainedModel, local_data
+from dl4jlegacy.models.model import TrainedModel
 from dl4jlegacy.nn.batch_evaluation import ROWS
 from dl4jlegacy.nn.networks import build_network
 from dl4jlegacy.scaleout.workers.device_choice import Compute, using_gpu
-from dl4jlegacy.storage import paths as storage
 from dl4jlegacy.system import files
 from dl4jlegacy.system.exits import exits_as_errors
 from dl4jlegacy.system.resources import check_threads
@@ -43,14 +36,11 @@ __all__ = [
     "Form",
     "Predict",
     "PredictedRows",
-    "blocks_of",
-    "images_of",
     "named_rows",
     "predict_alone",
     "predict_blocks",
     "replicas",
     "rows_in",
-    "sequences_of",
     "texts_of",
     "write_texts",
 ]
@@ -133,124 +123,39 @@ def predict_alone(
         yield _predicted(predict, first, rows)
 
 
-def images_of(model: TrainedModel, file: str) -> tuple[Path, ...]:
-    """Return the image files to give to a model that learned from images: one file, or those of a folder or a table.
-
-    The result is empty if the model did not learn from images. It is empty, too, if ``file`` is no image, and for
-    standard input and tables if the model learned from folders of images.
-
-    Raises:
-        DataError: the folder has no images, or cannot be read; or the table names a missing image.
-    """
-    images = model.reading.images
-    if images is None or (file == "-" and not images.column):
-        return ()
-    if file == "-":
-        raise DataError(
-            f"standard input has no folder in which its images would be looked for, which model {model.name} learned "
-            "from; give the table's file"
-        )
-    with files.errors_as(DataError, f"cannot read {file}"):
-        place = files.expand(storage.local(file))
-        if images.column and model.reading.transform is not None and is_table(place.name) and files.is_file(place):
-            place = files.expand(local_data(file, images))
-            return tuple(listed_files(place, images, model.reading.transform))
-        known = is_image(place.name) or is_other_image(place.name) or files.is_folder(place)
-        if not known and not begins_as_image(place):  # its name is no image's, but its content may be
-            return ()
-    return tuple(find_images(place))
-
-
-def sequences_of(model: TrainedModel, file: str, *, warns: bool = True) -> dict[Path, Array]:
-    """Return the sequences of a file or folder by path, for a model of such files; {} for another model.
-
-    ``warns``: warn of columns that the model does not know.
-
-    Raises:
-        DataError: there is no sequence, or one cannot be read or has other columns; names it.
-    """
-    if model.reading.sequences is None:
-        return {}
-    if file == "-":
-        raise DataError(f"model {model.name} takes sequences in files, one each; give a file, or a folder of them")
-    with files.errors_as(DataError, f"cannot read {file}"):
-        place = files.expand(storage.local(file))
-        paths = sequence_paths(place) if files.is_folder(place) else [place]
-    return {path: model.rows_as_read(model.reading.sequences.features(path, warns=warns)) for path in paths}
-
-
-def blocks_of(model: TrainedModel, file: str, images: Sequence[Path] = (), *, warns: bool = True) -> Iterator[Array]:
-    """Yield the features of a table or of images for a model, in blocks of ``ROWS`` rows.
-
-    For a text model, each line that is not empty is a block, and the model predicts what follows the line.
-
-    Args:
-        model: the model that the features must fit.
-        file: a file, here or in S3; ``-`` is standard input.
-        images: image files to read instead, as ``images_of`` returns them.
-        warns: whether to warn of columns and words that the model does not know, and of unusual images.
-
-    Raises:
-        DataError: names file, line, column and value. ShapeError: the model takes other features.
-    """
-    if images and model.reading.images is not None:
-        yield from model.reading.images.blocks(images, rows=ROWS, warns=warns)
-        return
-    name = "standard input" if file == "-" else file
-    if model.reading.text is not None:
-        yield from _lines(model, file, name, warns=warns)
-        return
-    for rows in _features_of(model, _opened(file, name), name, warns=warns):
-        model.check_width(rows.shape[1], name)
-        yield model.rows_as_read(rows)
-
-
-def rows_in(model: TrainedModel, file: str) -> tuple[Iterable[Array], tuple[str, ...]]:
+def rows_in(model: TrainedModel, file: str, *, warns: bool = True) -> tuple[Iterable[Array], tuple[str, ...]]:
     """Return the blocks for a model to answer, and the file of each answer, if the blocks have files of their own.
 
     Args:
         model: the model that the blocks must fit.
-        file: a table, a text, an image, a sequence, or a folder of images or sequences; ``-``: standard input.
+        file: a table, a text, an image, a sequence, or a folder of images or sequences, here or in S3; ``-``: standard
+            input.
+        warns: whether to warn of columns and words that the model does not know, and of unusual images.
 
-    Errors as for ``images_of``, ``sequences_of`` and ``blocks_of``; some are raised when the blocks are read.
+    Raises:
+        DataError: names file, line, column and value. ShapeError: the model takes other features. Some errors are
+            raised when the blocks are read.
     """
-    images, sequences = images_of(model, file), sequences_of(model, file)
-    of_each = [*images, *(path for path, rows in sequences.items() for _ in range(model.answers(rows)))]
-    blocks = sequences.values() if sequences else blocks_of(model, file, images)
-    return blocks, tuple(map(str, of_each))
+    reading = model.reading
+    new = NewData(
+        file=file,
+        model=model.name,
+        label_names=model.label_names,
+        transform=reading.transform,
+        rows=ROWS,
+        warns=warns,
+    )
+    found = reading.kind.new_rows(new, reading.reader)
+    if found is None:
+        return _rows_of_table(model, new), ()
+    return map(model.rows_as_read, found.blocks), tuple(map(str, found.files))
 
 
-def _opened(file: str, name: str) -> BinaryIO:
-    with files.errors_as(DataError, f"cannot read {name}"):
-        # A duplicate of standard input: a thread that still reads from it must not delay the end of the process.
-        return os.fdopen(os.dup(0), "rb") if file == "-" else files.open_to_read(storage.local(file))
-
-
-def _lines(model: TrainedModel, file: str, name: str, *, warns: bool) -> Iterator[Array]:
-    """Yield each line that is not empty as features for a text model; raises ``DataError``, which names the line."""
-    assert model.reading.text is not None
-    number, is_empty, unseen, known = 0, True, UnseenWords(), frozenset(model.label_names)
-    with opened_text(_opened(file, name), name) as lines:
-        try:
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    is_empty = False
-                    if model.reading.text.has_words:
-                        unseen.add("", model.reading.text.words(line), known)
-                    yield _line(model.reading.text, line.rstrip("\r\n"), model.label_names, f"{name}, line {number}")
-        except UnicodeDecodeError as exc:
-            raise DataError(f"{name} is no text in UTF-8: {exc} (near line {number + 1})") from exc
-    if is_empty:
-        raise DataError(f"{name} holds no text; expected lines, of each of which what follows is to be predicted")
-    if warns:
-        unseen.say(name)
-
-
-def _line(reader: TextReader, line: str, names: Sequence[str], where: str) -> Array:
-    try:
-        return reader.features(line, names)
-    except DataError as exc:
-        raise DataError(f"{where}: {exc}") from exc
+def _rows_of_table(model: TrainedModel, new: NewData) -> Iterator[Array]:
+    """Yield the features of a table in blocks of ``ROWS`` rows; errors as for ``rows_in``."""
+    for rows in _features_of(model, new.open(), new.name, warns=new.warns):
+        model.check_width(rows.shape[1], new.name)
+        yield model.rows_as_read(rows)
 
 
 def _features_of(model: TrainedModel, file: BinaryIO, name: str, *, warns: bool) -> Iterator[Array]:

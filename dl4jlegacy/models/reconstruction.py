@@ -21,7 +21,7 @@ from dl4jlegacy.datasets.images.image_kinds import is_image
 from dl4jlegacy.errors import ConfError, DataError, OutputError, counted
 from dl4jlegacy.kernels.threads import one_thread
 from dl4jlegacy.models.model import TrainedModel
-from dl4jlegacy.models.prediction import blocks_of, images_of
+from dl4jlegacy.models.prediction import rows_in
 from dl4jlegacy.nn.batch_evaluation import ROWS
 from dl4jlegacy.nn.input_type import InputTypeConvolutional, InputTypeConvolutionalFlat
 from dl4jlegacy.nn.layers.rbm import RBM
@@ -184,15 +184,14 @@ def examples_of(
         model.check_width(test.n_in, source)
         yield from (batch.features for batch in test.batch_by(ROWS))
         return
-    paths = images_of(model, source)
-    if not paths and shape is not None and model.reading.images is None and source != "-":
+    if shape is not None and model.reading.images is None and source != "-":
         paths = _image_files(source)
         if paths:
             channels, height, width = shape
             reader = ImageRecordReader(height=height, width=width, channels=channels)
             yield from reader.blocks(paths, rows=ROWS)
             return
-    yield from blocks_of(model, source, paths)
+    yield from rows_in(model, source)[0]
 
 
 def _image_files(source: str) -> tuple[Path, ...]:

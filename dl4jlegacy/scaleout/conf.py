@@ -17,12 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import msgspec
 
 from dl4jlegacy.arrays.devices import PRECISIONS, check_choice, memory_limit
-from dl4jlegacy.datasets.images.image_files import ImageRecordReader
 from dl4jlegacy.datasets.images.image_transforms import ImageTransform
-from dl4jlegacy.datasets.reading import Reading
-from dl4jlegacy.datasets.sequences.sequence_reader import SequenceRecordReader
-from dl4jlegacy.datasets.tables.transform_process import TransformProcess
-from dl4jlegacy.datasets.text.texts import TextReader
+from dl4jlegacy.datasets.reading import Readers, Reading
 from dl4jlegacy.errors import ConfError, NotFiniteError, UsageError, nearest
 from dl4jlegacy.nn.arguments import Described, replaced
 from dl4jlegacy.nn.class_weights import check_class_weights
@@ -76,7 +72,7 @@ NETWORK_CLASSES: Mapping[str, type[MultiLayerNetwork]] = {
 """Possible values of ``Conf.multi_layer_clazz``."""
 
 
-class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, metaclass=Described):
+class Conf(Readers, msgspec.Struct, frozen=True, kw_only=False, forbid_unknown_fields=True, metaclass=Described):
     """The configuration of a run.
 
     Attributes:
@@ -93,12 +89,7 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         data_fingerprint: of the training data (``datasets.fingerprint``), stored at ``setup``; a run can only be
             resumed with data that have the same one.
         scale_features: whether ``dl4j`` scales features that exceed the range 0 to 1 to that range.
-        transform: how ``dl4j`` transforms the columns of the data set's CSV files, instead of that scaling; fitted to
-            the training part at ``setup``, unless it is already fitted.
-        images: how ``dl4j`` reads the images of a data set that are in folders; their size is set at ``setup``.
         augment: how ``dl4j`` changes the images of a data set during training; None: not at all.
-        text: how ``dl4j`` reads a text: by characters (also None), or by words.
-        sequences: how ``dl4j`` reads a folder of CSV files as sequences, one per file; None: as parts of one table.
         keep_index: whether ``dl4j`` also uses a pandas index in a table as a feature; by default it is left out.
         stratify: whether the held-out parts of the data, for the evaluation at the end (by ``dl4j``) and for
             ``validation.fraction``, contain the same share of every class.
@@ -156,7 +147,7 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             ``ActorNetworkRunner.stats``, and ``stats.jsonl`` in ``checkpoint_dir``. It does not change results.
     """
 
-    positional: ClassVar[tuple[str, ...]] = ()
+    positional: ClassVar[tuple[str, ...]] = ()  # ``kw_only`` is False only so that these fields precede the inherited
 
     multi_layer_conf: MultiLayerConfiguration | None = None
     computation_graph_conf: ComputationGraphConfiguration | None = None
@@ -170,11 +161,7 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     data_dir: str = ""
     data_fingerprint: str = ""
     scale_features: bool = True
-    transform: TransformProcess | None = None
-    images: ImageRecordReader | None = None
     augment: ImageTransform | None = None
-    text: TextReader | None = None
-    sequences: SequenceRecordReader | None = None
     keep_index: bool = False
     stratify: bool = False
     class_weights: dict[str, float] | str | None = None
@@ -308,13 +295,8 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     @property
     def reading(self) -> Reading:
         """How the data set is read, as far as the Conf specifies it."""
-        return Reading(
-            transform=self.transform,
-            images=self.images,
-            text=self.text,
-            sequences=self.sequences,
-            stratified=self.stratify,
-        )
+        readers = {name: getattr(self, name) for name in Readers.__struct_fields__}
+        return Reading(stratified=self.stratify, **readers)
 
     @property
     def network_conf(self) -> NetworkConfiguration | None:
@@ -353,11 +335,12 @@ class Conf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         body = {name: value for name, value in msgspec.to_builtins(unmixed).items() if name not in free}
         if self.router in BUILT_IN:
             body["router_args"] = {k: v for k, v in self.router_args.items() if k not in FREE_ROUTER_ARGS}
-        later = ("transform", "images", "validation", "early_stopping", "router_args", "first_epoch", "first_iteration")
+        later = ("validation", "early_stopping", "router_args", "first_epoch", "first_iteration")
         if not self.warm_start:
             del body["warm_start_jobs"]
-        others = ("keep_index", "stratify", "class_weights", "augment", "text", "sequences", "warm_start")
-        for name in (*later, *others):  # so that digests from before these fields existed stay the same
+        others = ("keep_index", "stratify", "class_weights", "augment", "warm_start")
+        # So that digests from before these fields existed stay the same:
+        for name in (*Readers.__struct_fields__, *later, *others):
             if not body[name]:
                 del body[name]
         return hashlib.sha256(msgspec.json.encode(body, order="sorted")).hexdigest()

@@ -24,7 +24,7 @@ from dl4jlegacy.datasets.precision import float_type_of
 from dl4jlegacy.datasets.tables.table_files import column_names, is_table
 from dl4jlegacy.errors import DataError, Dl4jError, NotFiniteError, OutputError, ShapeError, counted
 from dl4jlegacy.models.model import TrainedModel
-from dl4jlegacy.models.prediction import Form, PredictedRows, blocks_of, images_of, sequences_of, texts_of
+from dl4jlegacy.models.prediction import Form, PredictedRows, rows_in, texts_of
 from dl4jlegacy.nn.batch_evaluation import ROWS
 from dl4jlegacy.serving.body_limits import TooMuchError, check_json, check_lines
 from dl4jlegacy.system import files
@@ -169,7 +169,7 @@ def read_body(
                 file.flush()
             if unknown is not None:
                 unknown += _unknown_columns(model, Path(file.name))
-            yield from _within(_blocks(model, file.name), model.answers, limits.rows, deadline)
+            yield from _within(rows_in(model, file.name, warns=False)[0], model.answers, limits.rows, deadline)
         except Dl4jError as exc:
             refused = refusal_of(exc)
             raise RefusedError(refused.status, str(exc).replace(file.name, "the body"), exc.code) from exc
@@ -241,12 +241,6 @@ def _plain_rows(model: TrainedModel, body: bytes) -> Array | None:
     with np.errstate(over="ignore"):
         is_finite = bool(np.isfinite(array.astype(np.float32)).all())
     return model.rows_as_read(array) if is_finite else None
-
-
-def _blocks(model: TrainedModel, place: str) -> Iterable[Array]:
-    """Return the blocks in which ``dl4j predict`` computes a file."""
-    images, sequences = images_of(model, place), sequences_of(model, place, warns=False)
-    return sequences.values() if sequences else blocks_of(model, place, images, warns=False)
 
 
 def _unknown_columns(model: TrainedModel, file: Path) -> list[str]:

@@ -30,7 +30,6 @@ from dl4jlegacy.models.model import (
     NetworkEvaluation,
     evaluate_network,
     evaluation_in_units,
-    local_data,
     source_for_model,
     with_features_as_labels,
 )
@@ -189,7 +188,7 @@ def with_network(
     train = source_for_model(data, conf.model).train
     network: NetworkConfiguration | None = conf.network_conf
     if network is None:
-        model = zoo.select_for(conf.model, _kind(data))
+        model = zoo.select_for(conf.model, data.reading.network)
         defaults = {k: v for k, v in model.defaults(train.num_examples).items() if k not in given}
         conf = conf.replace(model=model.name, multi_layer_clazz=model.clazz, **defaults)
         train = source_for_model(data, model.name).train
@@ -210,18 +209,12 @@ def with_network(
     check_idle(network.conf.updater)
     if network.backprop and train.labels is data.train.labels and not (_is_regression(data) or _is_multi_label(data)):
         check_classes(data)
-    network = network.with_sizes(train.n_in if data.reading.sequences is None else train.features.shape[1], train.n_out)
+    n_in = train.features.shape[1] if data.reading.network == "sequences" else train.n_in
+    network = network.with_sizes(n_in, train.n_out)
     network.validate()
     field = "computation_graph_conf" if isinstance(network, ComputationGraphConfiguration) else "multi_layer_conf"
     # If the Conf was taken from another run, its fingerprint is that of the other run's data.
     return conf.replace(**{field: network}, dataset=conf.dataset or data.name, data_fingerprint="")
-
-
-def _kind(data: DataSource) -> str:
-    """Return the kind of the data, as ``zoo.select_for`` takes it."""
-    if data.reading.sequences is not None:
-        return "sequences"
-    return "" if data.reading.text is None else data.reading.text.tokens
 
 
 def _is_regression(data: DataSource) -> bool:
@@ -340,7 +333,7 @@ def training_data(conf: Conf, data: DataSource) -> ListDataSetIterator | Validat
     if not name:
         return training
     source = load(
-        local_data(name, data.reading.images),
+        data.reading.local(name),
         data_dir=storage.local(conf.data_dir) or None,
         reading=data.reading.replace(stratified=False),
         n_classes=len(data.label_names) or None,
@@ -422,12 +415,8 @@ def train(
         fields["cluster"] = summary.fields()
     if transform is not None:
         fields["label"] = transform.label or list(transform.labels)
-    if data.reading.images is not None:
-        fields["images"] = msgspec.to_builtins(data.reading.images)
-    if data.reading.sequences is not None:
-        fields["sequences"] = msgspec.to_builtins(data.reading.sequences)
-    if run.conf.text is not None:
-        fields["text"] = {**msgspec.to_builtins(run.conf.text), "classes": len(label_names)}
+    for kind, reader in run.conf.readers:
+        fields[kind.name] = kind.report(reader, label_names)
     if run.conf.augment is not None:
         fields["augment"] = msgspec.to_builtins(run.conf.augment)
     if run.conf.stratify:

@@ -279,8 +279,7 @@ def job_iterator(conf: Conf, data: TrainingData) -> JobIterator:
     classifies = validation is None or is_classified(conf.network_conf, whole_of(validation))
     if conf.validation is not None and validation is not None:
         _check_metric(conf.validation.metric, conf.network_conf, whole_of(validation), classifies=classifies)
-    described = conf.transform if conf.sequences is None else conf.sequences
-    scale = None if described is None else described.label_scale
+    scale = conf.reading.label_scale
     return DataSetJobIterator(
         training,
         jobs_per_round=conf.jobs_per_round,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from dl4jlegacy.datasets import DataSet, DataSource, load
-from dl4jlegacy.datasets.images.image_tables import image_schema
+from dl4jlegacy.datasets.kind import LabelChoice
 from dl4jlegacy.datasets.leaks import scaled_labels, telling_columns, warn_of_telling
 from dl4jlegacy.datasets.normalizers import NormalizerMinMaxScaler, as_read
 from dl4jlegacy.datasets.place import Place
@@ -28,7 +29,6 @@ from dl4jlegacy.datasets.tables.text_rows import MISSING
 from dl4jlegacy.datasets.tables.transform_process import TransformProcess
 from dl4jlegacy.datasets.tables.transforms import CategoricalToOneHot, RemoveColumns
 from dl4jlegacy.errors import CellError, ConfError, DataError, counted
-from dl4jlegacy.models.model import local_data
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.storage import paths as storage
 
@@ -57,13 +57,13 @@ def load_data(
         keep_index: whether the index column of pandas is a feature column.
         place: the place of the data set on this machine, if already known.
     """
-    place = place or Place.of(local_data(name, reading.images))
+    place = place or Place.of(reading.local(name))
     folder = storage.local(data_dir) or None
     found = load(place, data_dir=folder, reading=reading, keep_index=keep_index, rounded=False)
     source = dataclasses.replace(found, name=name)
     if source.train.is_sparse:
         return source
-    if source.reading.text is not None or not scale or not _is_scaled(source, place, reading.transform):
+    if not (scale and source.reading.kind.is_scaled and _is_scaled(source, place, reading.transform)):
         warn_of_equal(source.train.features, f"data set {name}", source.columns, source.train.features_mask)
         return _in_float32(source, source.train, source.test)
     normalizer = NormalizerMinMaxScaler().fit(source.train.rounded())
@@ -130,19 +130,25 @@ def load_new(
             other words for missing values.
     """
     check_one_kind(regression=regression, multi_label=multi_label)
-    named, place = conf.dataset, Place.of(local_data(conf.dataset, conf.images))  # remote data are downloaded once
-    _check_has_gaps(conf, place, missing)
-    if conf.sequences is not None:
-        return _new_sequences(conf, place, label, regression=regression, multi_label=multi_label)
-    if conf.transform is not None:
+    named, place = conf.dataset, Place.of(conf.local(conf.dataset))  # remote data are downloaded once
+    choice = LabelChoice(
+        label=label,
+        regression=regression,
+        multi_label=multi_label,
+        missing=missing,
+        transform=conf.transform,
+        is_alone=conf.transform is None and len(conf.readers) < 2,
+    )
+    of_kind = conf.kind.labelled(choice, conf.reader, place)
+    if missing is not None and place.is_svmlight:
+        raise ConfError("SVMLight files have no cells that stand for no value; leave --missing out")
+    if of_kind is not None:
+        conf = conf.replace(**of_kind)
+        if conf.transform is not None:
+            conf = conf.replace(transform=_with_missing(conf.transform, missing))
+    elif conf.transform is not None:
         chosen = _with_label(conf.transform, label, regression=regression, multi_label=multi_label)
         conf = conf.replace(transform=_with_missing(chosen, missing))
-    elif conf.images is not None and conf.images.column:
-        if place.tables:  # else ``load`` reports that there is none
-            column, kind = conf.images.column, {"regression": regression, "multi_label": multi_label}
-            conf = conf.replace(
-                transform=_with_missing(image_schema(place.tables[0], column, label=label, **kind), missing)
-            )
     elif label or regression or multi_label or missing is not None or _is_large(conf, place):
         gaps = MISSING if missing is None else listed_gaps(missing)
         try:
@@ -154,7 +160,7 @@ def load_new(
     try:
         data = reload(conf, place=place)
     except CellError:
-        if conf.transform is not None:
+        if of_kind is not None or conf.transform is not None:
             raise
         found = _inspected(conf, place, "", MISSING, inspected)
         if not any(column.missing or column.type == "category" for column in found.columns):
@@ -165,7 +171,13 @@ def load_new(
     _check_read_as_asked(conf, data.reading, named)
     _warn_of_ignored_columns(data.reading)
     _warn_of_telling(data, named)
-    return conf.replace(transform=data.reading.transform, images=data.reading.images), data
+    return conf.replace(transform=data.reading.transform, **_fitted(conf, data.reading)), data
+
+
+def _fitted(conf: Conf, reading: Reading) -> dict[str, Any]:
+    """Return the readers as fitted to the data, by their fields; not a default one that the Conf does not name."""
+    found = reading.readers
+    return {kind.name: reader for kind, reader in found if getattr(conf, kind.name) or reader != kind.reader()}
 
 
 def _warn_of_ignored_columns(reading: Reading) -> None:
@@ -176,24 +188,16 @@ def _warn_of_ignored_columns(reading: Reading) -> None:
 
 
 def _check_read_as_asked(conf: Conf, reading: Reading, named: str) -> None:
-    """Raise ``DataError`` if the Conf says how to read images or a text, but the data are of another kind."""
-    if conf.images is not None and reading.images is None:
-        raise DataError(
-            f"data set {named!r} has no folders of images, which --image-size, --image-channels, --image-fit and "
-            "--image-background (images in a Conf) are for; leave them out, or name the column of a table that lists "
-            "images: --images"
-        )
-    if conf.text is not None and reading.text is None:
-        raise DataError(
-            f"data set {named!r} is no text, which --tokens and --vocabulary-size (text in a Conf) are for; leave them "
-            "out, or give sonnets or a .txt file"
-        )
+    """Raise ``DataError`` if the Conf has the reader of another kind of data."""
+    for kind, _ in conf.readers:
+        if kind is not reading.kind:
+            raise DataError(f"data set {named!r} {kind.not_these}")
 
 
 def _warn_of_telling(source: DataSource, named: str) -> None:
     """Warn of table columns that determine the label by themselves."""
     train, reading = source.train, source.reading
-    if train.is_sparse or train.features.ndim != 2 or reading.text is not None or reading.images is not None:
+    if train.is_sparse or train.features.ndim != 2 or reading.reader is not None:
         return
     if reading.label_scale is not None:
         found = scaled_labels(train.features, train.labels)
@@ -221,38 +225,9 @@ def _columns_of_words(source: DataSource) -> dict[str, list[int]]:
     return {column: places for column, places in found.items() if places}
 
 
-def _new_sequences(
-    conf: Conf, place: Place, label: str, *, regression: bool, multi_label: bool
-) -> tuple[Conf, DataSource]:
-    """Return the sequences in files, and the Conf with their reader; errors as for ``load_new``."""
-    assert conf.sequences is not None
-    others = ("transform", "images", "text")
-    if multi_label or any(getattr(conf, name) is not None for name in others):
-        raise ConfError(
-            "sequences (--sequences) of files have a class, or numbers to predict, at each time step, or once each: "
-            "leave --multi-label, --schema, --images and --tokens out"
-        )
-    reader = conf.sequences
-    if label:
-        reader = msgspec.structs.replace(reader, label=label, labels=())
-    if regression:
-        reader = msgspec.structs.replace(reader, regression=True)
-    data = reload(conf.replace(sequences=reader), place=place)
-    return conf.replace(sequences=data.reading.sequences), data
-
-
 def _is_large(conf: Conf, place: Place) -> bool:
     """Return whether the data are a table too large to be held in memory; raises ``DataError`` if there are none."""
-    return conf.images is None and is_large(place.tables)
-
-
-def _check_has_gaps(conf: Conf, place: Place, missing: Sequence[str] | None) -> None:
-    """Raise ``ConfError`` if words for missing values are given for data that have no such cells."""
-    if missing is None:
-        return
-    if conf.sequences is not None or place.is_svmlight:
-        what = "sequences have" if conf.sequences is not None else "SVMLight files have"
-        raise ConfError(f"{what} no cells that stand for no value; leave --missing out")
+    return conf.reader is None and is_large(place.tables)
 
 
 def _with_missing(transform: TransformProcess, missing: Sequence[str] | None) -> TransformProcess:
@@ -279,7 +254,7 @@ def _guessed(
     multi_label: bool,
 ) -> TransformProcess:
     """Return the schema that fits the tables; raises ``DataError``."""
-    if place.is_svmlight and conf.images is None:
+    if place.is_svmlight and conf.reader is None:
         return svmlight_schema(
             place.tables, label=label, regression=regression, multi_label=multi_label, scale=conf.scale_features
         )

@@ -29,9 +29,9 @@ from dl4jlegacy.datasets.sequences.sequence_reader import SequenceRecordReader
 from dl4jlegacy.datasets.tables import stored_tables
 from dl4jlegacy.datasets.text.texts import TextReader
 from dl4jlegacy.errors import DataError
-from dl4jlegacy.models.model import local_data
 from dl4jlegacy.nn.zoo.models import char_lstm, lstm, word_lstm
 from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.storage.paths import local
 from dl4jlegacy.training.prepare import prepare, train, training_data
 from dl4jlegacy.training.run import Run, job_iterator
 
@@ -286,7 +286,7 @@ def test_a_table_has_the_same_parameters_in_every_kind_of_file_in_memory_or_not_
 ) -> None:
     found = {name: trained(write(tmp_path), workers=2) for name, write in TABLES.items()}
     found["web"] = check({"dataset": f"{site}/t.csv"}, tmp_path, dl4j)
-    assert Path(local_data(f"{site}/t.csv", None)).is_relative_to(tmp_path / "web")
+    assert Path(local(f"{site}/t.csv")).is_relative_to(tmp_path / "web")
     assert len(set(found.values())) == 1, found
 
 

@@ -11,7 +11,7 @@ import pytest
 from dl4jlegacy import load_model
 from dl4jlegacy.datasets import Reading, load
 from dl4jlegacy.datasets.text.texts import UNKNOWN, TextReader
-from dl4jlegacy.models.prediction import blocks_of
+from dl4jlegacy.models.prediction import rows_in
 
 pytestmark = pytest.mark.usefixtures("here")
 WORDS = ("--tokens", "words", "--vocabulary-size", "50")
@@ -69,8 +69,8 @@ def test_words_that_were_not_learned_are_counted_at_prediction(
     }
     for model, file in ((text, "lines.txt"), (cities, "new.csv")):
         caplog.clear()
-        assert len(list(blocks_of(model, file, warns=False))) and not caplog.records, "a server says nothing"
-        assert len(list(blocks_of(model, file)))
+        assert len(list(rows_in(model, file, warns=False)[0])) and not caplog.records, "a server says nothing"
+        assert len(list(rows_in(model, file)[0]))
         assert [record.getMessage() for record in caplog.records] == [said[file]]
     caplog.clear()
     load("new.csv", reading=Reading(transform=cities.reading.transform))

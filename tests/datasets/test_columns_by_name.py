@@ -14,7 +14,7 @@ from dl4jlegacy.cli import main
 from dl4jlegacy.datasets import Reading, load
 from dl4jlegacy.errors import DataError
 from dl4jlegacy.models.model import TrainedModel, evaluate_model
-from dl4jlegacy.models.prediction import blocks_of
+from dl4jlegacy.models.prediction import rows_in
 from dl4jlegacy.nn import DenseLayer, MultiLayerNetwork, NeuralNetConfiguration, OutputLayer, write_model
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
 from dl4jlegacy.serving.answers import CSV, JSON, JSON_LINES, Limits, accepted, read_body
@@ -50,7 +50,7 @@ def model_of(path: Path) -> TrainedModel:
 
 
 def answers(model: TrainedModel, path: Path) -> list[Any]:
-    return np.concatenate([model.answer(rows) for rows in blocks_of(model, str(path))]).tolist()
+    return np.concatenate([model.answer(rows) for rows in rows_in(model, str(path))[0]]).tolist()
 
 
 def scores(model: TrainedModel, path: Path) -> Any:

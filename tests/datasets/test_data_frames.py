@@ -20,7 +20,7 @@ from dl4jlegacy.datasets.tables.data_frames import FrameColumns
 from dl4jlegacy.errors import DataError
 from dl4jlegacy.models.model import TrainedModel
 from dl4jlegacy.models.parallel_inference import ParallelInference
-from dl4jlegacy.models.prediction import blocks_of
+from dl4jlegacy.models.prediction import rows_in
 from dl4jlegacy.nn import DenseLayer, MultiLayerNetwork, NeuralNetConfiguration, OutputLayer, write_model
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
 from dl4jlegacy.sklearn import DL4JClassifier
@@ -100,7 +100,7 @@ def test_columns_of_a_data_frame_are_found_by_their_names(
 ) -> None:
     model, table = models[kind], table_of(kind)
     table.to_csv(tmp_path / "t.csv", index=False)
-    wanted = model.output(np.concatenate(list(blocks_of(model, str(tmp_path / "t.csv")))))
+    wanted = model.output(np.concatenate(list(rows_in(model, str(tmp_path / "t.csv"))[0])))
     given = KINDS[frames](mixed(table))
     with caplog.at_level(logging.WARNING, "dl4jlegacy"):
         assert np.array_equal(model.output(given), wanted)

@@ -26,7 +26,7 @@ from dl4jlegacy.datasets.images.image_files import ImageRecordReader
 from dl4jlegacy.datasets.tables import inspection, stored_tables
 from dl4jlegacy.errors import Dl4jError
 from dl4jlegacy.models.model import TrainedModel
-from dl4jlegacy.models.prediction import blocks_of
+from dl4jlegacy.models.prediction import rows_in
 from dl4jlegacy.nn import MultiLayerNetwork
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.training.prepare import model_writer, prepare, refusal
@@ -171,7 +171,7 @@ class Found:
 def answered(model: TrainedModel, path: Path) -> list[Any] | str:
     """Return the outputs for a file, or the error with which it is refused."""
     try:
-        return np.concatenate([model.answer(rows) for rows in blocks_of(model, str(path))]).tolist()
+        return np.concatenate([model.answer(rows) for rows in rows_in(model, str(path))[0]]).tolist()
     except Dl4jError as error:
         return str(error)
 

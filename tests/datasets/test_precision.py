@@ -35,7 +35,7 @@ from dl4jlegacy.datasets.sequences.sequence_reader import SequenceRecordReader
 from dl4jlegacy.datasets.tables import stored_tables
 from dl4jlegacy.datasets.tables.table import Column
 from dl4jlegacy.models.model import TrainedModel, evaluate_model
-from dl4jlegacy.models.prediction import blocks_of, predict_alone, texts_of
+from dl4jlegacy.models.prediction import predict_alone, rows_in, texts_of
 from dl4jlegacy.nn import DenseLayer, NeuralNetConfiguration, OutputLayer, write_onnx
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
 from dl4jlegacy.scaleout.conf import Conf
@@ -221,12 +221,12 @@ def test_rows_are_predicted_alone_as_together_and_as_in_training(
     trained: tuple[TrainedModel, Path], tmp_path: Path
 ) -> None:
     model, path = trained
-    together = np.concatenate([model.answer(rows) for rows in blocks_of(model, str(_without_label(path)))])
+    together = np.concatenate([model.answer(rows) for rows in rows_in(model, str(_without_label(path)))[0]])
     np.testing.assert_allclose(together, wanted(model), atol=1e-5)
     assert len(np.unique(together[:, 0])) > 250
     alone = tmp_path / "one.csv"
     alone.write_text("stamp,place,near\n" + ",".join(map(repr, TABLE[5].tolist())) + "\n")
-    [block] = blocks_of(model, str(alone))
+    [block] = rows_in(model, str(alone))[0]
     np.testing.assert_allclose(model.answer(block)[0], wanted(model)[5], atol=1e-5)
     evaluation, _ = evaluate_model(model, str(path), split="all")
     right = wanted(model).argmax(axis=1) == CLASSES
@@ -256,7 +256,7 @@ def test_what_is_asked_of_a_served_model_is_scaled_so(trained: tuple[TrainedMode
 
 def test_a_cluster_is_given_what_is_scaled_so(trained: tuple[TrainedModel, Path], tmp_path: Path) -> None:
     model, path = trained
-    spool = Spool(blocks_of(model, str(_without_label(path))))
+    spool = Spool(rows_in(model, str(_without_label(path)))[0])
     try:
         run = PredictionRun(model, spool)
         found = list(run.predicted(lambda: run.perform(run.resolve(Conf(), workers=2))))

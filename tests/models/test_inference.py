@@ -8,7 +8,7 @@ import pytest
 
 from dl4jlegacy.errors import ModelError
 from dl4jlegacy.models.model import read_model
-from dl4jlegacy.models.prediction import Form, blocks_of, predict_blocks, texts_of
+from dl4jlegacy.models.prediction import Form, predict_blocks, rows_in, texts_of
 from dl4jlegacy.nn import DenseLayer, MultiLayerNetwork, NeuralNetConfiguration, OutputLayer, write_model
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
 
@@ -27,7 +27,7 @@ def predicted(path: str, file: Path) -> list[str]:
     model = read_model(path)
     return [
         line
-        for text in texts_of(model, predict_blocks([model.output], blocks_of(model, str(file))), Form())
+        for text in texts_of(model, predict_blocks([model.output], rows_in(model, str(file))[0]), Form())
         for line in text.split("\n")
     ]
 

@@ -15,7 +15,7 @@ import pytest
 
 from dl4jlegacy import MultiLayerNetwork, load_model, write_model
 from dl4jlegacy.arrays.backend import Array
-from dl4jlegacy.models.prediction import blocks_of, predict_blocks
+from dl4jlegacy.models.prediction import predict_blocks, rows_in
 from dl4jlegacy.models.queue import Batching
 from dl4jlegacy.nn.zoo import lenet, mlp
 from tests.serving.test_serving import Held, serving
@@ -60,7 +60,7 @@ def test_each_answer_equals_dl4j_predict_however_requests_are_batched(
     file = tmp_path / "rows.csv"
     file.write_text("".join(",".join(map(repr, row)) + "\n" for row in rows.tolist()))
     model = load_model(tmp_path / "model.zip")
-    predicted = predict_blocks([model.answer], blocks_of(model, str(file)))  # as the command does
+    predicted = predict_blocks([model.answer], rows_in(model, str(file))[0])  # as the command does
     expected = np.concatenate([block.outputs for block in predicted])
     starts = np.cumsum([0, *SIZES])
     asked = [rows[start:stop] for start, stop in itertools.pairwise(starts)]

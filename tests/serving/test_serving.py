@@ -31,7 +31,7 @@ from dl4jlegacy.cli import main
 from dl4jlegacy.datasets import Reading
 from dl4jlegacy.datasets.text.texts import TextReader
 from dl4jlegacy.errors import ConfError, ModelError, NotAuthorisedError, UsageError
-from dl4jlegacy.models.prediction import blocks_of, predict_blocks
+from dl4jlegacy.models.prediction import predict_blocks, rows_in
 from dl4jlegacy.models.queue import Batching
 from dl4jlegacy.nn import DenseLayer, MultiLayerNetwork, NeuralNetConfiguration, OutputLayer, write_model
 from dl4jlegacy.nn.batch_evaluation import ROWS
@@ -192,7 +192,7 @@ def test_a_body_is_answered_as_dl4j_predict_answers_a_file(
 def test_outputs_are_those_of_dl4j_predict_bit_for_bit(folder: Path, every: httpx.Client) -> None:
     model = load_model(folder / "plain.zip")
     expected = np.concatenate(
-        [rows.outputs for rows in predict_blocks([model.answer], blocks_of(model, str(folder / "plain.csv")))]
+        [rows.outputs for rows in predict_blocks([model.answer], rows_in(model, str(folder / "plain.csv"))[0])]
     )
     assert len(expected) == COUNT > ROWS, "several blocks"
     body = (folder / "plain.csv").read_bytes()

@@ -163,13 +163,14 @@ def _judged(path: str, label: str, reader: ImageRecordReader | None, **kind: Any
 
 def _images(path: str, reader: ImageRecordReader | None) -> list[tuple[Inspection, Sequence[Problem]]]:
     """Return the problems of a folder of images; an empty list if the path is no such folder."""
+    from dl4jlegacy.datasets.images.image_data import has_images
     from dl4jlegacy.datasets.images.image_inspection import inspect_images
     from dl4jlegacy.datasets.place import Place
 
     if "://" in path:  # S3 and the Web provide only tables
         return []
     place = Place.of(path)
-    if not place.has_images(asked=reader is not None):
+    if not has_images(place, asked=reader is not None):
         return []
     found = inspect_images(place.path, is_sized=reader is not None)
     return [(found, found.problems)]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
 
 from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.datasets.dataset import DataSet
+from dl4jlegacy.datasets.kind import DataKind, DataPlace, DataRequest, LabelChoice, LoadedData, NewData, NewRows
 from dl4jlegacy.datasets.label_scale import LabelScale
 from dl4jlegacy.datasets.sequences.sequence_files import (
     CsvSequenceDataSetIterator,
@@ -30,10 +31,11 @@ from dl4jlegacy.datasets.tables.header import are_names
 from dl4jlegacy.datasets.tables.table import find_column, find_columns
 from dl4jlegacy.datasets.tables.text_rows import is_number
 from dl4jlegacy.errors import ConfError, DataError, counted, nearest
+from dl4jlegacy.storage import paths as storage
 from dl4jlegacy.system import files
 from dl4jlegacy.system.resources import check_memory
 
-__all__ = ["SequenceRecordReader", "read_sequence_parts"]
+__all__ = ["SequenceData", "SequenceRecordReader"]
 
 _ALIGNMENTS = ("", "equal", "start", "end")
 
@@ -120,6 +122,64 @@ class SequenceRecordReader(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
         return np.ascontiguousarray(numbers_of(path, rows).T[None])
 
 
+class SequenceData(DataKind[SequenceRecordReader]):
+    """Sequences in the files of a folder, one each."""
+
+    name, reader = "sequences", SequenceRecordReader
+
+    def recognises(self, asked: DataRequest, reader: SequenceRecordReader | None) -> bool:
+        """See ``DataKind``; without a reader, the files are parts of a table."""
+        return reader is not None
+
+    def load(self, asked: DataRequest, reader: SequenceRecordReader) -> LoadedData:
+        """See ``DataKind``."""
+        place = asked.place
+        if place.kind != "folder":
+            raise DataError(
+                f"data set {place.name!r} is no folder, and sequences (--sequences, sequences in a Conf) are files in "
+                "one, a sequence each; leave it out, or name their folder"
+            )
+        return LoadedData(*_read_parts(place.path, reader, asked.known, asked.split))
+
+    def new_rows(self, new: NewData, reader: SequenceRecordReader) -> NewRows:
+        """See ``DataKind``; a file or folder of sequences, with or without labels."""
+        if new.file == "-":
+            raise DataError(f"model {new.model} takes sequences in files, one each; give a file, or a folder of them")
+        with files.errors_as(DataError, f"cannot read {new.file}"):
+            place = files.expand(storage.local(new.file))
+            paths = sequence_paths(place) if files.is_folder(place) else [place]
+        blocks = [reader.features(path, warns=new.warns) for path in paths]
+        answers = [1 if reader.is_of_whole else rows.shape[2] for rows in blocks]
+        return NewRows(blocks, tuple(path for path, n in zip(paths, answers, strict=True) for _ in range(n)))
+
+    def labelled(self, choice: LabelChoice, reader: SequenceRecordReader, place: DataPlace) -> dict[str, Any]:
+        """See ``DataKind``; the reader has the labels."""
+        if choice.missing is not None:
+            raise ConfError("sequences have no cells that stand for no value; leave --missing out")
+        if choice.multi_label or not choice.is_alone:
+            raise ConfError(
+                "sequences (--sequences) of files have a class, or numbers to predict, at each time step, or once "
+                "each: leave --multi-label, --schema, --images and --tokens out"
+            )
+        if choice.label:
+            reader = msgspec.structs.replace(reader, label=choice.label, labels=())
+        if choice.regression:
+            reader = msgspec.structs.replace(reader, regression=True)
+        return {self.name: reader}
+
+    def label_scale(self, reader: SequenceRecordReader) -> LabelScale | None:
+        """See ``DataKind``."""
+        return reader.label_scale
+
+    def answers_at(self, reader: SequenceRecordReader) -> str:
+        """See ``DataKind``."""
+        return "last step" if reader.is_of_whole else "each step"
+
+    def network(self, reader: SequenceRecordReader) -> str:
+        """See ``DataKind``."""
+        return "sequences"
+
+
 class _Part(NamedTuple):
     """The files of a part of the data; ``labels``: the label files, or None."""
 
@@ -127,7 +187,7 @@ class _Part(NamedTuple):
     labels: list[Path] | None
 
 
-def read_sequence_parts(
+def _read_parts(
     folder: Path, reader: SequenceRecordReader, known: Sequence[str] | None, split: Split
 ) -> tuple[DataSet, DataSet, tuple[str, ...], SequenceRecordReader]:
     """Return the training sequences, the held-out sequences, the labels, and the reader with all attributes set.

@@ -35,7 +35,7 @@ from dl4jlegacy.datasets.tables.transforms import (
     is_numeric,
     mean_and_std_of,
 )
-from dl4jlegacy.datasets.text.unseen_words import UnseenWords
+from dl4jlegacy.datasets.unseen_words import UnseenWords
 from dl4jlegacy.errors import ConfError, DataError, counted, nearest
 from dl4jlegacy.system.decoding import decodable
 

@@ -19,7 +19,7 @@ import numpy as np
 from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.datasets.tables.column_scale import mean_and_std, width
 from dl4jlegacy.datasets.tables.table import Table
-from dl4jlegacy.datasets.text.unseen_words import UnseenWords
+from dl4jlegacy.datasets.unseen_words import UnseenWords
 from dl4jlegacy.errors import ConfError, DataError, counted, nearest
 from dl4jlegacy.kernels.elementary import log, log1p
 

@@ -6,13 +6,14 @@ times the memory. The vocabulary comes from the training part only, so that the 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 import sys
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -20,11 +21,22 @@ import numpy.typing as npt
 
 from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.datasets.dataset import DataSet
-from dl4jlegacy.datasets.text.characters import LENGTH, alphabet_of, character_windows, one_hot_text, one_hot_windows
+from dl4jlegacy.datasets.kind import DataKind, DataRequest, LoadedData, NewData, NewRows
+from dl4jlegacy.datasets.tables.text_rows import opened_text
+from dl4jlegacy.datasets.text.characters import (
+    LENGTH,
+    alphabet_of,
+    character_windows,
+    one_hot_text,
+    one_hot_windows,
+    read_sonnets,
+    read_text,
+)
+from dl4jlegacy.datasets.unseen_words import UnseenWords
 from dl4jlegacy.errors import ConfError, DataError, counted, nearest
 from dl4jlegacy.system.resources import check_memory
 
-__all__ = ["UNKNOWN", "WORDS", "TextReader"]
+__all__ = ["UNKNOWN", "WORDS", "TextData", "TextReader"]
 
 UNKNOWN = "<unknown>"
 """The vocabulary entry, number 0, for every word outside of the vocabulary; no text contains this word."""
@@ -128,6 +140,78 @@ class TextReader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         if not words:
             raise DataError(f"the text {text!r} has no word")
         return _numbers(words, names).astype(np.float32)[None, None]
+
+
+class TextData(DataKind[TextReader]):
+    """Text files; the end of a text is held out, so that the two parts do not overlap."""
+
+    name, reader, endings = "text", TextReader, (".txt",)
+    is_scaled = False
+    not_these = (
+        "is no text, which --tokens and --vocabulary-size (text in a Conf) are for; leave them out, or give sonnets or "
+        "a .txt file"
+    )
+
+    def recognises(self, asked: DataRequest, reader: TextReader | None) -> bool:
+        """See ``DataKind``."""
+        is_sonnets = asked.transform is None and asked.place.kind == "bundled" and asked.place.name == "sonnets"
+        return is_sonnets or super().recognises(asked, reader)
+
+    def load(self, asked: DataRequest, reader: TextReader) -> LoadedData:
+        """See ``DataKind``."""
+        place = asked.place
+        text = read_sonnets() if place.kind == "bundled" else read_text(place.path)
+        if asked.split.stratify:
+            raise DataError(
+                f"data set {place.name!r} is a text, whose end is held out, whatever it holds; leave --stratify out"
+            )
+        return LoadedData(*reader.parts(text, asked.split.test_fraction, asked.known), reader)
+
+    def new_rows(self, new: NewData, reader: TextReader) -> NewRows:
+        """See ``DataKind``. Each line that is not empty is a block; what follows the line is predicted."""
+        return NewRows(_lines(new, reader))
+
+    def answers_at(self, reader: TextReader) -> str:
+        """See ``DataKind``."""
+        return "last step"
+
+    def network(self, reader: TextReader) -> str:
+        """See ``DataKind``."""
+        return reader.tokens
+
+    def report(self, reader: TextReader, label_names: tuple[str, ...]) -> dict[str, Any]:
+        """See ``DataKind``."""
+        return {**super().report(reader, label_names), "classes": len(label_names)}
+
+
+def _lines(new: NewData, reader: TextReader) -> Iterator[Array]:
+    """Yield each line that is not empty as features; raises ``DataError``, which names the line."""
+    number, is_empty, unseen, known, name = 0, True, UnseenWords(), frozenset(new.label_names), new.name
+    with opened_text(new.open(), name) as lines:
+        try:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    is_empty = False
+                    if reader.has_words:
+                        unseen.add("", reader.words(line), known)
+                    with _at(f"{name}, line {number}"):
+                        rows = reader.features(line.rstrip("\r\n"), new.label_names)
+                    yield rows
+        except UnicodeDecodeError as exc:
+            raise DataError(f"{name} is no text in UTF-8: {exc} (near line {number + 1})") from exc
+    if is_empty:
+        raise DataError(f"{name} holds no text; expected lines, of each of which what follows is to be predicted")
+    if new.warns:
+        unseen.say(name)
+
+
+@contextlib.contextmanager
+def _at(where: str) -> Iterator[None]:
+    """Add to a ``DataError`` the place of the error."""
+    try:
+        yield
+    except DataError as exc:
+        raise DataError(f"{where}: {exc}") from exc
 
 
 @functools.cache
