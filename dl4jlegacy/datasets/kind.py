@@ -9,57 +9,27 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Generic, Protocol, TypeVar
+from types import MappingProxyType
+from typing import Any, BinaryIO, Generic, TypeVar
 
 import msgspec
 
 from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.label_scale import LabelScale
+from dl4jlegacy.datasets.place import Place
 from dl4jlegacy.datasets.splitting import Split
 from dl4jlegacy.datasets.tables.transform_process import TransformProcess
 from dl4jlegacy.errors import DataError
 from dl4jlegacy.storage import paths as storage
 from dl4jlegacy.system import files
 
-__all__ = ["DataKind", "DataPlace", "DataRequest", "LabelChoice", "LoadedData", "NewData", "NewRows"]
+__all__ = ["DataKind", "DataRequest", "LabelChoice", "LoadedData", "NewData", "NewRows"]
 
 R = TypeVar("R", bound=msgspec.Struct)
 
 
-class DataPlace(Protocol):
-    """A ``Place``, as kinds of data see it."""
-
-    @property
-    def name(self) -> str:
-        """The name or path as given."""
-
-    @property
-    def path(self) -> Path:
-        """The name as a path."""
-
-    @property
-    def kind(self) -> str | None:
-        """``bundled``, ``file``, ``folder``, ``pattern``, or None for nothing."""
-
-    @property
-    def tables(self) -> list[Path]:
-        """The tables; raises ``DataError``."""
-
-    @property
-    def is_parted(self) -> bool:
-        """Whether the tables are a training part and a held-out part."""
-
-    @property
-    def is_svmlight(self) -> bool:
-        """Whether the tables are SVMLight files."""
-
-    @property
-    def idx_files(self) -> Mapping[str, Path]:
-        """Files with MNIST's names in the folder."""
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DataRequest:
     """A data set to load.
 
@@ -70,7 +40,7 @@ class DataRequest:
         transform: the schema of its tables, if one is given.
     """
 
-    place: DataPlace
+    place: Place
     split: Split
     known: tuple[str, ...] | None = None
     transform: TransformProcess | None = None
@@ -85,7 +55,6 @@ class LoadedData:
         label_names: of the outputs, in order.
         reader: the reader with all that was found in the training part.
         transform: the fitted schema, if the data have one.
-        columns: the names of the feature columns, if they have names.
     """
 
     train: DataSet
@@ -93,7 +62,6 @@ class LoadedData:
     label_names: tuple[str, ...]
     reader: msgspec.Struct
     transform: TransformProcess | None = None
-    columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +83,16 @@ class LabelChoice:
     missing: Sequence[str] | None = None
     transform: TransformProcess | None = None
     is_alone: bool = True
+
+    @property
+    def kind(self) -> dict[str, Any]:
+        """``regression`` and ``multi_label``, as arguments."""
+        return {"regression": self.regression, "multi_label": self.multi_label}
+
+    @property
+    def has_label(self) -> bool:
+        """Whether the user chose the labels or their kind."""
+        return bool(self.label or self.regression or self.multi_label)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,23 +147,25 @@ class DataKind(Generic[R]):
         name: of the reader's field.
         reader: the reader's class; without arguments it makes the default reader.
         endings: of its files, in lower case.
+        options: fields of the reader that options of ``dl4j train`` with the same names set.
         is_scaled: whether features outside 0 to 1 are scaled to 0 to 1.
+        media_types: of the bodies of requests to a server, with the ending of a file of that content.
+        is_of_lines: whether each line of a file is a text to answer.
         not_these: the end of the error if a reader is given for other data, after "data set NAME".
     """
 
     name: str = ""
     reader: type[R]
     endings: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
     is_scaled: bool = True
+    media_types: Mapping[str, str] = MappingProxyType({})
+    is_of_lines: bool = False
     not_these: str = ""
 
     def recognises(self, asked: DataRequest, reader: R | None) -> bool:
         """Return whether the data are of this kind: by default, whether they are a file with one of the endings."""
-        return asked.transform is None and asked.place.kind == "file" and self.is_named(asked.place.path)
-
-    def is_named(self, path: Path) -> bool:
-        """Return whether a file is of this kind by its ending."""
-        return path.suffix.lower() in self.endings
+        return asked.transform is None and asked.place.data_kind == self.name
 
     def load(self, asked: DataRequest, reader: R) -> LoadedData:
         """Return the data set; raises ``DataError``, which names file, place and value."""
@@ -195,11 +175,15 @@ class DataKind(Generic[R]):
         """Return the features of new data; None: they are rows of a table. Raises ``DataError``."""
         return None
 
+    def takes_features(self, reader: R) -> bool:
+        """Return whether a server also takes tables and arrays of features."""
+        return False
+
     def local(self, name: str, reader: R) -> str:
         """Return the local path of a data set, after copying a remote one; raises ``DataError``."""
         return storage.local(name)
 
-    def labelled(self, choice: LabelChoice, reader: R, place: DataPlace) -> dict[str, Any] | None:
+    def labelled(self, choice: LabelChoice, reader: R, place: Place) -> dict[str, Any] | None:
         """Return the fields of the Conf that a new run needs for its labels; None: they are columns of a table.
 
         Raises:

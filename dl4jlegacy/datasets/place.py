@@ -7,8 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from dl4jlegacy.datasets.mnist import find_idx_files
-from dl4jlegacy.datasets.reading import kind_named
-from dl4jlegacy.datasets.tables.table_files import KINDS, check_one_kind, is_pattern, is_svmlight, is_table, tables_like
+from dl4jlegacy.datasets.tables.table_files import KINDS, check_one_kind, is_svmlight, is_table, tables_like
 from dl4jlegacy.errors import DataError, nearest
 from dl4jlegacy.system import files
 
@@ -26,21 +25,13 @@ class Place:
         path: the name as a path.
         kind: ``bundled`` (one of ``NAMES``), ``file``, ``folder``, ``pattern``, something else that is no regular file,
             or None for nothing.
+        data_kind: the name of the kind of data, if it is known by the name alone; "": tables, or as the folder says.
     """
 
     name: str
     path: Path
     kind: str | None
-
-    @staticmethod
-    def of(name: str) -> Place:
-        """Return the place with this name; raises ``DataError`` if it cannot be looked up."""
-        if name in NAMES:
-            return Place(name, Path(name), "bundled")
-        with files.errors_as(DataError, f"data set {name!r} cannot be read"):
-            path = files.expand(name)
-            kind: str | None = files.kind_of(path) if name else None
-        return Place(name, path, "pattern" if kind is None and is_pattern(name) else kind)
+    data_kind: str = ""
 
     @cached_property
     def idx_files(self) -> dict[str, Path]:
@@ -58,8 +49,7 @@ class Place:
         """
         if self.kind is None:
             raise self._unknown()
-        is_other = self.kind == "file" and kind_named(self.path) is not None
-        if self.kind == "bundled" or is_other or self.idx_files:
+        if self.kind == "bundled" or self.data_kind or self.idx_files:
             return []
         if self.kind not in ("folder", "pattern"):
             return [self.path]

@@ -15,16 +15,19 @@ from dl4jlegacy.datasets.images.image_files import ImageRecordReader
 from dl4jlegacy.datasets.kind import DataKind
 from dl4jlegacy.datasets.label_scale import LabelScale
 from dl4jlegacy.datasets.normalizers import Normalizer
+from dl4jlegacy.datasets.place import NAMES, Place
 from dl4jlegacy.datasets.sequences.sequence_reader import SequenceData, SequenceRecordReader
 from dl4jlegacy.datasets.tables.header import Header
 from dl4jlegacy.datasets.tables.table import Column
+from dl4jlegacy.datasets.tables.table_files import is_pattern
 from dl4jlegacy.datasets.tables.transform_process import TransformProcess
 from dl4jlegacy.datasets.text.texts import TextData, TextReader
-from dl4jlegacy.errors import ConfError
+from dl4jlegacy.errors import ConfError, DataError
+from dl4jlegacy.system import files
 from dl4jlegacy.system.decoding import decodable
 from dl4jlegacy.system.strict_json import to_json
 
-__all__ = ["DATA_KINDS", "UNREAD", "Readers", "Reading", "kind_named"]
+__all__ = ["DATA_KINDS", "UNREAD", "Readers", "Reading", "kind_named", "place_of"]
 
 DATA_KINDS: tuple[DataKind[Any], ...] = (SequenceData(), ImageData(), TextData())
 """The kinds of data besides tables; the first one that recognises a data set loads it."""
@@ -68,9 +71,21 @@ class Readers(msgspec.Struct, frozen=True, kw_only=True):
         return self.readers[0][1] if self.readers else None
 
 
-def kind_named(path: Path) -> DataKind[Any] | None:
-    """Return the kind of a file by its ending; None: it is a table."""
-    return next((kind for kind in DATA_KINDS if kind.is_named(path)), None)
+def place_of(name: str) -> Place:
+    """Return the place with this name; raises ``DataError`` if it cannot be looked up."""
+    if name in NAMES:
+        return Place(name, Path(name), "bundled", "text" if name == "sonnets" else "")
+    with files.errors_as(DataError, f"data set {name!r} cannot be read"):
+        path = files.expand(name)
+        kind: str | None = files.kind_of(path) if name else None
+    if kind is None and is_pattern(name):
+        kind = "pattern"
+    return Place(name, path, kind, kind_named(path) if kind == "file" else "")
+
+
+def kind_named(path: Path) -> str:
+    """Return the name of a file's kind by its ending; "": it is a table."""
+    return next((kind.name for kind in DATA_KINDS if path.suffix.lower() in kind.endings), "")
 
 
 class Reading(Readers, frozen=True, kw_only=True):

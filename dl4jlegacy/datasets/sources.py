@@ -20,7 +20,7 @@ from dl4jlegacy.datasets.images.image_folders import holds_images
 from dl4jlegacy.datasets.kind import DataRequest
 from dl4jlegacy.datasets.mnist import read_idx_dataset, read_mnist
 from dl4jlegacy.datasets.place import NAMES, Place
-from dl4jlegacy.datasets.reading import DATA_KINDS, UNREAD, Reading
+from dl4jlegacy.datasets.reading import DATA_KINDS, UNREAD, Reading, place_of
 from dl4jlegacy.datasets.splitting import Split, class_numbers, stratified
 from dl4jlegacy.datasets.tables.csv_files import read_csv_files
 from dl4jlegacy.datasets.tables.pandas_index import warn_of_index
@@ -126,29 +126,32 @@ def load(
         DataError: unknown, missing or damaged; the message names what was searched for and where. Or the data are to be
             ``stratified``, and labels are no classes, or a class has a single example and is not known already.
     """
-    place = name_or_path if isinstance(name_or_path, Place) else Place.of(str(name_or_path))
+    place = name_or_path if isinstance(name_or_path, Place) else place_of(str(name_or_path))
     split = Split(test_fraction, seed, reading.stratified, allows_lone=bool(reading.label_names))
-    asked = _Request(place, reading, split, data_dir, n_classes, columns, () if keep_index else None)
+    asked = _Request(
+        place=place,
+        split=split,
+        known=reading.label_names or None,
+        transform=reading.transform,
+        reading=reading,
+        data_dir=data_dir,
+        n_classes=n_classes,
+        columns=columns,
+        index=() if keep_index else None,
+    )
     found = _load(asked)
     return found.rounded() if rounded else found
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request(DataRequest):
     """The arguments of ``load``."""
 
-    place: Place
     reading: Reading
-    split: Split
     data_dir: str | Path | None
     n_classes: int | None
     columns: int
     index: Sequence[str] | None
-
-    @property
-    def known(self) -> tuple[str, ...] | None:
-        """The label names in order; None: they are found in the data."""
-        return self.reading.label_names or None
 
     def source(self, train: DataSet, test: DataSet, *, columns: tuple[str, ...] = (), **reading: Any) -> DataSource:
         """Return the two parts of the data set, and how they were read."""
@@ -169,16 +172,16 @@ class _Request:
 
 def _load(asked: _Request) -> DataSource:
     """Return the data set; features of tables and sequences are float64."""
-    place, given, split = asked.place, asked.reading, asked.split
-    wanted = DataRequest(place, split, asked.known, given.transform)
+    place = asked.place
     for kind in DATA_KINDS:
-        reader = getattr(given, kind.name)
-        if kind.recognises(wanted, reader):
-            found = kind.load(wanted, kind.reader() if reader is None else reader)
-            read = {"transform": found.transform, "label_names": found.label_names, kind.name: found.reader}
-            return asked.source(found.train, found.test, columns=found.columns, stratified=split.stratify, **read)
-    if given.transform is not None:
-        return _transformed(asked, given.transform)
+        reader = getattr(asked.reading, kind.name)
+        if kind.recognises(asked, reader):
+            found = kind.load(asked, kind.reader() if reader is None else reader)
+            read: dict[str, Any] = {kind.name: found.reader, "stratified": asked.split.stratify}
+            names, transform = found.label_names, found.transform
+            return asked.source(found.train, found.test, label_names=names, transform=transform, **read)
+    if asked.transform is not None:
+        return _transformed(asked, asked.transform)
     if place.kind == "bundled":
         return _bundled(asked)
     if place.is_svmlight:

@@ -19,8 +19,7 @@ from dl4jlegacy.datasets.batches import Batch, Data, epochs_of
 from dl4jlegacy.datasets.dataset import frame_names
 from dl4jlegacy.datasets.label_scale import LabelScale
 from dl4jlegacy.datasets.normalizers import as_read
-from dl4jlegacy.datasets.place import Place
-from dl4jlegacy.datasets.reading import UNREAD, Reading
+from dl4jlegacy.datasets.reading import UNREAD, Reading, place_of
 from dl4jlegacy.datasets.tables.data_frames import FrameColumns
 from dl4jlegacy.datasets.tables.header import warn_of_unknown
 from dl4jlegacy.datasets.tables.pandas_index import header_names
@@ -141,7 +140,7 @@ def evaluate_model(
         DataError: the data set cannot be read.
         ShapeError: the data set does not fit the model.
     """
-    network, place = model.network, Place.of(model.reading.local(dataset))
+    network, place = model.network, place_of(model.reading.local(dataset))
     if model.reading.transform is not None and model.reading.reader is None:
         _warn_of_columns(place.tables, model.reading.transform)
     source = load(

@@ -55,27 +55,15 @@ CSV, JSON, JSON_LINES, NPY, TEXT = (
     "application/x-npy",
     "text/plain",
 )
-_IMAGES = {
-    "image/apng": ".png",
-    "image/bmp": ".bmp",
-    "image/gif": ".gif",
-    "image/jpeg": ".jpg",
-    "image/jpg": ".jpg",
-    "image/pjpeg": ".jpg",
-    "image/png": ".png",
-    "image/tiff": ".tif",
-    "image/webp": ".webp",
-    "image/x-ms-bmp": ".bmp",
-    "image/x-portable-anymap": ".ppm",
-    "image/x-portable-bitmap": ".ppm",
-    "image/x-portable-graymap": ".pgm",
-    "image/x-portable-pixmap": ".ppm",
-}
 LATE = "DL4J-DEADLINE"
 _SHOWN, _LONGEST = 20, 100  # column names that an answer lists, and characters of each
 _HEADERS = 256
 """Number of cached ``.npy`` headers, each of at most 64 kB."""
-_ENDINGS = {CSV: ".csv", JSON_LINES: ".jsonl", NPY: ".npy", TEXT: ".txt", **_IMAGES}
+_ENDINGS = {
+    CSV: ".csv",
+    JSON_LINES: ".jsonl",
+    NPY: ".npy",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,14 +102,11 @@ def refusal_of(error: Dl4jError) -> RefusedError:
 
 def accepted(model: TrainedModel) -> tuple[str, ...]:
     """Return the media types of bodies that a model accepts."""
-    if model.reading.text is not None:
-        return TEXT, JSON
-    if model.reading.sequences is not None:
-        return (CSV,)
-    if model.reading.images is not None:
-        others = () if model.reading.images.column else (CSV, JSON, NPY)  # a table would name files on the server
-        return (*_IMAGES, *others)
-    return (CSV, JSON, JSON_LINES, NPY) if model.reading.feature_columns else (CSV, JSON, NPY)
+    kind, reader = model.reading.kind, model.reading.reader
+    if reader is None:
+        return (CSV, JSON, JSON_LINES, NPY) if model.reading.feature_columns else (CSV, JSON, NPY)
+    others = (JSON,) if kind.is_of_lines else (CSV, JSON, NPY) if kind.takes_features(reader) else ()
+    return (*kind.media_types, *others)
 
 
 def read_body(
@@ -208,7 +193,7 @@ def content_of(
 
 def _check_size(model: TrainedModel, media_type: str, body: bytes, rows: int) -> None:
     """Raise ``TooMuchError`` for a text body with more rows or values than allowed for the model."""
-    if model.reading.text is not None:
+    if model.reading.kind.is_of_lines:
         values = 1 if media_type == JSON else len(body)  # a line may have commas
     else:
         columns = model.reading.header.names if model.reading.header is not None else range(model.network.n_in)
@@ -225,7 +210,8 @@ def _array_of(model: TrainedModel, media_type: str, body: bytes) -> Array | None
         rows = _decoded(body)
         model.check_width(rows.shape[1], "the body")
         return rows if rows.dtype == np.float32 else model.rows_as_read(rows)
-    is_plain = model.reading.transform is None and model.reading.text is None and model.reading.sequences is None
+    kind, reader = model.reading.kind, model.reading.reader
+    is_plain = model.reading.transform is None and (reader is None or kind.takes_features(reader))
     return _plain_rows(model, body) if media_type == JSON and is_plain else None
 
 
@@ -299,7 +285,7 @@ def _file_of(model: TrainedModel, media_type: str, body: bytes) -> tuple[str, by
     has texts, which become lines.
     """
     if media_type != JSON:
-        return _ENDINGS[media_type], body
+        return {**_ENDINGS, **model.reading.kind.media_types}[media_type], body
     if body.startswith(b"\x1f\x8b"):
         raise RefusedError(400, "the body is packed by gzip, which this server does not unpack; send it as it is")
     try:
@@ -308,7 +294,7 @@ def _file_of(model: TrainedModel, media_type: str, body: bytes) -> tuple[str, by
         raise RefusedError(400, f'the body is not {{"rows": [...]}} in JSON: {exc}') from exc
     if not rows:
         raise RefusedError(422, "rows is empty; give at least one", "DL4J-DATA")
-    if model.reading.text is not None:
+    if model.reading.kind.is_of_lines:
         return ".txt", "".join(f"{_text(row, index)}\n" for index, row in enumerate(rows)).encode()
     if model.reading.transform is not None or (
         model.reading.header is not None and bytes(rows[0]).lstrip().startswith(b"{")

@@ -103,7 +103,7 @@ def _post(name: str, model: TrainedModel, limits: Limits) -> dict[str, Any]:
 def _rows(model: TrainedModel) -> dict[str, Any]:
     n_in = model.network.n_in
     named = {"type": "object", "properties": {name: {} for name in model.reading.feature_columns}}
-    if model.reading.text is not None:
+    if model.reading.kind.is_of_lines:
         row: dict[str, Any] = {"type": "string"}
     elif model.reading.transform is not None:
         row = named

@@ -16,7 +16,7 @@ from dl4jlegacy.datasets.leaks import scaled_labels, telling_columns, warn_of_te
 from dl4jlegacy.datasets.normalizers import NormalizerMinMaxScaler, as_read
 from dl4jlegacy.datasets.place import Place
 from dl4jlegacy.datasets.precision import warn_of_equal
-from dl4jlegacy.datasets.reading import UNREAD, Reading
+from dl4jlegacy.datasets.reading import UNREAD, Reading, place_of
 from dl4jlegacy.datasets.tables.inspection import GUESSED_ROWS, Inspection, check_one_kind, guess_schema, inspect_csv
 from dl4jlegacy.datasets.tables.label_cells import listed_gaps
 from dl4jlegacy.datasets.tables.pandas_index import warn_of_index
@@ -57,7 +57,7 @@ def load_data(
         keep_index: whether the index column of pandas is a feature column.
         place: the place of the data set on this machine, if already known.
     """
-    place = place or Place.of(reading.local(name))
+    place = place or place_of(reading.local(name))
     folder = storage.local(data_dir) or None
     found = load(place, data_dir=folder, reading=reading, keep_index=keep_index, rounded=False)
     source = dataclasses.replace(found, name=name)
@@ -130,7 +130,7 @@ def load_new(
             other words for missing values.
     """
     check_one_kind(regression=regression, multi_label=multi_label)
-    named, place = conf.dataset, Place.of(conf.local(conf.dataset))  # remote data are downloaded once
+    named, place = conf.dataset, place_of(conf.local(conf.dataset))  # remote data are downloaded once
     choice = LabelChoice(
         label=label,
         regression=regression,
@@ -147,15 +147,12 @@ def load_new(
         if conf.transform is not None:
             conf = conf.replace(transform=_with_missing(conf.transform, missing))
     elif conf.transform is not None:
-        chosen = _with_label(conf.transform, label, regression=regression, multi_label=multi_label)
-        conf = conf.replace(transform=_with_missing(chosen, missing))
-    elif label or regression or multi_label or missing is not None or _is_large(conf, place):
-        gaps = MISSING if missing is None else listed_gaps(missing)
+        conf = conf.replace(transform=_with_missing(_with_label(conf.transform, choice), missing))
+    elif choice.has_label or missing is not None or (conf.reader is None and is_large(place.tables)):
         try:
-            guessed = _guessed(conf, place, label, gaps, inspected, regression=regression, multi_label=multi_label)
-            conf = conf.replace(transform=guessed)
+            conf = conf.replace(transform=_guessed(conf, place, choice, inspected))
         except TooWideError:
-            if label or regression or multi_label:
+            if choice.has_label:
                 raise
     try:
         data = reload(conf, place=place)
@@ -225,11 +222,6 @@ def _columns_of_words(source: DataSource) -> dict[str, list[int]]:
     return {column: places for column, places in found.items() if places}
 
 
-def _is_large(conf: Conf, place: Place) -> bool:
-    """Return whether the data are a table too large to be held in memory; raises ``DataError`` if there are none."""
-    return conf.reader is None and is_large(place.tables)
-
-
 def _with_missing(transform: TransformProcess, missing: Sequence[str] | None) -> TransformProcess:
     """Return a schema with the words for missing values; raises ``ConfError`` if the schema lists other words."""
     if missing is None:
@@ -243,24 +235,15 @@ def _with_missing(transform: TransformProcess, missing: Sequence[str] | None) ->
     return msgspec.structs.replace(transform, missing=listed)
 
 
-def _guessed(
-    conf: Conf,
-    place: Place,
-    label: str,
-    missing: Sequence[str],
-    inspected: Inspection | None,
-    *,
-    regression: bool,
-    multi_label: bool,
-) -> TransformProcess:
+def _guessed(conf: Conf, place: Place, choice: LabelChoice, inspected: Inspection | None) -> TransformProcess:
     """Return the schema that fits the tables; raises ``DataError``."""
+    fields = {"label": choice.label, **choice.kind, "scale": conf.scale_features}
     if place.is_svmlight and conf.reader is None:
-        return svmlight_schema(
-            place.tables, label=label, regression=regression, multi_label=multi_label, scale=conf.scale_features
-        )
-    first = _inspected(conf, place, label, missing, inspected)
+        return svmlight_schema(place.tables, **fields)
+    missing = MISSING if choice.missing is None else listed_gaps(choice.missing)
+    first = _inspected(conf, place, choice.label, missing, inspected)
     warn_of_index(first.index, first.name)
-    return guess_schema(first, label=label, regression=regression, multi_label=multi_label, scale=conf.scale_features)
+    return guess_schema(first, **fields)
 
 
 def _inspected(
@@ -279,12 +262,12 @@ def _inspected(
     return inspect_csv(found[0], label, rows=GUESSED_ROWS, index=index, missing=missing)
 
 
-def _with_label(transform: TransformProcess, label: str, *, regression: bool, multi_label: bool) -> TransformProcess:
+def _with_label(transform: TransformProcess, choice: LabelChoice) -> TransformProcess:
     """Return a schema with the label, or labels, that the user chose instead."""
     names = [column.name for column in transform.columns]
-    chosen = find_columns(label, names, "the schema") if label else transform.label_columns
-    several = multi_label or (transform.multi_label and not regression)
-    real = not several and (regression or transform.regression or len(chosen) > 1)
+    chosen = find_columns(choice.label, names, "the schema") if choice.label else transform.label_columns
+    several = choice.multi_label or (transform.multi_label and not choice.regression)
+    real = not several and (choice.regression or transform.regression or len(chosen) > 1)
     if (chosen, real, several) == (transform.label_columns, transform.regression, transform.multi_label):
         return transform
     is_one = len(chosen) == 1 and not several

@@ -15,7 +15,7 @@ import pyarrow.parquet
 import pytest
 
 from dl4jlegacy.datasets import Reading, guess_schema, inspect_csv, load, read_csv
-from dl4jlegacy.datasets.place import Place
+from dl4jlegacy.datasets.reading import place_of
 from dl4jlegacy.datasets.tables import table as tables
 from dl4jlegacy.datasets.tables.inspection import Inspection
 from dl4jlegacy.datasets.tables.table import Column
@@ -140,7 +140,7 @@ def test_the_parts_of_a_table_are_read_in_the_order_of_their_names(tmp_path: Pat
         load(tmp_path / "parts/part-*", reading=Reading(transform=schema)).train
         == load(tmp_path / "whole.csv", reading=Reading(transform=schema)).train
     )
-    assert [path.name for path in Place.of(f"{tmp_path}/parts/*9.parquet").tables] == ["part-09.parquet"]
+    assert [path.name for path in place_of(f"{tmp_path}/parts/*9.parquet").tables] == ["part-09.parquet"]
 
 
 def test_a_part_whose_columns_are_others_is_named(tmp_path: Path) -> None:

@@ -165,11 +165,11 @@ def _images(path: str, reader: ImageRecordReader | None) -> list[tuple[Inspectio
     """Return the problems of a folder of images; an empty list if the path is no such folder."""
     from dl4jlegacy.datasets.images.image_data import has_images
     from dl4jlegacy.datasets.images.image_inspection import inspect_images
-    from dl4jlegacy.datasets.place import Place
+    from dl4jlegacy.datasets.reading import place_of
 
     if "://" in path:  # S3 and the Web provide only tables
         return []
-    place = Place.of(path)
+    place = place_of(path)
     if not has_images(place, asked=reader is not None):
         return []
     found = inspect_images(place.path, is_sized=reader is not None)
@@ -216,10 +216,10 @@ def _tables(
 
 
 def _files(path: str) -> list[Path]:
-    from dl4jlegacy.datasets.place import Place
+    from dl4jlegacy.datasets.reading import place_of
     from dl4jlegacy.storage import paths as storage
 
-    found = Place.of(storage.local(path)).tables
+    found = place_of(storage.local(path)).tables
     if not found:
         raise DataError(f"{path} is neither a table nor a folder of them")
     return found

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from dl4jlegacy.cli.options.images import image_changes, is_folder
 from dl4jlegacy.cli.options.mesh import mesh_changes
 from dl4jlegacy.cli.options.scoring import scoring_changes
-from dl4jlegacy.cli.options.texts import is_text, sequence_changes, text_changes
+from dl4jlegacy.cli.options.texts import reader_changes
 from dl4jlegacy.cli.options.values import not_empty, read_schema
+from dl4jlegacy.datasets.reading import kind_named
 from dl4jlegacy.datasets.tables.table_files import is_table
 from dl4jlegacy.errors import UsageError
 from dl4jlegacy.scaleout.conf import Conf
@@ -51,14 +52,14 @@ def read_conf(options: TrainOptions) -> tuple[Conf, frozenset[str]]:
     if (kernels := os.environ.get("DL4J_KERNELS")) is not None:
         given["kernels"] = not_empty("DL4J_KERNELS", kernels)
     file = None if options.conf is None else Path(options.conf)
-    if file is not None and (is_remote(str(options.conf)) or is_table(file.name) or is_text(file) or is_folder(file)):
+    if file and (is_remote(str(options.conf)) or is_table(file.name) or kind_named(file) or is_folder(file)):
         if options.dataset is not None:
             raise UsageError(f"{options.conf} and --dataset {options.dataset} are two data sets; leave one out")
         given["dataset"], file = options.conf, None
     base = Conf() if file is None else Conf.read(file)
     if options.schema is not None:
         given["transform"] = read_schema(options.schema)
-    for changes in (_deadlines, scoring_changes, image_changes, text_changes, sequence_changes, mesh_changes):
+    for changes in (_deadlines, scoring_changes, image_changes, reader_changes, mesh_changes):
         given |= changes(options, base)
     named = frozenset(given) | (frozenset() if file is None else Conf.named_in(file))
     if "model" in given:

@@ -1,13 +1,13 @@
-"""Training options that say how a text, or files of sequences, are read."""
+"""Training options that say how texts, sequences and other files are read."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from dl4jlegacy.cli.options.values import one_of
+from dl4jlegacy.datasets.reading import DATA_KINDS
 from dl4jlegacy.datasets.sequences.sequence_reader import SequenceRecordReader
 from dl4jlegacy.datasets.text.texts import TextReader
 from dl4jlegacy.errors import UsageError
@@ -16,29 +16,25 @@ if TYPE_CHECKING:
     from dl4jlegacy.cli.options.read import TrainOptions
     from dl4jlegacy.scaleout.conf import Conf
 
-__all__ = ["is_text", "sequence_changes", "text_changes"]
+__all__ = ["reader_changes"]
 
 
-def text_changes(options: TrainOptions, conf: Conf) -> dict[str, Any]:
-    """Return the Conf fields that the options change; raises ``UsageError`` if the options do not fit."""
-    changes: dict[str, Any] = {}
+def reader_changes(options: TrainOptions, conf: Conf) -> dict[str, Any]:
+    """Return the readers of the Conf that the options change; raises ``UsageError`` if the options do not fit."""
+    found: dict[str, Any] = {"sequences": SequenceRecordReader()} if options.sequences and not conf.sequences else {}
+    _check_text(options, conf.text or TextReader())
+    if options.tokens == "characters":
+        found["text"] = replace(conf.text or TextReader(), tokens="characters", vocabulary_size=0)
+    for kind in DATA_KINDS:
+        fields = {name: value for name in kind.options if (value := getattr(options, name)) is not None}
+        if fields:
+            found[kind.name] = replace(found.get(kind.name) or getattr(conf, kind.name) or kind.reader(), **fields)
+    return found
+
+
+def _check_text(options: TrainOptions, reader: TextReader) -> None:
+    """Raise ``UsageError`` if the options of a text do not fit each other."""
     if options.tokens is not None:
-        changes["tokens"] = one_of("--tokens", options.tokens, ("characters", "words"))
-    if options.vocabulary_size is not None:
-        changes["vocabulary_size"] = options.vocabulary_size
-        has_words = changes.get("tokens", "" if conf.text is None else conf.text.tokens) == "words"
-        if not has_words:
-            raise UsageError(f"--vocabulary-size {options.vocabulary_size} is for words; give --tokens words")
-    elif changes.get("tokens") == "characters":
-        changes["vocabulary_size"] = 0  # of the file's words
-    return {"text": replace(conf.text or TextReader(), **changes)} if changes else {}
-
-
-def sequence_changes(options: TrainOptions, conf: Conf) -> dict[str, Any]:
-    """Return the Conf fields that the options change."""
-    return {"sequences": SequenceRecordReader()} if options.sequences and conf.sequences is None else {}
-
-
-def is_text(path: Path) -> bool:
-    """Return whether a file is a text file, by its name."""
-    return path.suffix.lower() == ".txt"
+        one_of("--tokens", options.tokens, ("characters", "words"))
+    if options.vocabulary_size is not None and (options.tokens or reader.tokens) != "words":
+        raise UsageError(f"--vocabulary-size {options.vocabulary_size} is for words; give --tokens words")

@@ -7,9 +7,10 @@ from typing import Any
 
 from dl4jlegacy.datasets.images.image_files import ImageRecordReader, read_parts
 from dl4jlegacy.datasets.images.image_folders import find_images, holds_images
-from dl4jlegacy.datasets.images.image_kinds import begins_as_image, is_image, is_other_image
+from dl4jlegacy.datasets.images.image_kinds import MEDIA_TYPES, begins_as_image, is_image, is_other_image
 from dl4jlegacy.datasets.images.image_tables import image_schema, listed_files, read_listed
-from dl4jlegacy.datasets.kind import DataKind, DataPlace, DataRequest, LabelChoice, LoadedData, NewData, NewRows
+from dl4jlegacy.datasets.kind import DataKind, DataRequest, LabelChoice, LoadedData, NewData, NewRows
+from dl4jlegacy.datasets.place import Place
 from dl4jlegacy.datasets.tables.table_files import is_table
 from dl4jlegacy.errors import DataError
 from dl4jlegacy.storage import paths as storage
@@ -22,7 +23,7 @@ class ImageData(DataKind[ImageRecordReader]):
     """Images in folders of the classes, or listed in tables by the reader's ``column``."""
 
     name, reader = "images", ImageRecordReader
-    is_scaled = False
+    is_scaled, media_types = False, MEDIA_TYPES
     not_these = (
         "has no folders of images, which --image-size, --image-channels, --image-fit and --image-background (images in "
         "a Conf) are for; leave them out, or name the column of a table that lists images: --images"
@@ -81,6 +82,10 @@ class ImageData(DataKind[ImageRecordReader]):
                 return None
         return find_images(place)
 
+    def takes_features(self, reader: ImageRecordReader) -> bool:
+        """See ``DataKind``; a table would name files on the server."""
+        return not reader.column
+
     def local(self, name: str, reader: ImageRecordReader) -> str:
         """See ``DataKind``."""
         if reader.column and storage.is_remote(name):
@@ -90,17 +95,16 @@ class ImageData(DataKind[ImageRecordReader]):
             )
         return storage.local(name)
 
-    def labelled(self, choice: LabelChoice, reader: ImageRecordReader, place: DataPlace) -> dict[str, Any] | None:
+    def labelled(self, choice: LabelChoice, reader: ImageRecordReader, place: Place) -> dict[str, Any] | None:
         """See ``DataKind``; without tables ``load`` reports that there are none."""
         if not reader.column or choice.transform is not None:
             return None
         if not place.tables:
             return {}
-        kind = {"regression": choice.regression, "multi_label": choice.multi_label}
-        return {"transform": image_schema(place.tables[0], reader.column, label=choice.label, **kind)}
+        return {"transform": image_schema(place.tables[0], reader.column, label=choice.label, **choice.kind)}
 
 
-def has_images(place: DataPlace, *, asked: bool) -> bool:
+def has_images(place: Place, *, asked: bool) -> bool:
     """Return whether a place is a folder of images to learn: it has no tables, or images were ``asked`` for.
 
     Raises:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dl4jlegacy.system import files
 
-__all__ = ["ENDINGS", "FORMATS", "OTHER_ENDINGS", "begins_as_image", "is_image", "is_other_image"]
+__all__ = ["ENDINGS", "FORMATS", "MEDIA_TYPES", "OTHER_ENDINGS", "begins_as_image", "is_image", "is_other_image"]
 
 FORMATS = {  # by the endings of files; Pillow may decode a file as any of these, whatever its name
     "BMP": (".bmp", ".dib"),
@@ -19,6 +19,22 @@ FORMATS = {  # by the endings of files; Pillow may decode a file as any of these
     "WEBP": (".webp",),
 }
 ENDINGS = tuple(ending for endings in FORMATS.values() for ending in endings)
+MEDIA_TYPES = {
+    "image/apng": ".png",
+    "image/bmp": ".bmp",
+    "image/gif": ".gif",
+    "image/jpeg": ".jpg",
+    "image/jpg": ".jpg",
+    "image/pjpeg": ".jpg",
+    "image/png": ".png",
+    "image/tiff": ".tif",
+    "image/webp": ".webp",
+    "image/x-ms-bmp": ".bmp",
+    "image/x-portable-anymap": ".ppm",
+    "image/x-portable-bitmap": ".ppm",
+    "image/x-portable-graymap": ".pgm",
+    "image/x-portable-pixmap": ".ppm",
+}
 OTHER_ENDINGS = (  # of images that cannot be read here
     *(".ai", ".arw", ".avif", ".avifs", ".cr2", ".cr3", ".cur", ".dcm", ".dds", ".dicom", ".dng", ".emf", ".eps"),
     *(".exr", ".hdr", ".heic", ".heics", ".heif", ".heifs", ".hif", ".icns", ".ico", ".j2c", ".j2k", ".jp2", ".jpf"),

@@ -12,8 +12,9 @@ import numpy as np
 
 from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.datasets.dataset import DataSet
-from dl4jlegacy.datasets.kind import DataKind, DataPlace, DataRequest, LabelChoice, LoadedData, NewData, NewRows
+from dl4jlegacy.datasets.kind import DataKind, DataRequest, LabelChoice, LoadedData, NewData, NewRows
 from dl4jlegacy.datasets.label_scale import LabelScale
+from dl4jlegacy.datasets.place import Place
 from dl4jlegacy.datasets.sequences.sequence_files import (
     CsvSequenceDataSetIterator,
     Rows,
@@ -125,7 +126,7 @@ class SequenceRecordReader(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
 class SequenceData(DataKind[SequenceRecordReader]):
     """Sequences in the files of a folder, one each."""
 
-    name, reader = "sequences", SequenceRecordReader
+    name, reader, media_types = "sequences", SequenceRecordReader, {"text/csv": ".csv"}
 
     def recognises(self, asked: DataRequest, reader: SequenceRecordReader | None) -> bool:
         """See ``DataKind``; without a reader, the files are parts of a table."""
@@ -152,7 +153,7 @@ class SequenceData(DataKind[SequenceRecordReader]):
         answers = [1 if reader.is_of_whole else rows.shape[2] for rows in blocks]
         return NewRows(blocks, tuple(path for path, n in zip(paths, answers, strict=True) for _ in range(n)))
 
-    def labelled(self, choice: LabelChoice, reader: SequenceRecordReader, place: DataPlace) -> dict[str, Any]:
+    def labelled(self, choice: LabelChoice, reader: SequenceRecordReader, place: Place) -> dict[str, Any]:
         """See ``DataKind``; the reader has the labels."""
         if choice.missing is not None:
             raise ConfError("sequences have no cells that stand for no value; leave --missing out")

@@ -146,16 +146,12 @@ class TextData(DataKind[TextReader]):
     """Text files; the end of a text is held out, so that the two parts do not overlap."""
 
     name, reader, endings = "text", TextReader, (".txt",)
-    is_scaled = False
+    options = ("tokens", "vocabulary_size")
+    is_scaled, media_types, is_of_lines = False, {"text/plain": ".txt"}, True
     not_these = (
         "is no text, which --tokens and --vocabulary-size (text in a Conf) are for; leave them out, or give sonnets or "
         "a .txt file"
     )
-
-    def recognises(self, asked: DataRequest, reader: TextReader | None) -> bool:
-        """See ``DataKind``."""
-        is_sonnets = asked.transform is None and asked.place.kind == "bundled" and asked.place.name == "sonnets"
-        return is_sonnets or super().recognises(asked, reader)
 
     def load(self, asked: DataRequest, reader: TextReader) -> LoadedData:
         """See ``DataKind``."""
