@@ -190,6 +190,7 @@ def requests_of(document: dict[str, Any]) -> list[tuple[str, str]]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_away", [False, True], ids=["known", "away"])
 def test_no_parameter_of_the_interface_makes_the_server_fail(is_away: bool, tmp_path: Path) -> None:
     source = full_run()
@@ -209,6 +210,7 @@ def test_no_parameter_of_the_interface_makes_the_server_fail(is_away: bool, tmp_
     assert panel.streams == 0
 
 
+@pytest.mark.long
 def test_no_header_body_or_method_makes_the_server_fail() -> None:
     with served(full_run()) as (client, panel):
         headers = [
@@ -238,6 +240,7 @@ def test_no_header_body_or_method_makes_the_server_fail() -> None:
                     assert answer.status_code < 500
 
 
+@pytest.mark.long
 def test_bytes_that_are_no_http_are_refused_and_nobody_waits() -> None:
     chance = random.Random(7)
     lines = [

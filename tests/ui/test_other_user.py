@@ -69,6 +69,7 @@ def as_nobody(*arguments: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("is_signed", [True, False], ids=["signed", "unsigned"])
+@pytest.mark.everyday(1)
 def test_another_user_of_the_machine_can_do_nothing_at_a_dashboard(is_signed: bool, tmp_path: Path) -> None:
     if os.getuid() != 0:
         pytest.skip("did not run: only root can become another user")
