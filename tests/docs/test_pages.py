@@ -14,7 +14,7 @@ from dl4jlegacy.services import ServicesState
 from dl4jlegacy.services.ports import free_ports
 from dl4jlegacy.services.settings import member_ports
 from tests.support import REPOSITORY
-from tests.support.cluster_commands import SECRET
+from tests.support.cluster_commands import SECRET, Cluster
 from tests.support.compiled_kernels import give_kernels
 from tests.support.pages import EXPECTED, PAGES, Block, Elsewhere, Shell, Shown, Written, blocks, commands
 
@@ -125,8 +125,8 @@ def test_every_command_of_a_page_does_what_it_says(
     page: str,
     reader: dict[str, str],
     session_services: ServicesState,
+    cluster: Cluster,
     tmp_path: Path,
-    request: pytest.FixtureRequest,
 ) -> None:
     """In one terminal; the README is read before anything is installed, the other pages after it."""
     folder = tmp_path / "empty"
@@ -143,7 +143,7 @@ def test_every_command_of_a_page_does_what_it_says(
         reader["PATH"] = f"{sys.prefix}/bin:{reader['PATH']}"
     replace = dict(EXPECTED[page].replace)
     if EXPECTED[page].shared_servers:
-        request.getfixturevalue("cluster").take_back("master")
+        cluster.take_back("master")
         reader |= {"DL4J_SERVICES": session_services.folder, "DL4J_SECRET": SECRET}
         replace["dl4j services up"] = "dl4j services status"
     shell = Shell(folder, tmp_path, reader, replace)
