@@ -21,6 +21,13 @@ def test_options_have_the_names_of_the_fields_that_they_set() -> None:
         assert set(kind.options) <= options & set(kind.reader.__struct_fields__), kind.name
 
 
+def test_an_option_that_is_not_given_chooses_no_kind_and_one_that_is_given_chooses_one() -> None:
+    defaults = {field.name: field.default for field in dataclasses.fields(TrainOptions)}
+    names = [name for kind in DATA_KINDS for name in kind.options]
+    assert len(names) == len(set(names)) and not {"label", "regression", "multi_label", "missing"} & set(names)
+    assert [name for name in names if defaults[name] is not None] == []
+
+
 def test_no_two_kinds_claim_the_same_files() -> None:
     endings = [ending for kind in DATA_KINDS for ending in kind.endings]
     assert len(endings) == len(set(endings))

@@ -14,6 +14,7 @@ from msgspec import UNSET, UnsetType
 from dl4jlegacy.cli.outputs.cloud import CloudCluster, CloudDown, DryRun, Price, Reaped, ServersDown, ServersUp
 from dl4jlegacy.cli.outputs.run_outputs import Histories, Journaled, JournalLine, Status, Watched
 from dl4jlegacy.cli.outputs.write import ErrorFields, Output
+from dl4jlegacy.datasets.reading import DATA_KINDS
 from dl4jlegacy.doctor.check import Result
 from dl4jlegacy.scaleout.monitoring.run_summary import RunSummary
 from dl4jlegacy.scaleout.state.records import Figures
@@ -76,7 +77,13 @@ class BestModel(Output):
     figures: Figures | None
 
 
-class Report(_Evaluated, kw_only=True):
+_Read: Any = msgspec.defstruct(
+    "_Read", [(kind.name, _Object | UnsetType, UNSET) for kind in DATA_KINDS], bases=(_Evaluated,), kw_only=True
+)
+"""The figures, and by the names of the kinds of data how they were read."""
+
+
+class Report(_Read, kw_only=True):  # type: ignore[misc, call-arg]
     """The report of a training; ``cluster`` is there on a cluster."""
 
     run: str
@@ -112,9 +119,6 @@ class Report(_Evaluated, kw_only=True):
     stopped_by: str | UnsetType | None = UNSET
     cluster: RunSummary | UnsetType = UNSET
     label: str | list[str] | UnsetType = UNSET
-    images: _Object | UnsetType = UNSET
-    sequences: _Object | UnsetType = UNSET
-    text: _Object | UnsetType = UNSET
     augment: _Object | UnsetType = UNSET
     stratified: bool | UnsetType = UNSET
     class_weights: dict[str, float] | UnsetType = UNSET
