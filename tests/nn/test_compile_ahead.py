@@ -136,7 +136,10 @@ with when_missing(missing):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("model", ["alexnet-small", "dbn", "lenet", "lstm", "vae"])
+@pytest.mark.parametrize(
+    "model",
+    ["dbn", "lstm", *(pytest.param(each, marks=pytest.mark.release) for each in ("alexnet-small", "lenet", "vae"))],
+)
 def test_a_compiler_alone_compiles_all_that_the_training_of_a_model_needs(model, tmp_path):
     conf = ZOO[model].build(*made_up_batch(model)[:2])
     kind = "layers"  # as of all models of the zoo

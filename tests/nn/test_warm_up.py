@@ -111,7 +111,13 @@ def test_after_it_a_run_compiles_nothing(router: str, warm: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("model", "dataset"), ON_REAL_DATA.items())
+@pytest.mark.parametrize(
+    ("model", "dataset"),
+    [
+        pytest.param(*each, marks=() if each[0] in ("dbn", "word-lstm", "lenet") else pytest.mark.release)
+        for each in ON_REAL_DATA.items()
+    ],
+)
 def test_after_it_no_model_compiles_anything_on_data_that_come_along(
     model: str, dataset: str, all_warm: Path, request: pytest.FixtureRequest
 ) -> None:
