@@ -194,22 +194,21 @@ class Cluster:
         env: dict[str, str] | None = None,
         program: list[str] = COMMAND,
     ) -> Command:
-        """Start a command; ``patch`` is Python that its process runs first."""
+        """Start a command; ``patch`` is Python that its process, a fresh one, runs before anything is imported."""
         number = next(self._numbers)
         if "--run" in arguments:
             self.run = arguments[arguments.index("--run") + 1]
             self._runs.add(self.run)
         given = {**os.environ, "DL4J_SECRET": SECRET, **(env or {})}
-        if self._held_from.exists():
-            patch += HOLDS.format(held_from=str(self._held_from))
+        hold = HOLDS.format(held_from=str(self._held_from)) if self._held_from.exists() else ""
 
         def begin(out: IO[str], err: IO[str]) -> Any:
-            if program == COMMAND and self._forks.can(given):
-                return self._forks.start(list(arguments), given, out, err, patch)
-            if patch:
+            if program == COMMAND and not patch and self._forks.can(given):
+                return self._forks.start(list(arguments), given, out, err, hold)
+            if patch or hold:
                 site = self.folder / f"site-{number}"
                 site.mkdir()
-                (site / "sitecustomize.py").write_text(patch)
+                (site / "sitecustomize.py").write_text(patch + hold)
                 given["PYTHONPATH"] = f"{site}:{REPOSITORY}"
             return spawn([*program, *arguments], given)(out, err)
 

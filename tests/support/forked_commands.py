@@ -98,7 +98,10 @@ class Forks:
     def start(
         self, arguments: list[str], env: Mapping[str, str], out: IO[Any], err: IO[Any], patch: str = ""
     ) -> ForkedProcess:
-        """Start ``dl4j`` in the repository's folder, without standard input; ``patch`` is Python that it runs first."""
+        """Start ``dl4j`` in the repository's folder, without standard input.
+
+        ``patch`` is Python that it runs first. Names that modules have imported from each other stay as they were.
+        """
         reads, writes = os.pipe()
         asked = json.dumps({"arguments": arguments, "env": dict(env), "patch": patch}).encode()
         assert len(asked) <= _LONGEST
