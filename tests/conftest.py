@@ -84,7 +84,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     cases = Counter[str]()
     for item in items:
         few, name = item.get_closest_marker("everyday"), item.nodeid.partition("[")[0]
-        cases[name] += 1
+        cases[name] += not any(item.get_closest_marker(other) for other in ("docker", "gpu", "long", "release"))
         if STAND_INS & set(getattr(item, "fixturenames", ())) or (few and cases[name] > few.args[0]):
             item.add_marker("long")
     asked_for = config.getoption("markexpr")

@@ -31,6 +31,8 @@ __all__ = ["ForkedProcess", "Forks", "forks"]
 FLAGS = ("PYTHON", "OPENBLAS_", "OMP_", "NUMBA_", "MALLOC_", "LD_")
 """Beginnings of variables that are read before or while modules are imported."""
 _LONGEST = 1 << 20
+_PATIENCE = 120.0
+"""For its imports, on a busy machine."""
 
 
 class ForkedProcess:
@@ -42,9 +44,8 @@ class ForkedProcess:
     """
 
     def __init__(self, pid: int, ended: int) -> None:
-        self.pid, self.returncode, self._ended = pid, None, ended
-
-    returncode: int | None
+        self.pid, self._ended = pid, ended
+        self.returncode: int | None = None
 
     def poll(self) -> int | None:
         """Return the exit status, negative for a signal; None while it runs."""
@@ -89,6 +90,7 @@ class Forks:
             command = [sys.executable, "-m", "tests.support.forked_commands", str(its.fileno())]
             self.process = subprocess.Popen(command, cwd=REPOSITORY, pass_fds=[its.fileno()])
         self._connection = mine
+        mine.settimeout(_PATIENCE)
         self._environment = {name: value for name, value in os.environ.items() if name.startswith(FLAGS)}
 
     def can(self, environment: Mapping[str, str]) -> bool:
