@@ -90,7 +90,7 @@ def test_what_is_left_out_is_told_where_it_would_have_been(monkeypatch: pytest.M
                     f"{lines} of the log left out: nobody read on".split() for lines in ("line", "lines")
                 )
                 came, left_out = came + int(words[1]), left_out + int(words[1])
-        assert 100 < left_out < 190
+        assert 100 < left_out <= 190  # 10 lines wait at least, and more came if the printer began while they did
         log_in_a_thread(3)
         assert numbers(reader, 3) == [0, 1, 2]
 
