@@ -48,7 +48,6 @@ STEPS = ["--model", "mlp", "--dataset", "digits", "--examples", "160", "--batch"
 TINY = {
     "compression": [*RUN, "--part", "messages", "--seeds", "1", "--turns", "1"],
     "reading": ["--part", "speed", "--speed-megabytes", "0.05", "--turns", "1"],
-    "real_data": ["--only", "iris"],
     "staleness": [*STEPS, "--workers", "4", "--n", "4", "--watches", "2"],
     "strategies": [*STEPS, "--turns", "1", "--workers", "1"],
     "traffic": [*RUN, "--averaging-rounds", "3", "--workers", "1"],
