@@ -101,19 +101,18 @@ def standard_error(metric: str, y: Any, predicted: Any) -> float:
     return statistics.stdev(score(metric, y[own], predicted[own]) for own in rows)
 
 
-def ours(data: RealSet, place: Path, seed: int, extra: Sequence[str]) -> tuple[str, Outcome]:
-    """Return the command line that learns a set, and what it reports."""
-    words = ["dl4j", "train", place.name, *data.options, "--seed", str(seed), *extra]
+def ours(data: RealSet, place: Path, words: Sequence[str]) -> tuple[Outcome, str]:
+    """Return what a command line reports, or the worst figure there is and why."""
     command = [sys.executable, "-m", "dl4jlegacy", *words[1:], "--format", "json"]
     done = subprocess.run(
         command, cwd=place.parent, env=measured.ENVIRONMENT, capture_output=True, text=True, check=False, timeout=LINE
     )
     try:
         report = json.loads(done.stdout)  # also of a run that learned nothing, whose exit status says so
-        return shlex.join(words), Outcome(float(report[data.metric]), 0.0, float(report["seconds"]))
-    except (ValueError, KeyError) as exc:
-        what = done.stderr.strip() if isinstance(exc, ValueError) else f"its report has no {data.metric}"
-        raise SystemExit(f"{shlex.join(words)} failed ({done.returncode}): {what}") from exc
+        return Outcome(float(report[data.metric]), 0.0, float(report["seconds"])), ""
+    except (ValueError, KeyError, TypeError):
+        why = done.stderr.strip() if done.returncode else f"its report has no {data.metric}"
+        return Outcome(0.0 if data.has_classes else math.inf, 0.0, 0.0), f"failed ({done.returncode}): {why}"
 
 
 def theirs(peer: Peer, data: RealSet, parts: Parts, seed: int, seconds: float) -> Outcome:
@@ -405,11 +404,12 @@ def measure(data: RealSet, report: measured.Report, kept: Kept, arguments: Any) 
     peers: dict[str, list[Outcome]] = {}
     for seed in sets.seeds(data, found)[: 1 if arguments.quick else None]:
         with tempfile.TemporaryDirectory(prefix="dl4j-bench-", dir=os.environ.get("TMPDIR")) as name:
-            place = Path(name) / (data.name + ("" if data.kind not in ("words", "characters") else ".txt"))
+            place = Path(name) / (f"{data.name}-files" if data.kind not in sets.TEXTS else f"{data.name}.txt")
             parts = sets.write(data, found, place, seed)
-            line, outcome = ours(data, place, seed, shlex.split(arguments.train))
-        if not mine:
-            report.say(line)
+            words = ["dl4j", "train", place.name, *data.options, "--seed", str(seed), *shlex.split(arguments.train)]
+            outcome, failure = ours(data, place, words)
+        if failure or not mine:
+            report.say(f"{shlex.join(words)} {failure}".rstrip())
         mine.append(outcome)
         for peer in sets.PEERS[data.kind]:
             if command_line.is_installed(peer.needs):

@@ -99,6 +99,9 @@ PEERS = {
 """Who learns each kind of set beside ``dl4j train``; all have their own defaults unless ``Peer.says`` names more."""
 
 
+TEXTS = ("words", "characters")
+
+
 @dataclass(frozen=True)
 class Rules:
     """What has to be reached; m of a set is ``max(POINT, two standard errors of the peer's held-out figure)``.
@@ -394,7 +397,7 @@ def split(count: int, seed: int, by_class: Any = None) -> Any:
 
 def write(data: RealSet, found: Any, place: Path, seed: int) -> Parts:
     """Write a set as a folder of ``train`` and ``test``, or a text as a file, at ``place``; return both parts."""
-    if data.kind in ("words", "characters"):
+    if data.kind in TEXTS:
         place.write_text(found, encoding="utf-8")
         return tokens(found, data.kind)
     place.mkdir()

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 
 
@@ -99,6 +100,29 @@ def test_words_that_follow_are_counted_in_the_part_that_is_learned(real_data: Mo
     data = next(each for each in real_data.sets.ALL if each.kind == "words")
     right = [np.mean(learn(data, parts) == parts.y_test) for learn in (real_data.bigrams, real_data.trigrams)]
     assert right[0] < right[1] < 1 and right[1] > 0.8, "'saw the' goes on in two ways"
+
+
+def test_the_end_of_a_series_is_held_out_and_a_fifth_of_each_class_of_a_table(
+    real_data: ModuleType, tmp_path: Path
+) -> None:
+    frame = pandas.DataFrame({"lag1": range(100), "y": ["a", "b", "b", "b"] * 25})
+    data = real_data.RealSet("made", "series", "mae", lambda: frame, "lag1")
+    parts = real_data.sets.write(data, frame, tmp_path / "series", 1)
+    assert (parts.y.tolist(), parts.y_test.tolist()) == ([*range(80)], [*range(80, 100)])
+    data = real_data.RealSet("made", "table", "accuracy", lambda: frame, "y")
+    drawn = [real_data.sets.write(data, frame, tmp_path / str(turn), seed) for turn, seed in enumerate((1, 2, 1))]
+    assert [(parts.y_test == "a").sum() for parts in drawn] == [5, 5, 5]
+    first, second, again = (parts.x_test["lag1"].tolist() for parts in drawn)
+    assert first == again != second
+    assert pandas.read_csv(tmp_path / "0" / "test.csv")["lag1"].tolist() == first
+    assert data.options == ("--label", "y")
+
+
+def test_a_line_that_fails_counts_as_the_worst_figure(real_data: ModuleType, tmp_path: Path) -> None:
+    amounts = real_data.RealSet("made", "table", "rmse", dict, "y")
+    outcome, failure = real_data.ours(amounts, tmp_path / "made-files", ["dl4j", "train", "made-files"])
+    assert outcome.value == float("inf")
+    assert failure.startswith("failed (") and "made-files" in failure
 
 
 @pytest.mark.long
