@@ -196,6 +196,9 @@ class Kernels(Protocol):
              lr: float, beta1: float, beta2: float, eps: float, t: int) -> bool:  # fmt: skip
         """``up = lr sqrt(1 - beta2^(t+1)) / (1 - beta1^(t+1)) m / (sqrt(v) + eps)`` (Kingma and Ba 2014)."""
 
+    def decay(self, params: Array, factor: float) -> None:
+        """``params -= factor params``: the weight decay of AdamW, whose ``factor`` changes with the learning rate."""
+
     def adamax(self, params: Array, gradient: Array, m: Array, u: Array,
                lr: float, beta1: float, beta2: float, eps: float, t: int) -> bool:  # fmt: skip
         """``u = max(beta2 u, |g|) + 1e-32; up = lr / (1 - beta1^(t+1)) m / u``; ``eps`` is not used (as in DL4J)."""

@@ -75,8 +75,10 @@ from dl4jlegacy.nn.network.generative import (
 )
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.optimization.schedules import (
+    CosineSchedule,
     ExponentialSchedule,
     InverseSchedule,
+    LinearSchedule,
     MapSchedule,
     PolySchedule,
     SigmoidSchedule,
@@ -89,6 +91,7 @@ from dl4jlegacy.nn.optimization.updaters import (
     AdaGrad,
     Adam,
     AdaMax,
+    AdamW,
     AMSGrad,
     Nadam,
     Nesterovs,
@@ -151,6 +154,7 @@ __all__ = [
     "AdaGrad",
     "AdaMax",
     "Adam",
+    "AdamW",
     "AutoEncoder",
     "AutoencoderScoreCalculator",
     "BatchNormalization",
@@ -170,6 +174,7 @@ __all__ = [
     "ConstantDistribution",
     "Convolution1DLayer",
     "ConvolutionLayer",
+    "CosineSchedule",
     "DataSetLossCalculator",
     "DenseLayer",
     "DropoutLayer",
@@ -204,6 +209,7 @@ __all__ = [
     "LastTimeStep",
     "LastTimeStepVertex",
     "Layer",
+    "LinearSchedule",
     "ListBuilder",
     "LocalFileModelSaver",
     "LocalResponseNormalization",

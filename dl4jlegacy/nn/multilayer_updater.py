@@ -15,7 +15,7 @@ from dl4jlegacy.kernels.elementary import sum_of_squares
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.layers.layer import Layer, PretrainLayer
 from dl4jlegacy.nn.optimization.gradient_normalization import GRADIENT_NORMALIZATIONS
-from dl4jlegacy.nn.optimization.updaters import AdaDelta, NoOp, Sgd, Updater, with_learning_rate
+from dl4jlegacy.nn.optimization.updaters import AdamW, NoOp, Sgd, Updater, in_step
 from dl4jlegacy.nn.parameters import ParamLayout, ParamSpan
 
 __all__ = ["MultiLayerUpdater", "UpdaterBlock"]
@@ -27,6 +27,7 @@ class UpdaterBlock:
 
     Its state is ``updater_state[state_start:state_stop]``: ``rows`` vectors of the block's length one after the other
     (DL4J: first all m, then all v). Visible biases have blocks of their own, which fine-tuning does not change.
+    ``weights`` are the parameters to which weight decay applies.
     """
 
     updater: Updater
@@ -35,6 +36,7 @@ class UpdaterBlock:
     state_start: int
     rows: int
     is_pretrain: bool
+    weights: tuple[slice, ...] = ()
 
     @property
     def state_stop(self) -> int:
@@ -48,20 +50,21 @@ class UpdaterBlock:
         state: Array,
         part: slice,
         *,
+        updater: Updater,
         iteration: int,
         kernels: Kernels,
-        learning_rate: float | None = None,
     ) -> bool:
-        """Update the block's parameters within ``part``, in place; ``learning_rate`` replaces the updater's own rate.
+        """Update the block's parameters within ``part``, in place, by ``updater``, the block's own but for its rate.
 
         Return the result of ``Updater.apply``.
         """
         start, stop = max(self.start, part.start), min(self.stop, part.stop)
         if start >= stop:
             return True
-        updater = self.updater
-        if not isinstance(updater, AdaDelta | NoOp):
-            updater = with_learning_rate(updater, learning_rate)
+        if isinstance(updater, AdamW):
+            for weights in self.weights:
+                if part.start <= weights.start < part.stop:  # a part is one layer, or all of them
+                    updater.decay(params[weights], iteration, kernels)
         own = state[self.state_start : self.state_stop]
         if stop - start == self.stop - self.start:
             return updater.apply(params[start:stop], gradient[start:stop], own, iteration, kernels)
@@ -137,15 +140,17 @@ class MultiLayerUpdater:
         iteration: int,
         kernels: Kernels,
         layer: int | None = None,
+        segments: int = 1,
     ) -> bool:
         """Turn ``gradient`` (overwritten) into new ``params`` and ``state``: all layers, or pretraining of one.
 
+        ``iteration`` counts updates, and ``segments`` is their number for each batch.
         Return whether all changed parameters are finite. On a GPU the result is always True, since a check would have
         to wait for the device.
         """
         self.normalize(gradient, layer)
         self.regularize(params, gradient, kernels, layer)
-        return self.step(params, gradient, state, iteration=iteration, kernels=kernels, layer=layer)
+        return self.step(params, gradient, state, iteration=iteration, kernels=kernels, layer=layer, segments=segments)
 
     def step(
         self,
@@ -156,6 +161,7 @@ class MultiLayerUpdater:
         iteration: int,
         kernels: Kernels,
         layer: int | None = None,
+        segments: int = 1,
     ) -> bool:
         """Do the last part of ``update``, which is the only part that depends on ``iteration``."""
         part = slice(0, self._layout.size) if layer is None else self._layout.layer_slices[layer]
@@ -164,8 +170,9 @@ class MultiLayerUpdater:
         is_finite = True
         for block in self.blocks:
             if layer is not None or not block.is_pretrain:
+                updater = in_step(block.updater, segments=segments, pretrains=layer is not None, learning_rate=rate)
                 is_finite &= block.apply(
-                    params, gradient, state, part, iteration=iteration, kernels=kernels, learning_rate=rate
+                    params, gradient, state, part, updater=updater, iteration=iteration, kernels=kernels
                 )
         return is_finite
 
@@ -198,7 +205,8 @@ def _blocks(layers: Sequence[Layer], layout: ParamLayout) -> tuple[UpdaterBlock,
         updater = _updater_of(layers, group[0])
         start, stop = group[0].start, group[-1].stop
         rows = updater.state_size(stop - start) // (stop - start)
-        blocks.append(UpdaterBlock(updater, start, stop, end, rows, group[0].is_pretrain))
+        weights = tuple(slice(span.start, span.stop) for span in group if not span.is_bias)
+        blocks.append(UpdaterBlock(updater, start, stop, end, rows, group[0].is_pretrain, weights))
         end = blocks[-1].state_stop
     return tuple(blocks)
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any, Protocol, Self
 
-import msgspec
-
 from dl4jlegacy.arrays.backend import Array, Scalar
 from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.kernels.protocol import Kernels
@@ -17,7 +15,8 @@ from dl4jlegacy.nn.graph.computation_graph import ComputationGraph
 from dl4jlegacy.nn.input_type import AnyInputType
 from dl4jlegacy.nn.multilayer_updater import MultiLayerUpdater
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
-from dl4jlegacy.nn.optimization.updaters import AdaDelta, NoOp
+from dl4jlegacy.nn.optimization.schedules import RunSchedule
+from dl4jlegacy.nn.optimization.updaters import AdaDelta, NoOp, in_step
 
 __all__ = [
     "Network",
@@ -109,6 +108,8 @@ def learning_rate_at(network: NetworkConfiguration, iteration: int, pretrained: 
     if isinstance(updater, AdaDelta | NoOp):
         return None
     by_segments = network.backprop_type == "truncated_bptt" and pretrained < 0
-    if by_segments and updater.schedule is not None:
+    if by_segments and not isinstance(updater.schedule, RunSchedule | None):
         return None
-    return (updater if rate is None else msgspec.structs.replace(updater, learning_rate=rate)).rate(iteration)
+    taken: Any = in_step(updater, segments=1, pretrains=pretrained >= 0, learning_rate=rate)
+    found: float = taken.rate(iteration)
+    return found

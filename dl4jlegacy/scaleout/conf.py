@@ -27,6 +27,7 @@ from dl4jlegacy.nn.conf.text import decode_json, decode_yaml, encode_json, load_
 from dl4jlegacy.nn.network.dbn import DBN, StackedDenoisingAutoEncoder
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.networks import NetworkConfiguration
+from dl4jlegacy.nn.optimization.schedules import over_run
 from dl4jlegacy.scaleout.links.mesh.configuration import VoidConfiguration
 from dl4jlegacy.scaleout.plan import Phase
 from dl4jlegacy.scaleout.protocol import MOST_SECONDS, Limits
@@ -323,12 +324,18 @@ class Conf(Readers, msgspec.Struct, frozen=True, kw_only=False, forbid_unknown_f
             phases.append(Phase(kind="finetune", epochs=self.epochs))
         return tuple(phases)
 
+    def over_run(self, first_iteration: int, iterations: int) -> Conf:
+        """Return a copy in which the network's schedules over a run (``RunSchedule``) have that run's updates."""
+        networks = ("multi_layer_conf", "computation_graph_conf")
+        return self.replace(**{name: over_run(getattr(self, name), first_iteration, iterations) for name in networks})
+
     def digest(self) -> str:
         """Return a SHA-256 of all fields that determine the result of the run.
 
         Every process that resumes the run gets the same one.
         """
         unmixed = self.replace(mixed_devices=False)  # a run may become mixed when it resumes
+        unmixed = unmixed.over_run(0, 0)  # or longer
         free = FREE_FIELDS
         if self.validation is not None and self.validation.every_rounds:
             free -= {"epochs"}  # with more epochs there would be no validation at the old end

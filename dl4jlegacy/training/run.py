@@ -140,6 +140,7 @@ def resolve(
             _check_validation(network, jobs.validation)
         check_threads(workers, 3 * int(network.params.nbytes))
         conf = _with_class_weights(conf, jobs.iterator)
+        conf = _with_schedules(conf, jobs.plan)
     checkpoints = _checkpoints_to_resume(conf, jobs.plan) if resume else None
     whole = data.training if isinstance(data, ValidatedData) else data
     conf = with_fingerprint(conf, whole, checkpoints, resume=resume)
@@ -199,6 +200,12 @@ def _with_place_of_data(conf: Conf, data: TrainingData) -> Conf:
             "validate on; give validation.fraction, or leave data_by_reference and export_directory out"
         )
     return conf.replace(data_by_reference=by_reference)
+
+
+def _with_schedules(conf: Conf, plan: Plan) -> Conf:
+    """Return the Conf with the plan's updates in the network's schedules over a run."""
+    updates = plan.iteration_at(plan.total_rounds) - conf.first_iteration
+    return conf.over_run(conf.first_iteration, max(0, updates))  # a run that only pretrains has none
 
 
 def _with_class_weights(conf: Conf, training: BatchIterator) -> Conf:

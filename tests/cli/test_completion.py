@@ -65,7 +65,7 @@ def complete(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, ca
         ("dl4j sta", ["status", "stats"]),
         ("dl4j aws st", ["status"]),
         ("dl4j train --upd", ["--updater"]),
-        ("dl4j train --updater adam", ["adam", "adamax"]),
+        ("dl4j train --updater adam", ["adam", "adamw", "adamax"]),
         ("dl4j train --model ", list(zoo.ZOO)),
         ("dl4j train --router e", ["easgd"]),
         ("dl4j master --device ", ["cpu", "gpu", "auto"]),
@@ -126,7 +126,7 @@ def test_the_script_for_bash_completes(tmp_path: Path) -> None:
     done = subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout.splitlines() == [
         "complete -o default -F _dl4j_completion dl4j",
-        "adagrad adam adamax adadelta adabelief",
+        "adagrad adam adamw adamax adadelta adabelief",
     ], done.stderr
 
 

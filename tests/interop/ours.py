@@ -208,6 +208,8 @@ def _functions() -> Iterator[Ours]:
         s.PolySchedule(max_iterations=9, power=2.0),
         s.SigmoidSchedule(gamma=0.5, steps=2),
         s.MapSchedule(values={0: 0.1, 2: 0.3}),
+        s.LinearSchedule(iterations=9),
+        s.CosineSchedule(iterations=9),
     ):
         yield rows(f"Schedule {type(schedule).__name__}", dense, updater=u.Sgd(learning_rate=0.1, schedule=schedule))
     changing = u.Nesterovs(learning_rate=0.05, momentum=0.5, momentum_after={2: 0.9})

@@ -362,6 +362,8 @@ def _updaters() -> Iterator[Theirs]:
     yield rows(
         "Updater RmsProp", dense, around=[("updater", new("RmsProp", 0.1, 0.9, 0.01))], name="epsilon", versions=NEW
     )
+    decayed = [("updater", new("Adam", 0.01)), ("weightDecay", 0.05)]
+    yield rows("Updater AdamW", dense, around=decayed, versions=NEW)
     for name, args in (
         ("ExponentialSchedule", ["ITERATION", 0.1, 0.9]),
         ("StepSchedule", ["ITERATION", 0.1, 0.5, 2.0]),

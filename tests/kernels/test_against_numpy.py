@@ -199,7 +199,7 @@ def test_updaters_compute_numpys_bits(kernels: Kernels, dtype: Any, n: int, upda
         state = [found[0], *found[2:]]
 
 
-@pytest.mark.parametrize("updater", sorted(set(UPDATERS) - {"noop"}))
+@pytest.mark.parametrize("updater", sorted({*UPDATERS, "decay"} - {"noop"}))
 def test_an_updater_reads_its_numbers_from_memory_if_there_is_some(device_arrays: Any, updater: str) -> None:
     from dl4jlegacy.kernels.cuda.kernels import CupyKernels
 
@@ -210,10 +210,11 @@ def test_an_updater_reads_its_numbers_from_memory_if_there_is_some(device_arrays
         def _key(self, key: int) -> tuple[Any, Any]:
             return np.uint64(5), device_arrays.asarray([key], np.uint64)
 
-    slots, given_settings = UPDATERS[updater]
+    slots, given_settings = UPDATERS.get(updater, (-1, (1e-3,)))
     state, counter = [np.ones(9) for _ in range(slots)], (3,) if updater in COUNTED else ()
+    gradient = [normal(9, float, 2)] * (slots >= 0)
     captured: Any = Captured()
-    agree(captured, updater, normal(9, float), normal(9, float, 2), *state, *given_settings, *counter)
+    agree(captured, updater, normal(9, float), *gradient, *state, *given_settings, *counter)
     agree(captured, "uniform", np.empty(99), KEY)
 
 
@@ -268,6 +269,7 @@ def test_vector_kernels_compute_numpys_bits(kernels: Kernels, dtype: Any, n: int
     x, y = normal(n, dtype), normal(n, dtype, 2)
     y[::3] = 0
     agree(kernels, "axpy", x, y, -0.3, **bits(kernels, dtype))
+    agree(kernels, "decay", x, 1e-3, **bits(kernels, dtype))
     for l1, l2 in [(0.01, 0.2), (0.0, 0.2), (0.01, 0.0)]:
         agree(kernels, "add_regularization", x, y, l1, l2, **bits(kernels, dtype))
 

@@ -12,8 +12,10 @@ import pytest
 from dl4jlegacy.errors import ConfError, ShapeError
 from dl4jlegacy.kernels import load
 from dl4jlegacy.nn.optimization.schedules import (
+    CosineSchedule,
     ExponentialSchedule,
     InverseSchedule,
+    LinearSchedule,
     MapSchedule,
     PolySchedule,
     Schedule,
@@ -25,6 +27,7 @@ from dl4jlegacy.nn.optimization.updaters import (
     UPDATERS,
     AdaDelta,
     Adam,
+    AdamW,
     AMSGrad,
     Nesterovs,
     NoOp,
@@ -116,6 +119,7 @@ FORMULAS: dict[str, tuple[Step, tuple[str, ...]]] = {
     "adagrad": (adagrad, ("h",)),
     "rmsprop": (rmsprop, ("c",)),
     "adam": (adam, ("m", "v")),
+    "adamw": (adam, ("m", "v")),  # its decay, which depends on the kind of parameter: test_multilayer_updater.py
     "adamax": (adamax, ("m", "u")),
     "adadelta": (adadelta, ("msg", "msdx")),
     "nadam": (nadam, ("m", "v")),
@@ -166,7 +170,7 @@ def test_the_defaults_are_those_of_dl4j():
     rates = {n: getattr(create_updater(n), "learning_rate", None) for n in UPDATERS}
     assert rates == {
         "sgd": 1e-3, "nesterovs": 0.1, "adagrad": 0.1, "rmsprop": 0.1, "adam": 1e-3, "adamax": 1e-3, "adadelta": None,
-        "nadam": 1e-3, "amsgrad": 1e-3, "adabelief": 1e-3, "none": None,
+        "adamw": 1e-3, "nadam": 1e-3, "amsgrad": 1e-3, "adabelief": 1e-3, "none": None,
     }  # fmt: skip
     assert AMSGrad().state_size(7) == 21
     assert Sgd().state_size(7) == 0
@@ -203,6 +207,15 @@ SCHEDULES: list[tuple[Schedule, list[float]]] = [  # rate from base 0.8 at itera
     (PolySchedule(max_iterations=4, power=2.0), [0.8, 0.45, 0.2, 0.05, 0.0]),
     (SigmoidSchedule(gamma=-1.0, steps=3), [0.8 / (1 + math.exp(t - 3)) for t in (0, 1, 2, 3, 6)]),
     (MapSchedule(values={3: 0.1, 2: 0.3}), [0.8, 0.8, 0.3, 0.1, 0.1]),
+    (LinearSchedule(iterations=8), [0.8, 0.7, 0.6, 0.5, 0.2]),
+    (LinearSchedule(iterations=8, warm_up=0.25), [0.8 / 3, 1.6 / 3, 0.8, 0.8 * 5 / 6, 0.8 / 3]),
+    (LinearSchedule(iterations=4, first_iteration=2), [0.8, 0.8, 0.8, 0.6, 0.8]),
+    (LinearSchedule(), [0.8] * 5),
+    (CosineSchedule(iterations=8), [0.4 * (1 + math.cos(math.pi * t / 8)) for t in (0, 1, 2, 3, 6)]),
+    (
+        CosineSchedule(iterations=8, warm_up=0.26),
+        [0.8 / 3, 1.6 / 3, *(0.4 * (1 + math.cos(math.pi * t / 6)) for t in (0, 1, 4))],
+    ),
 ]
 
 
@@ -226,11 +239,14 @@ def test_the_sigmoid_schedule_does_not_overflow_far_from_its_middle():
         lambda: StepSchedule(decay_rate=0.5, steps=0),
         lambda: PolySchedule(max_iterations=0),
         lambda: MapSchedule(values={-1: 0.5}),
+        lambda: LinearSchedule(warm_up=1.0),
+        lambda: CosineSchedule(iterations=-1),
+        lambda: AdamW(weight_decay=-0.1),
         lambda: Nesterovs(momentum_after={0: math.nan}),
     ],
 )
 def test_impossible_hyperparameters_are_refused_by_name(make):
-    with pytest.raises(ConfError, match=r"(Sgd|Adam|AdaDelta|Schedule|values|momentum_after): \S+ "):
+    with pytest.raises(ConfError, match=r"(Sgd|AdamW?|AdaDelta|Schedule|values|momentum_after): \S+ "):
         make()
 
 

@@ -15,7 +15,7 @@ MODELS = (
     *("deep-autoencoder", "vae"),
 )
 UPDATERS = (
-    *("sgd", "nesterovs", "adagrad", "rmsprop", "adam", "adamax", "nadam", "amsgrad", "adadelta"),
+    *("sgd", "nesterovs", "adagrad", "rmsprop", "adam", "adamw", "adamax", "nadam", "amsgrad", "adadelta"),
     *("adabelief", "none"),
 )
 METRICS = (

@@ -68,6 +68,12 @@ adam(REAL *__restrict__ params, const REAL *__restrict__ gradient, REAL *__restr
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK)
+decay(REAL *__restrict__ params, long long n, SCALARS) {
+    REAL share = (REAL)SCALAR(0);
+    EACH(i, n) params[i] -= share * params[i];
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK)
 adamax(REAL *__restrict__ params, const REAL *__restrict__ gradient, REAL *__restrict__ m, REAL *__restrict__ u,
        long long n, SCALARS) {
     REAL rate = (REAL)SCALAR(0), beta1 = (REAL)SCALAR(1), rest1 = (REAL)(1 - SCALAR(1)), beta2 = (REAL)SCALAR(2);

@@ -51,6 +51,10 @@ class Updaters(Launcher):
         """See ``Kernels``."""
         return self._update("adam", (params, gradient, m, v), _rate(lr, beta1, beta2, t), beta1, beta2, eps)
 
+    def decay(self, params: Array, factor: float) -> None:
+        """See ``Kernels``."""
+        self._update("decay", (params,), factor)
+
     def adamax(self, params: Array, gradient: Array, m: Array, u: Array,
                lr: float, beta1: float, beta2: float, eps: float, t: int) -> bool:  # fmt: skip
         """See ``Kernels``."""

@@ -55,6 +55,7 @@ __all__ = [
     "conv_pool_backward",
     "conv_pool_forward",
     "corrupt",
+    "decay",
     "difference_sums",
     "dropout",
     "dropout_backward",
@@ -244,6 +245,11 @@ def adam(params: Array, gradient: Array, m: Array, v: Array,
     """See ``Kernels``."""
     _check("adam", params.shape, gradient, m, v)
     return bool(updaters.adam(params, gradient, m, v, _rate(lr, beta1, beta2, t), beta1, beta2, eps))
+
+
+def decay(params: Array, factor: float) -> None:
+    """See ``Kernels``."""
+    updaters.decay(_flat(params), factor)
 
 
 def adamax(params: Array, gradient: Array, m: Array, u: Array,

@@ -22,6 +22,7 @@ __all__ = [
     "adam",
     "adamax",
     "amsgrad",
+    "decay",
     "nadam",
     "nesterovs",
     "rmsprop",
@@ -142,6 +143,14 @@ def adam(params: Array, gradient: Array, m: Array, v: Array,
         params[i] = moved
         bad |= moved - moved != 0
     return not bad
+
+
+@kernel("mf")
+def decay(params: Array, factor: float) -> None:
+    """``params -= factor params``."""
+    share = params.dtype.type(factor)
+    for i in range(params.size):
+        params[i] -= share * params[i]
 
 
 @kernel("mrmmfff")

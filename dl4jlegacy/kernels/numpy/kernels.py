@@ -54,6 +54,7 @@ __all__ = [
     "conv_pool_backward",
     "conv_pool_forward",
     "corrupt",
+    "decay",
     "difference_sums",
     "dropout",
     "dropout_backward",
@@ -273,6 +274,11 @@ def adam(params: Array, gradient: Array, m: Array, v: Array,
     _moment(v, gradient * gradient, beta2)
     params -= _rate(lr, beta1, beta2, t) * m / (np.sqrt(v) + eps)
     return all_finite(params)
+
+
+def decay(params: Array, factor: float) -> None:
+    """See ``Kernels``."""
+    params -= factor * params
 
 
 def adamax(params: Array, gradient: Array, m: Array, u: Array,

@@ -155,7 +155,7 @@ class ComputationGraph(FlatNetwork):
         for index, (part, iteration) in enumerate(zip(parts, iterations, strict=True)):
             own = stream if index == 0 else stream.at(index, purpose="segment")
             score = self._backpropagate(part, own, memory)
-            self._apply(iteration)
+            self._apply(iteration, segments=len(iterations))
             total = total + score if index else score
         return total
 

@@ -272,7 +272,13 @@ class FlatNetwork(ABC):
         def updates() -> None:
             for iteration in iterations:
                 self.updater.step(
-                    self._params, self._gradient, self._state, iteration=iteration, kernels=self.kernels, layer=layer
+                    self._params,
+                    self._gradient,
+                    self._state,
+                    iteration=iteration,
+                    kernels=self.kernels,
+                    layer=layer,
+                    segments=len(iterations),
                 )
 
         return self._captured.run((kind, layer), batch, stream, step, updates)
@@ -282,10 +288,16 @@ class FlatNetwork(ABC):
         penalty = self.updater.penalty(self._params, layer)
         return mean if isinstance(penalty, float) and not penalty else mean + penalty
 
-    def _apply(self, iteration: int, layer: int | None = None) -> None:
+    def _apply(self, iteration: int, layer: int | None = None, *, segments: int = 1) -> None:
         with np.errstate(all="ignore"):
             is_finite = self.updater.update(
-                self._params, self._gradient, self._state, iteration=iteration, kernels=self.kernels, layer=layer
+                self._params,
+                self._gradient,
+                self._state,
+                iteration=iteration,
+                kernels=self.kernels,
+                layer=layer,
+                segments=segments,
             )
         if not is_finite:  # a score can hide an infinite weight: sigmoid(inf) is 1
             self.check_finite()

@@ -157,7 +157,7 @@ class MultiLayerNetwork(FlatNetwork):
         for index, (part, iteration) in enumerate(zip(parts, iterations, strict=True)):
             own = stream if index == 0 else stream.at(index, purpose="segment")
             _, score = self.gradient_and_score(part[0], part[1], own, part[2], part[3], memory=memory)
-            self._apply(iteration)
+            self._apply(iteration, segments=len(iterations))
             total = total + score if index else score
         return total
 

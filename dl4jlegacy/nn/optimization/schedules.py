@@ -8,25 +8,34 @@ the already decayed rate, so its policies compounded; its policy "Score" depends
 from __future__ import annotations
 
 import math
+from typing import Any, Self, TypeVar
+
+import msgspec
+import numpy as np
 
 from dl4jlegacy.errors import ConfError
-from dl4jlegacy.kernels.elementary import exp, integer_power, positive_power
+from dl4jlegacy.kernels.elementary import exp, integer_power, positive_power, sine_and_cosine
 from dl4jlegacy.nn.arguments import Tagged
 
 __all__ = [
     "Changes",
+    "CosineSchedule",
     "ExponentialSchedule",
     "InverseSchedule",
+    "LinearSchedule",
     "MapSchedule",
     "PolySchedule",
+    "RunSchedule",
     "Schedule",
     "SigmoidSchedule",
     "StepSchedule",
     "TorchStepSchedule",
     "check_changes",
+    "over_run",
     "value_at",
 ]
 
+_Conf = TypeVar("_Conf")
 
 Changes = dict[int, float]
 """Maps an iteration to the value from that iteration on."""
@@ -126,6 +135,61 @@ class MapSchedule(_Schedule):
         return value_at(self.values, base, iteration)
 
 
+class RunSchedule(_Schedule):
+    """Base of schedules over a whole run: the rate rises for the first part ``warm_up`` of the updates, then falls.
+
+    A run sets ``first_iteration`` and ``iterations``, the updates before it and its own, by its plan, which is the same
+    for any number of workers. Elsewhere (in ``fit`` without these two, in pretraining, after the run) the rate is the
+    base rate. With truncated backpropagation a batch counts once.
+    """
+
+    warm_up: float = 0.0
+    first_iteration: int = 0
+    iterations: int = 0
+
+    def __post_init__(self) -> None:
+        title = type(self).__name__
+        if not 0 <= self.warm_up < 1:
+            raise ConfError(f"{title}: warm_up is {self.warm_up}; it must be a part of the run, from 0 to below 1")
+        for name in ("first_iteration", "iterations"):
+            if (count := getattr(self, name)) < 0:
+                raise ConfError(f"{title}: {name} is {count}; it must not be negative")
+
+    def value(self, base: float, iteration: int) -> float:
+        """Return the rate at ``iteration``: of w updates of warm-up, update t has (t + 1) / (w + 1) of ``base``."""
+        done, risen = iteration - self.first_iteration, math.floor(self.warm_up * self.iterations)
+        if not 0 <= done < self.iterations:
+            return base
+        if done < risen:
+            return base * (done + 1) / (risen + 1)
+        return base * self._left((done - risen) / (self.iterations - risen))
+
+    def _left(self, passed: float) -> float:
+        """Return the part of the base rate that is left when a part of the updates after the warm-up has passed."""
+        raise NotImplementedError
+
+    def in_segments(self, count: int) -> Self:
+        """Return the schedule for a batch with ``count`` updates, one for each of its segments."""
+        if count == 1:
+            return self
+        first, all_ = self.first_iteration * count, self.iterations * count
+        return msgspec.structs.replace(self, first_iteration=first, iterations=all_)
+
+
+class LinearSchedule(RunSchedule):
+    """``base (1 - t)`` after the warm-up, with t from 0 to 1: linearly to zero."""
+
+    def _left(self, passed: float) -> float:
+        return 1 - passed
+
+
+class CosineSchedule(RunSchedule):
+    """``base (1 + cos(pi t)) / 2`` after the warm-up, with t from 0 to 1 (Loshchilov and Hutter 2017)."""
+
+    def _left(self, passed: float) -> float:
+        return 0.5 * (1 + float(sine_and_cosine(np.asarray(passed / 2))[1]))
+
+
 Schedule = (
     ExponentialSchedule
     | InverseSchedule
@@ -134,7 +198,26 @@ Schedule = (
     | PolySchedule
     | SigmoidSchedule
     | MapSchedule
+    | LinearSchedule
+    | CosineSchedule
 )
+
+
+def over_run(conf: _Conf, first_iteration: int, iterations: int) -> _Conf:
+    """Return a configuration, or a part of it, whose ``RunSchedule``s have the length of a run."""
+    changed: Any = conf
+    if isinstance(conf, RunSchedule):
+        changed = msgspec.structs.replace(conf, first_iteration=first_iteration, iterations=iterations)
+    elif isinstance(conf, msgspec.Struct):
+        before = {name: getattr(conf, name) for name in conf.__struct_fields__}
+        after = {name: over_run(value, first_iteration, iterations) for name, value in before.items()}
+        fields = {name: value for name, value in after.items() if value is not before[name]}
+        changed = msgspec.structs.replace(conf, **fields) if fields else conf
+    elif isinstance(conf, tuple):
+        parts = tuple(over_run(part, first_iteration, iterations) for part in conf)
+        changed = parts if any(new is not old for new, old in zip(parts, conf, strict=True)) else conf
+    found: _Conf = changed
+    return found
 
 
 def value_at(changes: Changes, base: float, iteration: int) -> float:

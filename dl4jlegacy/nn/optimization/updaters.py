@@ -17,7 +17,7 @@ from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.arguments import Tagged, spelled
-from dl4jlegacy.nn.optimization.schedules import Changes, Schedule, check_changes, value_at
+from dl4jlegacy.nn.optimization.schedules import Changes, RunSchedule, Schedule, check_changes, value_at
 
 __all__ = [
     "UPDATERS",
@@ -27,6 +27,7 @@ __all__ = [
     "AdaGrad",
     "AdaMax",
     "Adam",
+    "AdamW",
     "Nadam",
     "Nesterovs",
     "NoOp",
@@ -35,6 +36,7 @@ __all__ = [
     "Updater",
     "check_idle",
     "create_updater",
+    "in_step",
     "resolve_updater",
     "with_learning_rate",
 ]
@@ -43,6 +45,7 @@ __all__ = [
 class _Updater(Tagged, tag=True):
     positional: ClassVar[tuple[str, ...]] = ()
     vectors: ClassVar[int] = 0  # number of state vectors, each as long as the parameters
+    kernel: ClassVar[str] = ""  # name in ``Kernels``; "": the name of the class
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -77,12 +80,12 @@ class _Updater(Tagged, tag=True):
                 f"got {gradient.size} and {state.size}"
             )
         parts = [state[k * n : (k + 1) * n] for k in range(self.vectors)]
-        kernel = getattr(kernels, type(self).__name__.lower())
+        kernel = getattr(kernels, self.kernel or type(self).__name__.lower())
         is_finite: bool = kernel(params, gradient, *parts, *self._constants(iteration))
         return is_finite
 
     def _constants(self, iteration: int) -> tuple[float, ...]:
-        """Return the kernel's arguments after the state vectors; the kernel has the name of the class."""
+        """Return the kernel's arguments after the state vectors."""
         return ()
 
 
@@ -175,6 +178,21 @@ class Adam(_Moments):
     """Kingma and Ba 2014; state ``[m | v]``."""
 
 
+class AdamW(Adam):
+    """Loshchilov and Hutter 2019: Adam, before whose step weights lose ``lr weight_decay`` of themselves.
+
+    ``MultiLayerUpdater`` applies the decay, and only to weights, since an updater does not know which these are. It is
+    no part of the gradient or the score. Deeplearning4j: Adam with the regularization ``WeightDecay``, with the rate.
+    """
+
+    kernel = "adam"
+    weight_decay: float = 0.01
+
+    def decay(self, weights: Array, iteration: int, kernels: Kernels) -> None:
+        """Let ``weights`` (flat, in place) decay, before the step at ``iteration``."""
+        kernels.decay(weights, self.rate(iteration) * self.weight_decay)
+
+
 class AdaMax(_Moments):
     """Kingma and Ba 2014, section 7.1: the infinity norm in place of v; state ``[m | u]``.
 
@@ -213,7 +231,7 @@ class NoOp(_Updater):
     """``up = g``: for gradient checks, and for gradients that are already steps."""
 
 
-Updater = Sgd | Nesterovs | AdaGrad | RmsProp | Adam | AdaMax | AdaDelta | Nadam | AMSGrad | AdaBelief | NoOp
+Updater = Sgd | Nesterovs | AdaGrad | RmsProp | Adam | AdamW | AdaMax | AdaDelta | Nadam | AMSGrad | AdaBelief | NoOp
 
 UPDATERS: dict[str, type[Updater]] = {
     "adabelief": AdaBelief,
@@ -221,6 +239,7 @@ UPDATERS: dict[str, type[Updater]] = {
     "adagrad": AdaGrad,
     "adam": Adam,
     "adamax": AdaMax,
+    "adamw": AdamW,
     "amsgrad": AMSGrad,
     "nadam": Nadam,
     "nesterovs": Nesterovs,
@@ -266,6 +285,23 @@ def check_idle(updater: Updater) -> None:
     """Raise ``ConfError`` if an updater has a changed setting that does not affect its steps."""
     if isinstance(updater, AdaMax) and updater.epsilon != AdaMax().epsilon:
         raise ConfError(f"AdaMax: epsilon is {updater.epsilon}, and has no part in its steps; leave it out")
+
+
+def in_step(updater: Updater, *, segments: int, pretrains: bool, learning_rate: float | None) -> Updater:
+    """Return ``updater`` as it takes a step: its schedule over a run does not count pretraining, and counts batches.
+
+    Args:
+        updater: a layer's.
+        segments: the number of updates for each batch.
+        pretrains: whether the step pretrains a layer.
+        learning_rate: replaces the updater's base rate, if it has one; None: unchanged.
+    """
+    if isinstance(updater, AdaDelta | NoOp):
+        return updater
+    if isinstance(updater.schedule, RunSchedule) and (pretrains or segments > 1):
+        schedule = None if pretrains else updater.schedule.in_segments(segments)
+        updater = msgspec.structs.replace(updater, schedule=schedule)
+    return with_learning_rate(updater, learning_rate)
 
 
 def with_learning_rate(updater: Updater, learning_rate: float | None) -> Updater:

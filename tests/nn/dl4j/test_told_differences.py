@@ -14,8 +14,10 @@ from dl4jlegacy import Adam, ComputationGraph, DenseLayer, MultiLayerNetwork, Ne
 from dl4jlegacy.errors import ModelError
 from dl4jlegacy.nn import (
     RBM,
+    AdamW,
     BinomialSamplingPreProcessor,
     ComposableInputPreProcessor,
+    LinearSchedule,
     UnitVarianceProcessor,
     ZeroMeanAndUnitVariancePreProcessor,
     ZeroMeanPrePreProcessor,
@@ -114,6 +116,44 @@ def test_what_it_draws_in_prediction_is_told(
     caplog.clear()
     restore_model(path)
     assert said in caplog.text
+
+
+DECAYED = AdamW(learning_rate=0.01, weight_decay=0.05)
+
+
+def decayed(updater: Any = DECAYED) -> MultiLayerNetwork:
+    layers = (DenseLayer(n_in=3, n_out=4, activation="tanh", l2=0.1), OutputLayer(n_in=4, n_out=2))
+    return MultiLayerNetwork(MultiLayerConfiguration(conf=NeuralNetConfiguration(updater=updater), layers=layers))
+
+
+def test_adamw_is_adam_with_its_weight_decay_in_1_0_0_and_is_no_updater_of_0_9_1(tmp_path: Path) -> None:
+    read = restore_model(foreign(decayed(), tmp_path / "m.zip", "1.0.0", lambda text: text))
+    assert [layer.updater for layer in read.layers] == [DECAYED, DECAYED]
+    assert [layer.l2 for layer in read.layers] == [0.1, 0.0]
+    with pytest.raises(ModelError, match=r"has the updater AdamW, which 0\.9\.1 does not have .*\(1\.0\.0 can\)"):
+        write_model(decayed(), tmp_path / "old.zip", dl4j_version="0.9.1")
+    write_model(decayed(), tmp_path / "own.zip")
+    assert restore_model(tmp_path / "own.zip").conf == decayed().conf
+
+
+@pytest.mark.parametrize(("old", "new"), [('"applyLR": true', '"applyLR": false'), ("config.Adam", "config.Nadam")])
+def test_another_weight_decay_is_left_out_with_its_name(
+    old: str, new: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = foreign(decayed(), tmp_path / "m.zip", "1.0.0", lambda text: text.replace(old, new))
+    assert not any(isinstance(layer.updater, AdamW) for layer in restore_model(path).layers)
+    assert "WeightDecay is left out; training on would not use it" in caplog.text
+
+
+def test_a_schedule_over_a_run_stays_here_and_that_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    adam = Adam(learning_rate=0.01, schedule=LinearSchedule(iterations=9))
+    for version in ("0.9.1", "1.0.0"):
+        path = foreign(decayed(adam), tmp_path / "m.zip", version, lambda text: text)
+        assert "its LinearSchedule is left out: the learning rate stays the same there" in caplog.text
+        caplog.clear()
+        assert restore_model(path).layers[0].updater == Adam(learning_rate=0.01)
+    write_model(decayed(adam), tmp_path / "own.zip")
+    assert restore_model(tmp_path / "own.zip").conf == decayed(adam).conf
 
 
 def _bias_updater(tree: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
 from dl4jlegacy.nn.interchange.dl4j import names
 from dl4jlegacy.nn.interchange.dl4j.layers import WRAPPERS, kind_of, pre_processor_tree
-from dl4jlegacy.nn.interchange.dl4j.schedules import changes_tree, policy_tree, schedule_tree
+from dl4jlegacy.nn.interchange.dl4j.schedules import changes_tree, known_schedule, policy_tree, schedule_tree
 from dl4jlegacy.nn.interchange.dl4j.versions import Version, is_old
 from dl4jlegacy.nn.layers.autoencoder import AutoEncoder
 from dl4jlegacy.nn.layers.bidirectional import Bidirectional, LastTimeStep
@@ -24,7 +24,7 @@ from dl4jlegacy.nn.layers.layer import DenseLayer, Layer
 from dl4jlegacy.nn.layers.output import BaseOutputLayer
 from dl4jlegacy.nn.layers.rbm import RBM
 from dl4jlegacy.nn.optimization.schedules import MapSchedule
-from dl4jlegacy.nn.optimization.updaters import Nesterovs, RmsProp, Sgd, Updater
+from dl4jlegacy.nn.optimization.updaters import Adam, AdamW, Nesterovs, RmsProp, Sgd, Updater
 
 __all__ = ["layer_conf", "network_tree", "to_dl4j"]
 
@@ -131,9 +131,12 @@ def _body(layer: Layer, index: int, *, old: bool) -> Tree:
 
 
 def _updater_tree(updater: Updater) -> Tree:
-    """Return class and constants of an updater, without schedules."""
-    tree: Tree = {"@class": _UPDATERS + type(updater).__name__}
-    for field in updater.__struct_fields__:
+    """Return class and constants of an updater, without schedules; weight decay is a regularization there."""
+    name, fields = type(updater).__name__, updater.__struct_fields__
+    if isinstance(updater, AdamW):
+        name, fields = Adam.__name__, Adam.__struct_fields__
+    tree: Tree = {"@class": _UPDATERS + name}
+    for field in fields:
         if field not in ("schedule", "momentum_after"):
             tree["rmsDecay" if field == "decay" else names.camel(field)] = getattr(updater, field)
     return tree
@@ -163,7 +166,7 @@ def _old_conf(conf: MultiLayerConfiguration, layer: Layer, index: int) -> Tree:
     return {
         **_common(conf, layer),
         **tables,
-        **policy_tree(getattr(layer.updater, "schedule", None)),
+        **policy_tree(known_schedule(layer.updater)),
         "layer": _old_layer(layer, index, rate),
         "leakyreluAlpha": 0.0,
         "numIterations": 1,
@@ -186,7 +189,7 @@ def _rate(updater: Updater | None) -> float:
 
 def _old_body(layer: Layer, index: int, rate: float) -> Tree:
     updater = layer.updater or Sgd()
-    iupdater, schedule = _updater_tree(updater), getattr(updater, "schedule", None)
+    iupdater, schedule = _updater_tree(updater), known_schedule(updater)
     momentum_after = None
     if isinstance(updater, Nesterovs):
         momentum_after = changes_tree(updater.momentum_after)
@@ -270,7 +273,7 @@ def _new_layer(layer: Layer, index: int) -> Tree:
         "gainInit": 1.0,
         "idropout": _new_dropout(layer.drop_out),
         "iupdater": _new_updater(updater),
-        "regularization": _new_regularization(layer.l1, layer.l2),
+        "regularization": [*_new_regularization(layer.l1, layer.l2), *_weight_decay(updater)],
         "regularizationBias": _new_regularization(layer.l1_bias, layer.l2_bias),
         "weightInitFn": _new_weight_init(layer),
         "weightNoise": None,
@@ -302,6 +305,13 @@ def _new_regularization(l1: float | None, l2: float | None) -> list[Tree]:
     ]
 
 
+def _weight_decay(updater: Updater) -> list[Tree]:
+    if not isinstance(updater, AdamW):
+        return []
+    coeff = {"@class": _SCHEDULES + "FixedSchedule", "value": updater.weight_decay}
+    return [{"@class": f"{_REGULARIZATION}WeightDecay", "applyLR": True, "coeff": coeff}]
+
+
 def _new_weight_init(layer: Layer) -> Tree:
     name = layer.weight_init or "xavier"
     if name == "distribution":
@@ -312,7 +322,7 @@ def _new_weight_init(layer: Layer) -> Tree:
 
 def _new_updater(updater: Updater) -> Tree:
     tree = _updater_tree(updater)
-    schedule = getattr(updater, "schedule", None)
+    schedule = known_schedule(updater)
     if schedule is not None:
         tree |= {"learningRate": "NaN", "learningRateSchedule": schedule_tree(schedule, _rate(updater))}
     if isinstance(updater, Nesterovs) and updater.momentum_after:

@@ -27,7 +27,7 @@ from dl4jlegacy.nn.layers.convolution import Convolution1DLayer
 from dl4jlegacy.nn.layers.layer import Layer
 from dl4jlegacy.nn.layers.output import BaseOutputLayer
 from dl4jlegacy.nn.layers.rbm import RBM
-from dl4jlegacy.nn.optimization.updaters import UPDATERS, Nesterovs, Updater
+from dl4jlegacy.nn.optimization.updaters import UPDATERS, Adam, AdamW, Nesterovs, Updater
 from dl4jlegacy.nn.optimization.weights import Distribution
 from dl4jlegacy.system.decoding import decodable
 
@@ -37,11 +37,12 @@ logger = logging.getLogger(__name__)
 
 Tree = dict[str, Any]
 
-_UPDATERS: Final = {cls.__name__.lower(): cls for cls in UPDATERS.values()}
+_UPDATERS: Final = {cls.__name__.lower(): cls for cls in UPDATERS.values() if cls is not AdamW}
 _DISTRIBUTIONS: Final = {cls.__name__.removesuffix("Distribution").lower(): cls for cls in Distribution.__args__}
 _ALIASES: Final = frozenset({"mae", "mape", "msle", "squared_loss", "reconstruction_crossentropy"})
 _LOSSES: Final = {short.lower(): name for name, (short, _) in names.LOSSES.items() if name not in _ALIASES}
 _ENUM_LOSSES: Final = {enum: name for name, (_, enum) in names.LOSSES.items() if name not in ("mae", "mape", "msle")}
+_DECAY: Final = "WeightDecay"
 _BETA: Final = "the file is of 1.0.0-beta to 1.0.0-beta3, which this package was not compared with"
 _TRAINING_ONLY: Final = ("constraints", "weightNoise", "biasUpdater")
 
@@ -322,6 +323,8 @@ def _regularization(body: Tree, key: str, suffix: str, where: str) -> dict[str, 
         short, fields = tagged(node, f"{where}.{key}")
         name = short.removesuffix("Regularization").lower()
         fixed = fields.get(name)
+        if short == _DECAY and not suffix:
+            continue  # it belongs to the updater
         if name not in ("l1", "l2") or not isinstance(fixed, dict) or "value" not in fixed:
             logger.warning("%s: %s is left out; training on would not use it", where, short)
             continue
@@ -355,7 +358,26 @@ def _updater(conf: Tree, body: Tree, where: str) -> Updater:
     updater: Updater = _converted(cls, values, f"{where}.iupdater")
     if schedule is not None:
         updater = msgspec.structs.replace(updater, schedule=schedule)
-    return _with_momentum(updater, fields, where)
+    return _with_momentum(_with_decay(updater, body, where), fields, where)
+
+
+def _with_decay(updater: Updater, body: Tree, where: str) -> Updater:
+    """Return AdamW for Adam with ``WeightDecay`` of weights by its rate; any other is left out.
+
+    Deeplearning4j applies all that are in the list; its builder writes the one of a network twice.
+    """
+    for node in listed(body, "regularization", where):
+        short, fields = tagged(node, f"{where}.regularization")
+        coeff = fields.get("coeff")
+        if short != _DECAY:
+            continue
+        if isinstance(updater, Adam) and fields.get("applyLR") is True and isinstance(coeff, dict) and "value" in coeff:
+            known = {"weight_decay": 0.0} | msgspec.structs.asdict(updater)
+            known["weight_decay"] += number(coeff, "value", 0.0, f"{where}.regularization")
+            updater = AdamW(**known)
+        else:
+            logger.warning("%s: %s is left out; training on would not use it", where, short)
+    return updater
 
 
 def _updater_key(is_enum: bool, name: str) -> str:

@@ -14,7 +14,15 @@ from dl4jlegacy.errors import ModelError
 from dl4jlegacy.nn.interchange.dl4j.names import number, tagged
 from dl4jlegacy.nn.optimization import schedules as s
 
-__all__ = ["changes_tree", "policy_tree", "read_changes", "read_policy", "read_schedule", "schedule_tree"]
+__all__ = [
+    "changes_tree",
+    "known_schedule",
+    "policy_tree",
+    "read_changes",
+    "read_policy",
+    "read_schedule",
+    "schedule_tree",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +68,12 @@ _KINDS: Final = (
 _BY_CLASS: Final = {kind.cls: kind for kind in _KINDS}
 _BY_POLICY: Final = {kind.policy: kind for kind in _KINDS}
 _BY_NAME: Final = {kind.name: kind for kind in _KINDS}
+
+
+def known_schedule(updater: Any) -> s.Schedule | None:
+    """Return the schedule of an updater's rate, if it has one that Deeplearning4j has too."""
+    schedule: s.Schedule | None = getattr(updater, "schedule", None)
+    return None if isinstance(schedule, s.RunSchedule) else schedule
 
 
 def policy_tree(schedule: s.Schedule | None) -> Tree:

@@ -12,6 +12,7 @@ from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration
 from dl4jlegacy.nn.conf.stages import Stage
 from dl4jlegacy.nn.interchange.dl4j import names
 from dl4jlegacy.nn.interchange.dl4j.layers import kind_of
+from dl4jlegacy.nn.interchange.dl4j.schedules import known_schedule
 from dl4jlegacy.nn.layers.bidirectional import Bidirectional
 from dl4jlegacy.nn.layers.convolution import Convolution1DLayer, ConvolutionLayer
 from dl4jlegacy.nn.layers.elementwise import ActivationLayer
@@ -20,7 +21,7 @@ from dl4jlegacy.nn.layers.loss_layers import CenterLossOutputLayer
 from dl4jlegacy.nn.layers.normalization import BatchNormalization, LocalResponseNormalization
 from dl4jlegacy.nn.layers.rbm import RBM
 from dl4jlegacy.nn.layers.subsampling import Subsampling1DLayer, SubsamplingLayer
-from dl4jlegacy.nn.optimization.schedules import PolySchedule
+from dl4jlegacy.nn.optimization.schedules import PolySchedule, RunSchedule
 from dl4jlegacy.nn.optimization.updaters import AdaBelief, NoOp, Sgd
 from dl4jlegacy.nn.preprocessors import (
     BinomialSamplingPreProcessor,
@@ -126,7 +127,7 @@ def suiting(conf: Any) -> Version:
         and not layer.frozen
         and not isinstance(layer, BatchNormalization)
         and not any((layer.l1, layer.l2, layer.l1_bias, layer.l2_bias))
-        and not getattr(layer.updater, "schedule", None)
+        and not known_schedule(layer.updater)
         and not getattr(layer.updater, "momentum_after", None)
         for layer in layers
     )
@@ -213,12 +214,14 @@ def _trains(layer: Layer, version: Version) -> Iterator[str]:
         yield "its centers move further"
     if isinstance(layer, LocalResponseNormalization) and layer.alpha > _SMALL_ALPHA:
         yield "its gradient over neighbouring channels is another there"
+    if isinstance(schedule := getattr(updater, "schedule", None), RunSchedule):
+        yield f"its {type(schedule).__name__} is left out: the learning rate stays the same there"
     if version == "0.9.1":
         penalties = any((layer.l1, layer.l2, layer.l1_bias, layer.l2_bias))
         if not isinstance(updater, Sgd | NoOp) or penalties or layer.gradient_normalization not in (None, "none"):
             yield "0.9.1 divides by the number of examples behind the updater, not before it"
         return
-    if isinstance(getattr(updater, "schedule", None), PolySchedule):
+    if isinstance(schedule, PolySchedule):
         yield "its PolySchedule grows"
     if isinstance(layer, Bidirectional):
         yield "Bidirectional turns masked sequences around with their padding"
