@@ -140,7 +140,7 @@ def trivial(data: RealSet, parts: Parts, *_: Any) -> Any:
     return np.full(len(parts.y_test), np.median(parts.y) if data.metric == "mae" else np.mean(parts.y))
 
 
-def encoded(table: Any, words: Any, numbers: Any) -> Any:
+def encoded(words: Any, numbers: Any) -> Any:
     """Return a transformer with one part for the columns of words, and one for those of numbers."""
     from sklearn.compose import ColumnTransformer, make_column_selector
 
@@ -158,14 +158,14 @@ def as_words(table: Any) -> Any:
     return table.assign(**{name: table[name].astype(object).where(table[name].notna(), None) for name in words})
 
 
-def fitted(model: Any, data: RealSet, parts: Parts, **options: Any) -> Any:
+def fitted(model: Any, data: RealSet, parts: Parts) -> Any:
     """Return a scikit-learn model's predictions; the labels of regressions are standardized for it."""
     from sklearn.compose import TransformedTargetRegressor
     from sklearn.preprocessing import StandardScaler
 
     if not data.has_classes:
         model = TransformedTargetRegressor(model, transformer=StandardScaler())
-    return model.fit(as_words(parts.x), parts.y, **options).predict(as_words(parts.x_test))
+    return model.fit(as_words(parts.x), parts.y).predict(as_words(parts.x_test))
 
 
 def mlp(data: RealSet, parts: Parts, seed: int, _: float) -> Any:
@@ -178,7 +178,7 @@ def mlp(data: RealSet, parts: Parts, seed: int, _: float) -> Any:
     words = make_pipeline(gap, OneHotEncoder(handle_unknown="ignore"))
     numbers = make_pipeline(SimpleImputer(strategy="median"), StandardScaler())
     model = (MLPClassifier if data.has_classes else MLPRegressor)(random_state=seed)
-    return fitted(make_pipeline(encoded(parts.x, words, numbers), model), data, parts)
+    return fitted(make_pipeline(encoded(words, numbers), model), data, parts)
 
 
 def hgb(data: RealSet, parts: Parts, seed: int, _: float) -> Any:
@@ -192,7 +192,7 @@ def hgb(data: RealSet, parts: Parts, seed: int, _: float) -> Any:
     kind = HistGradientBoostingClassifier if data.has_classes else HistGradientBoostingRegressor
     count = parts.x.shape[1] - parts.x.select_dtypes(include=np.number).shape[1]
     model = kind(categorical_features=list(range(count)) or None, random_state=seed)
-    return fitted(make_pipeline(encoded(parts.x, words, "passthrough"), model), data, parts)
+    return fitted(make_pipeline(encoded(words, "passthrough"), model), data, parts)
 
 
 def realmlp(data: RealSet, parts: Parts, seed: int, _: float) -> Any:
@@ -200,7 +200,7 @@ def realmlp(data: RealSet, parts: Parts, seed: int, _: float) -> Any:
     from sklearn.impute import SimpleImputer
 
     gap = SimpleImputer(strategy="constant", fill_value="missing", missing_values=None)
-    fill = encoded(parts.x, gap, SimpleImputer(strategy="median")).set_output(transform="pandas")
+    fill = encoded(gap, SimpleImputer(strategy="median")).set_output(transform="pandas")
     train, test = fill.fit_transform(as_words(parts.x)), fill.transform(as_words(parts.x_test))
     words = [name for name in train.columns if name.startswith("words__")]
     model = (RealMLP_TD_S_Classifier if data.has_classes else RealMLP_TD_S_Regressor)(
@@ -454,8 +454,10 @@ def main(given: list[str] | None = None) -> int:
     every = [data for data in sets.ALL if data.name in chosen]
     command_line.require("sklearn", "pandas", "PIL", *{data.needs for data in every})
     report = measured.Report("real data, beside other programs", arguments.format)
-    absent = sorted({p.needs for d in every for p in sets.PEERS[d.kind] if not command_line.is_installed(p.needs)})
-    report.say(f"not installed, so their columns stay empty: {', '.join(absent)}" if absent else "all peers are there")
+    peers = dict.fromkeys(peer for data in every for peer in sets.PEERS[data.kind])
+    absent = sorted({peer.needs for peer in peers if not command_line.is_installed(peer.needs)})
+    for peer in peers:
+        report.say(f"{peer.name}: {peer.says}{'; not installed' if peer.needs in absent else ''}")
     report.say(heading())
     kept = Kept(arguments.keep)
     rows = [measure(data, report, kept, arguments) for data in every]
