@@ -28,7 +28,7 @@ import command_line
 import measured
 import numpy as np
 
-from dl4jlegacy.datasets.tables.table import Column
+from dl4jlegacy.datasets.columns.table import Column
 from dl4jlegacy.datasets.tables.table_blocks import table_blocks
 
 PARTS = ("speed", "images", "memory")

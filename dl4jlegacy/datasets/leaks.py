@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dl4jlegacy.arrays.backend import Array
+from dl4jlegacy.datasets.label_scale import LabelScale
 
 __all__ = ["scaled_labels", "telling_columns", "warn_of_telling"]
 
@@ -52,12 +53,15 @@ def telling_columns(features: Array, classes: npt.NDArray[np.intp], groups: Sequ
     return [c for c in every if _told(words.get(c, x[:, c]), y, half, outcomes) >= least]
 
 
-def scaled_labels(features: Array, labels: Array) -> list[int]:
-    """Return the columns that equal a number to predict, ``(rows, outputs)``, except for scale and offset."""
+def scaled_labels(features: Array, labels: Array, scale: LabelScale) -> list[int]:
+    """Return the columns that equal a number to predict except for scale and offset.
+
+    ``labels``, ``(rows, outputs)``, are as the network learns them.
+    """
     rows = _sample(len(features), features.shape[1])
     if len(rows) < _FEWEST:
         return []
-    x, y = np.asarray(features[rows], np.float64), np.asarray(labels[rows], np.float64)
+    x, y = np.asarray(features[rows], np.float64), scale.in_units(np.asarray(labels[rows], np.float64), limited=False)
     x, y = x - x.mean(axis=0), y - y.mean(axis=0)
     with np.errstate(all="ignore"):
         found = np.abs(x.T @ y) / np.outer(np.linalg.norm(x, axis=0), np.linalg.norm(y, axis=0))

@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.datasets.batches import Batch
+from dl4jlegacy.datasets.columns.column_scale import mean_and_std, width
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.precision import Mask, far_columns
-from dl4jlegacy.datasets.tables.column_scale import mean_and_std, width
 from dl4jlegacy.errors import DataError, counted
 from dl4jlegacy.system.strict_json import to_json
 

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import msgspec
 
+from dl4jlegacy.datasets.columns.table import Column
 from dl4jlegacy.datasets.images.image_data import ImageData
 from dl4jlegacy.datasets.images.image_files import ImageRecordReader
 from dl4jlegacy.datasets.kind import DataKind
@@ -18,7 +19,6 @@ from dl4jlegacy.datasets.normalizers import Normalizer
 from dl4jlegacy.datasets.place import NAMES, Place
 from dl4jlegacy.datasets.sequences.sequence_reader import SequenceData, SequenceRecordReader
 from dl4jlegacy.datasets.tables.header import Header
-from dl4jlegacy.datasets.tables.table import Column
 from dl4jlegacy.datasets.tables.table_files import is_pattern
 from dl4jlegacy.datasets.tables.transform_process import TransformProcess
 from dl4jlegacy.datasets.text.texts import TextData, TextReader

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dl4jlegacy.datasets.bundled import DIGITS_NAMES, IRIS_NAMES, read_digits, read_iris
+from dl4jlegacy.datasets.columns.table import Table
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.images.image_folders import holds_images
 from dl4jlegacy.datasets.kind import DataRequest
@@ -28,7 +29,6 @@ from dl4jlegacy.datasets.tables.sparse_files import read_svmlight_files
 from dl4jlegacy.datasets.tables.stored_tables import is_large, stored_tables
 from dl4jlegacy.datasets.tables.svmlight_files import TooWideError
 from dl4jlegacy.datasets.tables.svmlight_schema import svmlight_schema
-from dl4jlegacy.datasets.tables.table import Table
 from dl4jlegacy.datasets.tables.table_files import KINDS, index_columns
 from dl4jlegacy.datasets.tables.transform_process import TransformedTables, TransformProcess
 from dl4jlegacy.errors import DataError, counted
@@ -205,7 +205,7 @@ def _transformed(asked: _Request, transform: TransformProcess) -> DataSource:
         raise DataError(
             f"data set {place.name!r} has no columns to choose from: a schema is for tables ({KINDS}), and it is none"
         )
-    if is_large(found, len(transform.columns)):
+    if is_large(found, len(transform.columns), transform.bins):
         return _of_process(asked, stored_tables(transform, found, split, parted=parted))
     tables = [transform.read(path) for path in found]
     if parted:

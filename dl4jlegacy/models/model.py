@@ -16,6 +16,7 @@ import numpy as np
 from dl4jlegacy.arrays.backend import Array, to_host
 from dl4jlegacy.datasets import DataSet, DataSource, load
 from dl4jlegacy.datasets.batches import Batch, Data, epochs_of
+from dl4jlegacy.datasets.columns.table import Table
 from dl4jlegacy.datasets.dataset import frame_names
 from dl4jlegacy.datasets.label_scale import LabelScale
 from dl4jlegacy.datasets.normalizers import as_read
@@ -24,7 +25,6 @@ from dl4jlegacy.datasets.tables.data_frames import FrameColumns
 from dl4jlegacy.datasets.tables.header import warn_of_unknown
 from dl4jlegacy.datasets.tables.pandas_index import header_names
 from dl4jlegacy.datasets.tables.svmlight_files import MOST_COLUMNS
-from dl4jlegacy.datasets.tables.table import Table
 from dl4jlegacy.datasets.tables.table_files import column_names
 from dl4jlegacy.datasets.tables.text_rows import is_number
 from dl4jlegacy.datasets.tables.transform_process import TransformProcess

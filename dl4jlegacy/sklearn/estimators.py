@@ -22,9 +22,9 @@ from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from dl4jlegacy.arrays.backend import Array
+from dl4jlegacy.datasets.columns.column_scale import mean_and_std, weighted_mean_and_std
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.precision import warn_of_equal
-from dl4jlegacy.datasets.tables.column_scale import mean_and_std, weighted_mean_and_std
 from dl4jlegacy.errors import ConfError, counted
 from dl4jlegacy.nn.arrays import as_labels
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration

@@ -11,6 +11,8 @@ import msgspec
 import numpy as np
 
 from dl4jlegacy.datasets import DataSet, DataSource, load
+from dl4jlegacy.datasets.columns.table import find_columns
+from dl4jlegacy.datasets.columns.transforms import CategoricalToOneHot, RemoveColumns
 from dl4jlegacy.datasets.kind import LabelChoice
 from dl4jlegacy.datasets.leaks import scaled_labels, telling_columns, warn_of_telling
 from dl4jlegacy.datasets.normalizers import NormalizerMinMaxScaler, as_read
@@ -23,11 +25,9 @@ from dl4jlegacy.datasets.tables.pandas_index import warn_of_index
 from dl4jlegacy.datasets.tables.stored_tables import is_large
 from dl4jlegacy.datasets.tables.svmlight_files import TooWideError
 from dl4jlegacy.datasets.tables.svmlight_schema import svmlight_schema
-from dl4jlegacy.datasets.tables.table import find_columns
 from dl4jlegacy.datasets.tables.table_files import index_columns
 from dl4jlegacy.datasets.tables.text_rows import MISSING
 from dl4jlegacy.datasets.tables.transform_process import TransformProcess
-from dl4jlegacy.datasets.tables.transforms import CategoricalToOneHot, RemoveColumns
 from dl4jlegacy.errors import CellError, ConfError, DataError, counted
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.storage import paths as storage
@@ -197,7 +197,7 @@ def _warn_of_telling(source: DataSource, named: str) -> None:
     if train.is_sparse or train.features.ndim != 2 or reading.reader is not None:
         return
     if reading.label_scale is not None:
-        found = scaled_labels(train.features, train.labels)
+        found = scaled_labels(train.features, train.labels, reading.label_scale)
     elif reading.is_multi_label:
         return
     else:
@@ -215,11 +215,10 @@ def _columns_of_words(source: DataSource) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     schema = source.reading.transform
     for step in () if schema is None else schema.steps:
-        if isinstance(step, CategoricalToOneHot):
-            for column, words in zip(step.columns, step.categories, strict=True):
-                made = [f"{column}[{word}]" for word in words]
-                found[column] = [place[name] for name in made if name in place]
-    return {column: places for column, places in found.items() if places}
+        for name, (column,) in step.made().items() if isinstance(step, CategoricalToOneHot) else ():
+            if name in place:
+                found.setdefault(column, []).append(place[name])
+    return found
 
 
 def _with_missing(transform: TransformProcess, missing: Sequence[str] | None) -> TransformProcess:
@@ -282,6 +281,8 @@ def _with_label(transform: TransformProcess, choice: LabelChoice) -> TransformPr
         label_std=0.0,
         label_means=(),
         label_stds=(),
+        label_log=tuple(name for name in transform.label_log if real and name in chosen),
+        label_limits=(),
     )
 
 

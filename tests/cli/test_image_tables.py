@@ -17,12 +17,12 @@ from sklearn.datasets import load_digits
 
 from dl4jlegacy import load_model
 from dl4jlegacy.datasets import ImageRecordReader, Reading, TransformProcess, load
+from dl4jlegacy.datasets.columns.table import Column
 from dl4jlegacy.datasets.dataset import split_order
 from dl4jlegacy.datasets.images.image_inspection import problems_of_listed
 from dl4jlegacy.datasets.images.image_tables import image_schema
 from dl4jlegacy.datasets.sources import SPLIT_SEED
 from dl4jlegacy.datasets.tables.inspection import Problem
-from dl4jlegacy.datasets.tables.table import Column
 from dl4jlegacy.errors import ConfError, DataError
 
 pytestmark = pytest.mark.usefixtures("here")

@@ -14,7 +14,7 @@ from dl4jlegacy import ClusterInference, DataSet, ListDataSetIterator, Normalize
 from dl4jlegacy.cluster import shared_inference as inference
 from dl4jlegacy.cluster.leadership import MasterOptions
 from dl4jlegacy.datasets import Reading, load
-from dl4jlegacy.datasets.tables.table import Column
+from dl4jlegacy.datasets.columns.table import Column
 from dl4jlegacy.datasets.tables.transform_process import TransformProcess
 from dl4jlegacy.errors import ConfError, DataError, ShapeError, UsageError
 from dl4jlegacy.models.model import evaluate_model

@@ -19,8 +19,8 @@ import pyarrow.feather
 import pyarrow.parquet
 import pytest
 
+from dl4jlegacy.datasets.columns.table import Column, Table
 from dl4jlegacy.datasets.tables import csv_chunks
-from dl4jlegacy.datasets.tables.table import Column, Table
 from dl4jlegacy.datasets.tables.table_blocks import table_blocks
 from dl4jlegacy.datasets.tables.text_rows import csv_rows
 from dl4jlegacy.errors import DataError

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dl4jlegacy.datasets import load
+from dl4jlegacy.datasets.label_scale import LabelScale
 from dl4jlegacy.datasets.leaks import scaled_labels, telling_columns
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.training.prepare import refusal
@@ -49,9 +50,10 @@ def test_no_column_of_the_data_sets_that_come_along_is_one(name: str) -> None:
 
 def test_a_number_on_another_scale_is_found(drawn: np.random.Generator) -> None:
     x = drawn.normal(size=(300, 4))
-    assert scaled_labels(x, x[:, [2]] * -1.8 + 32) == [2]
-    assert scaled_labels(x, x[:, [2]] + 1e-3 * drawn.normal(size=(300, 1))) == []
-    assert scaled_labels(np.ones((300, 2)), x[:, :1]) == []
+    scale = LabelScale((1.0,), (2.0,))
+    assert scaled_labels(x, x[:, [2]] * -1.8 + 32, scale) == [2]
+    assert scaled_labels(x, x[:, [2]] + 1e-3 * drawn.normal(size=(300, 1)), scale) == []
+    assert scaled_labels(np.ones((300, 2)), x[:, :1], scale) == []
 
 
 @pytest.mark.parametrize("is_large", [False, True])

@@ -12,8 +12,8 @@ from dl4jlegacy.datasets import (
     normalizer_from_json,
     read_iris,
 )
-from dl4jlegacy.datasets.tables.table import Table
-from dl4jlegacy.datasets.tables.transforms import MinMax, Standardize
+from dl4jlegacy.datasets.columns.table import Table
+from dl4jlegacy.datasets.columns.transforms import MinMax, Standardize
 from dl4jlegacy.errors import DataError
 from dl4jlegacy.sklearn import DL4JRegressor
 

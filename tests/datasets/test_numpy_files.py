@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from dl4jlegacy.datasets import Reading, TransformProcess, load
+from dl4jlegacy.datasets.columns.table import Column
+from dl4jlegacy.datasets.columns.transforms import Standardize
 from dl4jlegacy.datasets.tables.inspection import guess_schema, inspect_csv
 from dl4jlegacy.datasets.tables.numpy_files import opened_numpy
-from dl4jlegacy.datasets.tables.table import Column
-from dl4jlegacy.datasets.tables.transforms import Standardize
 from dl4jlegacy.errors import CellError, DataError
 
 RANDOM = np.random.default_rng(5)

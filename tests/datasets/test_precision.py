@@ -31,9 +31,9 @@ from dl4jlegacy.datasets import (
     load,
     read_csv,
 )
+from dl4jlegacy.datasets.columns.table import Column
 from dl4jlegacy.datasets.sequences.sequence_reader import SequenceRecordReader
 from dl4jlegacy.datasets.tables import stored_tables
-from dl4jlegacy.datasets.tables.table import Column
 from dl4jlegacy.models.model import TrainedModel, evaluate_model
 from dl4jlegacy.models.prediction import predict_alone, rows_in, texts_of
 from dl4jlegacy.nn import DenseLayer, NeuralNetConfiguration, OutputLayer, write_onnx

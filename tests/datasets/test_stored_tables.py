@@ -14,13 +14,8 @@ import pytest
 
 from dl4jlegacy import ListDataSetIterator
 from dl4jlegacy.datasets import Reading, TransformProcess, guess_schema, inspect_csv, load
-from dl4jlegacy.datasets.dataset import DataSet
-from dl4jlegacy.datasets.fingerprint import fingerprint
-from dl4jlegacy.datasets.sources import DataSource
-from dl4jlegacy.datasets.tables import stored_array, stored_tables
-from dl4jlegacy.datasets.tables.stored_array import StoredArray
-from dl4jlegacy.datasets.tables.table import Column
-from dl4jlegacy.datasets.tables.transforms import (
+from dl4jlegacy.datasets.columns.table import Column
+from dl4jlegacy.datasets.columns.transforms import (
     CategoricalToInteger,
     CategoricalToOneHot,
     Clip,
@@ -32,6 +27,11 @@ from dl4jlegacy.datasets.tables.transforms import (
     Standardize,
     Step,
 )
+from dl4jlegacy.datasets.dataset import DataSet
+from dl4jlegacy.datasets.fingerprint import fingerprint
+from dl4jlegacy.datasets.sources import DataSource
+from dl4jlegacy.datasets.tables import stored_array, stored_tables
+from dl4jlegacy.datasets.tables.stored_array import StoredArray
 from dl4jlegacy.datasets.validation import split_off
 from dl4jlegacy.errors import DataError
 

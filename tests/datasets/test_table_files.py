@@ -15,10 +15,10 @@ import pyarrow.parquet
 import pytest
 
 from dl4jlegacy.datasets import Reading, guess_schema, inspect_csv, load, read_csv
+from dl4jlegacy.datasets.columns import table as tables
+from dl4jlegacy.datasets.columns.table import Column
 from dl4jlegacy.datasets.reading import place_of
-from dl4jlegacy.datasets.tables import table as tables
 from dl4jlegacy.datasets.tables.inspection import Inspection
-from dl4jlegacy.datasets.tables.table import Column
 from dl4jlegacy.datasets.tables.table_blocks import table_blocks
 from dl4jlegacy.errors import DataError
 from tests.support.table_files import Table, write_table

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from dl4jlegacy.datasets import Reading, TransformProcess, guess_schema, inspect_csv, load
-from dl4jlegacy.datasets.tables.table import Column, find_column
-from dl4jlegacy.datasets.tables.transforms import (
+from dl4jlegacy.datasets.columns.table import Column, find_column
+from dl4jlegacy.datasets.columns.transforms import (
     CategoricalToInteger,
     CategoricalToOneHot,
     Clip,

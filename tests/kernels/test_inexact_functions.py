@@ -101,8 +101,8 @@ SCRIPT = """
 import hashlib
 import numpy as np
 from dl4jlegacy.datasets import DataSet
-from dl4jlegacy.datasets.tables.table import Table
-from dl4jlegacy.datasets.tables.transforms import Derive
+from dl4jlegacy.datasets.columns.table import Table
+from dl4jlegacy.datasets.columns.transforms import Derive
 from dl4jlegacy.nn import *
 from dl4jlegacy.nn.optimization.weights import *
 from dl4jlegacy.arrays.seeding import Stream

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 from dl4jlegacy.arrays.backend import Array
+from dl4jlegacy.datasets.columns.table import Column, Table, find_column, find_columns
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.images.image_files import (
     ImageError,
@@ -27,7 +28,6 @@ from dl4jlegacy.datasets.images.image_files import (
 from dl4jlegacy.datasets.images.image_kinds import is_image
 from dl4jlegacy.datasets.splitting import Split, stratified
 from dl4jlegacy.datasets.tables.inspection import default_label, inspect_csv
-from dl4jlegacy.datasets.tables.table import Column, Table, find_column, find_columns
 from dl4jlegacy.datasets.tables.table_files import is_svmlight
 from dl4jlegacy.datasets.tables.text_rows import open_table
 from dl4jlegacy.datasets.tables.transform_process import TransformProcess

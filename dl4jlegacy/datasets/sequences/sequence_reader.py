@@ -11,6 +11,8 @@ import msgspec
 import numpy as np
 
 from dl4jlegacy.arrays.backend import Array
+from dl4jlegacy.datasets.columns.column_scale import mean_and_std
+from dl4jlegacy.datasets.columns.table import find_column, find_columns
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.kind import DataKind, DataRequest, LabelChoice, LoadedData, NewData, NewRows
 from dl4jlegacy.datasets.label_scale import LabelScale
@@ -27,9 +29,7 @@ from dl4jlegacy.datasets.sequences.sequence_files import (
     without_columns,
 )
 from dl4jlegacy.datasets.splitting import Split
-from dl4jlegacy.datasets.tables.column_scale import mean_and_std
 from dl4jlegacy.datasets.tables.header import are_names
-from dl4jlegacy.datasets.tables.table import find_column, find_columns
 from dl4jlegacy.datasets.tables.text_rows import is_number
 from dl4jlegacy.errors import ConfError, DataError, counted, nearest
 from dl4jlegacy.storage import paths as storage

@@ -13,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dl4jlegacy.arrays.backend import Array
+from dl4jlegacy.datasets.columns.table import Table
+from dl4jlegacy.datasets.columns.transforms import Derive, Filter, Step
 from dl4jlegacy.datasets.tables.column_store import ColumnStore
-from dl4jlegacy.datasets.tables.table import Table
 from dl4jlegacy.datasets.tables.transform_process import TransformProcess
-from dl4jlegacy.datasets.tables.transforms import CategoricalToOneHot, Derive, Filter, Step
+from dl4jlegacy.errors import DataError
 
 __all__ = ["fit_by_columns", "unscaled_columns"]
 
@@ -26,7 +27,11 @@ def fit_by_columns(process: TransformProcess, store: ColumnStore, rows: npt.NDAr
     steps: list[Step] = []
     shape = store.empty()
     for step in process.steps:
-        learned = step if step.is_fitted else _fitted(step, shape, steps, store, rows)
+        try:
+            learned = step if step.is_fitted else _fitted(step, shape, steps, store, rows)
+        except DataError:
+            _name_the_cell(steps, store)
+            raise
         if not learned.columns:
             continue
         if isinstance(learned, Filter):
@@ -44,7 +49,7 @@ def unscaled_columns(
     process: TransformProcess, store: ColumnStore, rows: npt.NDArray[np.intp]
 ) -> Iterator[tuple[str, Array]]:
     """Yield each numeric column that no step of a fitted process changes, without its gaps."""
-    changed = {name for step in process.steps if not isinstance(step, Filter | Derive) for name in step.columns}
+    changed = {name for step in process.steps if not (step.adds or isinstance(step, Filter)) for name in step.columns}
     for name in store.names:
         if name not in changed and name not in store.words:
             values = store.column(name)[rows]
@@ -59,23 +64,29 @@ def _fitted(step: Step, shape: Table, before: Sequence[Step], store: ColumnStore
     return fitted
 
 
+def _name_the_cell(steps: Sequence[Step], store: ColumnStore) -> None:
+    """Raise the ``DataError`` of the first cell that the steps do not take, with its place in its file, if any."""
+    for _, table in store.tables():
+        for step in steps:
+            table = step.apply(table)
+
+
 def _alone(shape: Table, name: str, values: Array) -> Table:
     return Table(shape.name, {name: values}, np.arange(len(values)), shape.places)
 
 
 def _column_after(steps: Sequence[Step], name: str, store: ColumnStore, rows: npt.NDArray[np.intp]) -> Array:
     """Return a column of these rows after the steps; the caller has dropped the rows that the filters remove."""
-    needed = {name}
+    needed, used = {name}, list[Step]()
     for step in reversed(steps):
-        if isinstance(step, Derive) and step.name in needed:
-            needed = (needed - {step.name}) | set(step.columns)
-        elif isinstance(step, CategoricalToOneHot):
-            pairs = zip(step.columns, step.categories, strict=True)
-            made = {f"{column}[{word}]": column for column, words in pairs for word in words}
-            needed = (needed - made.keys()) | {made[name] for name in needed & made.keys()}
+        made = step.made()
+        wanted = needed & made.keys()
+        if wanted or not step.adds:
+            needed = (needed - wanted).union(*(made[column] for column in wanted))
+            used.insert(0, step)
     columns = {column: store.column(column)[rows] for column in store.names if column in needed}
     table = Table("", columns, np.arange(len(rows)), {})
-    for step in steps:
+    for step in used:
         part = _only(step, table.columns)
         table = table if part is None else part.apply(table)
     return table.columns[name]

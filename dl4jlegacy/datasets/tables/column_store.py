@@ -13,7 +13,7 @@ from typing import BinaryIO
 import numpy as np
 
 from dl4jlegacy.arrays.backend import Array
-from dl4jlegacy.datasets.tables.table import Table
+from dl4jlegacy.datasets.columns.table import Table
 
 __all__ = ["ColumnStore"]
 

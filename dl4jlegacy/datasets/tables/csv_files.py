@@ -18,13 +18,13 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from dl4jlegacy.arrays.backend import Array
+from dl4jlegacy.datasets.columns.table import column_name
 from dl4jlegacy.datasets.dataset import DataSet, one_hot
 from dl4jlegacy.datasets.iterator import ListDataSetIterator
 from dl4jlegacy.datasets.tables.header import Header
 from dl4jlegacy.datasets.tables.label_cells import class_name, classes_of, numbers_in, why_no_classes
 from dl4jlegacy.datasets.tables.numpy_files import label_columns, opened_numpy
 from dl4jlegacy.datasets.tables.pandas_index import header_names, warn_of_index
-from dl4jlegacy.datasets.tables.table import column_name
 from dl4jlegacy.datasets.tables.table_files import TextRows, index_columns, is_numpy, opened_rows
 from dl4jlegacy.datasets.tables.text_rows import MISSING, is_number, is_plain, open_table, why_no_features, why_ragged
 from dl4jlegacy.errors import CellError, DataError, counted

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dl4jlegacy.datasets.columns.table import Column, cell_place, column_name, find_columns
+from dl4jlegacy.datasets.columns.transforms import CategoricalToOneHot, Impute, RemoveColumns, Standardize, Step
 from dl4jlegacy.datasets.tables.column_summary import EXAMPLES, KEPT_WORDS, ColumnSummary
 from dl4jlegacy.datasets.tables.csv_files import LABEL_HEADERS
 from dl4jlegacy.datasets.tables.duplicates import Duplicates
@@ -29,11 +31,9 @@ from dl4jlegacy.datasets.tables.svmlight_files import (
     survey,
     word_of,
 )
-from dl4jlegacy.datasets.tables.table import Column, cell_place, column_name, find_columns
 from dl4jlegacy.datasets.tables.table_files import index_columns, is_numpy, is_svmlight, opened_rows
 from dl4jlegacy.datasets.tables.text_rows import MISSING, Row, is_number, open_table, why_no_features
 from dl4jlegacy.datasets.tables.transform_process import TransformProcess, no_answer
-from dl4jlegacy.datasets.tables.transforms import CategoricalToOneHot, Impute, RemoveColumns, Standardize, Step
 from dl4jlegacy.errors import ConfError, DataError, counted
 from dl4jlegacy.system import files
 

@@ -24,6 +24,8 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
+from dl4jlegacy.datasets.columns.table import Table
+from dl4jlegacy.datasets.columns.transforms import Filter
 from dl4jlegacy.datasets.dataset import stored_data_set
 from dl4jlegacy.datasets.precision import warn_of_equal
 from dl4jlegacy.datasets.splitting import Split, stratified
@@ -32,10 +34,8 @@ from dl4jlegacy.datasets.tables.column_store import ColumnStore
 from dl4jlegacy.datasets.tables.label_cells import class_name
 from dl4jlegacy.datasets.tables.stored_array import ShuffleBuckets, StoredArray
 from dl4jlegacy.datasets.tables.svmlight_files import TooWideError, count_lines, survey
-from dl4jlegacy.datasets.tables.table import Table
 from dl4jlegacy.datasets.tables.table_files import is_arrow, is_numpy, is_svmlight
 from dl4jlegacy.datasets.tables.transform_process import TransformedTables, TransformProcess
-from dl4jlegacy.datasets.tables.transforms import Filter
 from dl4jlegacy.errors import DataError, counted
 from dl4jlegacy.system import files
 from dl4jlegacy.system.strict_json import to_json
@@ -49,6 +49,7 @@ LARGE = 64 << 20
 MOST = 64 << 30
 """Maximum bytes of the cache; the table in use may be larger."""
 _NBYTES = 8  # per number while a table is read
+_MOST_TIMES = 8  # a smaller table may become this many times larger by bins
 _PACKED = 4  # assumed compression ratio of compressed rows
 _BLOCK = 16 << 20
 _FORMAT = "dl4jlegacy-table-1"
@@ -74,13 +75,14 @@ def not_kept() -> Iterator[None]:
             _aside.reset(token)
 
 
-def is_large(tables: Sequence[Path], columns: int = 0) -> bool:
+def is_large(tables: Sequence[Path], columns: int = 0, bins: int = 0) -> bool:
     """Return whether a table is too large to be held in memory.
 
     Args:
         tables: the files.
         columns: the number of the table's columns; 0: unknown. For an SVMLight file the size of its dense table counts;
             if it has too many columns for that, it is held in memory with sparse features.
+        bins: the number of columns that a schema adds for quantiles. If they are many, smaller files are large.
 
     Raises:
         DataError: a file cannot be read.
@@ -96,7 +98,7 @@ def is_large(tables: Sequence[Path], columns: int = 0) -> bool:
         except TooWideError:
             return False
         total = max(total, columns * rows * _NBYTES)
-    return total >= LARGE
+    return total >= LARGE or (bins > 0 and total * (columns + bins) >= LARGE * _MOST_TIMES * columns)
 
 
 def _size(tables: Sequence[Path]) -> tuple[int, int]:
@@ -254,7 +256,7 @@ def _make_room(folder: Path, used: Path) -> None:
 
 def _build(folder: Path, process: TransformProcess, tables: Sequence[Path], split: Split | None) -> None:
     """Write the table into a folder; without a ``split`` its files are its two parts."""
-    rows = max(256, min(65536, _BLOCK // (8 * (len(process.columns) + 1))))
+    rows = max(256, min(65536, _BLOCK // (8 * (len(process.columns) + process.bins + 1))))
     with tempfile.TemporaryFile(dir=folder) as file:
         store = ColumnStore(file, _tables(process, tables, rows))
         if split is None:

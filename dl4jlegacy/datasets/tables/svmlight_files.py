@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dl4jlegacy.arrays.backend import Array
-from dl4jlegacy.datasets.tables.table import Column, Table
+from dl4jlegacy.datasets.columns.table import Column, Table
 from dl4jlegacy.datasets.tables.text_rows import open_table, opened_bytes
 from dl4jlegacy.errors import DataError, counted
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import msgspec
 
+from dl4jlegacy.datasets.columns.transforms import Impute
 from dl4jlegacy.datasets.tables.inspection import guess_schema, inspect_svmlight
 from dl4jlegacy.datasets.tables.svmlight_files import LABEL, numbered_columns
 from dl4jlegacy.datasets.tables.transform_process import TransformProcess
-from dl4jlegacy.datasets.tables.transforms import Impute
 from dl4jlegacy.errors import DataError
 
 __all__ = ["features_only", "svmlight_schema"]

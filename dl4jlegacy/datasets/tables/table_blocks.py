@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from dl4jlegacy.arrays.backend import Array
+from dl4jlegacy.datasets.columns.table import Column, Table, column_name
 from dl4jlegacy.datasets.tables.arrow_files import ArrowFile, opened_arrow
 from dl4jlegacy.datasets.tables.csv_chunks import CsvChunk, CsvFile, opened_chunks
 from dl4jlegacy.datasets.tables.data_frames import FrameColumns
@@ -20,7 +21,6 @@ from dl4jlegacy.datasets.tables.header import warn_of_unknown
 from dl4jlegacy.datasets.tables.numpy_files import NumpyFile, opened_numpy
 from dl4jlegacy.datasets.tables.pandas_index import header_names
 from dl4jlegacy.datasets.tables.svmlight_files import svmlight_tables
-from dl4jlegacy.datasets.tables.table import Column, Table, column_name
 from dl4jlegacy.datasets.tables.table_files import is_arrow, is_csv, is_numpy, is_svmlight, opened_rows
 from dl4jlegacy.datasets.tables.text_rows import MISSING, Row, is_number, is_plain, why_ragged
 from dl4jlegacy.errors import CellError, DataError, counted, nearest

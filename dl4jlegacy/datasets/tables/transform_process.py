@@ -13,28 +13,23 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Any, BinaryIO, Literal
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from dl4jlegacy.arrays.backend import Array
+from dl4jlegacy.datasets.columns.quantiles import MOST_BINS, QuantileBins
+from dl4jlegacy.datasets.columns.step import is_numeric
+from dl4jlegacy.datasets.columns.table import Column, Table
+from dl4jlegacy.datasets.columns.transforms import RemoveColumns, Step, mean_and_std_of
 from dl4jlegacy.datasets.dataset import DataSet, one_hot
-from dl4jlegacy.datasets.label_scale import LabelScale
+from dl4jlegacy.datasets.label_scale import LabelScale, signed_log
 from dl4jlegacy.datasets.tables.data_frames import FrameColumns
 from dl4jlegacy.datasets.tables.label_cells import class_name, classes_of, label_gaps, numbers_in
-from dl4jlegacy.datasets.tables.table import Column, Table
 from dl4jlegacy.datasets.tables.table_blocks import table_blocks
 from dl4jlegacy.datasets.tables.text_rows import MISSING, open_table
-from dl4jlegacy.datasets.tables.transforms import (
-    CategoricalToOneHot,
-    Derive,
-    RemoveColumns,
-    Step,
-    is_numeric,
-    mean_and_std_of,
-)
 from dl4jlegacy.datasets.unseen_words import UnseenWords
 from dl4jlegacy.errors import ConfError, DataError, counted, nearest
 from dl4jlegacy.system.decoding import decodable
@@ -61,6 +56,10 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         classes: of the label, in the order of the outputs; learned if empty.
         label_mean, label_std: of the number to predict, which the network learns standardized; learned if 0.
         label_means, label_stds: those of ``labels``; learned if empty.
+        label_log: the labels whose logarithm is learned: log(1 + y), and -log(1 - y) where y is negative. Mean and
+            deviation are then those of the logarithm. Predictions are in the label's units.
+        label_limits: the smallest and the largest value of each label in ``label_log``, between which its predictions
+            stay; learned if empty.
     """
 
     columns: tuple[Column, ...]
@@ -75,6 +74,8 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     multi_label: bool = False
     label_means: tuple[float, ...] = ()
     label_stds: tuple[float, ...] = ()
+    label_log: tuple[str, ...] = ()
+    label_limits: tuple[tuple[float, float], ...] = ()
 
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]
@@ -110,13 +111,22 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
                 f"the schema's label_means and label_stds are {self.label_means} and {self.label_stds}; give a number "
                 "for each of its labels"
             )
+        if set(self.label_log) - set(self.label_columns if self.regression else ()):
+            raise ConfError(
+                f"the schema's label_log is {list(self.label_log)}; name labels that are numbers to predict"
+            )
+        if len(self.label_limits) not in (0, len(self.label_log)) or not all(
+            -math.inf < low < high < math.inf for low, high in self.label_limits
+        ):
+            raise ConfError(
+                f"the schema's label_limits are {self.label_limits}; give the smallest and the largest value of each "
+                "label in label_log"
+            )
 
     def _check_steps(self) -> None:
         known = {column.name for column in self.columns} - set(self.label_columns)
         for step in self.steps:
             tag = step.__struct_config__.tag
-            if isinstance(step, CategoricalToOneHot):
-                known |= set(step.made())
             for name in step.columns:
                 if name in self.label_columns:
                     raise ConfError(f"step {tag!r} of the schema names the label {name!r}; steps are for features")
@@ -125,24 +135,34 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
                         f"step {tag!r} of the schema names column {name!r}, which is not there"
                         f"{nearest(name, sorted(known))}"
                     )
-            if isinstance(step, Derive):
-                known.add(step.name)
-            elif isinstance(step, RemoveColumns):
+            known |= set(step.made())
+            if isinstance(step, RemoveColumns):
                 known -= set(step.columns)
 
     @property
     def is_fitted(self) -> bool:
         """Whether nothing is left to learn from the training rows."""
-        if self.labels:
-            labelled = self.multi_label or bool(self.label_stds)
-        else:
-            labelled = not self.label or (self.label_std > 0 if self.regression else bool(self.classes))
-        return labelled and all(step.is_fitted for step in self.steps)
+        return self.is_label_fitted and all(step.is_fitted for step in self.steps)
+
+    @property
+    def is_label_fitted(self) -> bool:
+        """Whether nothing is left to learn from the labels."""
+        if not self.regression:
+            return self.multi_label or not self.label or bool(self.classes)
+        is_scaled = bool(self.label_stds) if self.labels else not self.label or self.label_std > 0
+        return is_scaled and len(self.label_limits) == len(self.label_log)
 
     @property
     def scales(self) -> bool:
         """Whether a step scales numbers."""
         return any(step.__struct_config__.tag in ("standardize", "min-max") for step in self.steps)
+
+    @property
+    def bins(self) -> int:
+        """The number of columns that the steps ``quantiles`` add, at most."""
+        numbers = [column.name for column in self.columns if column.type == "number"]
+        steps = [step for step in self.steps if isinstance(step, QuantileBins)]
+        return sum((step.bins or MOST_BINS) * len(step.columns or numbers) for step in steps)
 
     @property
     def label_names(self) -> tuple[str, ...]:
@@ -170,7 +190,12 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         """The scale of the numbers to predict; None for classes."""
         if not self.regression:
             return None
-        return LabelScale(self.label_means or (self.label_mean,), self.label_stds or (self.label_std,))
+        limits = dict(zip(self.label_log, self.label_limits, strict=False))
+        return LabelScale(
+            self.label_means or (self.label_mean,),
+            self.label_stds or (self.label_std,),
+            tuple(limits.get(name) for name in self.label_columns) if limits else (),
+        )
 
     def to_json(self) -> str:
         """Return the process as JSON, to be read and edited."""
@@ -298,25 +323,24 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     def with_scale_of(self, table: Table) -> TransformProcess:
         """Return the process with mean and standard deviation of the numbers to predict; raises as ``fit``."""
-        mean, std = self.label_mean, self.label_std
-        if self.regression and not self.labels and not std:
-            labels = _labels_of(table)
-            mean, std = mean_and_std_of(labels)
-            _check_varies(table, self.label, labels)
         if self.multi_label and (
             same := [n for n, y in zip(self.labels, _labels_of(table).T, strict=True) if not np.ptp(y)]
         ):
             logger.warning("%s: labels that are the same in all training rows: %s", table.name, ", ".join(same))
-        fields = self._of_several_labels(table) if self.labels and self.regression and not self.label_stds else {}
-        return msgspec.structs.replace(self, label_mean=mean, label_std=std, **fields)
-
-    def _of_several_labels(self, table: Table) -> dict[str, tuple[float, ...]]:
-        """Return the means and deviations of the numbers to predict; raises ``DataError`` if one is constant."""
-        labels = _labels_of(table)
-        for name, values in zip(self.labels, labels.T, strict=True):
+        if not self.regression or not self.label_columns or self.is_label_fitted:
+            return self
+        columns, fields = _labels_of(table).reshape(-1, len(self.label_columns)), dict[str, Any]()
+        for name, values in zip(self.label_columns, columns.T, strict=True):
             _check_varies(table, name, values)
-        means, stds = zip(*map(mean_and_std_of, labels.T), strict=True)
-        return {"label_means": means, "label_stds": stds}
+        logged = [self.label_columns.index(name) for name in self.label_log]
+        scales = [mean_and_std_of(values) for values in signed_log(columns, logged).T]
+        if self.labels and not self.label_stds:
+            fields["label_means"], fields["label_stds"] = zip(*scales, strict=True)
+        elif not self.labels and not self.label_std:
+            [(fields["label_mean"], fields["label_std"])] = scales
+        if not self.label_limits:
+            fields["label_limits"] = tuple((float(columns[:, i].min()), float(columns[:, i].max())) for i in logged)
+        return msgspec.structs.replace(self, **fields)
 
     # -- applying ------------------------------------------------------------------------------------------------------
 

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from dl4jlegacy.arrays.backend import Array
+from dl4jlegacy.datasets.columns.column_scale import width
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.normalizers import Normalizer, NormalizerMinMaxScaler, NormalizerStandardize
-from dl4jlegacy.datasets.tables.column_scale import width
 from dl4jlegacy.errors import ModelError
 from dl4jlegacy.nn.graph.computation_graph import ComputationGraph
 from dl4jlegacy.nn.input_type import AnyInputType, InputTypeConvolutional, InputTypeRecurrent

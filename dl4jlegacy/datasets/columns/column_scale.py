@@ -11,10 +11,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from dl4jlegacy.arrays.backend import Array
 
-__all__ = ["mean_and_std", "weighted_mean_and_std", "width"]
+__all__ = ["differ", "mean_and_std", "weighted_mean_and_std", "width"]
 
 _ROUNDING = 8 * np.finfo(np.float64).eps
 """Relative difference between two ways to compute a value, at most: a few of its last binary digits."""
@@ -62,8 +63,18 @@ def weighted_mean_and_std(x: Array, weights: Array) -> tuple[Array, Array]:
 def width(low: Any, high: Any) -> Array:
     """Return ``high - low`` of each column; 1 if they differ only by rounding."""
     low, high = np.asarray(low, np.float64), np.asarray(high, np.float64)
-    return _or_1(high - low, np.maximum(np.abs(low), np.abs(high)))
+    return np.where(differ(low, high), high - low, 1.0)
+
+
+def differ(low: Array, high: Array) -> npt.NDArray[np.bool_]:
+    """Return for each pair whether ``high`` is the larger one by more than rounding."""
+    return _is_more(high - low, np.maximum(np.abs(low), np.abs(high)))
 
 
 def _or_1(spread: Array, value: Array) -> Array:
-    return np.where(spread > _ROUNDING * np.abs(value), spread, 1.0)
+    return np.where(_is_more(spread, value), spread, 1.0)
+
+
+def _is_more(spread: Array, value: Array) -> npt.NDArray[np.bool_]:
+    more: npt.NDArray[np.bool_] = spread > _ROUNDING * np.abs(value)
+    return more

@@ -1,0 +1,1 @@
+"""The columns of a table, and the steps that change them."""
