@@ -102,16 +102,15 @@ class ClusterInference:
 
         model, names = self._model, self._model.label_names or tuple(getattr(examples, "label_names", None) or ())
         with _batches(examples) as batches, self._where() as where:
-            found = evaluate_on_cluster(
+            return evaluate_on_cluster(
                 model.network,
                 batches,
                 names,
                 evaluations=evaluations,
                 normalize=model.normalize,
-                in_units=model.part_in_units,
+                label_scale=model.reading.label_scale,
                 **where,
             )
-        return model.in_units(found)
 
     def output(self, features: Any) -> Array:
         """Return the outputs for all examples, in their order, as ``TrainedModel.answer`` does.

@@ -10,6 +10,7 @@ from dl4jlegacy.cluster.address import ClusterAddress
 from dl4jlegacy.cluster.ending import forget
 from dl4jlegacy.cluster.leadership import MasterOptions, MasterRun, elect_new
 from dl4jlegacy.datasets import DataSet
+from dl4jlegacy.datasets.label_scale import LabelScale
 from dl4jlegacy.errors import TrackerError
 from dl4jlegacy.models.model import TrainedModel
 from dl4jlegacy.models.prediction import PredictedRows
@@ -36,27 +37,28 @@ def evaluate_on_cluster(
     workers: int = 0,
     evaluations: Sequence[AnyEvaluation] = (),
     normalize: Callable[[DataSet], DataSet] = lambda batch: batch,
-    in_units: Callable[[AnyEvaluation], AnyEvaluation] = lambda part: part,
+    label_scale: LabelScale | None = None,
 ) -> NetworkEvaluation:
     """Return the result of ``evaluate_network``, computed by a cluster's workers; the examples travel with the jobs.
 
     Args:
-        network, examples, label_names, evaluations, normalize: as for ``EvaluationRun``.
+        network, examples, label_names, evaluations, normalize, label_scale: as for ``EvaluationRun``.
         conf: with the grid's members and name.
         address: where the run is registered for its workers.
         options: of this process as the master.
         workers: additional worker threads in this process.
-        in_units: as for ``EvaluationRun.perform``.
 
     Raises:
         TrackerError: Hazelcast or Zookeeper cannot be reached, or the id has a master.
         NotEnoughWorkersError: no worker came.
         NotFiniteError, JobError: a job failed.
     """
-    evaluation = EvaluationRun(network, examples, label_names, evaluations=evaluations, normalize=normalize)
+    evaluation = EvaluationRun(
+        network, examples, label_names, evaluations=evaluations, normalize=normalize, label_scale=label_scale
+    )
     run = evaluation.resolve(conf, workers=workers, on_cluster=True)
     with _leading(run, address, options) as led:
-        return evaluation.perform(led.run, tracker=led.tracker, monitor=led.monitor, tick=led.tick, in_units=in_units)
+        return evaluation.perform(led.run, tracker=led.tracker, monitor=led.monitor, tick=led.tick)
 
 
 def predict_on_cluster(

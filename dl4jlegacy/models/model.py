@@ -42,8 +42,6 @@ from dl4jlegacy.nn.batch_evaluation import (
     merge_evaluations,
 )
 from dl4jlegacy.nn.evaluation.classification import Evaluation
-from dl4jlegacy.nn.evaluation.packed import AnyEvaluation
-from dl4jlegacy.nn.evaluation.regression import RegressionEvaluation
 from dl4jlegacy.nn.interchange.dl4j.serializer import restore_with_reading
 from dl4jlegacy.nn.interchange.modelimport.keras import KerasModelImport
 from dl4jlegacy.nn.interchange.modelimport.keras_file import is_keras
@@ -59,7 +57,6 @@ __all__ = [
     "answers_in",
     "evaluate_model",
     "evaluate_network",
-    "evaluation_in_units",
     "read_model",
     "score_examples",
     "source_for_model",
@@ -84,23 +81,31 @@ def source_for_model(source: DataSource, model: str) -> DataSource:
 
 
 def evaluate_network(
-    network: Network, examples: DataSet, label_names: tuple[str, ...], *, batch_size: int = ROWS
+    network: Network,
+    examples: DataSet,
+    label_names: tuple[str, ...],
+    *,
+    batch_size: int = ROWS,
+    label_scale: LabelScale | None = None,
 ) -> NetworkEvaluation:
     """Evaluate ``network`` on ``examples``; there are no classification metrics if labels equal features.
 
     Args:
         network: a ``MultiLayerNetwork`` or ``ComputationGraph``.
         examples: at least one.
-        label_names: the names of the classes.
+        label_names: the names of the outputs.
         batch_size: examples per batch.
+        label_scale: of the predicted numbers, in whose units their errors are.
 
     Raises:
         NotFiniteError: a loss or an output is not finite; names the row.
     """
     batches, classifies = examples.batch_by(batch_size), is_classified(network.conf, examples)
     with one_thread():  # as in workers: more threads could round sums differently
-        parts = list(evaluate_batches(network, batches, classifies=classifies, batch_size=batch_size))
-    return merge_evaluations(parts, label_names)
+        parts = list(
+            evaluate_batches(network, batches, classifies=classifies, batch_size=batch_size, label_scale=label_scale)
+        )
+    return merge_evaluations(parts, label_names).in_units(label_scale, label_names)
 
 
 def score_examples(network: Network, examples: DataSet) -> Iterator[Array]:
@@ -111,7 +116,7 @@ def score_examples(network: Network, examples: DataSet) -> Iterator[Array]:
         yield scores
 
 
-Evaluate = Callable[[Network, DataSet, tuple[str, ...]], NetworkEvaluation]
+Evaluate = Callable[..., NetworkEvaluation]
 """``evaluate_network``, or a function that computes the same result with several workers."""
 
 
@@ -163,7 +168,7 @@ def evaluate_model(
             "is it the right data set?"
         )
     examples = model.normalize(examples)
-    evaluation = model.in_units(evaluate(network, examples, source.label_names))
+    evaluation = evaluate(network, examples, source.label_names, label_scale=model.reading.label_scale)
     then(network, examples)
     fields = {
         "model": model.name,
@@ -185,15 +190,6 @@ def _warn_of_columns(tables: Sequence[Path], schema: TransformProcess) -> None:
         names = column_names(path, known)
         if not known.isdisjoint(names):
             warn_of_unknown((name for name in names if name not in known), str(path))
-
-
-def evaluation_in_units(evaluation: NetworkEvaluation, source: DataSource) -> NetworkEvaluation:
-    """Return an evaluation in the original units of the predicted numbers; the network learns them standardized."""
-    return _in_units(evaluation, source.reading.label_scale, source.label_names)
-
-
-def _in_units(evaluation: NetworkEvaluation, scale: LabelScale | None, names: tuple[str, ...]) -> NetworkEvaluation:
-    return evaluation if scale is None else evaluation.in_units(scale.stds, scale.means, names)
 
 
 ANSWERS_AT = ("output", "last step", "each step")
@@ -270,16 +266,6 @@ class TrainedModel:
     def in_label_units(self, outputs: Array) -> Array:
         """Return the network's outputs in the units of the numbers that it predicts."""
         return outputs if self.reading.label_scale is None else self.reading.label_scale.in_units(outputs)
-
-    def in_units(self, evaluation: NetworkEvaluation) -> NetworkEvaluation:
-        """Return an evaluation of the network in the units of the numbers that it predicts."""
-        return _in_units(evaluation, self.reading.label_scale, self.label_names)
-
-    def part_in_units(self, evaluation: AnyEvaluation) -> AnyEvaluation:
-        """Return an evaluation of some outputs in the units of the numbers that the network predicts."""
-        if isinstance(evaluation, RegressionEvaluation) and self.reading.label_scale is not None:
-            return evaluation.scaled(self.reading.label_scale.stds, self.reading.label_scale.means, self.label_names)
-        return evaluation
 
     def predict(self, features: Any) -> Array:
         """Return the number of the most probable class of each example, ``(examples,)``; errors as for ``output``.

@@ -18,10 +18,12 @@ import numpy as np
 from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.datasets import DataSet, MultiDataSet
+from dl4jlegacy.datasets.label_scale import LabelScale
 from dl4jlegacy.errors import NotFiniteError
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
 from dl4jlegacy.nn.evaluation.binary import EvaluationBinary
 from dl4jlegacy.nn.evaluation.classification import Evaluation
+from dl4jlegacy.nn.evaluation.evaluate import Compared
 from dl4jlegacy.nn.evaluation.packed import AnyEvaluation, described, empty, joined
 from dl4jlegacy.nn.evaluation.regression import RegressionEvaluation
 from dl4jlegacy.nn.layers.output import BaseOutputLayer
@@ -42,6 +44,7 @@ __all__ = [
     "join_evaluations",
     "merge_evaluations",
     "predicts_numbers",
+    "regression_in_units",
     "takes_indices",
 ]
 
@@ -95,17 +98,15 @@ class NetworkEvaluation:
             return {name: self.binary.average(getattr(self.binary, name)) for name in CLASS_METRICS}
         return {} if self.regression is None else {name: self.regression.average(name) for name in NUMBER_METRICS}
 
-    def in_units(
-        self, scale: float | Sequence[float], shift: float | Sequence[float], names: Sequence[str]
-    ) -> NetworkEvaluation:
-        """Return the evaluation of predictions in the labels' units, ``output * scale + shift``, in columns ``names``.
+    def in_units(self, scale: LabelScale | None, names: Sequence[str]) -> NetworkEvaluation:
+        """Return the evaluation of predictions in the labels' units, in columns ``names``; None: it is in them.
 
-        ``scale`` and ``shift`` are one number for all columns, or one for each. The loss remains that of the network's
-        own outputs.
+        ``scale`` is that with which ``evaluate_batches`` was called. The loss remains that of the network's own
+        outputs.
         """
-        if self.regression is None:
+        if self.regression is None or scale is None:
             return self
-        return dataclasses.replace(self, regression=self.regression.scaled(scale, shift, names))
+        return dataclasses.replace(self, regression=regression_in_units(self.regression, scale, names))
 
     def text(self) -> str:
         """Return the evaluation as text for people."""
@@ -133,6 +134,15 @@ class BatchEvaluation:
     losses: tuple[float, ...]
     examples: int
     evaluations: Mapping[str, tuple[AnyEvaluation, ...]] = field(default_factory=dict)
+
+
+def regression_in_units(
+    evaluation: RegressionEvaluation, scale: LabelScale, names: Sequence[str]
+) -> RegressionEvaluation:
+    """Return an evaluation by ``evaluate_batches`` in the labels' units, in columns ``names``."""
+    if scale.is_linear:
+        return evaluation.scaled(scale.stds, scale.means, names)
+    return evaluation.scaled(1.0, 0.0, names)  # where a logarithm is learned, each output was converted before it
 
 
 def is_classified(conf: NetworkConfiguration, examples: DataSet | MultiDataSet) -> bool:
@@ -227,6 +237,7 @@ def evaluate_batches(
     first: int = 0,
     batch_size: int = 0,
     besides: Sequence[Mapping[str, Any]] = (),
+    label_scale: LabelScale | None = None,
 ) -> Iterator[BatchEvaluation]:
     """Yield the evaluation of each batch. The result depends only on the network and the batch.
 
@@ -237,6 +248,7 @@ def evaluate_batches(
         first: the number of the first of these batches among all.
         batch_size: the examples of a full batch, for messages that name a row.
         besides: additional evaluations of the same outputs, as ``described``.
+        label_scale: of the predicted numbers. If the network learns a logarithm, errors are those in the labels' units.
 
     Raises:
         NotFiniteError: a loss or an output is not finite; names the row. ShapeError: a batch does not fit the network.
@@ -247,13 +259,20 @@ def evaluate_batches(
             yield BatchEvaluation((loss,), batch.num_examples)
             continue
         losses, found = network.scored_output(batch)
+        numbers = found if label_scale is None or label_scale.is_linear else _in_units(found, label_scale)
         loss = _finite_sum(losses, index * batch_size)
         evaluations = _evaluations_of(network.conf, batch, classifies=classifies)
         evaluations |= {str(number): empty(description) for number, description in enumerate(besides)}
         for evaluation in evaluations.values():
-            evaluation.eval(*found)
+            evaluation.eval(*(numbers if isinstance(evaluation, RegressionEvaluation) else found))
         each = {name: (evaluation,) for name, evaluation in evaluations.items()}
         yield BatchEvaluation((loss,), batch.num_examples, each)
+
+
+def _in_units(found: Compared, scale: LabelScale) -> Compared:
+    """Return labels and outputs in the labels' units."""
+    labels = scale.in_units(found.labels, limited=False)
+    return found._replace(labels=labels, output=scale.in_units(found.output))
 
 
 def _evaluations_of(

@@ -23,6 +23,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from dl4jlegacy.datasets.label_scale import LabelScale
 from dl4jlegacy.errors import ConfError
 
 __all__ = ["PRETRAIN", "VALIDATE", "Phase", "Plan", "SlotPlan", "Validation"]
@@ -78,7 +79,7 @@ class Validation(msgspec.Struct, frozen=True, kw_only=True):
         every: rounds of training between two validations, without pretraining; 0: an epoch. The last round of training
             is always followed by a validation.
         classifies: whether the network predicts classes.
-        label_scales: factors from predicted numbers to the units of the labels, one for each column; (): none.
+        label_scale: from the network's outputs to the units of the predicted numbers; None: they are the same.
     """
 
     batches: int
@@ -86,7 +87,7 @@ class Validation(msgspec.Struct, frozen=True, kw_only=True):
     batch_size: int
     every: int = 0
     classifies: bool = True
-    label_scales: tuple[float, ...] = ()
+    label_scale: LabelScale | None = None
 
     def __post_init__(self) -> None:
         for name in ("batches", "examples", "batch_size"):

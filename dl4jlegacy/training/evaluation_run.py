@@ -11,8 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from dl4jlegacy.datasets import DataSet
 from dl4jlegacy.datasets.batches import Batch
+from dl4jlegacy.datasets.label_scale import LabelScale
 from dl4jlegacy.errors import ConfError
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.batch_evaluation import (
@@ -21,8 +24,10 @@ from dl4jlegacy.nn.batch_evaluation import (
     evaluate_batches,
     is_classified,
     merge_evaluations,
+    regression_in_units,
 )
 from dl4jlegacy.nn.evaluation.packed import AnyEvaluation, check_evaluations, described
+from dl4jlegacy.nn.evaluation.regression import RegressionEvaluation
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
 from dl4jlegacy.nn.networks import Network
 from dl4jlegacy.scaleout.conf import Conf
@@ -34,6 +39,7 @@ from dl4jlegacy.scaleout.state.job import Job, Result
 from dl4jlegacy.scaleout.state.store import Buffer
 from dl4jlegacy.scaleout.tracker import StateTracker
 from dl4jlegacy.scaleout.workers.plugins import register_performer
+from dl4jlegacy.system.decoding import decodable
 from dl4jlegacy.training.passes import Batches, ExampleBatches, Examples, InferencePerformer, InferenceRun
 from dl4jlegacy.training.run import Run, whole_of
 
@@ -53,6 +59,8 @@ class EvaluationPerformer(InferencePerformer):
         self._classifies = bool(conf.performer_args["classifies"])
         self._batch_size = int(conf.performer_args["batch_size"])
         self._besides = conf.performer_args["evaluations"]
+        scale = conf.performer_args.get("label_scale")
+        self._label_scale = None if scale is None else msgspec.convert(scale, decodable(LabelScale))
 
     def perform(self, job: Job) -> Result | None:
         """See ``WorkerPerformer``; returns the loss of each batch, and the counts of all batches."""
@@ -64,6 +72,7 @@ class EvaluationPerformer(InferencePerformer):
             first=job.slot.first,
             batch_size=self._batch_size,
             besides=self._besides,
+            label_scale=self._label_scale,
         )
         for part in found:
             parts.append(part)
@@ -116,9 +125,10 @@ class EvaluationRun(InferenceRun):
     Args:
         network: a trained ``MultiLayerNetwork`` or ``ComputationGraph``.
         examples: at least one, scaled as the training data. For an iterator, its first epoch counts.
-        label_names: the names of the classes.
+        label_names: the names of the outputs.
         evaluations: further evaluations, to which the outputs are added at the end of the run.
         normalize: scales a batch, if the examples are not scaled yet.
+        label_scale: of the predicted numbers, in whose units their errors are.
 
     Raises:
         ConfError, ShapeError: an evaluation cannot be split over workers, or does not fit the network, see
@@ -133,8 +143,9 @@ class EvaluationRun(InferenceRun):
         *,
         evaluations: Sequence[AnyEvaluation] = (),
         normalize: Callable[[DataSet], DataSet] = lambda batch: batch,
+        label_scale: LabelScale | None = None,
     ) -> None:
-        self._label_names, self._evaluations = label_names, evaluations
+        self._label_names, self._evaluations, self._label_scale = label_names, evaluations, label_scale
         jobs = _Jobs(ExampleBatches(examples), normalize)
         [first] = jobs.work(SlotPlan(0, 0, 0, 0, 0, 1, 0, 0))
         next(network.batches(first))
@@ -150,6 +161,7 @@ class EvaluationRun(InferenceRun):
             classifies=is_classified(network.conf, whole),
             batch_size=jobs.plan.batch_size,
             evaluations=[described(evaluation) for evaluation in evaluations],
+            **({} if label_scale is None else {"label_scale": msgspec.to_builtins(label_scale)}),
         )
 
     def perform(
@@ -159,18 +171,16 @@ class EvaluationRun(InferenceRun):
         tracker: StateTracker | None = None,
         monitor: ClusterMonitor | None = None,
         tick: Callable[[RunStatus], None] | None = None,
-        in_units: Callable[[AnyEvaluation], AnyEvaluation] = lambda part: part,
     ) -> NetworkEvaluation:
-        """Lead the run to its end and return the evaluation; args and errors as for ``lead``.
-
-        ``in_units`` converts an evaluation of some outputs to other units.
-        """
+        """Lead the run to its end and return the evaluation; args and errors as for ``lead``."""
         found = evaluation_in(self.lead(run, tracker=tracker, monitor=monitor, tick=tick).model)
         for number, evaluation in enumerate(self._evaluations):
             whole: Any = evaluation
             for part in found.evaluations[str(number)]:
-                whole.merge(in_units(part))
-        return merge_evaluations([found], self._label_names)
+                if isinstance(part, RegressionEvaluation) and self._label_scale is not None:
+                    part = regression_in_units(part, self._label_scale, self._label_names)
+                whole.merge(part)
+        return merge_evaluations([found], self._label_names).in_units(self._label_scale, self._label_names)
 
 
 def _check(network: Network, example: Batch, evaluations: Sequence[Any]) -> None:
@@ -188,10 +198,11 @@ def evaluate_with_workers(
     workers: int,
     device: str = "",
     evaluations: Sequence[AnyEvaluation] = (),
+    label_scale: LabelScale | None = None,
 ) -> NetworkEvaluation:
     """Return the result of ``evaluate_network`` from ``workers`` threads, each with its own network on the ``device``.
 
-    ``evaluations`` and errors as for ``EvaluationRun``.
+    ``evaluations``, ``label_scale`` and errors as for ``EvaluationRun``.
     """
-    run = EvaluationRun(network, examples, label_names, evaluations=evaluations)
+    run = EvaluationRun(network, examples, label_names, evaluations=evaluations, label_scale=label_scale)
     return run.perform(run.resolve(Conf(device=device, workers=workers), workers=workers))

@@ -29,7 +29,6 @@ from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.models.model import (
     NetworkEvaluation,
     evaluate_network,
-    evaluation_in_units,
     source_for_model,
     with_features_as_labels,
 )
@@ -409,7 +408,7 @@ def train(
     if output is not None:
         path, misplaced = output.save_or_keep(model_writer(network, data))  # before the evaluation, which may fail
     transform = data.reading.transform
-    evaluation = evaluation_in_units(evaluate_network(network, test, label_names), data)
+    evaluation = evaluate_network(network, test, label_names, label_scale=data.reading.label_scale)
     fields = _fields(result, network, evaluation, path or None)
     if summary is not None:
         fields["cluster"] = summary.fields()

@@ -286,7 +286,6 @@ def job_iterator(conf: Conf, data: TrainingData) -> JobIterator:
     classifies = validation is None or is_classified(conf.network_conf, whole_of(validation))
     if conf.validation is not None and validation is not None:
         _check_metric(conf.validation.metric, conf.network_conf, whole_of(validation), classifies=classifies)
-    scale = conf.reading.label_scale
     return DataSetJobIterator(
         training,
         jobs_per_round=conf.jobs_per_round,
@@ -295,7 +294,7 @@ def job_iterator(conf: Conf, data: TrainingData) -> JobIterator:
         validation=validation,
         validate_every=0 if conf.validation is None else conf.validation.every_rounds,
         classifies=classifies,
-        label_scales=() if scale is None else scale.stds,
+        label_scale=conf.reading.label_scale,
         first_epoch=conf.first_epoch,
         first_iteration=conf.first_iteration,
         warm_start=conf.warm_start,

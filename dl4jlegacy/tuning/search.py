@@ -31,7 +31,7 @@ from dl4jlegacy.errors import (
     TrainingError,
     nearest,
 )
-from dl4jlegacy.models.model import evaluate_network, evaluation_in_units, source_for_model
+from dl4jlegacy.models.model import evaluate_network, source_for_model
 from dl4jlegacy.nn.conf.text import encode_json, encode_yaml
 from dl4jlegacy.nn.networks import Network
 from dl4jlegacy.scaleout.conf import Conf
@@ -402,8 +402,8 @@ class _Search:
             self._save(conf, network)
         _, conf, network = self._best
         test = source_for_model(self.data, conf.model).test
-        found = evaluate_network(network, test, self.data.label_names)
-        evaluation = evaluation_in_units(found, self.data).fields()
+        scale = self.data.reading.label_scale
+        evaluation = evaluate_network(network, test, self.data.label_names, label_scale=scale).fields()
         self._save_plots()
         return SearchResult(finished, best, self._written(conf), network, self.metric, evaluation)
 

@@ -10,7 +10,7 @@ import numpy as np
 from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.datasets import DataSet
 from dl4jlegacy.errors import ConfError, ShapeError, counted
-from dl4jlegacy.models.model import TrainedModel, evaluate_network, evaluation_in_units, source_for_model
+from dl4jlegacy.models.model import TrainedModel, evaluate_network, source_for_model
 from dl4jlegacy.models.reconstruction import draw_samples, image_shape, reconstruct, reconstruction_grid, sample_grid
 from dl4jlegacy.nn.batch_evaluation import NetworkEvaluation
 from dl4jlegacy.nn.layers.rbm import RBM
@@ -61,7 +61,7 @@ def evaluate_newest(folder: str) -> EvaluationView:
     kept = read_checkpoint(folder)
     source, head = kept.data, kept.head
     test = source_for_model(source, kept.conf.model).test
-    found = evaluation_in_units(evaluate_network(kept.network, test, source.label_names), source)
+    found = evaluate_network(kept.network, test, source.label_names, label_scale=source.reading.label_scale)
     labels, confusion = _confusion_of(found, source.label_names)
     return EvaluationView(
         run=head.run,

@@ -208,6 +208,29 @@ def test_a_run_is_scored_in_the_units_of_the_label(dl4j: Any, here: Path, metric
     assert best["score"] == pytest.approx(getattr(evaluation, metric)(0), rel=1e-4)
 
 
+def test_where_the_logarithm_of_a_label_is_learned_scores_and_reports_are_in_its_units(dl4j: Any, here: Path) -> None:
+    rows = table()
+    write(here / "cars.csv", rows)
+    write(here / "others.csv", [rows[0], *rows[-40:]])
+    dl4j("data", "inspect", "cars.csv", "--label", "price", "--regression", "--out", "s.json")
+    Path("s.json").write_text(json.dumps({**json.loads(Path("s.json").read_text()), "label_log": ["price"]}))
+    train = ("train", "cars.csv", "--schema", "s.json", *SHORT, "--validation", "others.csv", "--metric", "mae")
+    reports = [dl4j.json(*train, "--out", "m.zip", "--format", "json", "--workers", workers) for workers in ("1", "3")]
+    model, best = load_model("m.zip"), reports[0]["best"]
+    schema = model.reading.transform
+    others = schema.read(Path("others.csv"))
+    predicted = model.output(schema.features(others)).ravel()
+    low, high = schema.label_limits[0]
+    assert low <= predicted.min() and predicted.max() <= high * (1 + 1e-6)
+    mae = np.abs(predicted - others.labels).mean()
+    assert best == reports[1]["best"] and best["score"] == pytest.approx(mae, rel=1e-4) and mae > 100
+    evaluate = ("evaluate", "m.zip", "--dataset", "others.csv", "--split", "all", "--format", "json")
+    found = dl4j.json(*evaluate)
+    assert found["mae"] == pytest.approx(mae, rel=1e-4)
+    again = dl4j.json(*evaluate, "--workers", "2")
+    assert {**again, "device": found["device"]} == found
+
+
 def test_a_network_of_classes_is_refused_for_numbers(dl4j: Any, here: Path) -> None:
     write(here / "cars.csv", table(40))
     regression = ("--label", "price", "--regression")

@@ -85,14 +85,16 @@ def test_whatever_the_examples_come_in_is_scaled_and_answered_alike(led_here: li
     assert led_here == ["predict"] * 5 + ["evaluate"] * 4 + ["predict"]
 
 
-def test_a_file_is_answered_and_numbers_are_in_the_units_of_their_column(tmp_path: Path, led_here: list[str]) -> None:
+@pytest.mark.parametrize("logged", [(), ("y",)])
+def test_a_file_is_answered_and_numbers_are_in_the_units_of_their_column(
+    tmp_path: Path, led_here: list[str], logged: tuple[str, ...]
+) -> None:
     values = np.random.default_rng(3).normal(500, 90, (300, 4)).round(2)
     np.savetxt(tmp_path / "d.csv", values, "%g", ",", header="a,b,c,y", comments="")
     np.savetxt(tmp_path / "rows.csv", values[:, :3], "%g", ",", header="a,b,c", comments="")
     columns = tuple(map(Column, "abcy"))
-    source = load(
-        tmp_path / "d.csv", reading=Reading(transform=TransformProcess(columns=columns, label="y", regression=True))
-    )
+    schema = TransformProcess(columns=columns, label="y", regression=True, label_log=logged)
+    source = load(tmp_path / "d.csv", reading=Reading(transform=schema))
     scale = NormalizerStandardize().fit(source.train)
     model = TrainedModel(
         network(1, "identity", "mse"), Reading(normalizer=scale, label_names=("y",), transform=source.reading.transform)

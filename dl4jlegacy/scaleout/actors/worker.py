@@ -161,6 +161,7 @@ class WorkerActor(ProtocolActor):
             worker_id=self._worker.name,
             version=event.version,
             classifies=plan.validation is None or plan.validation.classifies,
+            label_scale=None if plan.validation is None else plan.validation.label_scale,
             is_wanted=lambda: self._is_wanted(event),
         )
         router = router_of(self._worker.router, plan, event.plan.round)

@@ -481,7 +481,7 @@ def refuse_update(me: Watcher, slots: OpenSlots, number: int, error: WireError) 
 def _aggregation(me: Watcher, slots: OpenSlots) -> Aggregation:
     """Begin to fold the announced slots."""
     if me.plan.is_validation(slots.head.round):
-        return ValidationAggregation(() if me.plan.validation is None else me.plan.validation.label_scales)
+        return ValidationAggregation(None if me.plan.validation is None else me.plan.validation.label_scale)
     examples = [me.plan.examples_of(number) for number in slots.announced]
     spare, me.spare = me.spare, None
     version = slots.head.version

@@ -17,6 +17,7 @@ import numpy as np
 
 from dl4jlegacy.arrays import wire
 from dl4jlegacy.arrays.backend import Array
+from dl4jlegacy.datasets.label_scale import LabelScale
 from dl4jlegacy.errors import ContractError, JobError, WireError
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.batch_evaluation import BatchEvaluation, join_evaluations, merge_evaluations
@@ -485,12 +486,12 @@ class ValidationAggregation(CollectedEvaluations):
     """Merges the evaluations of a validation round; the model is unchanged.
 
     Args:
-        label_scales: as for ``Validation``.
+        label_scale: as for ``Validation``.
     """
 
-    def __init__(self, label_scales: tuple[float, ...] = ()) -> None:
+    def __init__(self, label_scale: LabelScale | None = None) -> None:
         super().__init__()
-        self._label_scales = label_scales
+        self._label_scale = label_scale
 
     def finish(self, *, ends_phase: bool) -> tuple[Buffer, float | None]:
         """Raise ``JobError``: a validation makes no new model."""
@@ -498,9 +499,7 @@ class ValidationAggregation(CollectedEvaluations):
 
     def figures(self) -> Figures:
         """Return the metrics over all updates."""
-        merged = merge_evaluations(self.parts)
-        if self._label_scales:
-            merged = merged.in_units(self._label_scales, 0.0, ())
+        merged = merge_evaluations(self.parts).in_units(self._label_scale, ())
         return Figures(loss=merged.loss, examples=sum(part.examples for part in self.parts), **merged.metrics())
 
 

@@ -17,6 +17,7 @@ from dl4jlegacy.arrays import wire
 from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.datasets import DataSet, MultiDataSet
 from dl4jlegacy.datasets.batches import BatchIterator
+from dl4jlegacy.datasets.label_scale import LabelScale
 from dl4jlegacy.errors import DataError, Dl4jError, WireError, counted
 from dl4jlegacy.scaleout.plan import Phase, Plan, SlotPlan, Validation
 from dl4jlegacy.scaleout.state.own_parts import told
@@ -45,6 +46,8 @@ class Job:
     version: int = 0
     classifies: bool = True
     """For a validation job: whether the network predicts classes."""
+    label_scale: LabelScale | None = None
+    """For a validation job: as for ``Validation``."""
     is_wanted: Callable[[], bool] = field(default=lambda: True, compare=False)
     """Returns whether the result is still needed; cheap, to be called between batches."""
 
@@ -99,7 +102,7 @@ class DataSetJobIterator:
         iterator: the training data.
         jobs_per_round, averaging_frequency, phases: as for ``Plan``.
         validation: the validation data, of which the first epoch is used; None: no validation.
-        validate_every, classifies, label_scales: as for ``Validation``.
+        validate_every, classifies, label_scale: as for ``Validation``.
         first_epoch, first_iteration, warm_start, warm_start_jobs: as for ``Plan``.
     """
 
@@ -113,7 +116,7 @@ class DataSetJobIterator:
         validation: BatchIterator | None = None,
         validate_every: int = 0,
         classifies: bool = True,
-        label_scales: tuple[float, ...] = (),
+        label_scale: LabelScale | None = None,
         first_epoch: int = 0,
         first_iteration: int = 0,
         warm_start: float = 0.0,
@@ -135,7 +138,7 @@ class DataSetJobIterator:
                 batch_size=validation.batch_size,
                 every=validate_every,
                 classifies=classifies,
-                label_scales=label_scales,
+                label_scale=label_scale,
             ),
             first_epoch=first_epoch,
             first_iteration=first_iteration,

@@ -254,7 +254,12 @@ class MultiLayerNetworkPerformer:
         batches, parts, network = _batches(job), [], cast(Network, self._network)  # both kinds are scored alike
         with _locating(job, f"batches {job.slot.first} to {job.slot.last - 1}"):
             for part in evaluate_batches(
-                network, batches, classifies=job.classifies, first=job.slot.first, batch_size=len(batches[0])
+                network,
+                batches,
+                classifies=job.classifies,
+                first=job.slot.first,
+                batch_size=len(batches[0]),
+                label_scale=job.label_scale,
             ):
                 parts.append(part)
                 self.progress += 1
