@@ -146,7 +146,8 @@ def test_a_date_has_the_form_and_parts_that_are_given() -> None:
     step = DateParts(columns=("d",), format="%d.%m.%y", parts=(("year", "age"),), first=("2000-01-01",))
     assert step.is_fitted
     assert values(step, table(d=["02.01.00", "01.01.01"])) == {"d[year]": [2000, 2001], "d[age]": [1, 366]}
-    assert read_date("31.12.2024") is None and read_date("31.12.2024", "%d.%m.%Y") == read_date("2024-12-31")
+    assert read_date("31.12.2024") is None is read_date("0001-01-01T00:00:00+02:00")
+    assert read_date("31.12.2024", "%d.%m.%Y") == read_date("2024-12-31")
 
 
 @pytest.mark.parametrize("large", [0, 1 << 40])
@@ -171,6 +172,7 @@ def test_what_is_no_date_is_named_with_its_place(tmp_path: Path, monkeypatch: py
     "make",
     [
         lambda: QuantileBins(bins=1),
+        lambda: QuantileBins(bins=1001),
         lambda: QuantileBins(columns=("a",), edges=((1.0, 1.0),)),
         lambda: QuantileBins(columns=("a",), edges=((1.0, np.inf),)),
         lambda: CategoricalToOneHot(min_count=0),

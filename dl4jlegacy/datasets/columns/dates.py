@@ -34,9 +34,9 @@ def read_date(text: str, form: str = "") -> datetime | None:
     """
     try:
         date = datetime.strptime(text, form) if form else datetime.fromisoformat(text)
-    except ValueError:
+        return date if date.tzinfo is None else date.astimezone(UTC).replace(tzinfo=None)
+    except (ValueError, OverflowError):  # an offset can lead out of the years 1 to 9999
         return None
-    return date if date.tzinfo is None else date.astimezone(UTC).replace(tzinfo=None)
 
 
 class DateParts(BaseStep, frozen=True, tag_field="type", tag="date"):

@@ -17,7 +17,7 @@ __all__ = ["MOST_BINS", "MarkGaps", "QuantileBins"]
 
 MOST_BINS = 32
 """The number of bins of a column, unless more are given."""
-_ROWS_OF_BIN, _FEWEST = 128, 8
+_ROWS_OF_BIN, _FEWEST, _LIMIT = 128, 8, 1000
 _HEIGHT = 0.5  # of a bin, so that all of them together do not outweigh the standardized column
 
 
@@ -45,8 +45,10 @@ class QuantileBins(BaseStep, frozen=True, tag_field="type", tag="quantiles"):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_finite(self, edges=tuple(chain(*self.edges)))
-        if self.bins < 0 or self.bins == 1:
-            raise ConfError(f"{tag_of(self)} has bins {self.bins}; give at least 2, or 0 for as many as suit the rows")
+        if self.bins and not 2 <= self.bins <= _LIMIT:
+            raise ConfError(
+                f"{tag_of(self)} has bins {self.bins}; give 2 to {_LIMIT}, or 0 for as many as suit the rows"
+            )
         if not all(low < high for edges in self.edges for low, high in pairwise(edges)):
             raise ConfError(f"{tag_of(self)} has edges that do not increase")
 
