@@ -12,9 +12,10 @@
     - JobError                   DL4J-JOB         1
     - CaptureError               DL4J-CAPTURE     1
     - ContractError              DL4J-CONTRACT    1
-    - NotFiniteError             DL4J-NOTFINITE   1
+    - NotFiniteError             DL4J-NOTFINITE  13
     - DeviceMemoryError          DL4J-MEMORY      1
     - PoisonJobError             DL4J-POISON     12
+    - CollapsedError             DL4J-COLLAPSED  13
   x WireError                    DL4J-WIRE        1
   x TrackerError                 DL4J-TRACKER     4
     - TrackerClosedError         DL4J-CLOSED      4
@@ -42,6 +43,7 @@ __all__ = [
     "CellError",
     "CheckpointError",
     "CloudError",
+    "CollapsedError",
     "ConfError",
     "ContractError",
     "DataError",
@@ -176,6 +178,14 @@ class NotFiniteError(TrainingError):
     """The score or the parameters became NaN or infinite."""
 
     code = "DL4J-NOTFINITE"
+    exit_status = 13
+
+
+class CollapsedError(TrainingError):
+    """A run ended with a model that gives one answer for everything, or whose score has risen; the model is saved."""
+
+    code = "DL4J-COLLAPSED"
+    exit_status = 13
 
 
 class DeviceMemoryError(TrainingError):

@@ -32,6 +32,7 @@ from dl4jlegacy.datasets.unseen_words import UnseenWords
 from dl4jlegacy.errors import DataError, ModelError, ShapeError, counted
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.kernels.threads import one_thread
+from dl4jlegacy.models.verdicts import verdict_on
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.nn.batch_evaluation import (
     ROWS,
@@ -170,12 +171,14 @@ def evaluate_model(
     examples = model.normalize(examples)
     evaluation = evaluate(network, examples, source.label_names, label_scale=model.reading.label_scale)
     then(network, examples)
+    verdict = verdict_on(evaluation, network.conf, source.train, examples, source.reading)
     fields = {
         "model": model.name,
         "dataset": dataset,
         "split": split,
         "examples": examples.num_examples,
         **evaluation.fields(full=True),
+        **verdict.fields(),
     }
     return evaluation, fields
 

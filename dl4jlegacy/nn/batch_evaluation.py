@@ -26,6 +26,7 @@ from dl4jlegacy.nn.evaluation.classification import Evaluation
 from dl4jlegacy.nn.evaluation.evaluate import Compared
 from dl4jlegacy.nn.evaluation.packed import AnyEvaluation, described, empty, joined
 from dl4jlegacy.nn.evaluation.regression import RegressionEvaluation
+from dl4jlegacy.nn.evaluation.verdict import class_recall, macro_f1
 from dl4jlegacy.nn.layers.output import BaseOutputLayer
 from dl4jlegacy.nn.layers.variational import VariationalAutoencoder
 from dl4jlegacy.nn.network.multilayer import MultiLayerNetwork
@@ -79,15 +80,20 @@ class NetworkEvaluation:
     def fields(self, *, full: bool = False) -> dict[str, Any]:
         """Return ``accuracy``, ``f1`` (``full``: also ``precision``, ``recall``) and ``loss``, as in reports.
 
-        For regression there are also ``mse``, ``rmse``, ``mae`` and ``r2``, as means over the columns. For multi-label
-        classification the metrics are means over the labels, and ``labels`` has the metrics of each label.
+        For classes there are also ``macro_f1``, the mean F1 of all classes, and ``class_recall``. For regression there
+        are also ``mse``, ``rmse``, ``mae`` and ``r2``, as means over the columns. For multi-label classification the
+        metrics are means over the labels, and ``labels`` has the metrics of each label.
         """
         names = ("accuracy", "precision", "recall", "f1") if full else ("accuracy", "f1")
         if self.binary is not None:
             means = {name: value for name, value in self.metrics().items() if name in names}
-            return means | {"loss": self.loss, "labels": _of_each(self.binary)}
+            return means | {"macro_f1": means["f1"], "loss": self.loss, "labels": _of_each(self.binary)}
         found, real = self.classification, self.regression
         fields = {name: None if found is None else getattr(found, name)() for name in names} | {"loss": self.loss}
+        if found is not None:
+            names_of = found.label_names or tuple(map(str, range(found.n_classes)))
+            fields |= {"macro_f1": macro_f1(found.confusion)}
+            fields |= {"class_recall": dict(zip(names_of, class_recall(found.confusion), strict=True))}
         return fields if real is None else fields | {name: real.average(name) for name in _REGRESSION}
 
     def metrics(self) -> dict[str, float]:

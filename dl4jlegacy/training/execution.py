@@ -282,6 +282,7 @@ class RunExecution:
             warnings=(*((MIXED,) if parts.run.conf.mixed_devices else ()), *parts.outcome.warnings),
             devices=parts.run.compute.devices_of(parts.run.local_workers),
             best_model=None if best is None else Result.decode(best),
+            course=None if parts.history is None else parts.history.course(),
         )
         if done.batches_lost or done.batches_duplicated:
             raise TrainingError(

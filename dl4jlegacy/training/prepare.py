@@ -7,7 +7,6 @@ a script started it.
 from __future__ import annotations
 
 import functools
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.datasets import AugmentedDataSetIterator, DataSet, DataSource, ListDataSetIterator, load
 from dl4jlegacy.datasets.images.image_files import ImageRecordReader
 from dl4jlegacy.datasets.normalizers import as_read
@@ -24,10 +22,16 @@ from dl4jlegacy.datasets.sources import NAMES
 from dl4jlegacy.datasets.tables.stored_tables import not_kept
 from dl4jlegacy.datasets.tables.table_files import is_pattern
 from dl4jlegacy.datasets.validation import ValidatedData
-from dl4jlegacy.errors import CheckpointError, ConfError, DataError, ModelError, ShapeError, TrackerLostError, counted
+from dl4jlegacy.errors import (
+    CheckpointError,
+    ConfError,
+    DataError,
+    ShapeError,
+    TrackerLostError,
+    counted,
+)
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.models.model import (
-    NetworkEvaluation,
     evaluate_network,
     source_for_model,
     with_features_as_labels,
@@ -46,15 +50,16 @@ from dl4jlegacy.scaleout import saved_run
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.monitoring.monitor import ClusterMonitor
 from dl4jlegacy.scaleout.monitoring.observers import RunObserver
-from dl4jlegacy.scaleout.monitoring.outcome import RunStatus, TrainingResult
+from dl4jlegacy.scaleout.monitoring.outcome import RunStatus
 from dl4jlegacy.scaleout.state.job import Result
-from dl4jlegacy.scaleout.state.records import Head, batches_set_aside
+from dl4jlegacy.scaleout.state.records import Head
 from dl4jlegacy.scaleout.tracker import StateTracker
 from dl4jlegacy.scaleout.workers.device_choice import host_kernels, resolve_compute
 from dl4jlegacy.scaleout.workers.perform import trained_network
 from dl4jlegacy.storage import paths as storage
 from dl4jlegacy.system import files
 from dl4jlegacy.training.execution import RunExecution
+from dl4jlegacy.training.report import Report, params_sha256, report_fields, verdict_of
 from dl4jlegacy.training.run import Run, resolve
 from dl4jlegacy.training.run_data import load_new, reload
 
@@ -79,22 +84,6 @@ __all__ = [
 _IMAGE_SIZES = {"digits": 8, "mnist": 28}  # height and width in pixels of the named image data sets
 USUAL_JOBS = 4
 """Jobs per round for which the models' default numbers of epochs are chosen."""
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """The result of a finished run: its JSON object and its evaluation.
-
-    ``trained_on`` and ``held_out`` are the numbers of examples in the two parts of the data set. ``misplaced`` is the
-    error if the model could not be saved at the requested place; it says where the model is.
-    """
-
-    fields: dict[str, Any]
-    evaluation: NetworkEvaluation
-    warnings: tuple[str, ...]
-    trained_on: int
-    held_out: int
-    misplaced: ModelError | None = None
 
 
 def prepare(
@@ -391,7 +380,7 @@ def train(
         TrackerLostError: the tracker did not answer for too long; the message says where the last model is saved.
         Dl4jError: other errors of ``RunExecution.train``.
     """
-    test, label_names = source_for_model(data, run.conf.model).test, data.label_names
+    learned, label_names = source_for_model(data, run.conf.model), data.label_names
     output = storage.open_model_output(out) if out else None
     training = training_data(run.conf, data)
     with RunExecution(training, tracker=tracker, monitor=monitor, observers=observers) as execution:
@@ -408,8 +397,9 @@ def train(
     if output is not None:
         path, misplaced = output.save_or_keep(model_writer(network, data))  # before the evaluation, which may fail
     transform = data.reading.transform
-    evaluation = evaluate_network(network, test, label_names, label_scale=data.reading.label_scale)
-    fields = _fields(result, network, evaluation, path or None)
+    evaluation = evaluate_network(network, learned.test, label_names, label_scale=data.reading.label_scale)
+    verdict = verdict_of(result, evaluation, learned)
+    fields = report_fields(result, network, evaluation, path or None) | verdict.fields()
     if summary is not None:
         fields["cluster"] = summary.fields()
     if transform is not None:
@@ -428,8 +418,9 @@ def train(
         evaluation,
         result.warnings,
         trained_on=run.plan.examples,
-        held_out=test.num_examples,
+        held_out=learned.test.num_examples,
         misplaced=misplaced,
+        verdict=verdict,
     )
 
 
@@ -490,63 +481,6 @@ def _keep_unfinished(network: Network | None, data: DataSource) -> str:
 def model_writer(network: Network, data: DataSource, dl4j_version: Version | None = None) -> Callable[[Path], None]:
     """Return a function that writes the network with the scaling and names of its data to a file."""
     return functools.partial(write_model, network, reading=data.reading, dl4j_version=dl4j_version)
-
-
-def _fields(
-    result: TrainingResult, network: Network, evaluation: NetworkEvaluation, path: str | None
-) -> dict[str, Any]:
-    conf, head = result.conf, result.head
-    return {
-        "run": head.run,
-        "model": conf.model,
-        "dataset": conf.dataset,
-        "router": conf.router,
-        "workers": conf.workers,
-        "jobs_per_round": conf.jobs_per_round,
-        "averaging_frequency": conf.averaging_frequency,
-        "batch_size": conf.batch_size,
-        "epochs": conf.epochs,
-        "rounds": head.round,
-        "examples": head.examples,
-        "batches": head.batches,
-        "batches_lost": result.batches_lost,
-        "batches_duplicated": result.batches_duplicated,
-        "batches_set_aside": batches_set_aside(head, result.plan),
-        "updates_dropped": head.updates_dropped,
-        "seconds": round(result.seconds, 3),
-        "examples_per_second": round(result.examples_per_second, 1),
-        "score": head.score,
-        **evaluation.fields(),
-        "params_sha256": params_sha256(network.params),
-        "model_path": path,
-        "kernels": conf.kernels,
-        "device": ",".join(device.label for device in result.devices),
-        "devices": [device.fields() for device in result.devices],
-        "precision": conf.precision,
-        "mixed_devices": conf.mixed_devices,
-        "seed": conf.seed,
-        **_scored(result, network),
-    }
-
-
-def _scored(result: TrainingResult, network: Network) -> dict[str, Any]:
-    """Return the report's fields of a scored run: its best model, which ``network`` is, and why training stopped."""
-    conf, best = result.conf, result.best
-    if conf.validation is None and conf.early_stopping is None:
-        return {}
-    said = None
-    if best is not None:
-        where = {"round": best.round, "epoch": best.epoch, "version": best.version}
-        said = {**where, "metric": conf.scoring.metric, "score": best.score}
-        said["params_sha256"] = params_sha256(network.params)
-        said["figures"] = None if best.figures is None else best.figures.fields()
-    validation = None if result.validation is None else result.validation.fields()
-    return {"best": said, "validation": validation, "stopped_by": result.stopped_by or None}
-
-
-def params_sha256(params: Array) -> str:
-    """Return the SHA-256 of a flat parameter vector as little-endian float32."""
-    return hashlib.sha256(np.ascontiguousarray(params, dtype="<f4").data).hexdigest()
 
 
 def read_run(folder: str, content: bytes) -> Conf:

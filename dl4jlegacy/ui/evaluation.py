@@ -12,7 +12,9 @@ from dl4jlegacy.datasets import DataSet
 from dl4jlegacy.errors import ConfError, ShapeError, counted
 from dl4jlegacy.models.model import TrainedModel, evaluate_network, source_for_model
 from dl4jlegacy.models.reconstruction import draw_samples, image_shape, reconstruct, reconstruction_grid, sample_grid
+from dl4jlegacy.models.verdicts import verdict_on
 from dl4jlegacy.nn.batch_evaluation import NetworkEvaluation
+from dl4jlegacy.nn.evaluation.verdict import Baseline
 from dl4jlegacy.nn.layers.rbm import RBM
 from dl4jlegacy.nn.layers.variational import VariationalAutoencoder
 from dl4jlegacy.nn.pretrain_stack import pretrain_stack
@@ -34,6 +36,7 @@ class EvaluationView(msgspec.Struct, frozen=True, kw_only=True):
         examples: how many were held out.
         loss: their mean loss.
         figures: accuracy, f1 and the like, or those of predicted numbers, by name.
+        learned, baseline, findings: what a report says beside these, as in ``Verdict``.
         labels: the names of the classes; () if nothing is classified, or if there are more than 50.
         confusion: how many examples of each class (rows) were taken for each (columns); as ``labels``.
         images: reconstructions and samples, of a network that gives back or draws images.
@@ -45,6 +48,9 @@ class EvaluationView(msgspec.Struct, frozen=True, kw_only=True):
     examples: int
     loss: float
     figures: dict[str, float]
+    learned: bool | None
+    baseline: Baseline | None
+    findings: tuple[str, ...]
     labels: tuple[str, ...]
     confusion: tuple[tuple[int, ...], ...]
     images: tuple[ImageView, ...]
@@ -60,8 +66,10 @@ def evaluate_newest(folder: str) -> EvaluationView:
     """
     kept = read_checkpoint(folder)
     source, head = kept.data, kept.head
-    test = source_for_model(source, kept.conf.model).test
+    learned = source_for_model(source, kept.conf.model)
+    test = learned.test
     found = evaluate_network(kept.network, test, source.label_names, label_scale=source.reading.label_scale)
+    verdict = verdict_on(found, kept.network.conf, learned.train, test, source.reading)
     labels, confusion = _confusion_of(found, source.label_names)
     return EvaluationView(
         run=head.run,
@@ -70,6 +78,9 @@ def evaluate_newest(folder: str) -> EvaluationView:
         examples=test.num_examples,
         loss=found.loss,
         figures=found.metrics(),
+        learned=verdict.learned,
+        baseline=verdict.baseline,
+        findings=verdict.findings,
         labels=labels,
         confusion=confusion,
         images=_images_of(checkpoint_model(kept, f"of run {head.run}"), test),

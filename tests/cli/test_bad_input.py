@@ -341,7 +341,7 @@ def test_a_loss_that_becomes_nan_names_round_slot_and_layer_and_keeps_the_checkp
     with pytest.raises(SystemExit) as leave:
         main.main(["train", *flags, "--checkpoint-every", "1", "--out", "model.zip"])
     out, err = capsys.readouterr()
-    assert (leave.value.code, out) == (1, "")
+    assert (leave.value.code, out) == (13, "")
     assert err.count("\n") == 1
     for word in ("[DL4J-NOTFINITE]", "round ", "slot ", "layer ", "smaller learning rate", "run are from before"):
         assert word in err

@@ -82,7 +82,7 @@ def test_an_upload_that_fails_keeps_the_model_here(folders, monkeypatch, capsys)
 
 
 def test_an_evaluation_that_fails_does_not_cost_the_model(folders, monkeypatch, capsys):
-    def fail(*args):
+    def fail(*args, **options):
         raise CloudError("no evaluation")
 
     monkeypatch.setattr("dl4jlegacy.training.prepare.evaluate_network", fail)

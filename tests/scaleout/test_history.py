@@ -16,9 +16,10 @@ from dl4jlegacy.nn.networks import learning_rate_at
 from dl4jlegacy.nn.optimization.schedules import StepSchedule
 from dl4jlegacy.nn.optimization.updaters import AdaDelta, NoOp, Sgd
 from dl4jlegacy.scaleout.monitoring.outcome import TrainingResult
-from dl4jlegacy.scaleout.persistence.history import FollowedHistory, HistoryFile, versions_that_count
+from dl4jlegacy.scaleout.persistence.history import FollowedHistory, History, HistoryFile, versions_that_count
 from dl4jlegacy.scaleout.scoring import ValidationConf
 from dl4jlegacy.storage.folders import Lines, LocalFolder, Mark
+from dl4jlegacy.system.clock import RUNNING
 from tests.support.command_line import exit_status as dl4j
 
 
@@ -79,6 +80,13 @@ def test_a_run_that_resumes_goes_on_with_its_history(tmp_path: Path) -> None:
     assert [entry.version for entry in history] == list(range(1, result.head.version + 1))
     assert len({entry.began for entry in history}) == 2
     assert history[: len(before)] == before
+    assert result.course == trained(tmp_path / "whole", epochs=25).course is not None
+
+
+def test_without_the_versions_of_another_process_the_course_of_the_score_is_unknown(tmp_path: Path) -> None:
+    history = History(None, trained(tmp_path / "run").plan, RUNNING)
+    history.first_version = 5
+    assert history.course() is None
 
 
 def test_versions_that_a_run_made_anew_take_the_place_of_those_before(tmp_path: Path) -> None:

@@ -79,6 +79,17 @@ EXPLANATIONS = (
         ),
     ),
     Explanation(
+        "DL4J-COLLAPSED",
+        13,
+        "A training ended with a model that gives one answer for everything, although the data have a pattern, or with "
+        "a score far above that of the start. The report says which; the model is saved where --out says.",
+        (
+            ("the rate of learning is too large", "take a tenth of it, or another --updater"),
+            ("units died at the start", "another --seed, or another network"),
+            ("the data are not scaled, or have huge values", "see dl4j data validate FILE"),
+        ),
+    ),
+    Explanation(
         "DL4J-CONF",
         3,
         "A configuration is invalid: an unknown field, a value out of range, or two that contradict each other. "
@@ -202,7 +213,7 @@ EXPLANATIONS = (
     ),
     Explanation(
         "DL4J-NOTFINITE",
-        1,
+        13,
         "The score, the parameters or an output became NaN or infinite. No such model is kept.",
         (
             ("the rate of learning is too large", "take a tenth of it, or gradient normalization"),

@@ -150,6 +150,7 @@ def _write_scores(output: Output, network: Network, examples: DataSet) -> None:
 
 def evaluate(options: EvaluateOptions) -> Answer:
     """Evaluate a saved model on a data set; with --tracker by the workers of a cluster (dl4j worker)."""
+    from dl4jlegacy.cli.terminal.figures import figure_lines, finding_lines
     from dl4jlegacy.cli.terminal.progress import use_device_and_report
     from dl4jlegacy.models.model import evaluate_model
     from dl4jlegacy.storage import paths as storage
@@ -162,7 +163,8 @@ def evaluate(options: EvaluateOptions) -> Answer:
         model = load_model(options.model, kernels=kernels)
         evaluation, fields = evaluate_model(model, options.dataset, options.data_dir or "", **chosen)
     fields["device"] = used.label
-    return Answer(fields, evaluation.text())
+    lines = [*figure_lines(fields), *finding_lines(fields)]
+    return Answer(fields, "\n".join([evaluation.text().rstrip("\n"), *([""] if lines else []), *lines]))
 
 
 def _evaluate_by(options: EvaluateOptions) -> Evaluate:

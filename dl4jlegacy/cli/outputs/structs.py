@@ -16,6 +16,7 @@ from dl4jlegacy.cli.outputs.run_outputs import Histories, Journaled, JournalLine
 from dl4jlegacy.cli.outputs.write import ErrorFields, Output
 from dl4jlegacy.datasets.reading import DATA_KINDS
 from dl4jlegacy.doctor.check import Result
+from dl4jlegacy.nn.evaluation.verdict import Baseline
 from dl4jlegacy.scaleout.monitoring.run_summary import RunSummary
 from dl4jlegacy.scaleout.state.records import Figures
 
@@ -58,11 +59,21 @@ class _Evaluated(Output, kw_only=True):
     loss: float
     accuracy: float | None
     f1: float | None
+    macro_f1: float | UnsetType = UNSET
+    class_recall: dict[str, float | None] | UnsetType = UNSET
     mse: float | UnsetType = UNSET
     rmse: float | UnsetType = UNSET
     mae: float | UnsetType = UNSET
     r2: float | UnsetType = UNSET
     labels: dict[str, LabelFigures] | UnsetType = UNSET
+
+
+class _Judged(_Evaluated, kw_only=True):
+    """``learned`` is null if that cannot be told, ``baseline`` where there is nothing to compare with."""
+
+    learned: bool | None
+    baseline: Baseline | None
+    findings: list[str]
 
 
 class BestModel(Output):
@@ -78,7 +89,7 @@ class BestModel(Output):
 
 
 _Read: Any = msgspec.defstruct(
-    "_Read", [(kind.name, _Object | UnsetType, UNSET) for kind in DATA_KINDS], bases=(_Evaluated,), kw_only=True
+    "_Read", [(kind.name, _Object | UnsetType, UNSET) for kind in DATA_KINDS], bases=(_Judged,), kw_only=True
 )
 """The figures, and by the names of the kinds of data how they were read."""
 
@@ -132,7 +143,7 @@ class StoodBy(Output):
     standby: Literal[True]
 
 
-class Evaluated(_Evaluated, kw_only=True):
+class Evaluated(_Judged, kw_only=True):
     """The evaluation of a saved model."""
 
     model: str

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 from rich.console import Console
 from rich.text import Text
 
+from dl4jlegacy.cli.terminal.figures import figure_lines, finding_lines
 from dl4jlegacy.cli.terminal.next_steps import RunLocation, after_training
 from dl4jlegacy.cli.terminal.panel import LABEL_WIDTH, Panel, bar, row
 from dl4jlegacy.cli.terminal.run_table import run_table
@@ -245,12 +246,12 @@ def show_training(
         raise
     for warning in report.warnings:
         display.say(warning, {"event": "warning", "message": warning})
-    misplaced = report.misplaced
-    fields = report.fields if misplaced is None else {**report.fields, "error": error_fields(misplaced)}
+    ending = report.error
+    fields = report.fields if ending is None else {**report.fields, "error": error_fields(ending)}
     emit(to_json(fields) if as_json else _report_text(report))
-    if misplaced is not None:
-        misplaced.is_printed = True
-        raise misplaced
+    if ending is not None:
+        ending.is_printed = True
+        raise ending
     for step in [] if as_json else after_training(report, location):
         display.say(step, {"event": "next_step", "message": step})
 
@@ -292,12 +293,7 @@ def _report_text(report: Report) -> str:
         f"batches   {fields['batches']:,}, lost {fields['batches_lost']}, duplicated {fields['batches_duplicated']}"
         + (f", set aside {fields['batches_set_aside']}" if fields["batches_set_aside"] else ""),
         *_scored(fields),
-        *(
-            [f"r2        {fields['r2']:.4f}, mse {fields['mse']:.6g}, mae {fields['mae']:.6g}"]
-            if "r2" in fields
-            else []
-        ),
-        *([] if fields["accuracy"] is None else [f"accuracy  {fields['accuracy']:.4f}, f1 {fields['f1']:.4f}"]),
+        *figure_lines(fields),
         *(
             ["features  scaled to 0..1 by their training values, and so are those of predict; --no-scaling leaves them"]
             if fields.get("scaled_features")
@@ -308,5 +304,5 @@ def _report_text(report: Report) -> str:
     if fields["model_path"]:
         lines.append(f"model     {fields['model_path']}")
     if "cluster" in fields:
-        lines += ["", *run_table(fields["cluster"])]
-    return "\n".join(lines)
+        lines += ["", *run_table(fields["cluster"]), ""]
+    return "\n".join([*lines, *finding_lines(fields)])

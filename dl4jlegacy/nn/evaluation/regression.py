@@ -140,6 +140,15 @@ class RegressionEvaluation:
         s = self._of(column)
         return 1 - s["squared_errors"] / s["squares"] if s["squares"] else 0.0
 
+    def output_mean(self, column: int) -> float:
+        """Mean of the outputs."""
+        return self._of(column)["mean_output"]
+
+    def output_spread(self, column: int) -> float:
+        """Standard deviation of the outputs, in standard deviations of the labels; 0 if all labels are equal."""
+        s = self._of(column)
+        return math.sqrt(s["squares_output"] / s["squares"]) if s["squares"] else 0.0
+
     def average(self, metric: str) -> float:
         """Return the mean of "mse", "mae", "rmse", "rse", "pc" or "r2" over the columns."""
         if metric not in _METRICS:

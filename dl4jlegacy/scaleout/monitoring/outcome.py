@@ -17,6 +17,7 @@ from dl4jlegacy.errors import (
     PoisonJobError,
     TrainingError,
 )
+from dl4jlegacy.nn.evaluation.verdict import Course
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.links.liveness.quorum import Waiting
 from dl4jlegacy.scaleout.monitoring.run_state import RunState
@@ -45,6 +46,8 @@ class TrainingResult:
     """The devices of the workers in this process."""
     best_model: Result | None = None
     """The model with the best score; None: the run was not scored (``Conf.validation``, ``early_stopping``)."""
+    course: Course | None = None
+    """The training score at the start and at the end of the last phase; None: unknown."""
 
     def __repr__(self) -> str:
         head = self.head

@@ -6,6 +6,7 @@ Legacy: ``IterationListener``s printed scores, each process into its own log.
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
@@ -13,7 +14,8 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from dl4jlegacy.errors import CheckpointError
+from dl4jlegacy.errors import CheckpointError, Dl4jError
+from dl4jlegacy.nn.evaluation.verdict import Course, course_of
 from dl4jlegacy.nn.networks import NetworkConfiguration, learning_rate_at
 from dl4jlegacy.scaleout.persistence.jsonl import JsonlFile, JsonlWriter
 from dl4jlegacy.scaleout.plan import PRETRAIN, Plan
@@ -195,7 +197,8 @@ class History:
         self._changed_code = changed_code
         self._plan, self._clock, self._network = plan, clock, network
         self._began, self._last, self._version = time.time(), clock.now(), -1
-        self._keeper = None if folder is None else JsonlWriter(HistoryFile(folder))
+        self._folder, self._keeper = folder, None if folder is None else JsonlWriter(HistoryFile(folder))
+        self._phase, self._scores = "", array("d")  # the training scores of the last phase
         self.shares: dict[str, Share] = {}
         self.first_version: int | None = None
 
@@ -210,9 +213,34 @@ class History:
         entry, self._changed_code = msgspec.structs.replace(entry, changed_code=self._changed_code), ()
         self.first_version = entry.version if self.first_version is None else self.first_version
         add_shares(self.shares, entry.shares)
+        self._score(entry)
         if self._keeper is not None:
             self._keeper.add([entry])
         return entry
+
+    def _score(self, entry: HistoryEntry) -> None:
+        if entry.validation is None and entry.score is not None:
+            if entry.phase != self._phase:
+                self._phase, self._scores = entry.phase, array("d")
+            self._scores.append(entry.score)
+
+    def course(self) -> Course | None:
+        """Return the course of the training score in the run's last phase; None: it has none, or its start is unknown.
+
+        Versions that another process made are read from the folder.
+        """
+        before: list[HistoryEntry] = []
+        if self.first_version != 1:
+            try:
+                found = [] if self._folder is None else HistoryFile(self._folder).read()
+            except Dl4jError:
+                return None
+            before = [entry for entry in found if self.first_version is None or entry.version < self.first_version]
+            if not before or before[0].version != 1:
+                return None
+        phase = self._phase or next((entry.phase for entry in reversed(before) if entry.validation is None), "")
+        known = [e.score for e in before if e.validation is None and e.score is not None and e.phase == phase]
+        return course_of([*known, *self._scores])
 
     def close(self) -> None:
         """Write the remaining entries."""

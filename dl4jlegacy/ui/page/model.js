@@ -203,6 +203,7 @@ async function fetchEvaluation() {
 
 function showEvaluation(found) {
   byId("evaluation-figures").replaceChildren();
+  byId("evaluation-findings").replaceChildren();
   byId("confusion").replaceChildren();
   byId("evaluation-images").replaceChildren();
   if (!found || found.run !== model.run) return;
@@ -214,6 +215,10 @@ function showEvaluation(found) {
     pair.append(element("dt", name.replaceAll("_", " ")), element("dd", figure(value)));
     return pair;
   }));
+  const usual = found.baseline ? Object.entries(found.baseline).filter(([name]) => name !== "answer") : [];
+  const baseline = usual.map(([name, value]) => `${name.replaceAll("_", " ")} ${figure(value)}`).join(", ");
+  const lines = found.baseline ? [`Baseline, ${found.baseline.answer}: ${baseline}`, ...found.findings] : found.findings;
+  byId("evaluation-findings").replaceChildren(...lines.map((line) => element("li", line)));
   if (found.confusion.length) byId("confusion").replaceChildren(confusionTable(found));
   byId("evaluation-images").replaceChildren(...found.images.map(imageOf));
 }
