@@ -276,6 +276,8 @@ def test_an_evaluation_is_what_the_command_says(tmp_path: Path, capsys: pytest.C
         assert client.get("/api/v1/evaluation").json()["evaluation"] == found
     assert (found["run"], found["round"], found["loss"]) == (report["run"], report["rounds"], report["loss"])
     assert (found["figures"]["accuracy"], found["figures"]["f1"]) == (report["accuracy"], report["f1"])
+    assert (found["learned"], found["baseline"]) == (True, report["baseline"])
+    assert set(found["findings"]) <= set(report["findings"])
     counts = np.array(found["confusion"])
     assert counts.shape == (10, 10) and counts.sum() == found["examples"] and len(found["labels"]) == 10
     assert counts.trace() / counts.sum() == report["accuracy"] and found["images"] == []

@@ -107,6 +107,7 @@ def test_the_network_is_drawn_and_its_parameters_are_looked_at_when_they_are_ope
         browser.value("document.getElementById('evaluate').click()")
         shows(browser, "document.querySelectorAll('#confusion td').length === 100")
         assert "accuracy" in text_of(browser, "evaluation-figures")
+        assert "Baseline, always '" in text_of(browser, "evaluation-findings")
         check_accessibility(browser)
         browser.open(str(client.base_url))  # the server knows what was found
         shows(browser, "document.querySelectorAll('#confusion td').length === 100")

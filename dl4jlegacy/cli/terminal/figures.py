@@ -18,11 +18,9 @@ def figure_lines(fields: Mapping[str, Any]) -> list[str]:
         return []
     usual = fields["baseline"]
     if usual is not None and "r2" in usual:
-        figures = f"r2 {usual['r2']:.4f}, mse {usual['mse']:.6g}, mae {usual['mae']:.6g}"
-        lines.append(f"baseline  {figures}: {usual['answer']}")
+        lines.append(f"baseline  {usual['r2']:.4f}, {usual['mse']:.6g}, {usual['mae']:.6g} by {usual['answer']}")
     elif usual is not None:
-        figures = f"accuracy {usual['accuracy']:.4f}, macro f1 {usual['macro_f1']:.4f}"
-        lines.append(f"baseline  {figures}: {usual['answer']}")
+        lines.append(f"baseline  {usual['accuracy']:.4f} by {usual['answer']}")
     return lines
 
 

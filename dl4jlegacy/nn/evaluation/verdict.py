@@ -5,7 +5,9 @@ scored on the held-out one: always the commonest class, always the mean, or the 
 
 ==================  ================================================================================================
 learned             the answers depend on the held-out labels beyond chance: more hits than their marginals explain by
-                    three standard errors (of a permutation), or a correlation of as much; unknown for ten rows or fewer
+                    three standard errors (of a permutation), or a correlation of as much; unknown for ten rows or
+                    fewer. Not if the score is as at the start, and the held-out loss that of the baseline: a network
+                    that was just drawn may have some answers right
 no better           not one standard error (McNemar 1947) more hits than the baseline, or less than a point and two of
                     these; errors less than 1 % smaller, or numbers that were not learned
 constant            one answer for all held-out examples, which have several labels
@@ -247,6 +249,7 @@ def judge(facts: Facts) -> Verdict:
         learned, is_constant, findings = _of_numbers(facts.numbers, facts.baseline)
     else:
         learned, is_constant, findings = _of_course(facts.course), False, []
+    learned = learned and not _is_as_drawn(facts)
     failure = _failure(facts, learned, is_constant)
     findings += [*_about_learning(facts, learned), *_advice(facts, learned, is_constant, failure)]
     return Verdict(
@@ -326,7 +329,20 @@ def _of_numbers(columns: Sequence[NumberFacts], baseline: Baseline | None) -> tu
 
 def _of_course(course: Course | None) -> bool | None:
     """Return whether a model without labels has learned: whether its score fell."""
-    return None if course is None or course.versions < 2 else course.end < _AS_AT_START * course.start
+    return None if course is None or course.versions < 2 else not _is_as_at_start(course)
+
+
+def _is_as_at_start(course: Course) -> bool:
+    return course.start - course.end <= (1 - _AS_AT_START) * abs(course.start)
+
+
+def _is_as_drawn(facts: Facts) -> bool:
+    """Return whether neither the training score nor the held-out error says that anything was learned."""
+    if facts.course is None or not _is_as_at_start(facts.course):
+        return False
+    if facts.classes is not None:
+        return facts.loss >= _AS_AT_START * _guess(facts)
+    return bool(facts.numbers) and all(each.mse >= _AS_AT_START * each.baseline_mse for each in facts.numbers)
 
 
 def _guess(facts: Facts) -> float:
@@ -347,7 +363,7 @@ def _about_learning(facts: Facts, learned: bool | None) -> Iterator[str]:
         guess = _guess(facts)
         if 2 * guess < course.end:
             yield f"has not learned (score {course.end:.4g}, that of guessing is {guess:.4g})"
-        elif course.end >= _AS_AT_START * min(course.start, guess):
+        elif _is_as_at_start(course) or course.end >= _AS_AT_START * guess:
             yield f"has not learned (score as at the start: {course.end:.4g})"
         else:
             yield (
@@ -377,7 +393,7 @@ def _advice(facts: Facts, learned: bool | None, is_constant: bool, failure: str)
     if course is not None and course.is_improving and not overfits:
         yield "still improving: more epochs"
     if failure:
-        yield "try a lower --learning-rate, or another --updater or --seed"
+        yield "try another --learning-rate, --updater or --seed"
     elif facts.can_weigh and facts.classes is not None and (learned or is_constant) and _has_rare_missed(facts.classes):
         yield "--class-weights balanced makes rare classes count for more"
 

@@ -163,6 +163,17 @@ def test_a_score_that_has_not_left_its_start_is_no_learning() -> None:
     assert judge(dataclasses.replace(facts, course=None)).findings[-1] == "has not learned"
 
 
+def test_answers_of_a_network_that_has_not_moved_are_not_learned() -> None:
+    flat = Course(0.70, 0.695, is_improving=False, versions=100)
+    drawn = dataclasses.replace(classes([30, 5], [5, 30]), course=flat, loss=0.69)  # ln 2 is 0.693
+    assert judge(drawn).learned is False and judge(drawn).findings == (
+        "has not learned (score as at the start: 0.695)",
+    )
+    assert judge(dataclasses.replace(drawn, loss=0.4)).learned is True, "it was trained before"
+    assert judge(dataclasses.replace(drawn, course=None)).learned is True
+    assert judge(numbers(flat, mse=4.0)).learned is False and judge(numbers(flat)).learned is True
+
+
 def test_the_course_compares_the_last_fifth_with_the_one_before() -> None:
     assert course_of([]) is None
     falling = course_of([1 / (1 + step) for step in range(20)])
@@ -204,7 +215,7 @@ def test_one_answer_for_data_with_a_pattern_is_a_collapse_after_a_whole_training
     assert found.failure == (
         "the run collapsed: it gives one answer for everything, although the data have a pattern" if fails else ""
     )
-    assert ("try a lower --learning-rate, or another --updater or --seed" in found.findings) == fails
+    assert ("try another --learning-rate, --updater or --seed" in found.findings) == fails
 
 
 def test_a_score_that_rises_is_a_divergence_unless_the_model_has_learned() -> None:
@@ -242,4 +253,6 @@ def test_without_labels_the_score_has_to_fall() -> None:
     assert judge(Facts(course=ENOUGH)).learned is True
     flat = judge(Facts(course=Course(1.0, 0.99, is_improving=False, versions=20)))
     assert flat.learned is False and flat.findings == ("has not learned (score as at the start: 0.99)",)
+    bound = [Course(-10.0, end, is_improving=False, versions=20) for end in (-9.8, -12.0)]
+    assert [judge(Facts(course=course)).learned for course in bound] == [False, True]
     assert judge(Facts()).learned is None
