@@ -48,6 +48,8 @@ ALLOWED: dict[str, tuple[str, str]] = {  # by module: what it calls, and why no 
     "kernels.numpy.recurrent": ("exp matmul tanh", "likewise"),
     "kernels.numpy.tiles": ("matmul", "likewise"),
     "nn.evaluation.classification": ("log10", "the width of a printed table"),
+    "nn.evaluation.probe": ("@ linalg", "whether data have a pattern, which a report tells"),
+    "nn.evaluation.verdict": ("@ log", "what a report says of a model"),
     "nn.layers.rbm": ("@", "the free energy, which is told and not trained with"),
     "scaleout.state.aggregate": ("**", "whole powers: the width of a tree"),
     "scaleout.state.codec": ("log log1p log2", "the size of a message, which is estimated"),

@@ -137,7 +137,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: DenseLayer(4, "relo"), "unknown activation 'relo'; did you mean 'relu'"),
     (lambda: OutputLayer(4, loss="huber"), "unknown loss 'huber'; known: "),
     (lambda: DenseLayer(weight_init="xaver"), "unknown weight_init 'xaver'; did you mean 'xavier'"),
-    (lambda: DenseLayer(updater="adamw"), "unknown updater 'adamw'; did you mean 'adam'"),
+    (lambda: DenseLayer(updater="adamx"), "unknown updater 'adamx'; did you mean 'adam'"),
     (lambda: DenseLayer(updater=0.1), "updater is 0.1; give an updater, such as Adam"),
     (lambda: DenseLayer(dist="normal"), r"dist is 'normal'.*give a NormalDistribution\(\.\.\.\)"),
     (lambda: ConvolutionLayer(kernel_size=3.5), "kernel_size is 3.5.*2 whole numbers, or one for all"),

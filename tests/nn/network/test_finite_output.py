@@ -151,7 +151,7 @@ def test_the_command_line_prints_no_class_for_what_is_not_finite(command, form, 
             [command, saved, *(["--dataset"] if split else []), str(tmp_path / "x.csv"), *split, "--format", form]
         )
     out, err = capsys.readouterr()
-    assert leave.value.code == 1
+    assert leave.value.code == 13
     assert "DL4J-NOTFINITE" in err
     assert "row " in err
     assert out == "" if form == "text" else set(json.loads(out)) == {"error"}

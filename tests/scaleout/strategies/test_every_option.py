@@ -192,7 +192,8 @@ def test_every_option_of_an_updater_changes_its_steps(name: str) -> None:
         return params.tobytes()
 
     kind = UPDATERS[name]
-    same = [field for field in kind.__struct_fields__ if steps(kind(**{field: ANY[field]})) == steps(kind())]
+    options = [field for field in kind.__struct_fields__ if field != "weight_decay"]  # not a part of the step
+    same = [field for field in options if steps(kind(**{field: ANY[field]})) == steps(kind())]
     assert same == (["epsilon"] if name == "adamax" else [])  # as in DL4J, whose files have it
 
 
