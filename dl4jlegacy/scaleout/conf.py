@@ -37,7 +37,7 @@ from dl4jlegacy.scaleout.strategies import BUILT_IN
 from dl4jlegacy.system import files
 from dl4jlegacy.system.strict_json import to_json
 
-__all__ = ["NETWORK_CLASSES", "Conf"]
+__all__ = ["NETWORK_CLASSES", "USUAL_JOBS", "Conf"]
 
 _YAML = (".yaml", ".yml")
 FREE_FIELDS = frozenset(
@@ -59,12 +59,15 @@ FREE_FIELDS = frozenset(
         *("limits", "heartbeat_seconds", "stuck_seconds", "min_workers", "worker_wait_seconds"),
         *("tracker_wait_seconds", "session_seconds", "void_configuration", "poison_jobs"),
         *("kernels", "device", "device_memory_limit", "collect_training_stats", "prefetch_buffer"),
+        "choices",
         "epochs",  # more may be added at the end of a run
     }
 )
 """Fields of a ``Conf`` that say where and how a run is computed, and may change while the run is under way."""
 FREE_ROUTER_ARGS = frozenset({"parameter_servers"})
 """Keys of ``router_args`` that may change as well: the package's own strategies give the same bits with any value."""
+USUAL_JOBS = 4
+"""Jobs per round of a run whose Conf gives no number."""
 POISON_JOBS = ("fail", "set-aside")
 """Possible values of ``Conf.poison_jobs``."""
 NETWORK_CLASSES: Mapping[str, type[MultiLayerNetwork]] = {
@@ -105,7 +108,9 @@ class Conf(Readers, msgspec.Struct, frozen=True, kw_only=False, forbid_unknown_f
         seed: of everything random in the run.
         router, router_args, window: how updates are combined: one of ``ROUTERS`` or a registered router
             (``register_router``), and its arguments as JSON; ``window`` bounds an asynchronous one (0: its default).
-        workers, jobs_per_round: number of training threads here; slots of a round (0: the number of workers at start).
+        workers: number of training threads here.
+        jobs_per_round: slots of a round; 0: ``USUAL_JOBS``. Never follows from the workers, so that their number does
+            not change the result.
         averaging_frequency: batches that a job trains on between two averagings.
         warm_start, warm_start_jobs: fraction of the first epoch of each phase, from 0 to 1, in which rounds have this
             many slots instead of ``jobs_per_round``: fewer workers are busy there, and the network learns as with few
@@ -144,6 +149,7 @@ class Conf(Readers, msgspec.Struct, frozen=True, kw_only=False, forbid_unknown_f
         device_memory_limit: how much of each GPU's memory a process of the run may use (``8GiB``, ``80%``); "": all.
         void_configuration: how workers push the messages of gradient sharing to each other; None: each worker gets all
             of them from the tracker. It does not change results.
+        choices: fields that ``dl4j`` chose because the user gave no value, and why; for reading only.
         collect_training_stats: whether the duration of each phase of each round is recorded, on all machines:
             ``ActorNetworkRunner.stats``, and ``stats.jsonl`` in ``checkpoint_dir``. It does not change results.
     """
@@ -208,6 +214,7 @@ class Conf(Readers, msgspec.Struct, frozen=True, kw_only=False, forbid_unknown_f
     early_stopping: EarlyStopping | None = None
     void_configuration: VoidConfiguration | None = None
     collect_training_stats: bool = False
+    choices: dict[str, str] = {}
 
     def __post_init__(self) -> None:
         clazz: Any = self.multi_layer_clazz

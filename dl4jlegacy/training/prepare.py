@@ -46,6 +46,7 @@ from dl4jlegacy.nn.interchange.dl4j.serializer import write_model
 from dl4jlegacy.nn.interchange.dl4j.versions import Version
 from dl4jlegacy.nn.networks import Network, NetworkConfiguration
 from dl4jlegacy.nn.optimization.updaters import check_idle, create_updater, with_learning_rate
+from dl4jlegacy.nn.summary import summarize
 from dl4jlegacy.scaleout import saved_run
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.scaleout.monitoring.monitor import ClusterMonitor
@@ -58,6 +59,7 @@ from dl4jlegacy.scaleout.workers.device_choice import host_kernels, resolve_comp
 from dl4jlegacy.scaleout.workers.perform import trained_network
 from dl4jlegacy.storage import paths as storage
 from dl4jlegacy.system import files
+from dl4jlegacy.training.choices import USUAL_JOBS, Facts, choose, trained_by
 from dl4jlegacy.training.execution import RunExecution
 from dl4jlegacy.training.report import Report, params_sha256, report_fields, verdict_of
 from dl4jlegacy.training.run import Run, resolve
@@ -82,8 +84,6 @@ __all__ = [
 ]
 
 _IMAGE_SIZES = {"digits": 8, "mnist": 28}  # height and width in pixels of the named image data sets
-USUAL_JOBS = 4
-"""Jobs per round for which the models' default numbers of epochs are chosen."""
 
 
 def prepare(
@@ -118,6 +118,8 @@ def prepare(
     if compute.on_gpu and "workers" not in given:
         conf, given = conf.replace(workers=len(compute.devices)), given | {"workers"}
     conf, data = load_new(conf, label=label, regression=regression, multi_label=multi_label, missing=missing)
+    if examples_per_update is not None:
+        given |= {"examples_per_update"}
     conf = with_network(conf, data, given, learning_rate=learning_rate, updater=updater)
     if examples_per_update is not None:
         conf = with_examples_per_update(conf, examples_per_update)
@@ -131,9 +133,9 @@ def with_examples_per_update(conf: Conf, examples: int) -> Conf:
     Raises:
         ConfError: there would be batches without examples.
     """
-    batches = (conf.jobs_per_round or conf.workers) * conf.averaging_frequency
+    batches = (conf.jobs_per_round or USUAL_JOBS) * conf.averaging_frequency
     if examples < batches:
-        jobs = counted(conf.jobs_per_round or conf.workers, "job")
+        jobs = counted(conf.jobs_per_round or USUAL_JOBS, "job")
         raise ConfError(
             f"{counted(examples, 'example')} cannot be shared out to the {counted(batches, 'batch', 'batches')} of an "
             f"update ({jobs} of {conf.averaging_frequency}); give at least {batches}"
@@ -148,7 +150,7 @@ def few_updates(run: Run) -> str:
     the model is trained less unless something compensates for that.
     """
     conf, plan = run.conf, run.plan
-    if conf.router != "iterative-reduce" or conf.jobs_per_round <= USUAL_JOBS:
+    if conf.router != "iterative-reduce" or conf.jobs_per_round <= USUAL_JOBS or "jobs_per_round" in conf.choices:
         return ""
     batch = conf.batch_size * conf.averaging_frequency
     usual = plan.total_rounds * conf.jobs_per_round // USUAL_JOBS
@@ -171,21 +173,11 @@ def with_network(
 ) -> Conf:
     """Return ``conf`` with the network for a new run on ``data``; fields not in ``given`` get the model's defaults.
 
-    Args and errors as for ``prepare``.
+    ``given`` may have ``examples_per_update``. Other args and errors as for ``prepare``.
     """
-    train = source_for_model(data, conf.model).train
     network: NetworkConfiguration | None = conf.network_conf
     if network is None:
-        model = zoo.select_for(conf.model, data.reading.network)
-        defaults = {k: v for k, v in model.defaults(train.num_examples).items() if k not in given}
-        conf = conf.replace(model=model.name, multi_layer_clazz=model.clazz, **defaults)
-        train = source_for_model(data, model.name).train
-        built = _built(model, train, conf.seed, data.reading.images)
-        network = built
-        if _is_regression(data):
-            network = zoo.for_regression(model, built)
-        elif _is_multi_label(data):
-            network = zoo.for_multi_label(model, built)
+        conf, network = _chosen(conf, data, given)
     elif _is_regression(data):
         _check_predicts_numbers(network)
     elif _is_multi_label(data):
@@ -195,6 +187,7 @@ def with_network(
         chosen = with_learning_rate(base, learning_rate)
         network = msgspec.structs.replace(network, conf=msgspec.structs.replace(network.conf, updater=chosen))
     check_idle(network.conf.updater)
+    train = source_for_model(data, conf.model).train
     if network.backprop and train.labels is data.train.labels and not (_is_regression(data) or _is_multi_label(data)):
         check_classes(data)
     n_in = train.features.shape[1] if data.reading.network == "sequences" else train.n_in
@@ -203,6 +196,45 @@ def with_network(
     field = "computation_graph_conf" if isinstance(network, ComputationGraphConfiguration) else "multi_layer_conf"
     # If the Conf was taken from another run, its fingerprint is that of the other run's data.
     return conf.replace(**{field: network}, dataset=conf.dataset or data.name, data_fingerprint="")
+
+
+def _chosen(conf: Conf, data: DataSource, given: frozenset[str]) -> tuple[Conf, MultiLayerConfiguration]:
+    """Return the Conf and the network with everything that ``choose`` chooses for the data.
+
+    Raises:
+        ConfError, ShapeError: there is no such model, or it does not fit the data.
+    """
+    model = zoo.select_for(conf.model, data.reading.network)
+    train = source_for_model(data, model.name).train
+    network = _built(model, train, conf.seed, data.reading.images)
+    if _is_regression(data):
+        network = zoo.for_regression(model, network)
+    elif _is_multi_label(data):
+        network = zoo.for_multi_label(model, network)
+    facts = Facts(
+        kind=data.reading.network,
+        rows=train.num_examples,
+        image=_size_of_images(conf, data),
+        multiply_adds=summarize(network).multiply_adds,
+        can_validate=network.backprop,
+        shares=train.is_sparse or conf.router != Conf().router,
+    )
+    values = {name: getattr(conf, name, None) for name in given} | ({"model": model.name} if conf.model else {})
+    choices = choose(facts, values)
+    fields = {name: choice.value for name, choice in choices.items() if name in Conf.__struct_fields__}
+    reasons = {name: choice.words() for name, choice in choices.items()}
+    updater = trained_by(network.conf.updater, {name: choice.value for name, choice in choices.items()})
+    network = network.replace(conf=msgspec.structs.replace(network.conf, updater=updater))
+    fields |= {"model": model.name, "multi_layer_clazz": model.clazz, "choices": reasons}
+    return conf.replace(**fields), network
+
+
+def _size_of_images(conf: Conf, data: DataSource) -> tuple[int, int, int] | None:
+    """Return channels, height and width of the images of a data set; None: it has none that are known."""
+    if (read := data.reading.images) is not None:
+        return read.channels, read.height, read.width
+    side = _IMAGE_SIZES.get(conf.dataset)
+    return None if side is None else (1, side, side)
 
 
 def _is_regression(data: DataSource) -> bool:
@@ -298,13 +330,11 @@ def batches(conf: Conf, data: DataSource) -> ListDataSetIterator:
 
 def _image_shape(conf: Conf, data: DataSource) -> tuple[int, int, int]:
     """Return channels, height and width of a data set's images; raises ``ConfError`` if they are unknown."""
-    read, taken = data.reading.images, getattr(conf.multi_layer_conf, "input_type", None)
-    if read is not None:
-        return read.channels, read.height, read.width
-    if isinstance(taken, InputTypeConvolutionalFlat | InputTypeConvolutional):
+    taken = getattr(conf.multi_layer_conf, "input_type", None)
+    if data.reading.images is None and isinstance(taken, InputTypeConvolutionalFlat | InputTypeConvolutional):
         return taken.channels, taken.height, taken.width
-    if conf.dataset in _IMAGE_SIZES:
-        return 1, _IMAGE_SIZES[conf.dataset], _IMAGE_SIZES[conf.dataset]
+    if (size := _size_of_images(conf, data)) is not None:
+        return size
     raise ConfError(
         f"Conf.augment is for images, and data set {conf.dataset!r} has none that are known: it is no folder of them, "
         "and the network has no convolutional input_type, which would say their height, width and channels"

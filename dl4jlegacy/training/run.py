@@ -34,7 +34,7 @@ from dl4jlegacy.nn.networks import Network, NetworkConfiguration, build_network
 from dl4jlegacy.nn.rounding import warn_of_rounding
 from dl4jlegacy.scaleout import saved_run
 from dl4jlegacy.scaleout.actors.worker_pool import process_name
-from dl4jlegacy.scaleout.conf import NETWORK_CLASSES, Conf
+from dl4jlegacy.scaleout.conf import NETWORK_CLASSES, USUAL_JOBS, Conf
 from dl4jlegacy.scaleout.own_jobs import checked_jobs
 from dl4jlegacy.scaleout.persistence.checkpoint import CheckpointStore, RunIdentity, with_fingerprint
 from dl4jlegacy.scaleout.persistence.run_folder import RunFolder
@@ -113,7 +113,7 @@ def resolve(
     conf = conf.replace(
         run=conf.run or (process_name() if on_cluster else f"run-{uuid.uuid4().hex[:8]}"),
         incarnation=(_incarnation_to_resume(conf) if resume else "") or uuid.uuid4().hex[:16],
-        jobs_per_round=conf.jobs_per_round or conf.workers,
+        jobs_per_round=conf.jobs_per_round or USUAL_JOBS,
         export_directory=storage.absolute(conf.export_directory),
     )
     conf = _with_router_of_data(conf, data)

@@ -1,7 +1,6 @@
-"""The model zoo: networks with their training defaults, by the names for ``--model``.
+"""The model zoo: networks by the names for ``--model``. Every builder returns a ``MultiLayerConfiguration``.
 
-Sizes depend on the data: images of MNIST's size get the seed's 500-250-100, small inputs a smaller net. Every builder
-returns a ``MultiLayerConfiguration``; ``ZooModel.defaults`` returns suitable settings for its training.
+Sizes depend on the data: images of MNIST's size get the seed's 500-250-100, small inputs a smaller net.
 """
 
 from __future__ import annotations
@@ -26,18 +25,16 @@ from dl4jlegacy.nn.zoo.models import char_lstm, deep_autoencoder, lstm, vae, wor
 __all__ = ["ZOO", "ZooModel", "dbn", "for_multi_label", "for_regression", "mlp", "sda", "select", "select_for"]
 
 _LARGE = 256  # number of inputs from which the large sizes apply
-_MANY = 10_000  # number of examples from which the settings for large data apply
 
 
 def mlp(
-    n_in: int, n_out: int, *, hidden: tuple[int, ...] | None = None, drop_out: float = 0.8, seed: int = 123
+    n_in: int, n_out: int, *, hidden: tuple[int, ...] | None = None, drop_out: float = 0.0, seed: int = 123
 ) -> MultiLayerConfiguration:
-    """Return a multilayer perceptron: ReLU hidden layers with drop-out between them, softmax output.
+    """Return a multilayer perceptron: ReLU hidden layers, softmax output.
 
     ``drop_out`` is DL4J's: the probability that a hidden unit is retained; 0 switches it off.
     """
-    sizes = hidden or ((500, 250) if n_in >= _LARGE else (128, 64))
-    dense = [DenseLayer(n_out=size, activation="relu", weight_init="relu", drop_out=drop_out) for size in sizes]
+    dense = [DenseLayer(n_out=size, activation="relu", drop_out=drop_out) for size in hidden or (256, 128)]
     dense[0] = msgspec.structs.replace(dense[0], n_in=n_in, drop_out=0.0)
     return MultiLayerConfiguration(
         conf=NeuralNetConfiguration(seed=seed, updater=Adam(learning_rate=1e-3)),
@@ -88,7 +85,7 @@ def _first(layers: tuple[Any, ...], n_in: int) -> tuple[Any, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ZooModel:
-    """A named network: its builder, its legacy class, and the Conf fields that suit its training.
+    """A named network: its builder and its legacy class. ``training.choices`` knows how it is trained.
 
     A model that ``reconstructs`` learns its features and ignores labels. A model ``of`` words or sequences accepts only
     that kind of data, and sequences are accepted by no other model.
@@ -96,38 +93,24 @@ class ZooModel:
 
     name: str
     build: Callable[..., MultiLayerConfiguration]
-    small_epochs: int
-    large_epochs: int
-    large_batch: int = 32
-    pretrain_epochs: tuple[int, int] | None = None  # defaults for few and for many examples
     clazz: str = "MultiLayerNetwork"
     reconstructs: bool = False
     of: str = ""
-
-    def defaults(self, examples: int) -> dict[str, Any]:
-        """Return Conf fields for a training set of ``examples`` examples."""
-        many = examples >= _MANY
-        # An epoch of few examples has few updates: a data set as small as iris needs more epochs.
-        epochs = self.large_epochs if many else self.small_epochs * max(1, min(10, 1000 // examples))
-        fields = {"batch_size": self.large_batch if many else 16, "epochs": epochs}
-        if self.pretrain_epochs:
-            fields["pretrain_epochs"] = self.pretrain_epochs[many]
-        return fields | {"averaging_frequency": 5 if many else 1}
 
 
 ZOO: Mapping[str, ZooModel] = {
     model.name: model
     for model in (
-        ZooModel("mlp", mlp, 40, 10, 128),
-        ZooModel("dbn", dbn, 30, 10, 128, (10, 3), "DBN"),
-        ZooModel("sda", sda, 30, 10, 128, (10, 3), "StackedDenoisingAutoEncoder"),
-        ZooModel("lenet", lenet, 20, 5),
-        ZooModel("alexnet-small", alexnet_small, 20, 3),
-        ZooModel("char-lstm", char_lstm, 25, 10),
-        ZooModel("word-lstm", word_lstm, 10, 10, of="words"),
-        ZooModel("lstm", lstm, 40, 10, of="sequences"),
-        ZooModel("deep-autoencoder", deep_autoencoder, 120, 15, 128, (10, 1), reconstructs=True),
-        ZooModel("vae", vae, 1, 1, 128, (120, 15), reconstructs=True),
+        ZooModel("mlp", mlp),
+        ZooModel("dbn", dbn, "DBN"),
+        ZooModel("sda", sda, "StackedDenoisingAutoEncoder"),
+        ZooModel("lenet", lenet),
+        ZooModel("alexnet-small", alexnet_small),
+        ZooModel("char-lstm", char_lstm),
+        ZooModel("word-lstm", word_lstm, of="words"),
+        ZooModel("lstm", lstm, of="sequences"),
+        ZooModel("deep-autoencoder", deep_autoencoder, reconstructs=True),
+        ZooModel("vae", vae, reconstructs=True),
     )
 }
 

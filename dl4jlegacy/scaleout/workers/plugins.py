@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from dl4jlegacy.errors import ConfError, Dl4jError, MissingPartError, UsageError, nearest
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.scaleout import strategies
-from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.conf import USUAL_JOBS, Conf
 from dl4jlegacy.scaleout.contract import check_router
 from dl4jlegacy.scaleout.state.code_digest import module_digest
 from dl4jlegacy.scaleout.state.own_parts import check_callable, name_of, told
@@ -204,7 +204,7 @@ def _router(conf: Conf) -> WorkRouter:
             conf.router,
             {**conf.router_args, **unlike},
             window=conf.window,
-            jobs_per_round=conf.jobs_per_round or conf.workers,
+            jobs_per_round=conf.jobs_per_round or USUAL_JOBS,
             weighted_average=conf.weighted_average,
         )
     make = ROUTERS.find(conf.router, f"run {conf.run}" if conf.run else "the run")

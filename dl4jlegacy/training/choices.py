@@ -1,0 +1,216 @@
+"""``choose``: the values of a run that the user did not give, each with its reason, from counts of the data alone.
+
+No choice depends on the number of workers or cores, or on measured time, so that the same command ends in the same bits
+on any machine.
+
+Source: Holzmueller, Grinsztajn and Steinwart, "Better by default", NeurIPS 2024, for the idea of tuned defaults.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from dl4jlegacy.datasets.images.image_transforms import ImageTransform
+from dl4jlegacy.errors import counted
+from dl4jlegacy.nn import zoo
+from dl4jlegacy.nn.optimization.schedules import LinearSchedule
+from dl4jlegacy.nn.optimization.updaters import Adam, AdamW, Updater, with_learning_rate
+from dl4jlegacy.scaleout.conf import USUAL_JOBS
+from dl4jlegacy.scaleout.scoring import ValidationConf
+
+__all__ = ["Choice", "Facts", "choose", "trained_by"]
+
+_JOB_SECONDS = 0.01  # a batch should compute for so long that a round, of about 1 ms, is worth it
+_MULTIPLY_ADDS = 5e9  # per second on one core, about
+_MOST_JOBS = 8
+_VALIDATED_FROM, _FEWEST_VALIDATED = 1000, 50  # rows
+_LARGE_IMAGES = 16  # pixels: smaller images lose too much when they are turned and cropped
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts of a run's data and network, from which ``choose`` decides.
+
+    Attributes:
+        kind: of data: "" (rows of numbers), "images", "characters", "words" or "sequences".
+        rows: training examples, validation included.
+        image: channels, height and width; None: no images.
+        multiply_adds: of the network for one example, forwards; 0: not known.
+        can_validate: whether training rows can be split off, and the model be scored on them.
+        shares: whether the jobs of a round must be several, because the router or the data want that.
+    """
+
+    kind: str
+    rows: int
+    image: tuple[int, int, int] | None = None
+    multiply_adds: int = 0
+    can_validate: bool = True
+    shares: bool = False
+
+
+class Choice(NamedTuple):
+    """A chosen value, and why: the end of a sentence after the value."""
+
+    value: Any
+    reason: str
+
+    def words(self) -> str:
+        """Return the value and the reason as text."""
+        value = f"{self.value.fraction:g}" if isinstance(self.value, ValidationConf) else self.value
+        return f"{'none' if value is None else value}: {self.reason}"
+
+
+class _Recipe(NamedTuple):
+    """How a model is trained: for ``epochs`` epochs, but at least ``updates`` updates.
+
+    Above ``rows`` training rows the epochs fall with the root of the rows, to ``least_epochs``. The rate is for batches
+    of 32. Weights decay to 1/e in ``memory`` epochs at the full rate; 0: not at all. A model that ``shares`` may have
+    several jobs in a round.
+    """
+
+    rate: float
+    epochs: int
+    updates: int
+    batch: tuple[int, int]
+    memory: int = 0
+    rows: int = 10_000
+    least_epochs: int = 8
+    shares: bool = False
+
+
+_RECIPES: Mapping[str, _Recipe] = {
+    "mlp": _Recipe(1e-3, 20, 2000, (16, 256), memory=36, rows=100_000),
+    "cnn": _Recipe(1e-3, 20, 800, (32, 32), shares=True),
+    "lstm": _Recipe(5e-3, 20, 2000, (16, 32)),
+    "char-lstm": _Recipe(5e-3, 20, 2000, (16, 32)),
+    "word-lstm": _Recipe(5e-3, 10, 2000, (16, 32)),
+}
+_OLD_RECIPES: Mapping[str, Mapping[str, tuple[int, int]]] = {
+    "dbn": {"batch_size": (16, 128), "epochs": (30, 10), "pretrain_epochs": (10, 3)},
+    "sda": {"batch_size": (16, 128), "epochs": (30, 10), "pretrain_epochs": (10, 3)},
+    "lenet": {"batch_size": (16, 32), "epochs": (20, 5)},
+    "alexnet-small": {"batch_size": (16, 32), "epochs": (20, 3)},
+    "deep-autoencoder": {"batch_size": (16, 128), "epochs": (120, 15), "pretrain_epochs": (10, 1)},
+    "vae": {"batch_size": (16, 128), "epochs": (1, 1), "pretrain_epochs": (120, 15)},
+}
+"""Fields of a Conf for data sets of ``_SMALL`` rows and of ``_LARGE`` rows, with ``USUAL_JOBS`` jobs a round."""
+_SMALL, _LARGE = 2_000, 50_000
+
+
+def choose(facts: Facts, given: Mapping[str, Any]) -> dict[str, Choice]:
+    """Return what the user did not give, by name: fields of ``Conf`` and of ``NetworkOptions``.
+
+    Args:
+        facts: of the data and the network.
+        given: what the user gave, by the same names.
+    """
+    found: dict[str, Choice] = {}
+    found["model"] = Choice(zoo.select_for("", facts.kind).name, _data_words(facts))
+    model = str(given.get("model", found["model"].value))
+    found["validation"] = _validation(facts)
+    known = {name: choice.value for name, choice in found.items()} | dict(given)
+    learned = (
+        facts.rows if known["validation"] is None else facts.rows - round(known["validation"].fraction * facts.rows)
+    )
+    if model in _RECIPES:
+        found |= _by_recipe(_RECIPES[model], learned, facts, given)
+    elif model in _OLD_RECIPES:
+        found |= _between(_OLD_RECIPES[model], facts.rows)
+    if model == "cnn" and facts.image is not None and min(facts.image[1:]) >= _LARGE_IMAGES:
+        found["augment"] = Choice(ImageTransform(rotate=10, crop=2), "images are turned and moved a little")
+    found.setdefault("jobs_per_round", Choice(USUAL_JOBS, "the usual number, whatever the number of workers"))
+    return {name: choice for name, choice in found.items() if name not in given}
+
+
+def trained_by(updater: Updater, chosen: Mapping[str, Any]) -> Updater:
+    """Return an updater with the chosen ``learning_rate``, ``weight_decay`` and ``schedule``, as far as chosen."""
+    if (decay := chosen.get("weight_decay")) is not None and type(updater) is Adam:
+        fields = {name: getattr(updater, name) for name in updater.__struct_fields__}
+        updater = AdamW(**fields, weight_decay=decay)
+    updater = with_learning_rate(updater, chosen.get("learning_rate"))
+    if chosen.get("schedule") == "linear":
+        updater = msgspec.structs.replace(updater, schedule=LinearSchedule())
+    return updater
+
+
+def _data_words(facts: Facts) -> str:
+    """Return what the data are, as the reason for a model."""
+    if facts.image is not None:
+        return f"the data are images of {facts.image[1]}x{facts.image[2]}"
+    words = {"": "rows of numbers", "characters": "text, read by characters", "words": "text, read by words"}
+    return f"the data are {words.get(facts.kind, facts.kind)}"
+
+
+def _validation(facts: Facts) -> Choice:
+    """Return the part of the training rows that validates: a tenth of many rows, and none of few."""
+    if not facts.can_validate:
+        return Choice(None, "nothing can be split off to score the model")
+    rows = min(facts.rows // 10, (facts.rows - _VALIDATED_FROM) // 5)
+    if rows < _FEWEST_VALIDATED:
+        return Choice(None, f"{counted(facts.rows, 'row')} are too few to spare some")
+    fraction = round(rows / facts.rows, 4)
+    return Choice(ValidationConf(fraction=fraction), f"{fraction:.0%} of {facts.rows:,} rows choose the best epoch")
+
+
+def _by_recipe(recipe: _Recipe, rows: int, facts: Facts, given: Mapping[str, Any]) -> dict[str, Choice]:
+    """Return the training of a model with a recipe on so many training rows."""
+    low, high = recipe.batch
+    batch = Choice(_power_of_two(math.sqrt(rows), low, high), f"near the root of {rows:,} rows, {low} to {high}")
+    size = int(given.get("batch_size", batch.value))
+    batches = -(-rows // size)
+    jobs = _jobs(recipe, facts, facts.multiply_adds * size)
+    number = int(given.get("jobs_per_round", jobs.value))
+    found = {"batch_size": batch, "epochs": _epochs(recipe, rows, batches), "jobs_per_round": jobs}
+    frequency = Choice(1, "the model is averaged after every batch")
+    if number == 1 and "examples_per_update" not in given:
+        most = max(1, int(_MULTIPLY_ADDS // max(1, 3 * facts.multiply_adds * size)))  # about a second of work
+        frequency = Choice(min(batches, most), "with one job a round the result does not depend on it")
+    rate = recipe.rate * math.sqrt(size / 32) * (1 if facts.shares else number)
+    if not given.keys() & {"learning_rate", "updater"}:
+        words = f" x {counted(number, 'job')}" if number > 1 and not facts.shares else ""
+        found["learning_rate"] = Choice(float(f"{rate:.4g}"), f"{recipe.rate:g} x the root of {size} / 32{words}")
+        if recipe.memory:
+            decay = size / (rate * rows * recipe.memory)
+            found["weight_decay"] = Choice(float(f"{decay:.4g}"), f"weights are forgotten in {recipe.memory} epochs")
+    found["schedule"] = Choice("linear", "the last third of a run brings the gain")
+    return found | {"averaging_frequency": frequency}
+
+
+def _epochs(recipe: _Recipe, rows: int, batches: int) -> Choice:
+    """Return the number of epochs of a recipe."""
+    usual = recipe.epochs
+    if rows > recipe.rows:
+        usual = max(recipe.least_epochs, round(usual * math.sqrt(recipe.rows / rows)))
+    if usual * batches >= recipe.updates:
+        return Choice(usual, f"{usual * batches:,} batches of {rows:,} rows")
+    return Choice(-(-recipe.updates // batches), f"{recipe.updates:,} updates")
+
+
+def _jobs(recipe: _Recipe, facts: Facts, multiply_adds: int) -> Choice:
+    """Return the jobs of a round for batches with so many multiply-adds."""
+    if facts.shares:
+        return Choice(USUAL_JOBS, "the strategy needs several")
+    seconds = 3 * multiply_adds / _MULTIPLY_ADDS
+    if not recipe.shares or seconds < _JOB_SECONDS:
+        return Choice(1, "a batch is computed faster than workers agree on its result")
+    return Choice(_power_of_two(seconds / _JOB_SECONDS, 2, _MOST_JOBS), "a batch computes long enough to be shared")
+
+
+def _between(ends: Mapping[str, tuple[int, int]], rows: int) -> dict[str, Choice]:
+    """Return a model's fields for so many rows, between those for a small and for a large data set."""
+    part = min(1.0, max(0.0, math.log(rows / _SMALL) / math.log(_LARGE / _SMALL)))
+    reason = f"between {_SMALL:,} and {_LARGE:,} rows by the model's own table"
+    found = {name: Choice(round(low * (high / low) ** part), reason) for name, (low, high) in ends.items()}
+    low, high = ends["batch_size"]
+    found["batch_size"] = Choice(_power_of_two(low * (high / low) ** part, low, high), reason)
+    few = max(1, min(10, 1000 // rows))  # an epoch of few examples has few updates
+    found["epochs"] = Choice(found["epochs"].value * few, reason)
+    return found | {"averaging_frequency": Choice(round(5.0**part), reason)}
+
+
+def _power_of_two(number: float, low: int, high: int) -> int:
+    """Return the power of two that is nearest to a number, from ``low`` to ``high``."""
+    return min(high, max(low, 2 ** round(math.log2(number)))) if number > 0 else low
