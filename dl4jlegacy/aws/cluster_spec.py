@@ -266,7 +266,7 @@ class ClusterSpec:
         for flag, script in (("-wscript", self.worker_script), ("-mscript", self.master_script)):
             if script and not Path(script).expanduser().is_file():
                 raise ConfError(f"{flag} {script}: there is no such file")
-        self.jobs_per_round(1)
+        self.jobs_per_round()
         if not 8 <= self.disk <= 16384:
             raise UsageError(f"--disk {self.disk}: give a number of GB from 8 to 16384")
         if self.heap and not re.fullmatch(r"[1-9][0-9]*[mMgG]", self.heap):
@@ -305,16 +305,16 @@ class ClusterSpec:
             )
         return f"{what}: it costs what it costs with GPUs, and trains on its CPUs"
 
-    def jobs_per_round(self, processes: int) -> int:
-        """Return the jobs of a round for a number of worker processes, unless the run's Conf file gives another number.
+    def jobs_per_round(self) -> int:
+        """Return the jobs of a round that the run's arguments give; 0: the data decide.
 
         Raises:
             UsageError: the number in the run's arguments is not valid.
         """
-        flag = next((flag for flag in ("--jobs-per-round", "--workers") if value_of(flag, self.run)), "")
-        if not flag:
-            return processes
+        flag = "--jobs-per-round"
         given = value_of(flag, self.run)
+        if not given:
+            return 0
         if not (given.isascii() and given.isdigit() and int(given)):
             raise UsageError(f"{flag} is {given!r} after --; it must be a whole number, at least 1")
         return int(given)

@@ -111,8 +111,8 @@ class Estimate:
         lines = [f"{role:8} {each.size}: {each.dollars:.4f} $/h ({each.source})" for role, each in self.prices.items()]
         lines[1] = lines[1].replace("worker  ", f"workers  {self.workers} x", 1)
         if self.processes:
-            jobs = counted(self.jobs_per_round, "job")
-            lines.append(f"they run {counted(self.processes, 'worker process', 'worker processes')}, {jobs} a round")
+            jobs = f", {counted(self.jobs_per_round, 'job')} a round" if self.jobs_per_round else ""
+            lines.append(f"they run {counted(self.processes, 'worker process', 'worker processes')}{jobs}")
         return "\n".join(
             [
                 *lines,
@@ -190,5 +190,4 @@ def estimate(aws: Aws | None, spec: ClusterSpec) -> Estimate:
         return spot(aws, size) if spec.spot and role == WORKER else on_demand(aws, size)
 
     prices = {role: price(role, size) for role, size in sizes.items()}
-    jobs = processes and spec.jobs_per_round(processes)
-    return Estimate(prices, spec.workers, spec.ttl_seconds, spec.disk, processes, jobs)
+    return Estimate(prices, spec.workers, spec.ttl_seconds, spec.disk, processes, spec.jobs_per_round())

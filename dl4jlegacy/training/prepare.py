@@ -70,8 +70,8 @@ __all__ = [
     "Report",
     "batches",
     "check_classes",
-    "few_updates",
     "model_writer",
+    "opening",
     "params_sha256",
     "prepare",
     "read_checkpoint",
@@ -143,7 +143,22 @@ def with_examples_per_update(conf: Conf, examples: int) -> Conf:
     return conf.replace(batch_size=examples // batches)
 
 
-def few_updates(run: Run) -> str:
+def opening(run: Run) -> tuple[str, ...]:
+    """Return lines to print before a new run: the chosen model, workers without work, too few updates."""
+    conf, lines = run.conf, []
+    if "model" in conf.choices:
+        lines.append(f"model {conf.choices['model']}")
+    idle = run.local_workers - conf.jobs_per_round
+    if idle > 0 and "jobs_per_round" in conf.choices:
+        them = "them" if idle > 1 else "it"
+        lines.append(
+            f"{counted(conf.jobs_per_round, 'job')} a round suits {counted(run.plan.examples, 'row')}: {idle} of "
+            f"{counted(run.local_workers, 'worker')} stand by; --jobs-per-round {run.local_workers} uses {them}"
+        )
+    return (*lines, *filter(None, [_few_updates(run)]))
+
+
+def _few_updates(run: Run) -> str:
     """Return a warning if many jobs per round mean few updates of the model; "" for up to four jobs.
 
     The jobs of a round run in parallel and make one update together. With k jobs an epoch has 1/k of the updates, and

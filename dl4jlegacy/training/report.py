@@ -15,10 +15,12 @@ from dl4jlegacy.models.verdicts import verdict_on
 from dl4jlegacy.nn.batch_evaluation import NetworkEvaluation
 from dl4jlegacy.nn.evaluation.verdict import Verdict
 from dl4jlegacy.nn.networks import Network
+from dl4jlegacy.nn.summary import summarize
 from dl4jlegacy.scaleout.monitoring.outcome import TrainingResult
 from dl4jlegacy.scaleout.state.records import batches_set_aside
+from dl4jlegacy.training.run import Run
 
-__all__ = ["Report", "params_sha256", "report_fields", "verdict_of"]
+__all__ = ["Report", "params_sha256", "planned", "report_fields", "verdict_of"]
 
 _LEAST_PASSES, _LEAST_ITERATIONS, _MANY_ITERATIONS = 3, 100, 1000
 
@@ -95,9 +97,33 @@ def report_fields(
         "device": ",".join(device.label for device in result.devices),
         "devices": [device.fields() for device in result.devices],
         "precision": conf.precision,
+        "choices": conf.choices,
         "mixed_devices": conf.mixed_devices,
         "seed": conf.seed,
         **_scored(result, network),
+    }
+
+
+def planned(run: Run) -> dict[str, Any]:
+    """Return what a new run would train, as JSON."""
+    conf, plan = run.conf, run.plan
+    assert conf.network_conf is not None  # ``prepare`` has chosen it
+    validation = None if conf.validation is None else conf.validation.fraction or conf.validation.dataset
+    return {
+        "dry_run": True,
+        "model": conf.model,
+        "dataset": conf.dataset,
+        "parameters": summarize(conf.network_conf).parameters,
+        "examples": plan.examples,
+        "batches": plan.batches,
+        "batch_size": conf.batch_size,
+        "epochs": conf.epochs,
+        "pretrain_epochs": conf.pretrain_epochs,
+        "rounds": plan.total_rounds,
+        "jobs_per_round": conf.jobs_per_round,
+        "averaging_frequency": conf.averaging_frequency,
+        "validation": validation,
+        "choices": conf.choices,
     }
 
 

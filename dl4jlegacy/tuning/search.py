@@ -294,11 +294,11 @@ class _Search:
                 f"Conf.checkpoint_dir is {conf.checkpoint_dir}, and a search keeps no checkpoints; leave it out"
             )
         output = storage.open_model_output(options.out) if options.out else None
-        kernels, jobs = conf.kernels, conf.jobs_per_round or conf.workers
+        kernels = conf.kernels
         conf = training.with_absolute_paths(conf)
         workers = conf.workers if options.workers is None else options.workers
         of_each = max(1, workers // options.at_once)
-        conf, compute = resolve_compute(conf.replace(workers=of_each, jobs_per_round=jobs), local=workers > 0)
+        conf, compute = resolve_compute(conf.replace(workers=of_each), local=workers > 0)
         if compute.on_gpu and options.at_once > 1:
             raise ConfError(
                 f"{options.at_once} trials at once would share a GPU, and its memory; leave --at-once (at_once) out, "
@@ -311,7 +311,7 @@ class _Search:
             multi_label=options.multi_label,
             missing=options.missing,
         )
-        conf = training.with_network(conf, data, given | {"jobs_per_round", "workers"})
+        conf = training.with_network(conf, data, given | {"workers"})
         validation = conf.validation or ValidationConf(fraction=VALIDATION_FRACTION)
         if not (validation.fraction or validation.dataset):
             raise ConfError("Conf.validation names no data; give it fraction: 0.2, or a dataset")

@@ -50,7 +50,7 @@ def show_run(
     conf: Conf,
     address: ClusterAddress | None = None,
     *,
-    warning: str = "",
+    opening: Sequence[str] = (),
 ) -> None:
     """Show a run until its end; args as for ``show_training``; ``address``: where it is registered, if it is."""
     from dl4jlegacy.cli.terminal.next_steps import RunLocation
@@ -59,7 +59,7 @@ def show_run(
     show_training(
         start,
         RunLocation(conf.checkpoint_dir, conf.run, address, conf.data_dir),
-        warning=warning,
+        opening=opening,
         as_json=options.format == "json",
         json_lines=options.log_format == "json",
     )
@@ -68,6 +68,8 @@ def show_run(
 def master(options: ObservedTrainOptions) -> None:
     """Be the master of a run whose workers are other processes (dl4j worker)."""
     import_used(options.use)
+    if options.dry_run:
+        raise UsageError("--dry-run belongs to dl4j train; with it, and these options, it says what would be trained")
     if not options.standby and options.tracker == "memory":
         raise UsageError("dl4j master needs --tracker hazelcast://host:port; dl4j train does without")
     with observing(options) as observers:
@@ -94,7 +96,7 @@ def train_on_cluster(
     from dl4jlegacy.cli.options.conf_options import new_run
     from dl4jlegacy.cluster.master import run_master
     from dl4jlegacy.services.grid import grid_of
-    from dl4jlegacy.training.prepare import few_updates
+    from dl4jlegacy.training.prepare import opening
 
     members, cluster_name = grid_of(options.tracker, options.cluster_name, or_else="memory, or ")
     address = _address(options.tracker, options.zookeeper, options.id)
@@ -106,7 +108,7 @@ def train_on_cluster(
             lambda display: run_master(run, data, address, _master_options(options, display, observers)),
             run.conf,
             address,
-            warning=few_updates(run),
+            opening=opening(run),
         )
 
 

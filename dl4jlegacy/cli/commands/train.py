@@ -42,11 +42,34 @@ def train(options: ObservedTrainOptions) -> None:
             "grid; give --tracker hazelcast://host:port, or leave --zookeeper out to train here alone"
         )
     import_used(options.use)
+    if options.dry_run:
+        _plan(options)
+        return
     with observing(options) as observers:
         if options.tracker == "memory":
             _train_here(options, observers)
         else:
             cluster.train_on_cluster(options, observers, local_workers=None)
+
+
+def _plan(options: ObservedTrainOptions) -> None:
+    """Print what would be trained, with the reason of each choice."""
+    from dl4jlegacy.cli.options.conf_options import new_run
+    from dl4jlegacy.system.console import emit
+    from dl4jlegacy.system.strict_json import to_json
+    from dl4jlegacy.training.report import planned
+
+    run, _ = new_run(options)
+    fields = planned(run)
+    if options.format == "json":
+        emit(to_json(fields))
+        return
+    chosen = fields.pop("choices")
+    for name, value in fields.items():
+        if name not in chosen:
+            emit(f"{name:20}  {value}")
+    for name, words in chosen.items():
+        emit(f"{name:20}  {words}")
 
 
 def _train_here(options: ObservedTrainOptions, observers: Sequence[RunObserver]) -> None:
@@ -62,7 +85,7 @@ def _train_here(options: ObservedTrainOptions, observers: Sequence[RunObserver])
         return training.train(run, data, out=options.out or "", tick=display.tick, **parts)
 
     with in_browser(options, lambda: local_source(run, tracker)):
-        cluster.show_run(options, start, run.conf, warning=training.few_updates(run))
+        cluster.show_run(options, start, run.conf, opening=training.opening(run))
 
 
 def resume(options: ObservedResumeOptions) -> None:

@@ -274,7 +274,7 @@ class TrainOptions:
     vocabulary_size: Annotated[int | None, _number("--vocabulary-size", "Words that are told apart (1000).")] = None
     workers: Workers = None
     jobs_per_round: Annotated[
-        int | None, _number("--jobs-per-round", "Jobs between two averagings (as many as workers).")
+        int | None, _number("--jobs-per-round", "Jobs between two averagings (chosen from the data).")
     ] = None
     batch_size: Annotated[int | None, _number("--batch-size", "Examples in a batch (the model's own).")] = None
     epochs: Annotated[int | None, _number("--epochs", "Passes over the data after pretraining (the model's own).")] = (
@@ -314,6 +314,12 @@ class TrainOptions:
             "--validation", "PART|NAME", "Score the model on a part of the training data, such as 0.1, or a data set."
         ),
     ] = None
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be trained, and why; train nothing.")] = (
+        False
+    )
+    no_validation: Annotated[
+        bool, typer.Option("--no-validation", help="Train on all training data, and keep the last model, not the best.")
+    ] = False
     validate_every: Annotated[
         int | None, _number("--validate-every", "Rounds of training between two validations (an epoch).")
     ] = None

@@ -24,7 +24,9 @@ def scoring_changes(options: TrainOptions, conf: Conf) -> dict[str, Any]:
     """
     changes: dict[str, Any] = {}
     validation, stopping = _validation(options, conf.validation), _stopping(options, conf.early_stopping)
-    if validation != conf.validation:
+    if options.no_validation and (options.validation is not None or validation is not None):
+        raise UsageError("--no-validation, and a validation is given; leave one of them out")
+    if options.no_validation or validation != conf.validation:
         changes["validation"] = validation
     if stopping != conf.early_stopping:
         changes["early_stopping"] = stopping

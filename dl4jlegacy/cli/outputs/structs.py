@@ -94,6 +94,25 @@ _Read: Any = msgspec.defstruct(
 """The figures, and by the names of the kinds of data how they were read."""
 
 
+class PlannedRun(Output):
+    """What ``dl4j train --dry-run`` would train, and why: the values that were chosen."""
+
+    dry_run: Literal[True]
+    model: str
+    dataset: str
+    parameters: int
+    examples: int
+    batches: int
+    batch_size: int
+    epochs: int
+    pretrain_epochs: int
+    rounds: int
+    jobs_per_round: int
+    averaging_frequency: int
+    validation: float | str | None
+    choices: dict[str, str]
+
+
 class Report(_Read, kw_only=True):  # type: ignore[misc, call-arg]
     """The report of a training; ``cluster`` is there on a cluster."""
 
@@ -125,6 +144,7 @@ class Report(_Read, kw_only=True):  # type: ignore[misc, call-arg]
     mixed_devices: bool
     seed: int
     scaled_features: bool
+    choices: dict[str, str]
     best: BestModel | UnsetType | None = UNSET
     validation: Figures | UnsetType | None = UNSET
     stopped_by: str | UnsetType | None = UNSET
@@ -530,7 +550,7 @@ class Schemas(Output):
 
 
 OUTPUTS: dict[str, tuple[type[msgspec.Struct], ...]] = {
-    "train": (Report,),
+    "train": (Report, PlannedRun),
     "resume": (Report,),
     "evaluate": (Evaluated,),
     "predict": (Predicted, PredictionsWritten),

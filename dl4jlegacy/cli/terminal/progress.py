@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -209,7 +209,7 @@ def show_training(
     start: Callable[[ProgressDisplay], Report],
     location: RunLocation,
     *,
-    warning: str = "",
+    opening: Sequence[str] = (),
     as_json: bool = False,
     json_lines: bool = False,
 ) -> None:
@@ -218,7 +218,7 @@ def show_training(
     Args:
         start: trains, with the display's ``tick``.
         location: where the run can be found again.
-        warning: printed before the training begins; "": none.
+        opening: lines that are printed before the training begins.
         as_json: the report is one JSON object on stdout, and no next steps are suggested.
         json_lines: output on stderr is lines of JSON.
     """
@@ -226,8 +226,8 @@ def show_training(
     display = ProgressDisplay(console, json_lines=json_lines, worker_command=location.worker_command())
     try:
         with display:
-            if warning:
-                display.announce("warning", warning)
+            for line in opening:
+                display.announce("opening", line)
             report = start(display)
     except Stopped as stop:
         stop.hint = _where_it_stopped(display.last, location)
