@@ -37,7 +37,7 @@ from dl4jlegacy.models.model import (
     with_features_as_labels,
 )
 from dl4jlegacy.nn import zoo
-from dl4jlegacy.nn.batch_evaluation import answers_each
+from dl4jlegacy.nn.batch_evaluation import answers_each, is_classified
 from dl4jlegacy.nn.class_weights import output_layer
 from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration, MultiLayerConfiguration
 from dl4jlegacy.nn.conf.text import decode_json
@@ -61,6 +61,7 @@ from dl4jlegacy.storage import paths as storage
 from dl4jlegacy.system import files
 from dl4jlegacy.training.choices import USUAL_JOBS, Facts, choose, trained_by
 from dl4jlegacy.training.execution import RunExecution
+from dl4jlegacy.training.guess_watch import GuessWatch, guess_of
 from dl4jlegacy.training.report import Report, params_sha256, report_fields, verdict_of
 from dl4jlegacy.training.run import Run, resolve
 from dl4jlegacy.training.run_data import load_new, reload
@@ -428,6 +429,9 @@ def train(
     learned, label_names = source_for_model(data, run.conf.model), data.label_names
     output = storage.open_model_output(out) if out else None
     training = training_data(run.conf, data)
+    network_conf, labels = run.conf.network_conf, learned.train.labels
+    if len(run.conf.phases()) == 1 and labels.ndim == 2 and is_classified(network_conf, learned.train):
+        tick = GuessWatch(guess_of(learned.train.labels), tick).tick
     with RunExecution(training, tracker=tracker, monitor=monitor, observers=observers) as execution:
         try:
             execution.setup(run)

@@ -1,0 +1,54 @@
+"""Warns early of a run that learns nothing: a tenth of its rounds are over, and its score is still that of guessing."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from dl4jlegacy.arrays.backend import Array
+from dl4jlegacy.scaleout.monitoring.outcome import RunStatus
+
+__all__ = ["GuessWatch", "guess_of"]
+
+logger = logging.getLogger(__name__)
+_PART, _ENOUGH = 10, 0.98
+
+
+def guess_of(labels: Array) -> float:
+    """Return the cross-entropy of somebody who knows the shares of the classes; ``labels``: one-hot, (n, classes)."""
+    shares = labels.mean(axis=0)
+    shares = shares[shares > 0]
+    return float(-(shares * np.log(shares)).sum())
+
+
+class GuessWatch:
+    """Looks at the snapshots of a run, and logs one warning if the run seems to learn nothing.
+
+    Args:
+        guess: the score of guessing.
+        tick: gets every snapshot afterwards; None: nobody does.
+    """
+
+    def __init__(self, guess: float, tick: Callable[[RunStatus], None] | None = None) -> None:
+        self._guess, self._tick = guess, tick
+        self._has_looked = False
+
+    def tick(self, status: RunStatus) -> None:
+        """Look at a snapshot."""
+        head = status.head
+        if not self._has_looked and head is not None and head.round * _PART >= status.plan.total_rounds:
+            self._has_looked = True
+            if head.score is not None and math.isfinite(head.score) and head.score >= _ENOUGH * self._guess:
+                logger.warning(
+                    "after round %d of %d the score is %.4g, that of guessing is %.4g: if it stays there, try another "
+                    "--learning-rate, --updater, --model or --seed",
+                    head.round,
+                    status.plan.total_rounds,
+                    head.score,
+                    self._guess,
+                )
+        if self._tick is not None:
+            self._tick(status)

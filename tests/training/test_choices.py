@@ -1,0 +1,96 @@
+"""What a run does when nobody says how: pure choices from counts of the data, with reasons."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dl4jlegacy.nn.optimization.schedules import LinearSchedule
+from dl4jlegacy.nn.optimization.updaters import Adam, AdamW, Sgd
+from dl4jlegacy.nn.zoo import ZOO
+from dl4jlegacy.scaleout.conf import USUAL_JOBS
+from dl4jlegacy.scaleout.scoring import ValidationConf
+from dl4jlegacy.training.choices import Facts, choose, trained_by
+
+MODELS = sorted(ZOO)
+ROWS = [int(50 * 1.05**power) for power in range(160)]
+
+
+def chosen(rows: int, model: str = "", **given: Any) -> dict[str, Any]:
+    """Return the chosen values for a table with so many rows."""
+    choices = choose(Facts(kind=ZOO[model or "mlp"].of, rows=rows), given | ({"model": model} if model else {}))
+    return {name: choice.value for name, choice in choices.items()}
+
+
+def updates(values: dict[str, Any], rows: int) -> float:
+    """Return the updates of a run, without rounding batches."""
+    return float(values["epochs"] * rows / values["batch_size"])
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_model_has_its_way_of_training(model: str) -> None:
+    values = chosen(5000, model)
+    assert {"batch_size", "epochs", "averaging_frequency", "jobs_per_round", "validation"} <= values.keys()
+    assert "model" not in values
+
+
+def test_a_recipe_has_one_job_a_round_and_averages_once_an_epoch() -> None:
+    values = chosen(10_000)
+    assert values["model"] == "mlp"
+    assert values["validation"] == ValidationConf(fraction=0.1)
+    assert (values["batch_size"], values["epochs"]) == (128, 29)
+    assert (values["jobs_per_round"], values["averaging_frequency"]) == (1, -(-9000 // 128))
+
+
+def test_what_is_given_is_not_chosen_and_the_rest_follows_from_it() -> None:
+    values = chosen(10_000, batch_size=32, epochs=3, jobs_per_round=2, validation=None)
+    assert not {"batch_size", "epochs", "jobs_per_round", "validation"} & values.keys()
+    assert values["averaging_frequency"] == 1
+    assert values["learning_rate"] == pytest.approx(0.002)
+    assert "learning_rate" not in chosen(10_000, updater="sgd")
+
+
+@pytest.mark.parametrize("model", ["mlp", "lstm", "dbn", "lenet", "deep-autoencoder"])
+def test_no_number_of_rows_is_a_cliff(model: str) -> None:
+    before = chosen(ROWS[0], model)
+    for fewer, rows in zip(ROWS, ROWS[1:], strict=False):
+        now = chosen(rows, model)
+        assert 0.45 < updates(now, rows) / updates(before, fewer) < 2.2
+        held = [0.0 if each["validation"] is None else each["validation"].fraction for each in (before, now)]
+        assert abs(held[1] - held[0]) < 0.05
+        before = now
+
+
+def test_few_rows_all_train_and_a_tenth_of_many_validates() -> None:
+    assert chosen(1000)["validation"] is None
+    assert 0 < chosen(1500)["validation"].fraction < 0.1
+    assert chosen(2500)["validation"].fraction == 0.1
+
+
+def test_batches_that_compute_for_long_are_shared_and_the_rate_grows_with_the_jobs() -> None:
+    facts = Facts(kind="", rows=6000, image=(1, 28, 28), multiply_adds=3_000_000)
+    values = {name: choice.value for name, choice in choose(facts, {"model": "cnn"}).items()}
+    assert values["jobs_per_round"] == 8
+    assert values["averaging_frequency"] == 1
+    assert values["learning_rate"] == pytest.approx(0.008)
+
+
+def test_a_strategy_that_needs_several_jobs_gets_them() -> None:
+    choices = choose(Facts(kind="", rows=6000, shares=True), {"router": "hogwild"})
+    assert choices["jobs_per_round"].value == USUAL_JOBS
+    assert choices["learning_rate"].value == pytest.approx(0.001 * (64 / 32) ** 0.5, rel=1e-3)
+
+
+def test_every_choice_has_a_reason() -> None:
+    choices = choose(Facts(kind="", rows=3000), {})
+    assert choices["model"].words() == "mlp: the data are rows of numbers"
+    assert choices["validation"].words() == "0.1: 10% of 3,000 rows choose the best epoch"
+    assert all(choice.reason for choice in choices.values())
+
+
+def test_a_chosen_decay_makes_adam_decay_its_weights_and_no_other_updater() -> None:
+    found = trained_by(Adam(learning_rate=0.1), {"learning_rate": 0.2, "weight_decay": 0.3, "schedule": "linear"})
+    assert found == AdamW(learning_rate=0.2, weight_decay=0.3, schedule=LinearSchedule())
+    assert trained_by(Sgd(learning_rate=0.1), {"weight_decay": 0.3}) == Sgd(learning_rate=0.1)
+    assert trained_by(Adam(), {}) == Adam()
