@@ -17,12 +17,11 @@ import msgspec
 from dl4jlegacy.datasets.images.image_transforms import ImageTransform
 from dl4jlegacy.errors import counted
 from dl4jlegacy.nn import zoo
-from dl4jlegacy.nn.optimization.schedules import LinearSchedule
-from dl4jlegacy.nn.optimization.updaters import Adam, AdamW, Updater, with_learning_rate
+from dl4jlegacy.nn.optimization.updaters import create_updater
 from dl4jlegacy.scaleout.conf import USUAL_JOBS
 from dl4jlegacy.scaleout.scoring import ValidationConf
 
-__all__ = ["Choice", "Facts", "choose", "trained_by"]
+__all__ = ["Choice", "Facts", "choose"]
 
 _JOB_SECONDS = 0.01  # a batch should compute for so long that a round, of about 1 ms, is worth it
 _MULTIPLY_ADDS = 5e9  # per second on one core, about
@@ -125,17 +124,6 @@ def choose(facts: Facts, given: Mapping[str, Any]) -> dict[str, Choice]:
     return {name: choice for name, choice in found.items() if name not in given}
 
 
-def trained_by(updater: Updater, chosen: Mapping[str, Any]) -> Updater:
-    """Return an updater with the chosen ``learning_rate``, ``weight_decay`` and ``schedule``, as far as chosen."""
-    if (decay := chosen.get("weight_decay")) is not None and type(updater) is Adam:
-        fields = {name: getattr(updater, name) for name in updater.__struct_fields__}
-        updater = AdamW(**fields, weight_decay=decay)
-    updater = with_learning_rate(updater, chosen.get("learning_rate"))
-    if chosen.get("schedule") == "linear":
-        updater = msgspec.structs.replace(updater, schedule=LinearSchedule())
-    return updater
-
-
 def _data_words(facts: Facts) -> str:
     """Return what the data are, as the reason for a model."""
     if facts.image is not None:
@@ -175,7 +163,8 @@ def _by_recipe(recipe: _Recipe, rows: int, facts: Facts, given: Mapping[str, Any
         if recipe.memory:
             decay = size / (rate * rows * recipe.memory)
             found["weight_decay"] = Choice(float(f"{decay:.4g}"), f"weights are forgotten in {recipe.memory} epochs")
-    found["schedule"] = Choice("linear", "the last third of a run brings the gain")
+    if hasattr(create_updater(given.get("updater", "adam")), "schedule"):
+        found["schedule"] = Choice("linear", "the last third of a run brings the gain")
     return found | {"averaging_frequency": frequency}
 
 

@@ -45,7 +45,7 @@ from dl4jlegacy.nn.input_type import InputTypeConvolutional, InputTypeConvolutio
 from dl4jlegacy.nn.interchange.dl4j.serializer import write_model
 from dl4jlegacy.nn.interchange.dl4j.versions import Version
 from dl4jlegacy.nn.networks import Network, NetworkConfiguration
-from dl4jlegacy.nn.optimization.updaters import check_idle, create_updater, with_learning_rate
+from dl4jlegacy.nn.optimization.updaters import check_idle
 from dl4jlegacy.nn.summary import summarize
 from dl4jlegacy.scaleout import saved_run
 from dl4jlegacy.scaleout.conf import Conf
@@ -59,9 +59,10 @@ from dl4jlegacy.scaleout.workers.device_choice import host_kernels, resolve_comp
 from dl4jlegacy.scaleout.workers.perform import trained_network
 from dl4jlegacy.storage import paths as storage
 from dl4jlegacy.system import files
-from dl4jlegacy.training.choices import USUAL_JOBS, Facts, choose, trained_by
+from dl4jlegacy.training.choices import USUAL_JOBS, Facts, choose
 from dl4jlegacy.training.execution import RunExecution
 from dl4jlegacy.training.guess_watch import GuessWatch, guess_of
+from dl4jlegacy.training.network_options import NONE_GIVEN, NetworkOptions, with_options
 from dl4jlegacy.training.report import Report, params_sha256, report_fields, verdict_of
 from dl4jlegacy.training.run import Run, resolve
 from dl4jlegacy.training.run_data import load_new, reload
@@ -91,8 +92,7 @@ def prepare(
     conf: Conf,
     given: frozenset[str],
     *,
-    learning_rate: float | None = None,
-    updater: str | None = None,
+    network: NetworkOptions = NONE_GIVEN,
     examples_per_update: int | None = None,
     label: str = "",
     regression: bool = False,
@@ -107,7 +107,7 @@ def prepare(
         conf: as read from flags, environment and file.
         given: the names of the Conf's fields that were set. Other fields get the defaults of the zoo's model, and
             ``workers`` the number of GPUs.
-        learning_rate, updater: replace those of the network.
+        network: what is said about the network.
         examples_per_update: examples per update of the model; the batch size is derived from this.
         label, regression, multi_label, missing: as for ``load_new``.
         local_workers, on_cluster: as for ``run.resolve``.
@@ -121,7 +121,7 @@ def prepare(
     conf, data = load_new(conf, label=label, regression=regression, multi_label=multi_label, missing=missing)
     if examples_per_update is not None:
         given |= {"examples_per_update"}
-    conf = with_network(conf, data, given, learning_rate=learning_rate, updater=updater)
+    conf = with_network(conf, data, given, network)
     if examples_per_update is not None:
         conf = with_examples_per_update(conf, examples_per_update)
     run = resolve(conf, training_data(conf, data), compute=compute, local_workers=local_workers, on_cluster=on_cluster)
@@ -179,29 +179,21 @@ def _few_updates(run: Run) -> str:
     )
 
 
-def with_network(
-    conf: Conf,
-    data: DataSource,
-    given: frozenset[str],
-    *,
-    learning_rate: float | None = None,
-    updater: str | None = None,
-) -> Conf:
+def with_network(conf: Conf, data: DataSource, given: frozenset[str], options: NetworkOptions = NONE_GIVEN) -> Conf:
     """Return ``conf`` with the network for a new run on ``data``; fields not in ``given`` get the model's defaults.
 
-    ``given`` may have ``examples_per_update``. Other args and errors as for ``prepare``.
+    ``given`` may have ``examples_per_update``; ``options``: what is said about the network. Other args and errors as
+    for ``prepare``.
     """
     network: NetworkConfiguration | None = conf.network_conf
     if network is None:
-        conf, network = _chosen(conf, data, given)
-    elif _is_regression(data):
-        _check_predicts_numbers(network)
-    elif _is_multi_label(data):
-        _check_multi_label(network)
-    if updater is not None or learning_rate is not None:
-        base = create_updater(updater) if updater else network.conf.updater
-        chosen = with_learning_rate(base, learning_rate)
-        network = msgspec.structs.replace(network, conf=msgspec.structs.replace(network.conf, updater=chosen))
+        conf, network = _chosen(conf, data, given, options)
+    else:
+        if _is_regression(data):
+            _check_predicts_numbers(network)
+        elif _is_multi_label(data):
+            _check_multi_label(network)
+        network = with_options(network, options)
     check_idle(network.conf.updater)
     train = source_for_model(data, conf.model).train
     if network.backprop and train.labels is data.train.labels and not (_is_regression(data) or _is_multi_label(data)):
@@ -214,7 +206,9 @@ def with_network(
     return conf.replace(**{field: network}, dataset=conf.dataset or data.name, data_fingerprint="")
 
 
-def _chosen(conf: Conf, data: DataSource, given: frozenset[str]) -> tuple[Conf, MultiLayerConfiguration]:
+def _chosen(
+    conf: Conf, data: DataSource, given: frozenset[str], options: NetworkOptions
+) -> tuple[Conf, MultiLayerConfiguration]:
     """Return the Conf and the network with everything that ``choose`` chooses for the data.
 
     Raises:
@@ -222,7 +216,7 @@ def _chosen(conf: Conf, data: DataSource, given: frozenset[str]) -> tuple[Conf, 
     """
     model = zoo.select_for(conf.model, data.reading.network)
     train = source_for_model(data, model.name).train
-    network = _built(model, train, conf.seed, data.reading.images)
+    network = _built(model, train, data.reading.images, seed=conf.seed, **options.for_builder())
     if _is_regression(data):
         network = zoo.for_regression(model, network)
     elif _is_multi_label(data):
@@ -236,11 +230,11 @@ def _chosen(conf: Conf, data: DataSource, given: frozenset[str]) -> tuple[Conf, 
         shares=train.is_sparse or conf.router != Conf().router,
     )
     values = {name: getattr(conf, name, None) for name in given} | ({"model": model.name} if conf.model else {})
-    choices = choose(facts, values)
+    choices = choose(facts, values | options.given())
     fields = {name: choice.value for name, choice in choices.items() if name in Conf.__struct_fields__}
     reasons = {name: choice.words() for name, choice in choices.items()}
-    updater = trained_by(network.conf.updater, {name: choice.value for name, choice in choices.items()})
-    network = network.replace(conf=msgspec.structs.replace(network.conf, updater=updater))
+    chosen = {name: choice.value for name, choice in choices.items() if name in NetworkOptions.__struct_fields__}
+    network = with_options(network, msgspec.structs.replace(options, **chosen), model=model.name)
     fields |= {"model": model.name, "multi_layer_clazz": model.clazz, "choices": reasons}
     return conf.replace(**fields), network
 
@@ -270,14 +264,16 @@ def _check_multi_label(network: NetworkConfiguration) -> None:
         )
 
 
-def _built(model: zoo.ZooModel, train: DataSet, seed: int, images: ImageRecordReader | None) -> MultiLayerConfiguration:
+def _built(
+    model: zoo.ZooModel, train: DataSet, images: ImageRecordReader | None, **fields: Any
+) -> MultiLayerConfiguration:
     """Return a network of the zoo for the training data; raises ``ShapeError`` if images do not fit it."""
     if images is None:
         n_in = train.features.shape[1] if model.of == "sequences" else train.n_in
-        return model.build(n_in, train.n_out, seed=seed)
+        return model.build(n_in, train.n_out, **fields)
     size = f"{images.height}x{images.width}"
     try:
-        network = model.build(train.n_in, train.n_out, seed=seed)
+        network = model.build(train.n_in, train.n_out, **fields)
     except ShapeError as exc:
         raise ShapeError(f"{exc} (the images are {size}: --image-size makes others of them)") from exc
     taken = getattr(network, "input_type", None)

@@ -83,6 +83,10 @@ def model(tmp_path, dl4j) -> str:
         (("--seed", "99999999999999999999"), ("--seed is", "64 bits")),
         (("--learning-rate", "-1"), ("--learning-rate is '-1'", "not negative")),
         (("--learning-rate", "nan"), ("--learning-rate is 'nan'",)),
+        (("--drop-out", "1.5"), ("--drop-out is '1.5'", "a number from 0 to 1, the share that is kept")),
+        (("--hidden", "256,0"), ("--hidden is '256,0'", "such as 256,128")),
+        (("--hidden", ","), ("--hidden is ','", "the size of each layer")),
+        (("--weight-decay", "-1"), ("--weight-decay is '-1'", "not negative")),
         (("--log-format", "xml"), ("--log-format is 'xml'", "json", "text")),
         (("--out", ""), ("--out is empty",)),
         (("--dataset", ""), ("--dataset is empty",)),
@@ -102,6 +106,7 @@ def test_a_bad_flag_is_a_usage_error_that_names_flag_and_value(dl4j, flags, word
     [
         (("--model", "dbm"), ("unknown model 'dbm'", "did you mean 'dbn'?")),
         (("--updater", "adagrat"), ("unknown updater 'adagrat'", "did you mean 'adagrad'?")),
+        (("--schedule", "lineal"), ("unknown schedule 'lineal'", "did you mean 'linear'?")),
         (("--router", "hogwilt"), ("'hogwilt'", "did you mean 'hogwild'?")),
         (("--dataset", "digit"), ("unknown data set 'digit'", "did you mean 'digits'?")),
         (("--dataset", "nothing.csv"), ("no such file or folder", "nothing.csv", "give digits, iris, mnist")),

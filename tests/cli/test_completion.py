@@ -21,6 +21,7 @@ from dl4jlegacy.datasets.sources import NAMES
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.nn.optimization.updaters import UPDATERS
 from dl4jlegacy.scaleout.strategies import STRATEGIES
+from dl4jlegacy.training.network_options import SCHEDULES
 from tests.support import REPOSITORY
 
 Complete = Callable[[str], list[str]]
@@ -74,6 +75,7 @@ def complete(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, ca
         ("dl4j explain DL4J-TR", ["DL4J-TRACKER", "DL4J-TRAINING"]),
         ("dl4j train --checkpoint-dir ", []),
         ("dl4j train --nonsense ", []),
+        ("dl4j master --schedule ", ["constant", "linear", "cosine"]),
     ],
 )
 @pytest.mark.everyday(8)
@@ -88,6 +90,7 @@ def test_all_commands_are_offered(complete: Complete) -> None:
 def test_what_is_offered_is_what_there_is() -> None:
     assert tuple(zoo.ZOO) == completion.MODELS
     assert set(UPDATERS) == set(completion.UPDATERS)
+    assert tuple(SCHEDULES) == completion.SCHEDULES
     assert tuple(STRATEGIES) == completion.ROUTERS
     assert tuple(NAMES) == completion.DATASETS
     assert all(each.code.startswith("DL4J-") for each in EXPLANATIONS)

@@ -6,12 +6,10 @@ from typing import Any
 
 import pytest
 
-from dl4jlegacy.nn.optimization.schedules import LinearSchedule
-from dl4jlegacy.nn.optimization.updaters import Adam, AdamW, Sgd
 from dl4jlegacy.nn.zoo import ZOO
 from dl4jlegacy.scaleout.conf import USUAL_JOBS
 from dl4jlegacy.scaleout.scoring import ValidationConf
-from dl4jlegacy.training.choices import Facts, choose, trained_by
+from dl4jlegacy.training.choices import Facts, choose
 
 MODELS = sorted(ZOO)
 ROWS = [int(50 * 1.05**power) for power in range(160)]
@@ -51,6 +49,11 @@ def test_what_is_given_is_not_chosen_and_the_rest_follows_from_it() -> None:
     assert "learning_rate" not in chosen(10_000, updater="sgd")
 
 
+def test_an_updater_without_a_rate_gets_no_schedule_for_it() -> None:
+    assert chosen(10_000, updater="sgd")["schedule"] == "linear"
+    assert "schedule" not in chosen(10_000, updater="adadelta")
+
+
 @pytest.mark.parametrize("model", ["mlp", "lstm", "dbn", "lenet", "deep-autoencoder"])
 def test_no_number_of_rows_is_a_cliff(model: str) -> None:
     before = chosen(ROWS[0], model)
@@ -87,10 +90,3 @@ def test_every_choice_has_a_reason() -> None:
     assert choices["model"].words() == "mlp: the data are rows of numbers"
     assert choices["validation"].words() == "0.1: 10% of 3,000 rows choose the best epoch"
     assert all(choice.reason for choice in choices.values())
-
-
-def test_a_chosen_decay_makes_adam_decay_its_weights_and_no_other_updater() -> None:
-    found = trained_by(Adam(learning_rate=0.1), {"learning_rate": 0.2, "weight_decay": 0.3, "schedule": "linear"})
-    assert found == AdamW(learning_rate=0.2, weight_decay=0.3, schedule=LinearSchedule())
-    assert trained_by(Sgd(learning_rate=0.1), {"weight_decay": 0.3}) == Sgd(learning_rate=0.1)
-    assert trained_by(Adam(), {}) == Adam()

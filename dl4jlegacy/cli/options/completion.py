@@ -8,7 +8,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-__all__ = ["DATASETS", "METRICS", "MODELS", "ROUTERS", "UPDATERS", "completed", "listed", "starting", "values_of"]
+__all__ = [
+    "DATASETS",
+    "METRICS",
+    "MODELS",
+    "ROUTERS",
+    "SCHEDULES",
+    "UPDATERS",
+    "completed",
+    "listed",
+    "starting",
+    "values_of",
+]
 
 MODELS = (
     *("mlp", "dbn", "sda", "lenet", "alexnet-small", "char-lstm", "word-lstm", "lstm"),
@@ -18,6 +29,7 @@ UPDATERS = (
     *("sgd", "nesterovs", "adagrad", "rmsprop", "adam", "adamw", "adamax", "nadam", "amsgrad", "adadelta"),
     *("adabelief", "none"),
 )
+SCHEDULES = ("constant", "linear", "cosine")
 METRICS = (
     *("loss", "accuracy", "precision", "recall", "f1", "matthews_correlation"),
     *("mse", "rmse", "mae", "r2", "pc"),
@@ -28,6 +40,7 @@ DATASETS = ("digits", "iris", "mnist", "sonnets")
 _NAMES = {
     "--model": MODELS,
     "--updater": UPDATERS,
+    "--schedule": SCHEDULES,
     "--metric": METRICS,
     "--router": ROUTERS,
     "--dataset": DATASETS,

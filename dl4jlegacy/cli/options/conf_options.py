@@ -19,6 +19,7 @@ from dl4jlegacy.datasets.tables.table_files import is_table
 from dl4jlegacy.errors import UsageError
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.storage.paths import absolute, is_remote
+from dl4jlegacy.training.network_options import NetworkOptions
 from dl4jlegacy.training.prepare import prepare
 
 if TYPE_CHECKING:
@@ -81,8 +82,7 @@ def new_run(
     return prepare(
         conf.replace(**grid),
         given,
-        learning_rate=options.learning_rate,
-        updater=options.updater,
+        network=NetworkOptions(**_given(options, NetworkOptions.__struct_fields__)),
         examples_per_update=options.examples_per_update,
         label=options.label or "",
         regression=options.regression,

@@ -27,6 +27,8 @@ from dl4jlegacy.cli.options.values import (
     one_of,
     rate,
     seconds,
+    share,
+    sizes,
     text_or_json,
     words,
 )
@@ -349,6 +351,37 @@ class TrainOptions:
         _text("--learning-rate", "X", "Learning rate of all layers without one of their own (the model's own).", rate),
     ] = None
     updater: Annotated[str | None, _text("--updater", "NAME", f"{UPDATERS} (the model's own).")] = None
+    schedule: Annotated[
+        str | None,
+        _text(
+            "--schedule",
+            "NAME[:WARM-UP]",
+            "The learning rate over the run: constant, linear or cosine, both down to zero; cosine:0.05 rises over the "
+            "first twentieth (the model's own).",
+        ),
+    ] = None
+    weight_decay: Annotated[
+        float | None,
+        _text(
+            "--weight-decay",
+            "X",
+            "Decoupled decay of weights: AdamW, which takes Adam's place (the model's own).",
+            rate,
+        ),
+    ] = None
+    hidden: Annotated[
+        Any, _text("--hidden", "N[,N]", "Sizes of the model's hidden layers, such as 256,128 (its own).", sizes)
+    ] = None
+    drop_out: Annotated[
+        float | None,
+        _text(
+            "--drop-out",
+            "X",
+            "Share of hidden units that is KEPT, as in Deeplearning4j: 0.8 drops a fifth; 0: no drop-out (the "
+            "model's own).",
+            share,
+        ),
+    ] = None
     tracker: Annotated[
         str, _text("--tracker", "URL", "Where the run's state is kept: memory, or hazelcast://host:port.", None)
     ] = "memory"

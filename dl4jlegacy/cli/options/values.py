@@ -19,6 +19,8 @@ __all__ = [
     "rate",
     "read_schema",
     "seconds",
+    "share",
+    "sizes",
     "text_or_json",
     "whole_number",
     "words",
@@ -59,6 +61,25 @@ def rate(label: str, text: str) -> float:
     if not 0 <= value < math.inf:
         raise UsageError(f"{label} is {text!r}; it must be a number, not negative")
     return value
+
+
+def share(label: str, text: str) -> float:
+    """Return the number from 0 to 1 in ``text``; raises ``UsageError``."""
+    try:
+        value = float(_plain(text))
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= 1:
+        raise UsageError(f"{label} is {text!r}; it must be a number from 0 to 1, the share that is kept")
+    return value
+
+
+def sizes(label: str, text: str) -> tuple[int, ...]:
+    """Return the positive whole numbers between the commas of ``text``; raises ``UsageError``."""
+    try:
+        return tuple(whole_number(label, part.strip(), 1) for part in text.split(","))
+    except UsageError as exc:
+        raise UsageError(f"{label} is {text!r}; give the size of each layer, such as 256,128") from exc
 
 
 def seconds(label: str, text: str) -> float:

@@ -18,6 +18,7 @@ from dl4jlegacy.nn.optimization.updaters import UPDATERS, AdaMax
 from dl4jlegacy.scaleout.state.records import advance
 from dl4jlegacy.scaleout.strategies import STRATEGIES, WorkRouter, check_own_aggregator, create_router, router_of
 from dl4jlegacy.scaleout.workers.plugins import find_router
+from dl4jlegacy.training.network_options import NetworkOptions
 from dl4jlegacy.training.prepare import with_network
 from dl4jlegacy.training.run_data import load_data
 from tests.support.strategy_runs import BEGINNING, PLAN, SLOTS
@@ -209,7 +210,7 @@ def test_a_rate_that_dl4j_train_is_given_counts_or_is_refused(name: str) -> None
     data, usual = load_data("iris"), Conf(model="mlp", dataset="iris")
 
     def trains(**given: Any) -> Any:
-        return with_network(usual, data, frozenset(), updater=name, **given).network_conf
+        return with_network(usual, data, frozenset(), NetworkOptions(updater=name, **given)).network_conf
 
     if name in ("adadelta", "none"):
         with pytest.raises(ConfError, match=r"the learning rate is 0\.5, and (AdaDelta|NoOp) has none"):
