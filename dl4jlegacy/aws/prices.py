@@ -111,8 +111,10 @@ class Estimate:
         lines = [f"{role:8} {each.size}: {each.dollars:.4f} $/h ({each.source})" for role, each in self.prices.items()]
         lines[1] = lines[1].replace("worker  ", f"workers  {self.workers} x", 1)
         if self.processes:
-            jobs = f", {counted(self.jobs_per_round, 'job')} a round" if self.jobs_per_round else ""
-            lines.append(f"they run {counted(self.processes, 'worker process', 'worker processes')}{jobs}")
+            jobs = f"{counted(self.jobs_per_round, 'job')} a round"
+            if not self.jobs_per_round:
+                jobs = f"and the data decide the jobs of a round: --jobs-per-round {self.processes} after -- uses all"
+            lines.append(f"they run {counted(self.processes, 'worker process', 'worker processes')}, {jobs}")
         return "\n".join(
             [
                 *lines,

@@ -13,9 +13,11 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 
 from dl4jlegacy.datasets.images.image_transforms import ImageTransform
 from dl4jlegacy.errors import counted
+from dl4jlegacy.kernels.elementary import log, positive_power
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.nn.optimization.updaters import create_updater
 from dl4jlegacy.scaleout.conf import USUAL_JOBS
@@ -190,16 +192,24 @@ def _jobs(recipe: _Recipe, facts: Facts, multiply_adds: int) -> Choice:
 
 def _between(ends: Mapping[str, tuple[int, int]], rows: int) -> dict[str, Choice]:
     """Return a model's fields for so many rows, between those for a small and for a large data set."""
-    part = min(1.0, max(0.0, math.log(rows / _SMALL) / math.log(_LARGE / _SMALL)))
+    part = min(1.0, max(0.0, float(log(np.float64(rows / _SMALL)) / log(np.float64(_LARGE / _SMALL)))))
     reason = f"between {_SMALL:,} and {_LARGE:,} rows by the model's own table"
-    found = {name: Choice(round(low * (high / low) ** part), reason) for name, (low, high) in ends.items()}
+    found = {name: Choice(round(_mean(low, high, part)), reason) for name, (low, high) in ends.items()}
     low, high = ends["batch_size"]
-    found["batch_size"] = Choice(_power_of_two(low * (high / low) ** part, low, high), reason)
+    found["batch_size"] = Choice(_power_of_two(_mean(low, high, part), low, high), reason)
     few = max(1, min(10, 1000 // rows))  # an epoch of few examples has few updates
     found["epochs"] = Choice(found["epochs"].value * few, reason)
-    return found | {"averaging_frequency": Choice(round(5.0**part), reason)}
+    return found | {"averaging_frequency": Choice(round(_mean(1, 5, part)), reason)}
+
+
+def _mean(low: float, high: float, part: float) -> float:
+    """Return the number at ``part`` of the way from ``low`` to ``high``, on a logarithmic scale."""
+    return float(low * positive_power(np.float64(high / low), part))
 
 
 def _power_of_two(number: float, low: int, high: int) -> int:
-    """Return the power of two that is nearest to a number, from ``low`` to ``high``."""
-    return min(high, max(low, 2 ** round(math.log2(number)))) if number > 0 else low
+    """Return the power of two that is nearest to a number, from ``low`` to ``high``, which are such powers."""
+    found = low
+    while found < high and number * number >= 2 * found * found:  # beyond the geometric mean of two powers
+        found *= 2
+    return found

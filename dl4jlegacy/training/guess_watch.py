@@ -9,19 +9,20 @@ from collections.abc import Callable
 import numpy as np
 
 from dl4jlegacy.arrays.backend import Array
+from dl4jlegacy.kernels.elementary import log
 from dl4jlegacy.scaleout.monitoring.outcome import RunStatus
 
 __all__ = ["GuessWatch", "guess_of"]
 
 logger = logging.getLogger(__name__)
-_PART, _ENOUGH = 10, 0.98
+_PART, _ENOUGH, _FEWEST = 10, 0.98, 20
 
 
 def guess_of(labels: Array) -> float:
     """Return the cross-entropy of somebody who knows the shares of the classes; ``labels``: one-hot, (n, classes)."""
-    shares = labels.mean(axis=0)
+    shares = labels.mean(axis=0, dtype=np.float64)
     shares = shares[shares > 0]
-    return float(-(shares * np.log(shares)).sum())
+    return float(-(shares * log(shares)).sum())
 
 
 class GuessWatch:
@@ -39,9 +40,16 @@ class GuessWatch:
     def tick(self, status: RunStatus) -> None:
         """Look at a snapshot."""
         head = status.head
-        if not self._has_looked and head is not None and head.round * _PART >= status.plan.total_rounds:
+        total = status.plan.total_rounds
+        if not self._has_looked and head is not None and head.round * _PART >= total:
             self._has_looked = True
-            if head.score is not None and math.isfinite(head.score) and head.score >= _ENOUGH * self._guess:
+            is_early = total >= _FEWEST and head.round * 2 < total  # later the report says it better
+            if (
+                is_early
+                and head.score is not None
+                and math.isfinite(head.score)
+                and head.score >= _ENOUGH * self._guess
+            ):
                 logger.warning(
                     "after round %d of %d the score is %.4g, that of guessing is %.4g: if it stays there, try another "
                     "--learning-rate, --updater, --model or --seed",

@@ -72,6 +72,7 @@ __all__ = [
     "Report",
     "batches",
     "check_classes",
+    "few_updates",
     "model_writer",
     "opening",
     "params_sha256",
@@ -145,7 +146,7 @@ def with_examples_per_update(conf: Conf, examples: int) -> Conf:
 
 
 def opening(run: Run) -> tuple[str, ...]:
-    """Return lines to print before a new run: the chosen model, workers without work, too few updates."""
+    """Return lines for a person before a new run: the chosen model, and workers without work."""
     conf, lines = run.conf, []
     if "model" in conf.choices:
         lines.append(f"model {conf.choices['model']}")
@@ -156,10 +157,10 @@ def opening(run: Run) -> tuple[str, ...]:
             f"{counted(conf.jobs_per_round, 'job')} a round suits {counted(run.plan.examples, 'row')}: {idle} of "
             f"{counted(run.local_workers, 'worker')} stand by; --jobs-per-round {run.local_workers} uses {them}"
         )
-    return (*lines, *filter(None, [_few_updates(run)]))
+    return tuple(lines)
 
 
-def _few_updates(run: Run) -> str:
+def few_updates(run: Run) -> str:
     """Return a warning if many jobs per round mean few updates of the model; "" for up to four jobs.
 
     The jobs of a round run in parallel and make one update together. With k jobs an epoch has 1/k of the updates, and

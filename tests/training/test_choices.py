@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -57,7 +58,7 @@ def test_an_updater_without_a_rate_gets_no_schedule_for_it() -> None:
 @pytest.mark.parametrize("model", ["mlp", "lstm", "dbn", "lenet", "deep-autoencoder"])
 def test_no_number_of_rows_is_a_cliff(model: str) -> None:
     before = chosen(ROWS[0], model)
-    for fewer, rows in zip(ROWS, ROWS[1:], strict=False):
+    for fewer, rows in itertools.pairwise(ROWS):
         now = chosen(rows, model)
         assert 0.45 < updates(now, rows) / updates(before, fewer) < 2.2
         held = [0.0 if each["validation"] is None else each["validation"].fraction for each in (before, now)]

@@ -35,7 +35,7 @@ def test_the_guess_knows_the_shares_of_the_classes() -> None:
 
 
 def test_a_score_of_guessing_is_said_once_after_a_tenth_of_the_rounds(caplog: pytest.LogCaptureFixture) -> None:
-    found = warnings_of(caplog, status(0, None), status(9, 2.4), status(12, 2.29), status(50, 2.29))
+    found = warnings_of(caplog, status(0, None), status(9, 2.4), status(12, 2.29), status(40, 2.29))
     assert found == [
         "after round 12 of 100 the score is 2.29, that of guessing is 2.3: if it stays there, try another "
         "--learning-rate, --updater, --model or --seed"
@@ -44,4 +44,8 @@ def test_a_score_of_guessing_is_said_once_after_a_tenth_of_the_rounds(caplog: py
 
 @pytest.mark.parametrize("score", [1.0, None, math.nan])
 def test_a_run_that_learns_or_has_no_score_is_not_warned_of(score: float | None, caplog: Any) -> None:
-    assert not warnings_of(caplog, status(12, score), status(50, 2.4))
+    assert not warnings_of(caplog, status(12, score), status(40, 2.4))
+
+
+def test_a_run_that_is_nearly_over_when_it_is_first_seen_is_left_to_its_report(caplog: Any) -> None:
+    assert not warnings_of(caplog, status(1, 2.4), status(60, 2.4))

@@ -51,6 +51,7 @@ def show_run(
     address: ClusterAddress | None = None,
     *,
     opening: Sequence[str] = (),
+    warning: str = "",
 ) -> None:
     """Show a run until its end; args as for ``show_training``; ``address``: where it is registered, if it is."""
     from dl4jlegacy.cli.terminal.next_steps import RunLocation
@@ -60,6 +61,7 @@ def show_run(
         start,
         RunLocation(conf.checkpoint_dir, conf.run, address, conf.data_dir),
         opening=opening,
+        warning=warning,
         as_json=options.format == "json",
         json_lines=options.log_format == "json",
     )
@@ -96,7 +98,7 @@ def train_on_cluster(
     from dl4jlegacy.cli.options.conf_options import new_run
     from dl4jlegacy.cluster.master import run_master
     from dl4jlegacy.services.grid import grid_of
-    from dl4jlegacy.training.prepare import opening
+    from dl4jlegacy.training.prepare import few_updates, opening
 
     members, cluster_name = grid_of(options.tracker, options.cluster_name, or_else="memory, or ")
     address = _address(options.tracker, options.zookeeper, options.id)
@@ -109,6 +111,7 @@ def train_on_cluster(
             run.conf,
             address,
             opening=opening(run),
+            warning=few_updates(run),
         )
 
 

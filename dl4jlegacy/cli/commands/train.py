@@ -85,7 +85,7 @@ def _train_here(options: ObservedTrainOptions, observers: Sequence[RunObserver])
         return training.train(run, data, out=options.out or "", tick=display.tick, **parts)
 
     with in_browser(options, lambda: local_source(run, tracker)):
-        cluster.show_run(options, start, run.conf, opening=training.opening(run))
+        cluster.show_run(options, start, run.conf, opening=training.opening(run), warning=training.few_updates(run))
 
 
 def resume(options: ObservedResumeOptions) -> None:

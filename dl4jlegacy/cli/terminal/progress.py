@@ -210,6 +210,7 @@ def show_training(
     location: RunLocation,
     *,
     opening: Sequence[str] = (),
+    warning: str = "",
     as_json: bool = False,
     json_lines: bool = False,
 ) -> None:
@@ -218,7 +219,8 @@ def show_training(
     Args:
         start: trains, with the display's ``tick``.
         location: where the run can be found again.
-        opening: lines that are printed before the training begins.
+        opening: lines that are printed before the training begins, unless ``as_json``, since the report has them.
+        warning: printed before the training begins, too; "": none.
         as_json: the report is one JSON object on stdout, and no next steps are suggested.
         json_lines: output on stderr is lines of JSON.
     """
@@ -226,8 +228,10 @@ def show_training(
     display = ProgressDisplay(console, json_lines=json_lines, worker_command=location.worker_command())
     try:
         with display:
-            for line in opening:
+            for line in () if as_json else opening:
                 display.announce("opening", line)
+            if warning:
+                display.announce("warning", warning)
             report = start(display)
     except Stopped as stop:
         stop.hint = _where_it_stopped(display.last, location)
