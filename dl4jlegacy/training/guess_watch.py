@@ -44,18 +44,14 @@ class GuessWatch:
         if not self._has_looked and head is not None and head.round * _PART >= total:
             self._has_looked = True
             is_early = total >= _FEWEST and head.round * 2 < total  # later the report says it better
-            if (
-                is_early
-                and head.score is not None
-                and math.isfinite(head.score)
-                and head.score >= _ENOUGH * self._guess
-            ):
+            score = math.nan if head.score is None else head.score
+            if is_early and _ENOUGH * self._guess <= score < math.inf:
                 logger.warning(
                     "after round %d of %d the score is %.4g, that of guessing is %.4g: if it stays there, try another "
                     "--learning-rate, --updater, --model or --seed",
                     head.round,
                     status.plan.total_rounds,
-                    head.score,
+                    score,
                     self._guess,
                 )
         if self._tick is not None:
