@@ -21,7 +21,8 @@ from dl4jlegacy.datasets.reading import Reading
 from dl4jlegacy.datasets.sequences.sequence_files import CsvSequenceDataSetIterator
 from dl4jlegacy.datasets.sources import NAMES, DataSource, load
 from dl4jlegacy.datasets.tables.csv_files import CsvDataSetIterator, read_csv
-from dl4jlegacy.datasets.tables.inspection import guess_schema, inspect_csv
+from dl4jlegacy.datasets.tables.inspection import inspect_csv
+from dl4jlegacy.datasets.tables.schema_guess import guess_schema
 from dl4jlegacy.datasets.tables.transform_process import TransformProcess
 from dl4jlegacy.datasets.text.characters import CharacterIterator, character_windows, read_sonnets
 

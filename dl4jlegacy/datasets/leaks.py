@@ -6,7 +6,7 @@ Such a feature is often a copy of the label, or was known only after the label.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,12 @@ _SCALED = 1 - 1e-9  # minimum correlation with a number to predict
 _SHOWN = 9
 
 
-def telling_columns(features: Array, classes: npt.NDArray[np.intp], groups: Sequence[Sequence[int]] = ()) -> list[int]:
+def telling_columns(
+    features: Array,
+    classes: npt.NDArray[np.intp],
+    groups: Sequence[Sequence[int]] = (),
+    left_out: Collection[int] = (),
+) -> list[int]:
     """Return the columns that alone determine the class of nearly every row, by one split or by their values.
 
     The rule is learned on one half of the rows and judged on the other half. It must be right for at least 99 % of the
@@ -36,6 +41,7 @@ def telling_columns(features: Array, classes: npt.NDArray[np.intp], groups: Sequ
         features: ``(rows, columns)``; from many rows a sample is used.
         classes: ``(rows,)``.
         groups: one-hot columns that belong together, one for each word. Only the first column of a group is returned.
+        left_out: columns that are not looked at.
     """
     rows = _sample(len(features), features.shape[1])
     if len(rows) < _FEWEST:
@@ -48,7 +54,7 @@ def telling_columns(features: Array, classes: npt.NDArray[np.intp], groups: Sequ
     if base == 1.0:
         return []
     words = {group[0]: x[:, list(group)].argmax(axis=1) for group in groups if group}
-    others = {column for group in groups for column in group[1:]}
+    others = set(left_out) | {column for group in groups for column in group[1:]}
     every = (c for c in range(x.shape[1]) if c not in others)
     return [c for c in every if _told(words.get(c, x[:, c]), y, half, outcomes) >= least]
 

@@ -12,16 +12,17 @@ import numpy as np
 
 from dl4jlegacy.datasets import DataSet, DataSource, load
 from dl4jlegacy.datasets.columns.table import find_columns
-from dl4jlegacy.datasets.columns.transforms import CategoricalToOneHot, RemoveColumns
+from dl4jlegacy.datasets.columns.transforms import CategoricalToOneHot, QuantileBins, RemoveColumns
 from dl4jlegacy.datasets.kind import LabelChoice
 from dl4jlegacy.datasets.leaks import scaled_labels, telling_columns, warn_of_telling
 from dl4jlegacy.datasets.normalizers import NormalizerMinMaxScaler, as_read
 from dl4jlegacy.datasets.place import Place
 from dl4jlegacy.datasets.precision import warn_of_equal
 from dl4jlegacy.datasets.reading import UNREAD, Reading, place_of
-from dl4jlegacy.datasets.tables.inspection import GUESSED_ROWS, Inspection, check_one_kind, guess_schema, inspect_csv
+from dl4jlegacy.datasets.tables.inspection import GUESSED_ROWS, Inspection, check_one_kind, inspect_csv
 from dl4jlegacy.datasets.tables.label_cells import listed_gaps
 from dl4jlegacy.datasets.tables.pandas_index import warn_of_index
+from dl4jlegacy.datasets.tables.schema_guess import guess_schema
 from dl4jlegacy.datasets.tables.stored_tables import is_large
 from dl4jlegacy.datasets.tables.svmlight_files import TooWideError
 from dl4jlegacy.datasets.tables.svmlight_schema import svmlight_schema
@@ -109,11 +110,12 @@ def load_new(
     multi_label: bool = False,
     missing: Sequence[str] | None = None,
     inspected: Inspection | None = None,
+    encode: bool = False,
 ) -> tuple[Conf, DataSource]:
     """Return the data of a new run, and its Conf with the schema fitted to the data, or with the reader of its images.
 
     Without a schema in the Conf, a schema is guessed for tables if a label or a prediction task is given, if the tables
-    are large, or if not all columns are numbers.
+    are large, if not all columns are numbers, or to ``encode``.
 
     Args:
         conf: names the data.
@@ -124,6 +126,8 @@ def load_new(
         missing: words that mark a missing value, besides empty cells, in features and labels; None: those of the
             schema, or the usual ones.
         inspected: the inspection of the whole first table with this label, if there was one.
+        encode: whether a guessed schema encodes numbers by their quantiles, and so on, as ``guess_schema`` does. It
+            does not for SVMLight files, for large tables, and where the Conf does not scale features.
 
     Raises:
         DataError: the data cannot be read, or do not fit the schema. ConfError: the schema contradicts itself, or lists
@@ -148,9 +152,14 @@ def load_new(
             conf = conf.replace(transform=_with_missing(conf.transform, missing))
     elif conf.transform is not None:
         conf = conf.replace(transform=_with_missing(_with_label(conf.transform, choice), missing))
-    elif choice.has_label or missing is not None or (conf.reader is None and is_large(place.tables)):
+    elif (
+        (encode := encode and _can_be_encoded(conf, place))
+        or choice.has_label
+        or missing is not None
+        or (conf.reader is None and is_large(place.tables))
+    ):
         try:
-            conf = conf.replace(transform=_guessed(conf, place, choice, inspected))
+            conf = conf.replace(transform=_guessed(conf, place, choice, inspected, encode=encode))
         except TooWideError:
             if choice.has_label:
                 raise
@@ -202,11 +211,19 @@ def _warn_of_telling(source: DataSource, named: str) -> None:
         return
     else:
         words = _columns_of_words(source)
-        found = telling_columns(train.features, train.labels.argmax(axis=1), list(words.values()))
+        made = _bins(reading.transform)
+        bins = {number for number, name in enumerate(source.columns) if name in made}
+        found = telling_columns(train.features, train.labels.argmax(axis=1), list(words.values()), bins)
         names = {group[0]: name for name, group in words.items()}
         warn_of_telling(found, [names.get(c, name) for c, name in enumerate(source.columns)], f"data set {named}")
         return
     warn_of_telling(found, source.columns, f"data set {named}")
+
+
+def _bins(schema: TransformProcess | None) -> set[str]:
+    """Return the columns that a schema has made of numbers by their quantiles."""
+    steps = () if schema is None else schema.steps
+    return {name for step in steps if isinstance(step, QuantileBins) for name in step.made()}
 
 
 def _columns_of_words(source: DataSource) -> dict[str, list[int]]:
@@ -234,7 +251,16 @@ def _with_missing(transform: TransformProcess, missing: Sequence[str] | None) ->
     return msgspec.structs.replace(transform, missing=listed)
 
 
-def _guessed(conf: Conf, place: Place, choice: LabelChoice, inspected: Inspection | None) -> TransformProcess:
+def _can_be_encoded(conf: Conf, place: Place) -> bool:
+    """Return whether numbers of the data may be encoded: those of tables that are neither SVMLight files nor large."""
+    if not conf.scale_features or conf.reader is not None or not place.tables or place.is_svmlight:
+        return False
+    return not is_large(place.tables)
+
+
+def _guessed(
+    conf: Conf, place: Place, choice: LabelChoice, inspected: Inspection | None, *, encode: bool
+) -> TransformProcess:
     """Return the schema that fits the tables; raises ``DataError``."""
     fields = {"label": choice.label, **choice.kind, "scale": conf.scale_features}
     if place.is_svmlight and conf.reader is None:
@@ -242,7 +268,7 @@ def _guessed(conf: Conf, place: Place, choice: LabelChoice, inspected: Inspectio
     missing = MISSING if choice.missing is None else listed_gaps(choice.missing)
     first = _inspected(conf, place, choice.label, missing, inspected)
     warn_of_index(first.index, first.name)
-    return guess_schema(first, **fields)
+    return guess_schema(first, **fields, encode=encode)
 
 
 def _inspected(

@@ -14,8 +14,9 @@ import pytest
 from dl4jlegacy.datasets import Reading, TransformProcess, load
 from dl4jlegacy.datasets.columns.table import Column
 from dl4jlegacy.datasets.columns.transforms import Standardize
-from dl4jlegacy.datasets.tables.inspection import guess_schema, inspect_csv
+from dl4jlegacy.datasets.tables.inspection import inspect_csv
 from dl4jlegacy.datasets.tables.numpy_files import opened_numpy
+from dl4jlegacy.datasets.tables.schema_guess import guess_schema
 from dl4jlegacy.errors import CellError, DataError
 
 RANDOM = np.random.default_rng(5)

@@ -69,7 +69,8 @@ def inspect(
     A label of real numbers is one to predict, also without --regression.
     """
     from dl4jlegacy.datasets.images.image_tables import image_schema
-    from dl4jlegacy.datasets.tables.inspection import GUESSED_ROWS, guess_schema, inspect_csv
+    from dl4jlegacy.datasets.tables.inspection import GUESSED_ROWS, inspect_csv
+    from dl4jlegacy.datasets.tables.schema_guess import guess_schema
 
     file, index = _files(path)[0], _index(path, keep_index)
     if images is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
@@ -14,8 +14,9 @@ from dl4jlegacy.datasets.columns.step import BaseStep, tag_of, with_made
 from dl4jlegacy.datasets.columns.table import Table
 from dl4jlegacy.errors import ConfError, DataError
 
-__all__ = ["DateParts", "read_date"]
+__all__ = ["DateParts", "Dates", "Part", "read_date"]
 
+Part = Literal["year", "month", "day", "weekday", "hour", "minute", "age"]
 _PARTS: Mapping[str, Callable[[datetime], float]] = {
     "year": lambda date: date.year,
     "month": lambda date: date.month,
@@ -39,6 +40,28 @@ def read_date(text: str, form: str = "") -> datetime | None:
         return None
 
 
+class Dates:
+    """The dates among words, one after the other; ``parts`` are those in which they differ, if all words are dates."""
+
+    def __init__(self) -> None:
+        self._first: datetime | None = None
+        self._are_all, self._varying = True, set[str]()
+
+    def add(self, word: str) -> None:
+        """Note a word."""
+        date = read_date(word) if self._are_all else None
+        self._first = self._first or date
+        if date is None or self._first is None:
+            self._are_all = False
+        elif date != self._first:
+            self._varying |= {_AGE, *(part for part, take in _PARTS.items() if take(date) != take(self._first))}
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts in which the dates differ; () if a word is no date."""
+        return tuple(part for part in get_args(Part) if part in self._varying) if self._are_all else ()
+
+
 class DateParts(BaseStep, frozen=True, tag_field="type", tag="date"):
     """Replaces a column of dates by columns of numbers, ``column[year]`` and so on. A gap stays a gap.
 
@@ -55,7 +78,7 @@ class DateParts(BaseStep, frozen=True, tag_field="type", tag="date"):
     numbers: ClassVar[bool | None] = False
 
     format: str = ""
-    parts: tuple[tuple[Literal["year", "month", "day", "weekday", "hour", "minute", "age"], ...], ...] = ()
+    parts: tuple[tuple[Part, ...], ...] = ()
     first: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ from dl4jlegacy.datasets.columns.step import BaseStep, check_finite, present, ta
 from dl4jlegacy.datasets.columns.table import Table
 from dl4jlegacy.errors import ConfError
 
-__all__ = ["MOST_BINS", "MarkGaps", "QuantileBins"]
+__all__ = ["MOST_BINS", "MarkGaps", "QuantileBins", "bins_for"]
 
 MOST_BINS = 32
 """The number of bins of a column, unless more are given."""
@@ -54,7 +54,7 @@ class QuantileBins(BaseStep, frozen=True, tag_field="type", tag="quantiles"):
 
     def learn(self, table: Table, column: str) -> tuple[tuple[float, ...]]:
         """See ``BaseStep``."""
-        bins = self.bins or min(max(round(len(table) / _ROWS_OF_BIN), _FEWEST), MOST_BINS)
+        bins = self.bins or bins_for(len(table))
         values = np.sort(present(table, column, self))
         found = values[np.arange(bins + 1) * (len(values) - 1) // bins]
         edges = found[np.append(True, differ(found[:-1], found[1:]))]
@@ -81,6 +81,11 @@ class QuantileBins(BaseStep, frozen=True, tag_field="type", tag="quantiles"):
 
 def _bins(column: str, edges: tuple[float, ...]) -> list[str]:
     return [f"{column}[bin {number}]" for number in range(1, len(edges))]
+
+
+def bins_for(rows: int) -> int:
+    """Return the number of bins that suit so many training rows."""
+    return min(max(round(rows / _ROWS_OF_BIN), _FEWEST), MOST_BINS)
 
 
 class MarkGaps(BaseStep, frozen=True, tag_field="type", tag="mark-gaps"):

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from dl4jlegacy.datasets.columns.dates import Dates, Part
 from dl4jlegacy.datasets.tables.label_cells import why_no_classes
 from dl4jlegacy.datasets.tables.text_rows import MISSING, is_plain
 
@@ -35,6 +36,7 @@ class ColumnSummary:
         counts: the count of each text, for up to a few thousand distinct texts; ``is_full`` says that there are more.
         gap_words: the count of each word that is a gap in features, but a name in a label.
         gaps: cells that mark a missing value, in lower case.
+        dates: the dates among the words.
     """
 
     name: str
@@ -51,6 +53,7 @@ class ColumnSummary:
     is_full: bool = False
     gap_words: Counter[str] = field(default_factory=Counter)
     gaps: frozenset[str] = GAPS
+    dates: Dates = field(default_factory=Dates)
 
     def as_names(self) -> ColumnSummary:
         """Return the summary for a class label: if one cell is a word, all cells but empty ones count as names."""
@@ -71,6 +74,11 @@ class ColumnSummary:
     def is_real(self) -> bool:
         """Whether the column has only numbers that are no classes: real numbers, or very many different ones."""
         return not self.words and bool(self.numbers) and bool(self.is_full or why_no_classes(self.counts))
+
+    @property
+    def date_parts(self) -> tuple[Part, ...]:
+        """The parts in which the cells differ, if all are dates."""
+        return () if self.numbers or self.alike else self.dates.parts
 
     @property
     def with_commas(self) -> int:
@@ -104,6 +112,7 @@ class ColumnSummary:
             value = float(text)
         except ValueError:
             self.words += 1
+            self.dates.add(text)
             return True
         if not math.isfinite(value) or not is_plain(text):
             self.words, self.alike = self.words + 1, self.alike + 1
@@ -123,7 +132,10 @@ class ColumnSummary:
             return False
         if self.gaps != GAPS and not self.gaps.isdisjoint(map(str.strip, cells)):  # some numbers are gaps
             return False
-        for text, count in Counter(map(str.strip, cells)).items():
+        found: dict[str, int] = Counter(map(str.strip, cells))
+        if self.is_full:
+            found = {text: found[text] for text in found.keys() & self.counts.keys()}
+        for text, count in found.items():
             if text in self.counts or len(self.counts) < KEPT_WORDS:
                 self.counts[text] += count
             else:
@@ -133,6 +145,11 @@ class ColumnSummary:
         self.low, self.high = min(self.low, *values), max(self.high, *values)
         self.total = sum(values, self.total)
         return True
+
+    @property
+    def comma_word(self) -> str:
+        """The first number with a decimal comma."""
+        return next(word for word in self.counts if "," in word)
 
     def fields(self) -> dict[str, Any]:
         """Return the summary as JSON fields."""

@@ -1,21 +1,23 @@
-"""Inspection of a table file (column types, ranges, gaps, classes, problems), and the schema that fits it.
+"""Inspection of a table file: column types, ranges, gaps, classes, problems.
 
 One pass over the file, which may be larger than memory; only a few words and sums of each column are kept.
 """
 
 from __future__ import annotations
 
+import math
+from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from dl4jlegacy.datasets.columns.table import Column, cell_place, column_name, find_columns
-from dl4jlegacy.datasets.columns.transforms import CategoricalToOneHot, Impute, RemoveColumns, Standardize, Step
+from dl4jlegacy.datasets.label_scale import suits_log
 from dl4jlegacy.datasets.tables.column_summary import EXAMPLES, KEPT_WORDS, ColumnSummary
 from dl4jlegacy.datasets.tables.csv_files import LABEL_HEADERS
 from dl4jlegacy.datasets.tables.duplicates import Duplicates
@@ -33,7 +35,7 @@ from dl4jlegacy.datasets.tables.svmlight_files import (
 )
 from dl4jlegacy.datasets.tables.table_files import index_columns, is_numpy, is_svmlight, opened_rows
 from dl4jlegacy.datasets.tables.text_rows import MISSING, Row, is_number, open_table, why_no_features
-from dl4jlegacy.datasets.tables.transform_process import TransformProcess, no_answer
+from dl4jlegacy.datasets.tables.transform_process import no_answer
 from dl4jlegacy.errors import ConfError, DataError, counted
 from dl4jlegacy.system import files
 
@@ -42,19 +44,16 @@ __all__ = [
     "Inspection",
     "LabelCells",
     "Problem",
+    "check_label",
     "check_one_kind",
     "default_label",
-    "guess_schema",
     "inspect_csv",
     "inspect_svmlight",
 ]
 
 GUESSED_ROWS = 100_000
 """Maximum rows from which a schema is guessed, the first ones."""
-_MOST_WORDS = 200  # maximum distinct words of a column that a guessed schema makes one-hot
-_FEW_WORDS = 20  # up to this number, every row may have another word
 _BLOCK = 4096  # rows counted at a time
-_GAP_WORD = "missing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +77,7 @@ class LabelCells:
         empty: rows whose cell in the first label names no class: it is empty, or a gap that the user listed.
         strange: for each label with cells that are neither a gap nor 0 or 1, the problem.
         first: the place of the first such cell, in words, and its content; None if there is none.
+        skewed: the labels that suit a logarithm, by the first ``GUESSED_ROWS`` rows; see ``suits_log``.
     """
 
     names: tuple[str, ...] = ()
@@ -86,6 +86,7 @@ class LabelCells:
     empty: Problem | None = None
     strange: Mapping[str, Problem] = field(default_factory=dict)
     first: tuple[str, str] | None = None
+    skewed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +141,7 @@ class Inspection:
         labels = [self.column(name) for name in self.labels.names]
         numbers = not multi_label and (regression or len(labels) > 1 or labels[0].is_real)
         for label in labels:
-            _check_label(self, label, regression=numbers, multi_label=multi_label)
+            check_label(self, label, regression=numbers, multi_label=multi_label)
         return numbers
 
     def check_answers(self) -> None:
@@ -164,7 +165,7 @@ class Inspection:
         for column in self.columns:
             if column.with_commas and column.name not in cells.names:
                 what = f"numbers with a comma, not a point, in {column.name!r}"
-                found.append(Problem(what, column.with_commas, (repr(_comma_word(column)),), True))
+                found.append(Problem(what, column.with_commas, (repr(column.comma_word),), True))
         if len(cells.names) > 1:
             found += [self._left_out(part, is_whole) for part in (cells.partly, cells.wholly) if part is not None]
         if multi_label:
@@ -269,19 +270,25 @@ class _LabelRows:
         self._places = [names.index(label) for label in labels]
         self._partly, self._wholly, self._empty = _Seen(), _Seen(), _Seen()
         self._strange = [_Seen() for _ in labels]
+        self._values = [array("d") for _ in labels]
         self._first: tuple[str, str] | None = None
 
     def add(self, line: int, row: Sequence[str]) -> None:
         """Inspect a complete row."""
         gaps = 0
-        for label, place, strange in zip(self._labels, self._places, self._strange, strict=True):
+        of_each = zip(self._labels, self._places, self._strange, self._values, strict=True)
+        for label, place, strange, values in of_each:
             cell = row[place].strip()
             if cell.lower() in self._gaps:
                 gaps += 1
-            elif not (is_number(cell) and float(cell) in (0.0, 1.0)):
+                continue
+            number = float(cell) if is_number(cell) else None
+            if number is not None and math.isfinite(number) and len(values) < GUESSED_ROWS:
+                values.append(number)
+            if number not in (0.0, 1.0):
                 strange.add(f"{self._unit} {line} has {cell!r}")
                 if self._first is None:
-                    text = f"{float(cell):g}" if is_number(cell) else repr(cell)
+                    text = repr(cell) if number is None else f"{number:g}"
                     self._first = cell_place(self._name, self._unit, line, label, self._numbers[place]), text
         if row[self._places[0]].strip().lower() in self._no_class:
             self._empty.add(f"{self._unit} {line}")
@@ -301,7 +308,9 @@ class _LabelRows:
         }
         empty = self._empty.problem(f"missing values in {self._labels[0]!r}")
         first = [next(iter(problems), None) for problems in (partly, wholly, empty)]
-        return LabelCells(self._labels, first[0], first[1], first[2], strange, self._first)
+        of_each = zip(self._labels, self._values, strict=True)
+        skewed = tuple(label for label, values in of_each if suits_log(np.array(values)))
+        return LabelCells(self._labels, first[0], first[1], first[2], strange, self._first, skewed)
 
 
 def inspect_csv(
@@ -510,76 +519,8 @@ def _count_cells(
             gap.add(f"{unit} {line}")
 
 
-def guess_schema(
-    found: Inspection, *, label: str = "", regression: bool = False, multi_label: bool = False, scale: bool = True
-) -> TransformProcess:
-    """Return a schema for a file: gaps imputed, numbers standardized, words one-hot, unusable columns removed.
-
-    Args:
-        found: the inspection of the file.
-        label: the label column, by name or number; "": the one called label, class or target, else the last. Several,
-            separated by commas, are numbers to predict, or ``multi_label``.
-        regression: the label is a number to predict.
-        multi_label: the labels are 0 or 1 each, and do not exclude each other.
-        scale: whether numbers are standardized.
-
-    Raises:
-        DataError: there is no such column, or it has no numbers to predict, or the labels are no classes.
-    """
-    labels = found.label_columns(label)
-    regression = regression or (len(labels) > 1 and not multi_label)
-    for name in labels:
-        _check_label(found, found.column(name), regression=regression, multi_label=multi_label)
-    features = [column for column in found.columns if column.name not in labels]
-    _check_commas(found.name, features)
-    removed = [column.name for column in features if why_removed(column)]
-    numbers = tuple(c.name for c in features if c.type == "number" and c.name not in removed)
-    words = tuple(c.name for c in features if c.type == "category" and c.name not in removed)
-    if not numbers and not words:
-        reasons = ", ".join(f"{column.name!r} {why_removed(column)}" for column in features)
-        raise DataError(f"{found.name} has nothing to learn from besides its label {', '.join(labels)!r}: {reasons}")
-    steps: list[Step] = []
-    if removed:
-        steps.append(RemoveColumns(columns=tuple(removed)))
-    if numbers:
-        steps += [Impute(columns=numbers), *([Standardize(columns=numbers)] if scale else [])]
-    if words:
-        steps += [Impute(columns=words, strategy="constant", constant=_GAP_WORD), CategoricalToOneHot(columns=words)]
-    columns = tuple(Column(column.name, column.type) for column in found.columns)
-    several: dict[str, Any] = {"label": labels[0]}
-    if len(labels) > 1 or multi_label:
-        several = {"labels": labels, "multi_label": multi_label}
-    return TransformProcess(
-        columns=columns, regression=regression, steps=tuple(steps), missing=found.missing, **several
-    )
-
-
-def _check_commas(name: str, features: Sequence[ColumnSummary]) -> None:
-    """Raise ``DataError`` for numbers with a decimal comma: they would be read as words."""
-    for column in features:
-        if column.with_commas:
-            raise DataError(
-                f"{name}: column {column.name!r} holds numbers with a comma, such as {_comma_word(column)!r}; write "
-                "them with a point (pandas reads such a file by decimal=',')"
-            )
-
-
-def _comma_word(column: ColumnSummary) -> str:
-    return next(word for word in column.counts if "," in word)
-
-
-def why_removed(column: ColumnSummary) -> str:
-    """Return why a guessed schema removes a column; "" if it does not."""
-    if not column.numbers and not column.words:
-        return "has no value at all"
-    different, cells = len(column.counts), column.numbers + column.words
-    if column.type == "category" and (different > _MOST_WORDS or different > max(_FEW_WORDS, cells // 2)):
-        more = "more than " if column.is_full else ""
-        return f"has {more}{different:,} different words in {cells:,} rows, names or texts perhaps"
-    return ""
-
-
-def _check_label(found: Inspection, label: ColumnSummary, *, regression: bool, multi_label: bool) -> None:
+def check_label(found: Inspection, label: ColumnSummary, *, regression: bool, multi_label: bool) -> None:
+    """Raise ``DataError`` if a label column does not hold what is to be learned."""
     names = label if regression or multi_label else label.as_names()
     if not names.numbers and not names.words:
         raise DataError(f"{found.name}: the label {label.name!r} has no value in any row")

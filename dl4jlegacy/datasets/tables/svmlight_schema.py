@@ -8,7 +8,8 @@ from pathlib import Path
 import msgspec
 
 from dl4jlegacy.datasets.columns.transforms import Impute
-from dl4jlegacy.datasets.tables.inspection import guess_schema, inspect_svmlight
+from dl4jlegacy.datasets.tables.inspection import inspect_svmlight
+from dl4jlegacy.datasets.tables.schema_guess import guess_schema
 from dl4jlegacy.datasets.tables.svmlight_files import LABEL, numbered_columns
 from dl4jlegacy.datasets.tables.transform_process import TransformProcess
 from dl4jlegacy.errors import DataError
