@@ -34,6 +34,8 @@ __all__ = [
 _Vector = npt.NDArray[np.float64]
 _DEVIATIONS = 2.0
 """Assumed range of a column: this many standard deviations to both sides of its mean."""
+_MOST_COLUMNS = 1 << 26
+_STEP = 1 << 20  # values that are scaled at once
 
 
 class Normalizer(Protocol):
@@ -58,15 +60,30 @@ class NormalizerStandardize:
     Attributes:
         mean: ``(n_in,)`` float64, empty before ``fit``.
         std: ``(n_in,)`` float64; 1 for a column that is constant, apart from rounding.
+        pixels: the number of columns in a row that have the same statistics, as those of an image's channel have.
     """
 
     def __init__(self) -> None:
+        self.pixels = 1
         self.mean: _Vector = np.zeros(0)
         self.std: _Vector = np.zeros(0)
 
     def fit(self, data: DataSet | Iterable[DataSet]) -> Self:
         """Learn mean and standard deviation of every column."""
-        self.mean, self.std = mean_and_std(_parts(data))
+        self.pixels, (self.mean, self.std) = 1, mean_and_std(_parts(data))
+        return self
+
+    def fit_channels(self, images: DataSet, channels: int) -> Self:
+        """Learn one mean and one standard deviation of each channel, for all its pixels; channels come first."""
+        x = images.features.reshape(len(images), channels, -1)
+        self.pixels, step = x.shape[2], _step(images.n_in)
+
+        def parts(channel: int) -> Iterator[Array]:
+            for i in range(0, len(x), step):
+                yield x[i : i + step, channel].reshape(-1, 1).astype(np.float64)
+
+        found = [mean_and_std(parts(channel)) for channel in range(channels)]
+        self.mean, self.std = (np.repeat(np.concatenate(each), self.pixels) for each in zip(*found, strict=True))
         return self
 
     def transform(self, dataset: DataSet) -> DataSet:
@@ -86,8 +103,9 @@ class NormalizerStandardize:
         return varying
 
     def to_json(self) -> str:
-        """Return mean and standard deviation as JSON."""
-        return _to_json(self, mean=self.mean.tolist(), std=self.std.tolist())
+        """Return mean and standard deviation as JSON: only one of each channel, if they were learned so."""
+        found = {"mean": self.mean[:: self.pixels].tolist(), "std": self.std[:: self.pixels].tolist()}
+        return _to_json(self, **found, **({"pixels": self.pixels} if self.pixels > 1 else {}))
 
 
 class NormalizerMinMaxScaler:
@@ -177,6 +195,10 @@ def normalizer_from_json(text: str | bytes) -> Normalizer:
             result: Any = NormalizerStandardize()
             result.mean, result.std = _vectors(fields.pop("mean"), fields.pop("std"))
             _require(bool((result.std > 0).all()), "a standard deviation is not positive")
+            result.pixels = pixels = fields.pop("pixels", 1)
+            fits = type(pixels) is int and 0 < pixels <= _MOST_COLUMNS // max(1, len(result.mean))
+            _require(fits, f"{pixels!r} pixels")
+            result.mean, result.std = np.repeat(result.mean, pixels), np.repeat(result.std, pixels)
         elif kind == "NormalizerMinMaxScaler":
             result = NormalizerMinMaxScaler(float(fields.pop("min_range")), float(fields.pop("max_range")))
             result.min, result.max = _vectors(fields.pop("min"), fields.pop("max"))
@@ -264,10 +286,19 @@ def _scaled(dataset: DataSet, scale: Array | float, shift: Array | float, origin
     rows = x if _has_time_steps(dataset) else x.reshape(len(dataset), -1)
     if _has_time_steps(dataset):
         scale, shift, origin = (np.atleast_1d(each)[:, None] for each in (scale, shift, origin))
-    scaled = ((rows - origin if origin.any() else rows) * scale + shift).reshape(x.shape)
+    scaled, is_far, step = np.empty(rows.shape, x.dtype), bool(origin.any()), _step(rows[0].size if len(rows) else 1)
+    for i in range(0, len(rows), step):  # float64 copies of all images at once would need too much memory
+        part = rows[i : i + step]
+        scaled[i : i + step] = (part - origin if is_far else part) * scale + shift
+    scaled = scaled.reshape(x.shape)
     if _has_time_steps(dataset) and dataset.features_mask is not None:
         scaled = np.where(dataset.features_mask[:, None] > 0, scaled, 0.0)
-    return DataSet(scaled.astype(x.dtype), dataset.labels, dataset.features_mask, dataset.labels_mask)
+    return DataSet(scaled, dataset.labels, dataset.features_mask, dataset.labels_mask)
+
+
+def _step(values: int) -> int:
+    """Return the number of examples of ``values`` values each that are scaled at once."""
+    return max(1, _STEP // max(1, values))
 
 
 def _check_range(low: float, high: float) -> None:

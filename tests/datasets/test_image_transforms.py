@@ -10,7 +10,13 @@ import pytest
 from PIL import Image
 
 from dl4jlegacy.arrays.seeding import Stream
-from dl4jlegacy.datasets import AugmentedDataSetIterator, DataSet, ImageTransform, ListDataSetIterator
+from dl4jlegacy.datasets import (
+    AugmentedDataSetIterator,
+    DataSet,
+    ImageTransform,
+    ListDataSetIterator,
+    NormalizerStandardize,
+)
 from dl4jlegacy.datasets.images.image_transforms import ImageShape, sampled, sine_cosine, turned
 from dl4jlegacy.datasets.validation import split_off
 from dl4jlegacy.errors import ConfError, ShapeError
@@ -120,6 +126,19 @@ def test_an_examples_changes_do_not_depend_on_its_batch() -> None:
     small, whole = iterator(shuffle=False), iterator(shuffle=False)
     whole.batch_size = 6
     assert is_same(small.batch(2, 1).features, whole.batch(2, 0).features[4:])
+
+
+def test_scaled_images_are_changed_as_they_were_before() -> None:
+    """Brightness and the black of corners are of the pixels, from 0 to 1, not of what a network takes."""
+    plain = iterator()
+    normalizer = NormalizerStandardize().fit_channels(plain.dataset, 3)
+    scaled = plain.over(normalizer.transform(plain.dataset))
+    aware = AugmentedDataSetIterator(scaled.dataset, 4, EVERYTHING, SHAPE, seed=3, normalizer=normalizer)
+    wanted = normalizer.transform(plain.batch(1, 0))
+    np.testing.assert_allclose(aware.batch(1, 0).features, wanted.features, atol=1e-5)
+    assert abs(scaled.batch(1, 0).features - wanted.features).max() > 0.5
+    again = aware.over(aware.dataset)
+    assert aware.batch(1, 0) == again.batch(1, 0)
 
 
 def test_what_validates_is_not_changed() -> None:

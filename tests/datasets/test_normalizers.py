@@ -19,6 +19,8 @@ from dl4jlegacy.sklearn import DL4JRegressor
 
 ALL = [NormalizerStandardize, NormalizerMinMaxScaler, ImagePreProcessingScaler]
 
+WRITTEN_DOWN = ["0x1.fbe65fcd0369dp-2", "0x1.03133826d3a07p-1", "0x1.2a005aa2f369fp-2", "0x1.28ee137588614p-2"]
+
 
 def with_a_constant_column() -> DataSet:
     x = np.random.default_rng(3).normal(5, 2, (200, 4))
@@ -101,6 +103,33 @@ def test_images_are_scaled_pixel_by_pixel() -> None:
     assert NormalizerStandardize().fit(images).transform(images).features.shape == (5, 1, 3, 2)
 
 
+def test_a_channel_of_images_has_one_mean_and_one_deviation() -> None:
+    """Also in sets so large that they are summed in parts; a channel of one colour is shifted only."""
+    rng = np.random.default_rng(3)
+    images = rng.normal(0.5, [[[0.1]], [[0.3]], [[0.0]]], (700, 3, 20, 30)).astype(np.float32)
+    data = DataSet(images.reshape(700, -1), np.zeros((700, 1)))
+    found = NormalizerStandardize().fit_channels(data, 3)
+    scaled = found.transform(data).features.reshape(images.shape)
+    np.testing.assert_allclose(scaled.mean(axis=(0, 2, 3)), 0, atol=1e-6)
+    np.testing.assert_allclose(scaled.std(axis=(0, 2, 3)), [1, 1, 0], atol=1e-5)
+    assert found.mean.shape == (1800,) and list(found.std[[0, 599, 1799]]) == [found.std[0], found.std[0], 1]
+    np.testing.assert_allclose(found.revert(found.transform(data)).features, data.features, atol=1e-6)
+    whole = NormalizerStandardize().fit_channels(DataSet(images, data.labels), 3)
+    assert whole.to_json() == found.to_json() and whole.transform(DataSet(images, data.labels)).features.ndim == 4
+
+
+def test_a_channels_statistics_are_the_same_bits_on_every_machine_and_saved_once() -> None:
+    values = (np.arange(2 * 3 * 50, dtype=np.int64) * 7919 % 1000).astype(np.float32) / 999
+    data = DataSet(values.reshape(3, 100), np.zeros((3, 1)))
+    found = NormalizerStandardize().fit_channels(data, 2)
+    assert [value.hex() for value in (*found.mean[[0, 99]], *found.std[[0, 99]])] == WRITTEN_DOWN
+    text = found.to_json()
+    assert json.loads(text)["pixels"] == 50 and len(json.loads(text)["mean"]) == 2
+    restored = normalizer_from_json(text)
+    assert restored.to_json() == text and restored.transform(data) == found.transform(data)
+    assert '"pixels"' not in found.fit(data).to_json()
+
+
 def test_a_normalizer_that_was_not_fitted_or_to_other_columns_says_so() -> None:
     with pytest.raises(DataError, match="not fitted yet"):
         NormalizerStandardize().transform(read_iris())
@@ -131,6 +160,9 @@ def test_an_empty_range_is_refused() -> None:
         '{"type": "NormalizerStandardize", "mean": [NaN], "std": [1]}',
         '{"type": "NormalizerStandardize", "mean": ["a"], "std": [1]}',
         '{"type": "NormalizerStandardize", "mean": [1], "std": [1], "more": 1}',
+        '{"type": "NormalizerStandardize", "mean": [1], "std": [1], "pixels": 0}',
+        '{"type": "NormalizerStandardize", "mean": [1], "std": [1], "pixels": 1.0}',
+        '{"type": "NormalizerStandardize", "mean": [1], "std": [1], "pixels": 1000000000000}',
         '{"type": "NormalizerMinMaxScaler", "min": [2], "max": [1], "min_range": 0, "max_range": 1}',
         '{"type": "ImagePreProcessingScaler", "min_range": 0, "max_range": 1}',
     ],

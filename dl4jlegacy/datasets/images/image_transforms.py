@@ -19,6 +19,7 @@ from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.arrays.seeding import Stream
 from dl4jlegacy.datasets.dataset import DataSet
 from dl4jlegacy.datasets.iterator import ListDataSetIterator
+from dl4jlegacy.datasets.normalizers import Normalizer
 from dl4jlegacy.errors import ConfError, ShapeError, nearest
 
 __all__ = ["AugmentedDataSetIterator", "ImageShape", "ImageTransform"]
@@ -174,6 +175,7 @@ class AugmentedDataSetIterator(ListDataSetIterator):
         shape: of an image; None: that of the features.
         seed: of the shuffling and of the changes: those of example n of the data set, in an epoch, are always the same.
         shuffle, drop_last, label_names, pre_processor: as for ``ListDataSetIterator``; the pre-processor comes first.
+        normalizer: has scaled the images from 0 to 1; the changes are made to the unscaled images.
 
     Raises:
         ShapeError: examples are not images of that shape. ConfError: cropping would leave nothing of them.
@@ -191,6 +193,7 @@ class AugmentedDataSetIterator(ListDataSetIterator):
         drop_last: bool = False,
         label_names: tuple[str, ...] = (),
         pre_processor: Callable[[DataSet], DataSet] | None = None,
+        normalizer: Normalizer | None = None,
     ) -> None:
         super().__init__(
             dataset,
@@ -207,7 +210,7 @@ class AugmentedDataSetIterator(ListDataSetIterator):
                 f"examples have {dataset.n_in} values in shape {dataset.features.shape[1:]}, which are no images of "
                 f"{given if shape is not None else 'channels, rows and columns'}; give shape=(channels, height, width)"
             )
-        self.transform, self.shape = transform, ImageShape(*given)
+        self.transform, self.shape, self._normalizer = transform, ImageShape(*given), normalizer
         transform.check(self.shape)
 
     def batch(self, epoch: int, index: int) -> DataSet:
@@ -217,5 +220,7 @@ class AugmentedDataSetIterator(ListDataSetIterator):
         if self._shuffle:
             numbers = self._order(epoch)[numbers]
         streams = [self._stream.at(epoch, int(number), purpose="augment") for number in numbers]
-        features = self.transform.apply(plain.features, self.shape, streams)
-        return DataSet(features, plain.labels, plain.features_mask, plain.labels_mask)
+        images = plain if self._normalizer is None else self._normalizer.revert(plain)
+        features = self.transform.apply(images.features, self.shape, streams)
+        changed = DataSet(features, plain.labels, plain.features_mask, plain.labels_mask)
+        return changed if self._normalizer is None else self._normalizer.transform(changed)
