@@ -195,6 +195,10 @@ class DataKind(Generic[R]):
         """Return the scale of the numbers to predict; None if the labels are classes, or a schema scales them."""
         return None
 
+    def image(self, reader: R) -> tuple[int, int, int] | None:
+        """Return the channels, height and width of the images; None if the data are no images."""
+        return None
+
     def answers_at(self, reader: R) -> str:
         """Return the place of the answers in a network's outputs: "output", "last step" or "each step"."""
         return "output"

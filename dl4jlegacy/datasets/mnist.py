@@ -129,14 +129,20 @@ def missing_mnist_files(data_dir: str | Path | None = None) -> list[str]:
     return [name for name in _MD5 if name not in found]
 
 
-def read_idx_dataset(directory: Path, part: Part, n_classes: int | None = None) -> DataSet:
-    """Return a part of a data set in four IDX files under MNIST's names; any image size, no MD5."""
+def read_idx_dataset(
+    directory: Path, part: Part, n_classes: int | None = None
+) -> tuple[DataSet, tuple[int, int, int] | None]:
+    """Return a part of a data set in four IDX files under MNIST's names; any image size, no MD5.
+
+    Also returns the channels, height and width of an image; None if the examples do not have two dimensions.
+    """
     found = find_idx_files(directory)
     names = [name for name in _MD5 if name.startswith(part)]
     if missing := [name for name in names if name not in found]:
         raise DataError(f"{directory} lacks {', '.join(missing)} (plain or .gz); it has {', '.join(found) or 'none'}")
     images, labels = (parse_idx(read_bytes(found[name]), found[name]) for name in names)
-    return _dataset(images, labels, found[names[0]], n_classes=n_classes)
+    shape = (1, *images.shape[1:]) if images.ndim == 3 else None
+    return _dataset(images, labels, found[names[0]], n_classes=n_classes), shape
 
 
 def find_idx_files(directory: Path) -> dict[str, Path]:

@@ -51,6 +51,7 @@ class DataSource:
         test: the held-out examples.
         reading: how they were read, fitted to the training part.
         columns: the names of the feature columns, if they have names.
+        image: the channels, height and width of the images, if the data are images whose shape is known.
     """
 
     name: str
@@ -58,6 +59,7 @@ class DataSource:
     test: DataSet
     reading: Reading = UNREAD
     columns: tuple[str, ...] = ()
+    image: tuple[int, int, int] | None = None
 
     @property
     def label_names(self) -> tuple[str, ...]:
@@ -153,13 +155,19 @@ class _Request(DataRequest):
     columns: int
     index: Sequence[str] | None
 
-    def source(self, train: DataSet, test: DataSet, *, columns: tuple[str, ...] = (), **reading: Any) -> DataSource:
-        """Return the two parts of the data set, and how they were read."""
-        return DataSource(self.place.name, train, test, Reading(**reading), columns)
-
-    def split_up(
-        self, dataset: DataSet, names: tuple[str, ...], *, columns: tuple[str, ...] = (), **reading: Any
+    def source(
+        self,
+        train: DataSet,
+        test: DataSet,
+        *,
+        columns: tuple[str, ...] = (),
+        image: tuple[int, int, int] | None = None,
+        **reading: Any,
     ) -> DataSource:
+        """Return the two parts of the data set, and how they were read."""
+        return DataSource(self.place.name, train, test, Reading(**reading), columns, image)
+
+    def split_up(self, dataset: DataSet, names: tuple[str, ...], **more: Any) -> DataSource:
         """Return a data set split into a training part and a held-out part."""
         split, whole = self.split, dataset
         if split.stratify:
@@ -167,7 +175,7 @@ class _Request(DataRequest):
             train, test = whole.take(learned), whole.take(held_out)
         else:
             train, test = whole.split_test_and_train(1 - split.test_fraction, split.seed)
-        return self.source(train, test, columns=columns, label_names=names, stratified=split.stratify, **reading)
+        return self.source(train, test, label_names=names, stratified=split.stratify, **more)
 
 
 def _load(asked: _Request) -> DataSource:
@@ -179,7 +187,8 @@ def _load(asked: _Request) -> DataSource:
             found = kind.load(asked, kind.reader() if reader is None else reader)
             read: dict[str, Any] = {kind.name: found.reader, "stratified": asked.split.stratify}
             names, transform = found.label_names, found.transform
-            return asked.source(found.train, found.test, label_names=names, transform=transform, **read)
+            image = kind.image(found.reader)
+            return asked.source(found.train, found.test, image=image, label_names=names, transform=transform, **read)
     if asked.transform is not None:
         return _transformed(asked, asked.transform)
     if place.kind == "bundled":
@@ -193,8 +202,10 @@ def _bundled(asked: _Request) -> DataSource:
     name = asked.place.name
     if name == "mnist":
         train, test = (read_mnist(part, data_dir=asked.data_dir) for part in ("train", "t10k"))
-        return asked.source(train, test, label_names=DIGITS_NAMES)
-    return asked.split_up(*((read_digits(), DIGITS_NAMES) if name == "digits" else (read_iris(), IRIS_NAMES)))
+        return asked.source(train, test, image=(1, 28, 28), label_names=DIGITS_NAMES)
+    if name == "digits":
+        return asked.split_up(read_digits(), DIGITS_NAMES, image=(1, 8, 8))
+    return asked.split_up(read_iris(), IRIS_NAMES)
 
 
 def _transformed(asked: _Request, transform: TransformProcess) -> DataSource:
@@ -225,7 +236,11 @@ def _transformed(asked: _Request, transform: TransformProcess) -> DataSource:
 def _of_process(asked: _Request, ready: TransformedTables) -> DataSource:
     """Return the data set that a schema has prepared."""
     process = ready.process
-    reading = {"transform": process, "label_names": process.label_names, "stratified": asked.split.stratify}
+    reading: dict[str, Any] = {
+        "transform": process,
+        "label_names": process.label_names,
+        "stratified": asked.split.stratify,
+    }
     return asked.source(ready.train, ready.test, columns=ready.columns, **reading)
 
 
@@ -245,11 +260,11 @@ def _svmlight(asked: _Request) -> DataSource:
 def _idx(asked: _Request) -> DataSource:
     """Return the data set of a folder with IDX files."""
     path = asked.place.path
-    train = read_idx_dataset(path, "train", asked.n_classes)
-    test = read_idx_dataset(path, "t10k", train.n_out)  # a class without training images is an error
+    train, image = read_idx_dataset(path, "train", asked.n_classes)
+    test, _ = read_idx_dataset(path, "t10k", train.n_out)  # a class without training images is an error
     if test.n_in != train.n_in:
         raise DataError(f"{path}: training images have {counted(train.n_in, 'pixel')}, test images {test.n_in}")
-    return asked.source(train, test, label_names=tuple(map(str, range(train.n_out))))
+    return asked.source(train, test, image=image, label_names=tuple(map(str, range(train.n_out))))
 
 
 def _numbers(asked: _Request) -> DataSource:

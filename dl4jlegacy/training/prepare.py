@@ -17,7 +17,7 @@ import numpy as np
 
 from dl4jlegacy.datasets import AugmentedDataSetIterator, DataSet, DataSource, ListDataSetIterator, load
 from dl4jlegacy.datasets.images.image_files import ImageRecordReader
-from dl4jlegacy.datasets.normalizers import as_read
+from dl4jlegacy.datasets.normalizers import NormalizerStandardize, as_read
 from dl4jlegacy.datasets.sources import NAMES
 from dl4jlegacy.datasets.tables.stored_tables import not_kept
 from dl4jlegacy.datasets.tables.table_files import is_pattern
@@ -65,7 +65,7 @@ from dl4jlegacy.training.guess_watch import GuessWatch, guess_of
 from dl4jlegacy.training.network_options import NONE_GIVEN, NetworkOptions, with_options
 from dl4jlegacy.training.report import Report, params_sha256, report_fields, verdict_of
 from dl4jlegacy.training.run import Run, resolve
-from dl4jlegacy.training.run_data import load_new, reload
+from dl4jlegacy.training.run_data import load_new, reload, standardized
 
 __all__ = [
     "Checkpoint",
@@ -85,8 +85,6 @@ __all__ = [
     "with_absolute_paths",
     "with_network",
 ]
-
-_IMAGE_SIZES = {"digits": 8, "mnist": 28}  # height and width in pixels of the named image data sets
 
 
 def prepare(
@@ -123,6 +121,7 @@ def prepare(
     if examples_per_update is not None:
         given |= {"examples_per_update"}
     conf = with_network(conf, data, given, network)
+    data = standardized(conf, data)
     if examples_per_update is not None:
         conf = with_examples_per_update(conf, examples_per_update)
     run = resolve(conf, training_data(conf, data), compute=compute, local_workers=local_workers, on_cluster=on_cluster)
@@ -217,7 +216,7 @@ def _chosen(
     """
     model = zoo.select_for(conf.model, data.reading.network)
     train = source_for_model(data, model.name).train
-    network = _built(model, train, data.reading.images, seed=conf.seed, **options.for_builder())
+    network = _built(model, train, data, seed=conf.seed, **options.for_builder())
     if _is_regression(data):
         network = zoo.for_regression(model, network)
     elif _is_multi_label(data):
@@ -225,7 +224,7 @@ def _chosen(
     facts = Facts(
         kind=data.reading.network,
         rows=train.num_examples,
-        image=_size_of_images(conf, data),
+        image=data.image,
         multiply_adds=summarize(network).multiply_adds,
         can_validate=network.backprop,
         shares=train.is_sparse or conf.router != Conf().router,
@@ -238,14 +237,6 @@ def _chosen(
     network = with_options(network, msgspec.structs.replace(options, **chosen), model=model.name)
     fields |= {"model": model.name, "multi_layer_clazz": model.clazz, "choices": reasons}
     return conf.replace(**fields), network
-
-
-def _size_of_images(conf: Conf, data: DataSource) -> tuple[int, int, int] | None:
-    """Return channels, height and width of the images of a data set; None: it has none that are known."""
-    if (read := data.reading.images) is not None:
-        return read.channels, read.height, read.width
-    side = _IMAGE_SIZES.get(conf.dataset)
-    return None if side is None else (1, side, side)
 
 
 def _is_regression(data: DataSource) -> bool:
@@ -265,10 +256,11 @@ def _check_multi_label(network: NetworkConfiguration) -> None:
         )
 
 
-def _built(
-    model: zoo.ZooModel, train: DataSet, images: ImageRecordReader | None, **fields: Any
-) -> MultiLayerConfiguration:
+def _built(model: zoo.ZooModel, train: DataSet, data: DataSource, **fields: Any) -> MultiLayerConfiguration:
     """Return a network of the zoo for the training data; raises ``ShapeError`` if images do not fit it."""
+    images = data.reading.images
+    if model.of_images:
+        return model.build(train.n_in, train.n_out, image=data.image, **fields)
     if images is None:
         n_in = train.features.shape[1] if model.of == "sequences" else train.n_in
         return model.build(n_in, train.n_out, **fields)
@@ -280,8 +272,8 @@ def _built(
     taken = getattr(network, "input_type", None)
     if isinstance(taken, InputTypeConvolutionalFlat) and (taken.height, taken.width) != (images.height, images.width):
         raise ShapeError(
-            f"model {model.name} takes square images, and these are {size}; give --image-size {images.width}, or a "
-            "configuration file with the right input_type"
+            f"model {model.name} takes square images, and these are {size}; give --image-size {images.width}, or "
+            "--model cnn, or a configuration file with the right input_type"
         )
     return network
 
@@ -337,8 +329,11 @@ def batches(conf: Conf, data: DataSource) -> ListDataSetIterator:
         return ListDataSetIterator(train, conf.batch_size, seed=conf.seed, label_names=names)
     if train.labels is not data.train.labels:
         raise ConfError(f"Conf.augment is given, and model {conf.model} learns the images themselves; leave it out")
-    shape = _image_shape(conf, data)
-    return AugmentedDataSetIterator(train, conf.batch_size, conf.augment, shape, seed=conf.seed, label_names=names)
+    shape, scaled = _image_shape(conf, data), data.reading.normalizer
+    by_channel = scaled if isinstance(scaled, NormalizerStandardize) else None
+    return AugmentedDataSetIterator(
+        train, conf.batch_size, conf.augment, shape, seed=conf.seed, label_names=names, normalizer=by_channel
+    )
 
 
 def _image_shape(conf: Conf, data: DataSource) -> tuple[int, int, int]:
@@ -346,8 +341,8 @@ def _image_shape(conf: Conf, data: DataSource) -> tuple[int, int, int]:
     taken = getattr(conf.multi_layer_conf, "input_type", None)
     if data.reading.images is None and isinstance(taken, InputTypeConvolutionalFlat | InputTypeConvolutional):
         return taken.channels, taken.height, taken.width
-    if (size := _size_of_images(conf, data)) is not None:
-        return size
+    if data.image is not None:
+        return data.image
     raise ConfError(
         f"Conf.augment is for images, and data set {conf.dataset!r} has none that are known: it is no folder of them, "
         "and the network has no convolutional input_type, which would say their height, width and channels"

@@ -15,7 +15,7 @@ from dl4jlegacy.datasets.columns.table import find_columns
 from dl4jlegacy.datasets.columns.transforms import CategoricalToOneHot, QuantileBins, RemoveColumns
 from dl4jlegacy.datasets.kind import LabelChoice
 from dl4jlegacy.datasets.leaks import scaled_labels, telling_columns, warn_of_telling
-from dl4jlegacy.datasets.normalizers import NormalizerMinMaxScaler, as_read
+from dl4jlegacy.datasets.normalizers import NormalizerMinMaxScaler, NormalizerStandardize, as_read
 from dl4jlegacy.datasets.place import Place
 from dl4jlegacy.datasets.precision import warn_of_equal
 from dl4jlegacy.datasets.reading import UNREAD, Reading, place_of
@@ -30,10 +30,12 @@ from dl4jlegacy.datasets.tables.table_files import index_columns
 from dl4jlegacy.datasets.tables.text_rows import MISSING
 from dl4jlegacy.datasets.tables.transform_process import TransformProcess
 from dl4jlegacy.errors import CellError, ConfError, DataError, counted
+from dl4jlegacy.nn import zoo
+from dl4jlegacy.nn.input_type import InputTypeConvolutionalFlat
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.storage import paths as storage
 
-__all__ = ["first_examples", "load_data", "load_new", "reload"]
+__all__ = ["first_examples", "load_data", "load_new", "reload", "standardized"]
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +94,7 @@ def _in_float32(source: DataSource, *parts: DataSet) -> DataSource:
 
 def reload(conf: Conf, data_dir: str = "", place: Place | None = None) -> DataSource:
     """Return the data that a Conf names; args and errors as for ``load_data``."""
-    return load_data(
+    data = load_data(
         conf.dataset,
         data_dir or conf.data_dir,
         scale=conf.scale_features,
@@ -100,6 +102,21 @@ def reload(conf: Conf, data_dir: str = "", place: Place | None = None) -> DataSo
         keep_index=conf.keep_index,
         place=place,
     )
+    return standardized(conf, data)
+
+
+def standardized(conf: Conf, data: DataSource) -> DataSource:
+    """Return the data of a run with a network; images are scaled by channel, if its zoo model learns them so.
+
+    Data that are scaled already are returned as they are.
+    """
+    model, taken = zoo.ZOO.get(conf.model), getattr(conf.multi_layer_conf, "input_type", None)
+    is_asked = conf.scale_features and model is not None and model.of_images
+    if not is_asked or not isinstance(taken, InputTypeConvolutionalFlat) or data.reading.normalizer is not None:
+        return data
+    normalizer = NormalizerStandardize().fit_channels(data.train, taken.channels)
+    train, test = (normalizer.transform(part) for part in (data.train, data.test))
+    return dataclasses.replace(data.with_reading(normalizer=normalizer), train=train, test=test)
 
 
 def load_new(

@@ -41,7 +41,7 @@ from dl4jlegacy.scaleout.workers.device_choice import Compute, resolve_compute
 from dl4jlegacy.storage import paths as storage
 from dl4jlegacy.system import files
 from dl4jlegacy.training import prepare as training
-from dl4jlegacy.training.run_data import load_new
+from dl4jlegacy.training.run_data import load_new, standardized
 from dl4jlegacy.tuning.plots import check_plotly
 from dl4jlegacy.tuning.pruning import BatchPruner, PruningCallback
 from dl4jlegacy.tuning.side_by_side import Tick, side_by_side
@@ -312,6 +312,7 @@ class _Search:
             missing=options.missing,
         )
         conf = training.with_network(conf, data, given | {"workers"})
+        data = standardized(conf, data)
         validation = conf.validation or ValidationConf(fraction=VALIDATION_FRACTION)
         if not (validation.fraction or validation.dataset):
             raise ConfError("Conf.validation names no data; give it fraction: 0.2, or a dataset")

@@ -96,7 +96,7 @@ def test_every_model_of_the_zoo_trains_as_on_the_cpu(name: str) -> None:
         x = RNG.random((4, 3, 6))
         network = build_network(model.build(3, 2, hidden=(4,)), load("numpy"))
         labels = np.moveaxis(np.eye(2)[RNG.integers(0, 2, (4, 6))], 2, 1).copy()
-    elif name in ("lenet", "alexnet-small"):
+    elif name in ("lenet", "alexnet-small", "cnn"):
         x = RNG.random((3, 784 if name == "lenet" else 3072))
         network, labels = build_network(model.build(x.shape[1], 10), load("numpy")), np.eye(10)[[1, 5, 7]]
     else:

@@ -22,7 +22,7 @@ from dl4jlegacy.nn.compiling.warm_up import RUNS, made_up_batch, warm_up
 from dl4jlegacy.nn.zoo import ZOO
 
 ON_REAL_DATA = {"dbn": "digits", "sda": "digits", "vae": "digits", "char-lstm": "sonnets", "word-lstm": "sonnets"}
-ON_REAL_DATA |= dict.fromkeys(("lenet", "alexnet-small", "deep-autoencoder"), "mnist")
+ON_REAL_DATA |= dict.fromkeys(("lenet", "alexnet-small", "cnn", "deep-autoencoder"), "mnist")
 
 
 def dl4j(*arguments: str, command: str = "warm-up", **env: str) -> subprocess.CompletedProcess[str]:

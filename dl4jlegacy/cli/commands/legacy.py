@@ -215,6 +215,7 @@ def _run(arguments: list[str]) -> None:
         seed=args.r,
         averaging_frequency=5,
     )
+    data = run_data.standardized(conf, data)
     if args.stp >= 0:
         _lead(conf, data, args.h, args.stp, args.out or "")
         return

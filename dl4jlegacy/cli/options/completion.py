@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 MODELS = (
-    *("mlp", "dbn", "sda", "lenet", "alexnet-small", "char-lstm", "word-lstm", "lstm"),
+    *("mlp", "dbn", "sda", "lenet", "alexnet-small", "cnn", "char-lstm", "word-lstm", "lstm"),
     *("deep-autoencoder", "vae"),
 )
 UPDATERS = (

@@ -82,6 +82,10 @@ class ImageData(DataKind[ImageRecordReader]):
                 return None
         return find_images(place)
 
+    def image(self, reader: ImageRecordReader) -> tuple[int, int, int]:
+        """See ``DataKind``."""
+        return reader.channels, reader.height, reader.width
+
     def takes_features(self, reader: ImageRecordReader) -> bool:
         """See ``DataKind``; a table would name files on the server."""
         return not reader.column

@@ -30,7 +30,7 @@ RUNS = "runs"
 """Kernels that every run needs for any model: to compare its processes' arithmetic, and to combine updates."""
 
 _LETTERS, _STEPS, _CLASSES = 32, 7, 10  # few of a letter's numbers are non-zero, so that only those are multiplied
-_SIDES = {"lenet": 28, "alexnet-small": 28}  # image width, as MNIST's, since blocks depend on it; else 8
+_SIDES = {"lenet": 28, "alexnet-small": 28, "cnn": 28}  # image width, as MNIST's, since blocks depend on it; else 8
 _ELEMENTS = 2 * 64 + 1  # length of an update: whole lines, and a remainder
 
 

@@ -11,7 +11,7 @@ from dl4jlegacy.nn.zoo.catalogue import (
     select,
     select_for,
 )
-from dl4jlegacy.nn.zoo.images import alexnet_small, lenet
+from dl4jlegacy.nn.zoo.images import alexnet_small, cnn, lenet
 from dl4jlegacy.nn.zoo.models import char_lstm, deep_autoencoder, lstm, vae, word_lstm
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "ZooModel",
     "alexnet_small",
     "char_lstm",
+    "cnn",
     "dbn",
     "deep_autoencoder",
     "for_multi_label",

@@ -19,7 +19,7 @@ from dl4jlegacy.nn.layers.output import OutputLayer
 from dl4jlegacy.nn.layers.rbm import RBM
 from dl4jlegacy.nn.layers.rnn_output import RnnOutputLayer
 from dl4jlegacy.nn.optimization.updaters import AdaGrad, Adam
-from dl4jlegacy.nn.zoo.images import alexnet_small, lenet
+from dl4jlegacy.nn.zoo.images import alexnet_small, cnn, lenet
 from dl4jlegacy.nn.zoo.models import char_lstm, deep_autoencoder, lstm, vae, word_lstm
 
 __all__ = ["ZOO", "ZooModel", "dbn", "for_multi_label", "for_regression", "mlp", "sda", "select", "select_for"]
@@ -88,7 +88,8 @@ class ZooModel:
     """A named network: its builder and its legacy class. ``training.choices`` knows how it is trained.
 
     A model that ``reconstructs`` learns its features and ignores labels. A model ``of`` words or sequences accepts only
-    that kind of data, and sequences are accepted by no other model.
+    that kind of data, and sequences are accepted by no other model. A builder ``of_images`` takes their shape as
+    ``image``, and the model learns them with mean 0 and standard deviation 1 in each channel.
     """
 
     name: str
@@ -96,6 +97,7 @@ class ZooModel:
     clazz: str = "MultiLayerNetwork"
     reconstructs: bool = False
     of: str = ""
+    of_images: bool = False
 
 
 ZOO: Mapping[str, ZooModel] = {
@@ -106,6 +108,7 @@ ZOO: Mapping[str, ZooModel] = {
         ZooModel("sda", sda, "StackedDenoisingAutoEncoder"),
         ZooModel("lenet", lenet),
         ZooModel("alexnet-small", alexnet_small),
+        ZooModel("cnn", cnn, of_images=True),
         ZooModel("char-lstm", char_lstm),
         ZooModel("word-lstm", word_lstm, of="words"),
         ZooModel("lstm", lstm, of="sequences"),

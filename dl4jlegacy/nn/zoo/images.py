@@ -6,17 +6,62 @@ import math
 
 from dl4jlegacy.errors import ShapeError, counted
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration, NeuralNetConfiguration
-from dl4jlegacy.nn.input_type import AnyInputType, InputType
+from dl4jlegacy.nn.input_type import InputType, InputTypeConvolutionalFlat
 from dl4jlegacy.nn.layers.convolution import ConvolutionLayer
 from dl4jlegacy.nn.layers.layer import DenseLayer, Layer
 from dl4jlegacy.nn.layers.normalization import LocalResponseNormalization
 from dl4jlegacy.nn.layers.output import OutputLayer
 from dl4jlegacy.nn.layers.subsampling import SubsamplingLayer
-from dl4jlegacy.nn.optimization.updaters import AdaGrad, Nesterovs
+from dl4jlegacy.nn.optimization.schedules import LinearSchedule
+from dl4jlegacy.nn.optimization.updaters import AdaGrad, Adam, Nesterovs
 
-__all__ = ["alexnet_small", "lenet"]
+__all__ = ["alexnet_small", "cnn", "lenet"]
 
+_PLACES = 64  # pixels of a channel, at most, before the dense layer of cnn
 _LENET_SIDE = 18  # for smaller images, nothing is left for the second pooling
+
+
+def cnn(
+    n_in: int,
+    n_out: int,
+    *,
+    hidden: tuple[int, ...] | None = None,
+    drop_out: float = 0.5,
+    seed: int = 123,
+    image: tuple[int, int, int] | None = None,
+) -> MultiLayerConfiguration:
+    """Return a network of 3x3 convolutions for images of any size, with 2x2 pooling after each.
+
+    There are three convolutions, of 16, 32 and 64 filters, and more of 64 until at most 64 pixels are left. Sides of
+    fewer than 4 pixels are not pooled. The rate falls linearly to zero over a run.
+
+    Args:
+        n_in, n_out, hidden, seed: as for the other models; ``hidden`` are the sizes of the dense layers.
+        drop_out: the probability that a value before a dense layer is retained; 0 switches drop-out off.
+        image: channels, height and width of an image; None: square images with 1 or 3 channels.
+    """
+    given = square_images("cnn", n_in) if image is None else InputType.convolutional_flat(image[1], image[2], image[0])
+    height, width, stage = given.height, given.width, 0
+    images: list[Layer] = []
+    while stage < 3 or height * width > _PLACES:
+        filters = min(16 << stage, 64)
+        images.append(
+            ConvolutionLayer(
+                n_out=filters, kernel_size=(3, 3), convolution_mode="same", activation="relu", weight_init="relu"
+            )
+        )
+        pool = (2 if height >= 4 else 1, 2 if width >= 4 else 1)
+        if pool != (1, 1):
+            images.append(SubsamplingLayer(kernel_size=pool, stride=pool))
+        height, width, stage = height // pool[0], width // pool[1], stage + 1
+    dense = [
+        DenseLayer(n_out=size, activation="relu", weight_init="relu", drop_out=drop_out) for size in hidden or (128,)
+    ]
+    return MultiLayerConfiguration(
+        conf=NeuralNetConfiguration(seed=seed, updater=Adam(learning_rate=1e-3, schedule=LinearSchedule())),
+        layers=(*images, *dense, OutputLayer(n_out=n_out, activation="softmax", drop_out=drop_out)),
+        input_type=given,
+    )
 
 
 def lenet(
@@ -73,7 +118,7 @@ def alexnet_small(
     )
 
 
-def square_images(model: str, n_in: int, *, least: int = 1) -> AnyInputType:
+def square_images(model: str, n_in: int, *, least: int = 1) -> InputTypeConvolutionalFlat:
     """Return the type of square images of ``n_in`` values, 1 or 3 channels, at least ``least`` pixels wide.
 
     Raises:

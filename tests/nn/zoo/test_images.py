@@ -1,13 +1,15 @@
-"""LeNet and the small AlexNet: their shapes, that they learn, and that the number of workers does not show."""
+"""Networks for images: their shapes, that they learn, and that the number of workers does not show."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from dl4jlegacy.datasets import DataSet, DataSource, ListDataSetIterator
+from dl4jlegacy.datasets import DataSet, DataSource, ListDataSetIterator, NormalizerStandardize
 from dl4jlegacy.errors import ShapeError
-from dl4jlegacy.nn import AdaGrad, MultiLayerNetwork, zoo
+from dl4jlegacy.kernels import load
+from dl4jlegacy.nn import AdaGrad, InputType, MultiLayerNetwork, zoo
+from dl4jlegacy.nn.fitting.gradient_check import GradientCheckUtil
 from dl4jlegacy.scaleout import Conf
 from dl4jlegacy.training import prepare as training
 from dl4jlegacy.training.run import resolve
@@ -77,3 +79,66 @@ def test_an_image_that_is_too_small_is_refused_by_the_models_name(model: str) ->
             assert side < 18 and model == "lenet"
         else:
             conf.with_sizes(side * side, 4).validate()
+
+
+SHAPES = [(1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 200, 300), (1, 1, 100), (1, 700, 1), (3, 1, 1), (1, 2, 5)]
+
+
+@pytest.mark.parametrize("image", SHAPES, ids=str)
+def test_a_cnn_fits_images_of_any_size(image: tuple[int, int, int]) -> None:
+    channels, height, width = image
+    conf = zoo.cnn(channels * height * width, 5, image=image)
+    assert conf.input_type == InputType.convolutional_flat(height, width, channels)
+    conf.with_sizes(channels * height * width, 5).validate()
+    network = MultiLayerNetwork(conf)
+    assert conf.stages()[-3].output_type.shape[0] == 64
+    assert int(np.prod(conf.stages()[-3].output_type.shape[1:])) <= 64
+    assert network.num_params < 600_000  # also of photographs
+    if height * width < 1000:
+        x = np.random.default_rng(1).random((2, channels * height * width), np.float32)
+        np.testing.assert_allclose(network.output(x).sum(axis=1), 1, rtol=1e-5)
+
+
+def test_a_cnn_of_mnist_is_this_one() -> None:
+    conf = zoo.cnn(784, 10)
+    pooled = [(16, 28, 28), (16, 14, 14), (32, 14, 14), (32, 7, 7), (64, 7, 7), (64, 3, 3)]
+    assert [stage.output_type.shape for stage in conf.stages()] == [*pooled, (128,), (10,)]
+    assert MultiLayerNetwork(conf).num_params == 16 * 10 + 32 * 145 + 64 * 289 + 128 * 577 + 1290
+    assert [layer.drop_out for layer in conf.layers[-2:]] == [0.5, 0.5]
+    assert conf == zoo.cnn(784, 10, image=(1, 28, 28)) != zoo.cnn(784, 10, image=(1, 14, 56))
+
+
+@pytest.mark.parametrize("learns", ["classes", "numbers", "labels"])
+def test_the_gradient_of_a_cnn_is_the_derivative_of_its_score(learns: str) -> None:
+    """On images that are not square, with a side that is not pooled, and one with an odd number of pixels."""
+    model, rng = zoo.select("cnn"), np.random.default_rng(3)
+    conf = model.build(2 * 3 * 9, 3, image=(2, 3, 9), hidden=(4,), drop_out=0.0, seed=5)
+    labels = np.eye(3)[[0, 2, 1, 1]]
+    if learns == "numbers":
+        conf, labels = zoo.for_regression(model, conf), rng.normal(size=(4, 3))
+    elif learns == "labels":
+        conf, labels = zoo.for_multi_label(model, conf), np.array([[1, 1, 0], [0, 0, 0], [1, 0, 1], [0, 1, 0]])
+    network = MultiLayerNetwork(conf.replace(conf=conf.conf.replace(dtype="float64")), kernels=load("numpy"))
+    report = GradientCheckUtil.check_gradients(network, rng.normal(size=(4, 54)), labels.astype(float), max_params=400)
+    assert report.passed, report.failures[:3]
+
+
+def test_a_cnn_learns_photographs_of_any_brightness() -> None:
+    """Faint bars on a bright ground: each pixel's share of what differs is small until channels are scaled."""
+    shape, data = (3, 14, 20), faint_bars(240)
+    normalizer = NormalizerStandardize().fit_channels(data, 3)
+    network = MultiLayerNetwork(zoo.cnn(840, 2, image=shape))
+    network.fit(ListDataSetIterator(normalizer.transform(data), 16), epochs=4)
+    assert network.evaluate(normalizer.transform(faint_bars(100, seed=9))).accuracy() > 0.95
+
+
+def faint_bars(examples: int, seed: int = 5) -> DataSet:
+    """Images of 14 x 20 with a bar in the green, upright or flat."""
+    rng = np.random.default_rng(seed)
+    classes = rng.integers(0, 2, examples)
+    x = 0.8 + 0.04 * rng.random((examples, 3, 14, 20), dtype=np.float32)
+    for row, upright in enumerate(classes):
+        start = rng.integers(0, 10)
+        bar = (slice(None), slice(start, start + 3)) if upright else (slice(start, start + 3), slice(None))
+        x[row, 1][bar] += 0.04
+    return DataSet.of_classes(x.reshape(examples, -1), classes, 2)
