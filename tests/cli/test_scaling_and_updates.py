@@ -16,7 +16,7 @@ FEW = ("train", "--dataset", "iris", "--epochs", "1")
 
 
 def test_a_text_says_that_features_were_scaled_and_how_to_leave_them(dl4j: Any) -> None:
-    assert "scaled to 0..1" in (said := dl4j(*FEW)) and "--no-scaling" in said
+    assert "scaled by their training values" in (said := dl4j(*FEW)) and "--no-scaling" in said
     assert "scaled" not in dl4j(*FEW, "--no-scaling")
 
 

@@ -299,7 +299,7 @@ def _report_text(report: Report) -> str:
         *_scored(fields),
         *figure_lines(fields),
         *(
-            ["features  scaled to 0..1 by their training values, and so are those of predict; --no-scaling leaves them"]
+            ["features  scaled by their training values, and so are those of predict; --no-scaling leaves them"]
             if fields.get("scaled_features")
             else []
         ),

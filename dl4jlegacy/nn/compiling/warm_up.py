@@ -18,6 +18,7 @@ from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.datasets import DataSet
 from dl4jlegacy.kernels import load
 from dl4jlegacy.kernels.arithmetic import cpu_arithmetic
+from dl4jlegacy.kernels.elementary import log
 from dl4jlegacy.kernels.protocol import Kernels
 from dl4jlegacy.nn.compiling.compile_ahead import compiling_ahead
 from dl4jlegacy.nn.layers.output import BaseOutputLayer
@@ -108,11 +109,16 @@ def _train(network: MultiLayerNetwork, batch: DataSet) -> None:
 
 
 def _combine(kernels: Kernels) -> None:
-    """Apply to an update all operations of strategies, messages and the comparison of workers."""
+    """Apply to an update all operations of strategies, messages and the comparison of workers; and what runs add.
+
+    A run chooses AdamW for some models, and compares its score with that of guessing.
+    """
     cpu_arithmetic(kernels.name)
+    log(np.ones(2))
     update, total = np.ones(_ELEMENTS, np.float32), np.zeros(_ELEMENTS, np.float32)
     kernels.weighted_sum([update, update], [0.5, 0.5], total)
     kernels.axpy(total, update, 1.0)
+    kernels.decay(total, 0.5)
     codes = np.empty(_ELEMENTS, np.int32)
     count = kernels.threshold_encode(update, 1.0, codes)
     message = kernels.rice_encode(codes[:count], _ELEMENTS)
