@@ -19,7 +19,7 @@ case $user in root|user|sudoer) ;; *) echo "bare_debian.sh: $user is none of roo
 repo=$(cd "$(dirname "$0")/.." && pwd) place=${BARE_ROOT:-/var/tmp/dl4jlegacy-bare}
 base=$place/base root=$place/$user-$$
 if [ $# = 0 ]; then
-    set -- './install && .venv/bin/dl4j train --model dbn --dataset digits --workers 4' \
+    set -- './install && .venv/bin/dl4j train --model dbn --dataset digits --workers 4 --jobs-per-round 4' \
            './install dev && .venv/bin/python -m pytest' '.venv/bin/python -m pytest -m long'
 fi
 mkdir -p "$place"
