@@ -104,8 +104,8 @@ def prepare(
 
     Args:
         conf: as read from flags, environment and file.
-        given: the names of the Conf's fields that were set. Other fields get the defaults of the zoo's model, and
-            ``workers`` the number of GPUs.
+        given: the names of the Conf's fields that were set. Other fields get what ``choose`` chooses, and ``workers``
+            the number of GPUs.
         network: what is said about the network.
         examples_per_update: examples per update of the model; the batch size is derived from this.
         label, regression, multi_label, missing: as for ``load_new``.
@@ -180,10 +180,10 @@ def few_updates(run: Run) -> str:
 
 
 def with_network(conf: Conf, data: DataSource, given: frozenset[str], options: NetworkOptions = NONE_GIVEN) -> Conf:
-    """Return ``conf`` with the network for a new run on ``data``; fields not in ``given`` get the model's defaults.
+    """Return ``conf`` with the network for a new run on ``data``; ``choose`` chooses what a model of the zoo needs.
 
-    ``given`` may have ``examples_per_update``; ``options``: what is said about the network. Other args and errors as
-    for ``prepare``.
+    ``given``: the fields to leave alone, and perhaps ``examples_per_update``; ``options``: what is said about the
+    network. Other args and errors as for ``prepare``.
     """
     network: NetworkConfiguration | None = conf.network_conf
     if network is None:

@@ -276,18 +276,16 @@ class TrainOptions:
     vocabulary_size: Annotated[int | None, _number("--vocabulary-size", "Words that are told apart (1000).")] = None
     workers: Workers = None
     jobs_per_round: Annotated[
-        int | None, _number("--jobs-per-round", "Jobs between two averagings (chosen from the data).")
+        int | None, _number("--jobs-per-round", "Jobs of a round, whose results are averaged (chosen, often 1).")
     ] = None
-    batch_size: Annotated[int | None, _number("--batch-size", "Examples in a batch (the model's own).")] = None
-    epochs: Annotated[int | None, _number("--epochs", "Passes over the data after pretraining (the model's own).")] = (
-        None
-    )
+    batch_size: Annotated[int | None, _number("--batch-size", "Examples in a batch (chosen).")] = None
+    epochs: Annotated[int | None, _number("--epochs", "Passes over the data after pretraining (chosen).")] = None
     pretrain_epochs: Annotated[
         int | None,
-        _number("--pretrain-epochs", "Passes over the data for each pretrained layer (the model's own).", least=0),
+        _number("--pretrain-epochs", "Passes over the data for each pretrained layer (chosen).", least=0),
     ] = None
     averaging_frequency: Annotated[
-        int | None, _number("--averaging-frequency", "Batches that a job trains on before it is averaged.")
+        int | None, _number("--averaging-frequency", "Batches that a job trains on before it is averaged (chosen).")
     ] = None
     warm_start: Annotated[
         float | None, _text("--warm-start", "PART", "Part of the first epoch with narrower rounds (0).", rate)
@@ -313,7 +311,9 @@ class TrainOptions:
     validation: Annotated[
         str | None,
         _text(
-            "--validation", "PART|NAME", "Score the model on a part of the training data, such as 0.1, or a data set."
+            "--validation",
+            "PART|NAME",
+            "Score the model on a part of the training data, such as 0.1, or a data set (chosen: a tenth).",
         ),
     ] = None
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be trained, and why; train nothing.")] = (
@@ -348,7 +348,7 @@ class TrainOptions:
     seed: Annotated[int | None, _number("--seed", "Seed of everything random (123).", least=-(2**63))] = None
     learning_rate: Annotated[
         float | None,
-        _text("--learning-rate", "X", "Learning rate of all layers without one of their own (the model's own).", rate),
+        _text("--learning-rate", "X", "Learning rate of all layers without one of their own (chosen).", rate),
     ] = None
     updater: Annotated[str | None, _text("--updater", "NAME", f"{UPDATERS} (the model's own).")] = None
     schedule: Annotated[

@@ -1,6 +1,7 @@
 """The model zoo: networks by the names for ``--model``. Every builder returns a ``MultiLayerConfiguration``.
 
-Sizes depend on the data: images of MNIST's size get the seed's 500-250-100, small inputs a smaller net.
+Sizes of ``dbn`` and ``sda`` depend on the data: images of MNIST's size get the seed's 500-250-100, small inputs a
+smaller net.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _LARGE = 256  # number of inputs from which the large sizes apply
 def mlp(
     n_in: int, n_out: int, *, hidden: tuple[int, ...] | None = None, drop_out: float = 0.0, seed: int = 123
 ) -> MultiLayerConfiguration:
-    """Return a multilayer perceptron: ReLU hidden layers, softmax output.
+    """Return a multilayer perceptron: ReLU hidden layers of 256 and 128 units unless ``hidden``, softmax output.
 
     ``drop_out`` is DL4J's: the probability that a hidden unit is retained; 0 switches it off.
     """
