@@ -6,7 +6,9 @@ a script started it.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +65,7 @@ from dl4jlegacy.training.choices import USUAL_JOBS, Facts, choose
 from dl4jlegacy.training.execution import RunExecution
 from dl4jlegacy.training.guess_watch import GuessWatch, guess_of
 from dl4jlegacy.training.network_options import NONE_GIVEN, NetworkOptions, with_options
+from dl4jlegacy.training.progress import shown
 from dl4jlegacy.training.report import Report, params_sha256, report_fields, verdict_of
 from dl4jlegacy.training.run import Run, resolve
 from dl4jlegacy.training.run_data import load_new, reload, standardized
@@ -421,16 +424,19 @@ def train(
     learned, label_names = source_for_model(data, run.conf.model), data.label_names
     output = storage.open_model_output(out) if out else None
     training = training_data(run.conf, data)
-    network_conf, labels = run.conf.network_conf, learned.train.labels
+    network_conf, labels, guess = run.conf.network_conf, learned.train.labels, math.inf
     if len(run.conf.phases()) == 1 and labels.ndim == 2 and is_classified(network_conf, learned.train):
-        tick = GuessWatch(guess_of(learned.train.labels), tick).tick
+        guess = guess_of(labels)
     with RunExecution(training, tracker=tracker, monitor=monitor, observers=observers) as execution:
         try:
             execution.setup(run)
         except TrackerLostError as exc:
             raise TrackerLostError(f"{exc}. It had not begun") from exc
         try:
-            result = execution.train(tick, progress=progress)
+            with shown(tick, progress) as show:
+                result = execution.train(GuessWatch(guess, show).tick, progress=False)
+                if show is not None and tick is None:  # the last tick may have come before the last round
+                    show(dataclasses.replace(execution.status(), head=result.head))
         except TrackerLostError as exc:
             raise TrackerLostError(f"{exc}{_keep_unfinished(execution.unfinished(), data)}") from exc
         network, summary = execution.network(result, best=result.best is not None), execution.summary(result)
