@@ -196,7 +196,7 @@ def with_network(conf: Conf, data: DataSource, given: frozenset[str], options: N
             _check_predicts_numbers(network)
         elif _is_multi_label(data):
             _check_multi_label(network)
-        network = with_options(network, options)
+        conf, network = conf.replace(choices={}), with_options(network, options)  # nothing is chosen here
     check_idle(network.conf.updater)
     train = source_for_model(data, conf.model).train
     if network.backprop and train.labels is data.train.labels and not (_is_regression(data) or _is_multi_label(data)):

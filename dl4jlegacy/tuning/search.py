@@ -311,7 +311,9 @@ class _Search:
             multi_label=options.multi_label,
             missing=options.missing,
         )
-        conf = training.with_network(conf, data, given | {"workers"})
+        if "validation" not in given:
+            conf = conf.replace(validation=ValidationConf(fraction=VALIDATION_FRACTION))
+        conf = training.with_network(conf, data, given | {"workers", "validation"})
         data = standardized(conf, data)
         validation = conf.validation or ValidationConf(fraction=VALIDATION_FRACTION)
         if not (validation.fraction or validation.dataset):

@@ -22,7 +22,7 @@ from dl4jlegacy.training import prepare as training
 from dl4jlegacy.tuning import FinishedTrial, PruningCallback, SearchOptions, SearchResult, SearchSpace, tune
 
 RATE = "updater.learning_rate"
-WRITTEN = {RATE: {"low": 1e-4, "high": 1e-1, "log": True}, "layers[0].n_out": {"low": 8, "high": 128, "step": 8}}
+WRITTEN = {RATE: {"low": 1e-4, "high": 1e-1, "log": True}, "layers[0].n_out": {"low": 8, "high": 256, "step": 8}}
 CONF = Conf(model="mlp", dataset="iris", epochs=2, batch_size=16, jobs_per_round=2)
 
 
@@ -46,15 +46,21 @@ def test_the_trials_are_the_same_for_any_number_of_workers_and_the_best_conf_tra
     assert content(one.trials) == content(two.trials)
     assert [t.number for t in one.trials] == [0, 1]
     assert one.best.score == min(t.score or 9.0 for t in one.trials)
-    assert one.start == one.trials[0] and one.trials[0].params[RATE] == 0.001
+    assert one.start == one.trials[0] and one.trials[0].params[RATE] == 0.001414
     conf = Conf.read(tmp_path / "best.yaml")
     assert conf == two.conf and conf.validation == ValidationConf(fraction=0.2)
     run, data = training.prepare(conf.replace(workers=1), Conf.named_in(tmp_path / "best.yaml"))
     report = training.train(run, data)
     assert report.fields["params_sha256"] == two.best.params_sha256
+    assert report.fields["choices"] == {}  # the file has it all
     assert report.fields["best"]["score"] == two.best.score
     assert report.fields["accuracy"] == two.evaluation["accuracy"]
     assert (tmp_path / "best.zip").stat().st_size > 0
+
+
+def test_a_fifth_validates_of_many_rows_too() -> None:
+    found = search(Conf(model="mlp", dataset="digits", epochs=1, batch_size=256), trials=1)
+    assert found.conf.validation == ValidationConf(fraction=0.2)
 
 
 class _Halt(Exception):
