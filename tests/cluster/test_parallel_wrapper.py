@@ -517,7 +517,9 @@ def test_a_runner_begins_with_the_network_that_it_is_given() -> None:
     trained = of(stack())
     trained.fit(batches(), epochs=2)
     before = bits(trained)
-    conf = Conf(multi_layer_conf=stack(), seed=4, workers=1, first_epoch=2, first_iteration=trained.iteration)
+    conf = Conf(
+        multi_layer_conf=stack(), seed=4, workers=1, jobs_per_round=1, first_epoch=2, first_iteration=trained.iteration
+    )
     with ActorNetworkRunner("master", batches(), first_model=trained) as runner:
         runner.setup(conf)
         network = runner.network(runner.train(deadline=60))

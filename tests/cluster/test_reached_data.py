@@ -33,13 +33,13 @@ def parts(count: int = 6) -> list[DataSet]:
 
 
 def exported(folder: Path, **changes: Any) -> Run:
-    conf = Conf(multi_layer_conf=zoo.mlp(6, 3, hidden=(5,)), run="x", workers=2, export_directory=str(folder))
+    conf = Conf(multi_layer_conf=zoo.mlp(6, 3, hidden=(5,)), run="x", jobs_per_round=2, export_directory=str(folder))
     return resolve(conf.replace(**changes), export(parts(), folder), local_workers=0, on_cluster=True)
 
 
 def by_name(**changes: Any) -> Run:
     conf = Conf(dataset="digits", run="x", workers=2, data_by_reference=True).replace(**changes)
-    return prepare(conf, frozenset(changes), local_workers=0, on_cluster=True)[0]
+    return prepare(conf, frozenset({*changes, "validation"}), local_workers=0, on_cluster=True)[0]
 
 
 def test_jobs_carry_their_data_on_a_cluster_unless_their_place_is_named(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def iris(data: Any = None, *, own: Any = None, deadline: float = 20.0, **given: 
         register_router("own")(lambda conf: own())
         conf["router"] = "own"
     with ActorNetworkRunner("master", data or IrisDataSetIterator(16), **given) as runner:
-        runner.setup(Conf(multi_layer_conf=zoo.mlp(4, 3), workers=2, **{"epochs": 2, **conf}))
+        runner.setup(Conf(multi_layer_conf=zoo.mlp(4, 3), workers=2, jobs_per_round=2, **{"epochs": 2, **conf}))
         return runner.train(deadline=deadline)
 
 

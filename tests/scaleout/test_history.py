@@ -27,7 +27,7 @@ def trained(
     folder: Path, *, data=None, network=None, classes: int = 3, features: int = 4, resume: bool = False, **conf
 ) -> TrainingResult:
     network = network or zoo.mlp(features, classes)
-    given = Conf(multi_layer_conf=network, checkpoint_dir=str(folder), workers=2, **conf)
+    given = Conf(multi_layer_conf=network, checkpoint_dir=str(folder), workers=2, jobs_per_round=2, **conf)
     with ActorNetworkRunner("master", data or IrisDataSetIterator(16)) as runner:
         runner.setup(given, resume=resume)
         return runner.train()
@@ -67,7 +67,9 @@ def test_the_jobs_of_an_asynchronous_run_are_as_stale_as_their_models(tmp_path: 
 def test_a_run_that_resumes_goes_on_with_its_history(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt), ActorNetworkRunner("master", IrisDataSetIterator(16)) as runner:
-        runner.setup(Conf(multi_layer_conf=zoo.mlp(4, 3), checkpoint_dir=str(folder), workers=2, epochs=25))
+        runner.setup(
+            Conf(multi_layer_conf=zoo.mlp(4, 3), checkpoint_dir=str(folder), workers=2, jobs_per_round=2, epochs=25)
+        )
 
         def interrupt(status) -> None:
             if status.head is not None and status.head.round > 3:

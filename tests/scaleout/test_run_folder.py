@@ -23,12 +23,12 @@ from dl4jlegacy.training.run import resolve
 from tests.scaleout.test_checkpoint import frame, head
 from tests.support.storage_faults import FAULTS, StorageFault
 
-GIVEN = frozenset({"epochs", "workers"})
+GIVEN = frozenset({"epochs", "workers", "jobs_per_round", "averaging_frequency", "validation"})
 
 
 def conf(folder: Path | str, **changes: Any) -> Conf:
     fields = {"checkpoint_every": 1, "validation": ValidationConf(fraction=0.2, every_rounds=2), **changes}
-    return Conf(dataset="iris", epochs=2, workers=2, checkpoint_dir=str(folder), **fields)
+    return Conf(dataset="iris", epochs=2, workers=2, jobs_per_round=2, checkpoint_dir=str(folder), **fields)
 
 
 def train(wanted: Conf) -> training.Report:

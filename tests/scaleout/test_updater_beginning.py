@@ -96,7 +96,7 @@ def test_an_aggregator_of_ones_own_need_not_know(ends_phase: bool) -> None:
 
 def trained(conf: MultiLayerConfiguration, **fields: Any) -> MultiLayerNetwork:
     with ActorNetworkRunner("master", IrisDataSetIterator(30)) as runner:
-        runner.setup(Conf(multi_layer_conf=conf, run="beginning", workers=2, **fields))
+        runner.setup(Conf(multi_layer_conf=conf, run="beginning", workers=2, jobs_per_round=2, **fields))
         network: MultiLayerNetwork = runner.network(runner.train(progress=False))
         return network
 
@@ -162,7 +162,7 @@ def make_older(folder: Path) -> np.ndarray:
 
 
 def resumed(folder: Path, conf: MultiLayerConfiguration, **fields: Any) -> Any:
-    fields = {"checkpoint_every": 1, "run": "beginning", "workers": 2, **fields}
+    fields = {"checkpoint_every": 1, "run": "beginning", "workers": 2, "jobs_per_round": 2, **fields}
     with ActorNetworkRunner("master", IrisDataSetIterator(30)) as runner:
         runner.setup(Conf(multi_layer_conf=conf, checkpoint_dir=str(folder), **fields), resume=True)
         return runner.network(runner.train(progress=False))

@@ -32,7 +32,7 @@ from dl4jlegacy.training.run import resolve
 from tests.support import REPOSITORY
 from tests.support.performers import before_each_job
 
-CONF = Conf(multi_layer_conf=zoo.mlp(6, 3, hidden=(5,), seed=7), workers=2, epochs=3, seed=7)
+CONF = Conf(multi_layer_conf=zoo.mlp(6, 3, hidden=(5,), seed=7), workers=2, jobs_per_round=2, epochs=3, seed=7)
 
 
 class Terminal(io.StringIO):
