@@ -50,7 +50,7 @@ from dl4jlegacy.nn.networks import Network, NetworkConfiguration
 from dl4jlegacy.nn.optimization.updaters import check_idle
 from dl4jlegacy.nn.summary import summarize
 from dl4jlegacy.scaleout import saved_run
-from dl4jlegacy.scaleout.conf import Conf
+from dl4jlegacy.scaleout.conf import USUAL_JOBS, Conf
 from dl4jlegacy.scaleout.monitoring.monitor import ClusterMonitor
 from dl4jlegacy.scaleout.monitoring.observers import RunObserver
 from dl4jlegacy.scaleout.monitoring.outcome import RunStatus
@@ -61,7 +61,7 @@ from dl4jlegacy.scaleout.workers.device_choice import host_kernels, resolve_comp
 from dl4jlegacy.scaleout.workers.perform import trained_network
 from dl4jlegacy.storage import paths as storage
 from dl4jlegacy.system import files
-from dl4jlegacy.training.choices import USUAL_JOBS, Facts, choose
+from dl4jlegacy.training.choices import Facts, choose
 from dl4jlegacy.training.execution import RunExecution
 from dl4jlegacy.training.guess_watch import GuessWatch, guess_of
 from dl4jlegacy.training.network_options import NONE_GIVEN, NetworkOptions, with_options
@@ -425,8 +425,8 @@ def train(
     output = storage.open_model_output(out) if out else None
     training = training_data(run.conf, data)
     network_conf, labels, guess = run.conf.network_conf, learned.train.labels, math.inf
-    if len(run.conf.phases()) == 1 and labels.ndim == 2 and is_classified(network_conf, learned.train):
-        guess = guess_of(labels)
+    if network_conf is not None and len(run.conf.phases()) == 1 and labels.ndim == 2:
+        guess = guess_of(labels) if is_classified(network_conf, learned.train) else math.inf
     with RunExecution(training, tracker=tracker, monitor=monitor, observers=observers) as execution:
         try:
             execution.setup(run)
