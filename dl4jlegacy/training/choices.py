@@ -13,11 +13,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
-import numpy as np
 
 from dl4jlegacy.datasets.images.image_transforms import ImageTransform
 from dl4jlegacy.errors import counted
-from dl4jlegacy.kernels.elementary import log, positive_power
 from dl4jlegacy.nn import zoo
 from dl4jlegacy.nn.optimization.updaters import create_updater
 from dl4jlegacy.scaleout.conf import USUAL_JOBS
@@ -176,7 +174,7 @@ def _epochs(recipe: _Recipe, rows: int, batches: int) -> Choice:
     if rows > recipe.rows:
         usual = max(recipe.least_epochs, round(usual * math.sqrt(recipe.rows / rows)))
     if usual * batches >= recipe.updates:
-        return Choice(usual, f"{usual * batches:,} batches of {rows:,} rows")
+        return Choice(usual, f"{counted(usual * batches, 'batch', 'batches')} in all")
     return Choice(-(-recipe.updates // batches), f"{recipe.updates:,} updates")
 
 
@@ -192,19 +190,15 @@ def _jobs(recipe: _Recipe, facts: Facts, multiply_adds: int) -> Choice:
 
 def _between(ends: Mapping[str, tuple[int, int]], rows: int) -> dict[str, Choice]:
     """Return a model's fields for so many rows, between those for a small and for a large data set."""
-    part = min(1.0, max(0.0, float(log(np.float64(rows / _SMALL)) / log(np.float64(_LARGE / _SMALL)))))
+    low_root, root, high_root = (math.sqrt(math.sqrt(count)) for count in (_SMALL, rows, _LARGE))
+    part = min(1.0, max(0.0, (root - low_root) / (high_root - low_root)))
     reason = f"between {_SMALL:,} and {_LARGE:,} rows by the model's own table"
-    found = {name: Choice(round(_mean(low, high, part)), reason) for name, (low, high) in ends.items()}
+    found = {name: Choice(round(low + (high - low) * part), reason) for name, (low, high) in ends.items()}
     low, high = ends["batch_size"]
-    found["batch_size"] = Choice(_power_of_two(_mean(low, high, part), low, high), reason)
+    found["batch_size"] = Choice(_power_of_two(low + (high - low) * part, low, high), reason)
     few = max(1, min(10, 1000 // rows))  # an epoch of few examples has few updates
     found["epochs"] = Choice(found["epochs"].value * few, reason)
-    return found | {"averaging_frequency": Choice(round(_mean(1, 5, part)), reason)}
-
-
-def _mean(low: float, high: float, part: float) -> float:
-    """Return the number at ``part`` of the way from ``low`` to ``high``, on a logarithmic scale."""
-    return float(low * positive_power(np.float64(high / low), part))
+    return found | {"averaging_frequency": Choice(round(1 + 4 * part), reason)}
 
 
 def _power_of_two(number: float, low: int, high: int) -> int:

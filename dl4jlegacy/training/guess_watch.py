@@ -9,7 +9,6 @@ from collections.abc import Callable
 import numpy as np
 
 from dl4jlegacy.arrays.backend import Array
-from dl4jlegacy.kernels.elementary import log
 from dl4jlegacy.scaleout.monitoring.outcome import RunStatus
 
 __all__ = ["GuessWatch", "guess_of"]
@@ -22,7 +21,7 @@ def guess_of(labels: Array) -> float:
     """Return the cross-entropy of somebody who knows the shares of the classes; ``labels``: one-hot, (n, classes)."""
     shares = labels.mean(axis=0, dtype=np.float64)
     shares = shares[shares > 0]
-    return float(-(shares * log(shares)).sum())
+    return float(-(shares * np.log(shares)).sum())
 
 
 class GuessWatch:

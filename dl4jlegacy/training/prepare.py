@@ -232,8 +232,12 @@ def _chosen(
         can_validate=network.backprop,
         shares=train.is_sparse or conf.router != Conf().router,
     )
-    values = {name: getattr(conf, name, None) for name in given} | ({"model": model.name} if conf.model else {})
-    choices = choose(facts, values | options.given())
+    values = {name: getattr(conf, name, None) for name in given} | options.given()
+    if conf.jobs_per_round == 0:  # a file may say so
+        values.pop("jobs_per_round", None)
+    if conf.model:
+        values["model"] = model.name
+    choices = choose(facts, values)
     fields = {name: choice.value for name, choice in choices.items() if name in Conf.__struct_fields__}
     reasons = {name: choice.words() for name, choice in choices.items()}
     chosen = {name: choice.value for name, choice in choices.items() if name in NetworkOptions.__struct_fields__}

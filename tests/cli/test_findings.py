@@ -20,7 +20,7 @@ from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
 from dl4jlegacy.scaleout.conf import Conf
 
 pytestmark = pytest.mark.usefixtures("here")
-SHORT = ("--model", "mlp", "--workers", "1", "--batch-size", "32")
+SHORT = ("--model", "mlp", "--averaging-frequency", "1", "--batch-size", "32", "--schedule", "constant")
 
 
 def write(name: str, header: str, rows: Iterable[Iterable[Any]]) -> None:
@@ -182,7 +182,7 @@ def test_a_network_that_always_predicts_the_same_number_is_a_collapse(dl4j: Any)
     Path("conf.json").write_text(
         Conf(multi_layer_conf=dead(zoo.for_regression(zoo.ZOO["mlp"], zoo.mlp(3, 1)))).to_json()
     )
-    flags = ("--dataset", "amounts.csv", "--label", "y", "--regression", "--workers", "1", "--epochs", "20")
+    flags = ("--dataset", "amounts.csv", "--label", "y", "--regression", "--jobs-per-round", "1", "--epochs", "20")
     dl4j("train", "conf.json", *flags, fails=13)
     assert "finding   always answers about " in dl4j.out and "finding   no better than always the mean, " in dl4j.out
 
@@ -202,5 +202,5 @@ def test_images_of_which_a_network_sees_nothing_are_a_collapse(dl4j: Any) -> Non
             Image.fromarray(pixels.astype(np.uint8)).save(Path("photos", kind, f"{i}.png"))
     conf = Conf(multi_layer_conf=dead(zoo.mlp(64, 2, drop_out=0)), dataset="photos", epochs=40)
     Path("conf.json").write_text(conf.to_json())
-    dl4j("train", "conf.json", "--workers", "1", "--format", "json", fails=13)
+    dl4j("train", "conf.json", "--jobs-per-round", "1", "--format", "json", fails=13)
     assert '"learned": false' in dl4j.out and "DL4J-COLLAPSED" in dl4j.out

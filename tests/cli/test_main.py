@@ -78,6 +78,7 @@ def test_text_output_shows_the_evaluation_and_the_run(dl4j):
     assert (status, without_progress(err).splitlines()) == (
         0,
         [
+            "model mlp: the data are rows of numbers",
             "The evaluation is of the held-out fifth of the data: 30 examples, which training never saw",
             "Evaluate the saved model again: dl4j evaluate m.zip --dataset iris",
             "Predict the classes of rows without labels: dl4j predict m.zip FILE.csv",

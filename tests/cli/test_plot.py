@@ -26,7 +26,7 @@ def two_runs(here: Path) -> tuple[Path, Path]:
 def test_a_run_that_was_just_trained_is_drawn(here: Path, dl4j) -> None:
     dl4j(
         *("train", "--dataset", "iris", "--workers", "2", "--epochs", "2", "--learning-rate", "0.05"),
-        *("--validation", "0.2", "--checkpoint-dir", "runs/iris"),
+        *("--schedule", "constant", "--validation", "0.2", "--checkpoint-dir", "runs/iris"),
     )
     found = dl4j.json("plot", "runs/iris", "--out", "curves.svg")
     (run,) = found["runs"]

@@ -17,7 +17,7 @@ from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.training.prepare import prepare
 
 pytestmark = pytest.mark.usefixtures("cars")
-SHORT = ("--epochs", "2", "--jobs-per-round", "4", "--batch-size", "8")
+SHORT = ("--epochs", "2", "--jobs-per-round", "4", "--batch-size", "8", "--schedule", "constant")
 PRICE = ("--label", "price", "--regression")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-TRAIN = ("train", "--model", "mlp", "--dataset", "digits", "--workers", "2")
+TRAIN = ("train", "--model", "mlp", "--dataset", "digits", "--jobs-per-round", "2", "--no-validation")
 
 
 def test_a_run_takes_them(dl4j: Any) -> None:

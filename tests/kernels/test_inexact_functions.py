@@ -59,6 +59,7 @@ ALLOWED: dict[str, tuple[str, str]] = {  # by module: what it calls, and why no 
     "scaleout.zookeeper.election": ("**", "how long a process waits"),
     "sklearn.estimators": ("log", "the logarithms of probabilities, which are answers"),
     "testing.aggregators": ("standard_normal", "data of a check of somebody's aggregator"),
+    "training.guess_watch": ("log", "a warning"),
     "ui.endpoints": ("**", "a picture"),
 }
 
