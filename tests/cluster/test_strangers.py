@@ -40,8 +40,8 @@ from tests.support.strangers import (
 )
 
 DL4J = (sys.executable, "-m", "dl4jlegacy")
-RUN = ("--dataset", "digits", "--jobs-per-round", "4", "--seed", "7", "--router", "gradient-sharing")
-TRAIN = (*DL4J, "train", "--model", "mlp", *RUN, "--workers", "2", "--format", "json")
+RUN = ("--dataset", "digits", "--jobs-per-round", "4", "--batch-size", "16", "--no-validation", "--seed", "7")
+TRAIN = (*DL4J, "train", "--model", "mlp", *RUN, "--router", "gradient-sharing", "--workers", "2", "--format", "json")
 MORE_NBYTES, MORE_SAID = 64 << 20, 64 << 10
 Address = tuple[str, int]
 

@@ -39,6 +39,7 @@ __all__ = [
 
 COMMAND = [sys.executable, "-m", "dl4jlegacy"]
 RUN = ["--model", "dbn", "--dataset", "digits", "--jobs-per-round", "4", "--seed", "7", "--pretrain-epochs", "1"]
+RUN += ["--no-validation"]
 LONG = "500"
 """Epochs of a run that somebody ends: more than it ever gets to."""
 SHORTER = "3"
