@@ -12,7 +12,7 @@ import numpy as np
 
 from dl4jlegacy.datasets import DataSet, DataSource, load
 from dl4jlegacy.datasets.columns.table import find_columns
-from dl4jlegacy.datasets.columns.transforms import CategoricalToOneHot, QuantileBins, RemoveColumns
+from dl4jlegacy.datasets.columns.transforms import CategoricalToOneHot, Linear, QuantileBins, RemoveColumns
 from dl4jlegacy.datasets.kind import LabelChoice
 from dl4jlegacy.datasets.leaks import scaled_labels, telling_columns, warn_of_telling
 from dl4jlegacy.datasets.normalizers import NormalizerMinMaxScaler, NormalizerStandardize, as_read
@@ -128,11 +128,12 @@ def load_new(
     missing: Sequence[str] | None = None,
     inspected: Inspection | None = None,
     encode: bool = False,
+    linear: bool = False,
 ) -> tuple[Conf, DataSource]:
     """Return the data of a new run, and its Conf with the schema fitted to the data, or with the reader of its images.
 
     Without a schema in the Conf, a schema is guessed for tables if a label or a prediction task is given, if the tables
-    are large, if not all columns are numbers, or to ``encode``.
+    are large, if not all columns are numbers, or to ``encode`` (``linear`` alone is for those that get one).
 
     Args:
         conf: names the data.
@@ -143,8 +144,8 @@ def load_new(
         missing: words that mark a missing value, besides empty cells, in features and labels; None: those of the
             schema, or the usual ones.
         inspected: the inspection of the whole first table with this label, if there was one.
-        encode: whether a guessed schema encodes numbers by their quantiles, and so on, as ``guess_schema`` does. It
-            does not for SVMLight files, for large tables, and where the Conf does not scale features.
+        encode, linear: as for ``guess_schema``; False for SVMLight files, for large tables, and where the Conf does not
+            scale features.
 
     Raises:
         DataError: the data cannot be read, or do not fit the schema. ConfError: the schema contradicts itself, or lists
@@ -176,7 +177,7 @@ def load_new(
         or (conf.reader is None and is_large(place.tables))
     ):
         try:
-            conf = conf.replace(transform=_guessed(conf, place, choice, inspected, encode=encode))
+            conf = conf.replace(transform=_guessed(conf, place, choice, inspected, encode=encode, linear=linear))
         except TooWideError:
             if choice.has_label:
                 raise
@@ -222,13 +223,14 @@ def _warn_of_telling(source: DataSource, named: str) -> None:
     train, reading = source.train, source.reading
     if train.is_sparse or train.features.ndim != 2 or reading.reader is not None:
         return
+    made = _made_of_numbers(reading.transform)
     if reading.label_scale is not None:
-        found = scaled_labels(train.features, train.labels, reading.label_scale)
+        telling = scaled_labels(train.features, train.labels, reading.label_scale)
+        found = [number for number in telling if not (source.columns and source.columns[number] in made)]
     elif reading.is_multi_label:
         return
     else:
         words = _columns_of_words(source)
-        made = _bins(reading.transform)
         bins = {number for number, name in enumerate(source.columns) if name in made}
         found = telling_columns(train.features, train.labels.argmax(axis=1), list(words.values()), bins)
         names = {group[0]: name for name, group in words.items()}
@@ -237,10 +239,10 @@ def _warn_of_telling(source: DataSource, named: str) -> None:
     warn_of_telling(found, source.columns, f"data set {named}")
 
 
-def _bins(schema: TransformProcess | None) -> set[str]:
-    """Return the columns that a schema has made of numbers by their quantiles."""
+def _made_of_numbers(schema: TransformProcess | None) -> set[str]:
+    """Return the columns that a schema has made of numbers by their quantiles, or by a regression."""
     steps = () if schema is None else schema.steps
-    return {name for step in steps if isinstance(step, QuantileBins) for name in step.made()}
+    return {name for step in steps if isinstance(step, QuantileBins | Linear) for name in step.made()}
 
 
 def _columns_of_words(source: DataSource) -> dict[str, list[int]]:
@@ -276,7 +278,7 @@ def _can_be_encoded(conf: Conf, place: Place) -> bool:
 
 
 def _guessed(
-    conf: Conf, place: Place, choice: LabelChoice, inspected: Inspection | None, *, encode: bool
+    conf: Conf, place: Place, choice: LabelChoice, inspected: Inspection | None, *, encode: bool, linear: bool
 ) -> TransformProcess:
     """Return the schema that fits the tables; raises ``DataError``."""
     fields = {"label": choice.label, **choice.kind, "scale": conf.scale_features}
@@ -285,7 +287,8 @@ def _guessed(
     missing = MISSING if choice.missing is None else listed_gaps(choice.missing)
     first = _inspected(conf, place, choice.label, missing, inspected)
     warn_of_index(first.index, first.name)
-    return guess_schema(first, **fields, encode=encode)
+    linear = linear and _can_be_encoded(conf, place)
+    return guess_schema(first, **fields, encode=encode, linear=linear)
 
 
 def _inspected(
@@ -326,6 +329,11 @@ def _with_label(transform: TransformProcess, choice: LabelChoice) -> TransformPr
         label_stds=(),
         label_log=tuple(name for name in transform.label_log if real and name in chosen),
         label_limits=(),
+        steps=tuple(
+            step.unfitted() if isinstance(step, Linear) else step
+            for step in transform.steps
+            if real or not isinstance(step, Linear)
+        ),
     )
 
 

@@ -78,10 +78,10 @@ def test_every_kind_of_column_is_encoded_in_this_order(tmp_path: Path) -> None:
         DateParts(columns=("day",), parts=(("month", "weekday", "age"),)),
         MarkGaps(columns=("a", "day[month]")),
         Impute(columns=numbers, strategy="median"),
-        QuantileBins(columns=("a", "day[month]", "day[weekday]", "day[age]")),
-        Standardize(columns=numbers),
         Impute(columns=("word", "place"), strategy="constant", constant="missing"),
         CategoricalToOneHot(columns=("word", "place")),
+        QuantileBins(columns=("a", "day[month]", "day[weekday]", "day[age]")),
+        Standardize(columns=numbers),
     )
     assert guess_schema(inspect_csv(path)).steps[1:3] == (Impute(columns=("a", "on")), Standardize(columns=("a", "on")))
 

@@ -12,6 +12,7 @@ import numpy as np
 from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.datasets.columns.column_scale import mean_and_std, width
 from dl4jlegacy.datasets.columns.dates import DateParts
+from dl4jlegacy.datasets.columns.linear import Linear
 from dl4jlegacy.datasets.columns.quantiles import MarkGaps, QuantileBins
 from dl4jlegacy.datasets.columns.step import (
     BaseStep,
@@ -36,6 +37,7 @@ __all__ = [
     "Derive",
     "Filter",
     "Impute",
+    "Linear",
     "MarkGaps",
     "MinMax",
     "QuantileBins",
@@ -406,4 +408,5 @@ Step = (
     | QuantileBins
     | MarkGaps
     | DateParts
+    | Linear
 )

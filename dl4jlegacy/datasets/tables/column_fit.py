@@ -6,6 +6,7 @@ column is computed from these few, over the training rows in their order, and th
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
@@ -14,10 +15,11 @@ import numpy.typing as npt
 
 from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.datasets.columns.table import Table
-from dl4jlegacy.datasets.columns.transforms import Derive, Filter, Step
+from dl4jlegacy.datasets.columns.transforms import Derive, Filter, Linear, Step
 from dl4jlegacy.datasets.tables.column_store import ColumnStore
 from dl4jlegacy.datasets.tables.transform_process import TransformProcess
 from dl4jlegacy.errors import DataError
+from dl4jlegacy.system import files
 
 __all__ = ["fit_by_columns", "unscaled_columns"]
 
@@ -28,7 +30,11 @@ def fit_by_columns(process: TransformProcess, store: ColumnStore, rows: npt.NDAr
     shape = store.empty()
     for step in process.steps:
         try:
-            learned = step if step.is_fitted else _fitted(step, shape, steps, store, rows)
+            if isinstance(step, Linear) and process.regression and not step.is_fitted:
+                labels = process.standardized_labels(_labelled(shape, store, rows))
+                learned: Step = _fitted_to(labels, step, shape, steps, store, rows)
+            else:
+                learned = step if step.is_fitted else _fitted(step, shape, steps, store, rows)
         except DataError:
             _name_the_cell(steps, store)
             raise
@@ -41,8 +47,8 @@ def fit_by_columns(process: TransformProcess, store: ColumnStore, rows: npt.NDAr
         shape = learned.apply(shape)
         steps.append(learned)
     done = msgspec.structs.replace(process, steps=tuple(steps))
-    labels = store.labels()[rows] if process.regression or process.multi_label else None
-    return done.with_scale_of(Table(shape.name, {}, np.arange(len(rows)), {}, labels))
+    is_class = not (process.regression or process.multi_label)
+    return done if is_class else done.with_scale_of(_labelled(shape, store, rows))
 
 
 def unscaled_columns(
@@ -62,6 +68,31 @@ def _fitted(step: Step, shape: Table, before: Sequence[Step], store: ColumnStore
     found = [step.learn(_alone(shape, name, _column_after(before, name, store, rows)), name) for name in names]
     fitted: Step = msgspec.structs.replace(step, columns=names, **step.lists(found))
     return fitted
+
+
+def _fitted_to(
+    labels: Mapping[str, Array],
+    step: Linear,
+    shape: Table,
+    before: Sequence[Step],
+    store: ColumnStore,
+    rows: npt.NDArray[np.intp],
+) -> Linear:
+    """Return a step fitted to labels; the columns that it learns from lie in a temporary file meanwhile."""
+    names = step.named_in(shape)
+    refused = "the columns cannot be kept in the temporary folder"
+    with files.errors_as(DataError, refused), tempfile.TemporaryFile() as file:
+        for name in names:
+            file.write(_column_after(before, name, store, rows).astype(np.float64).tobytes())
+        file.flush()
+        found = np.memmap(file, np.float64, "r", shape=(len(names), len(rows)))
+        columns = dict(zip(names, found, strict=True))
+        return step.fit_to(labels, shape, lambda name, start, end: columns[name][start:end])
+
+
+def _labelled(shape: Table, store: ColumnStore, rows: npt.NDArray[np.intp]) -> Table:
+    """Return a table of these rows without columns, with their labels."""
+    return Table(shape.name, {}, np.arange(len(rows)), {}, store.labels()[rows])
 
 
 def _name_the_cell(steps: Sequence[Step], store: ColumnStore) -> None:
@@ -96,7 +127,7 @@ def _only(step: Step, names: Mapping[str, Array]) -> Step | None:
     """Return the step restricted to the columns that exist; None if it changes none of their values."""
     if isinstance(step, Filter):
         return None
-    if isinstance(step, Derive):
+    if isinstance(step, Derive | Linear):
         return step if all(column in names for column in step.columns) else None
     kept = [index for index, column in enumerate(step.columns) if column in names]
     if not kept:

@@ -12,6 +12,7 @@ from dl4jlegacy.datasets.columns.transforms import (
     CategoricalToOneHot,
     DateParts,
     Impute,
+    Linear,
     MarkGaps,
     QuantileBins,
     RemoveColumns,
@@ -28,6 +29,7 @@ __all__ = ["guess_schema"]
 _MOST_WORDS = 200  # maximum words of a column that become columns
 _FEW_WORDS = 20  # up to this number, every row may have another word
 _WIDEST = 2000  # maximum columns that bins add to a table
+_MOST_PRODUCTS = 2_000_000_000  # of a regression, which takes some 1.5 s for them
 _FEWEST_BINS = bins_for(0)
 _GAP_WORD = "missing"
 
@@ -40,6 +42,7 @@ def guess_schema(
     multi_label: bool = False,
     scale: bool = True,
     encode: bool = False,
+    linear: bool = False,
 ) -> TransformProcess:
     """Return a schema for a file: gaps imputed, numbers standardized, words one-hot, unusable columns removed.
 
@@ -52,6 +55,8 @@ def guess_schema(
         scale: whether numbers are standardized.
         encode: whether numbers get quantiles besides, and medians and marks for their gaps, dates become numbers, rare
             words of columns with many words become one, and skewed numbers to predict are learned by their logarithm.
+        linear: whether numbers to predict get the step ``linear``, unless it would take long, since the rows times the
+            square of the columns are more than 2,000 million.
 
     Raises:
         DataError: there is no such column, or it has no numbers to predict, or the labels are no classes.
@@ -68,7 +73,10 @@ def guess_schema(
         why = ", ".join(f"{name!r} {reason}" for name, reason in reasons.items())
         raise DataError(f"{found.name} has nothing to learn from besides its label {', '.join(labels)!r}: {why}")
     steps: list[Step] = [RemoveColumns(columns=tuple(reasons))] if reasons else []
-    steps += _encoded(used, found.rows) if encode else _plain(used, scale=scale)
+    beside: list[Step] = (
+        [Linear()] if linear and regression and found.rows * _width(used) ** 2 <= _MOST_PRODUCTS else []
+    )
+    steps += _encoded(used, found.rows, beside) if encode else [*_plain(used, scale=scale), *beside]
     columns = tuple(Column(column.name, column.type) for column in found.columns)
     fields: dict[str, Any] = {"label": labels[0]}
     if len(labels) > 1 or multi_label:
@@ -86,10 +94,17 @@ def _plain(used: Sequence[ColumnSummary], *, scale: bool) -> list[Step]:
     return filled + _one_hot(words)
 
 
-def _encoded(used: Sequence[ColumnSummary], rows: int) -> list[Step]:
+def _width(used: Sequence[ColumnSummary]) -> int:
+    """Return the number of columns that these columns become without quantiles, at most."""
+    of_words = sum(len(c.date_parts) or min(len(c.counts), _MOST_WORDS) for c in used if c.type == "category")
+    return of_words + len(used) + sum(c.type == "number" for c in used)
+
+
+def _encoded(used: Sequence[ColumnSummary], rows: int, beside: Sequence[Step]) -> list[Step]:
     """Return the steps that encode numbers by quantiles beside their size, dates by their parts, and words one-hot.
 
     Numbers are filled by their median and standardized. Quantiles are left out where they would make too many columns.
+    The steps ``beside`` learn from all columns but these.
     """
     dates = [column for column in used if column.date_parts]
     different = {c.name: math.inf if c.is_full else len(c.counts) for c in used if c.type == "number"}
@@ -108,13 +123,10 @@ def _encoded(used: Sequence[ColumnSummary], rows: int) -> list[Step]:
     if gaps:
         steps.append(MarkGaps(columns=tuple(gaps)))
     if numbers:
-        steps += [
-            Impute(columns=numbers, strategy="median"),
-            *_quantiles(different, rows),
-            Standardize(columns=numbers),
-        ]
+        steps.append(Impute(columns=numbers, strategy="median"))
     steps += _one_hot(tuple(column.name for column in words if column.name not in many))
-    return steps + _one_hot(many, most=_MOST_WORDS)
+    steps += [*_one_hot(many, most=_MOST_WORDS), *beside]
+    return [*steps, *_quantiles(different, rows), Standardize(columns=numbers)] if numbers else steps
 
 
 def _quantiles(different: dict[str, float], rows: int) -> list[Step]:

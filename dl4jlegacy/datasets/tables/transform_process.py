@@ -23,7 +23,7 @@ from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.datasets.columns.quantiles import MOST_BINS, QuantileBins
 from dl4jlegacy.datasets.columns.step import is_numeric
 from dl4jlegacy.datasets.columns.table import Column, Table
-from dl4jlegacy.datasets.columns.transforms import RemoveColumns, Step, mean_and_std_of
+from dl4jlegacy.datasets.columns.transforms import Linear, RemoveColumns, Step, mean_and_std_of
 from dl4jlegacy.datasets.dataset import DataSet, one_hot
 from dl4jlegacy.datasets.label_scale import LabelScale, signed_log
 from dl4jlegacy.datasets.tables.data_frames import FrameColumns
@@ -315,11 +315,27 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         """
         fitted: list[Step] = []
         for step in self.steps:
-            learned = step if step.is_fitted else step.fit(table)
+            learned = step if step.is_fitted else self._learned(step, table)
             if learned.columns:  # a step for all columns of a type that does not occur is dropped
                 fitted.append(learned)
                 table = learned.apply(table)
         return msgspec.structs.replace(self, steps=tuple(fitted)).with_scale_of(table)
+
+    def _learned(self, step: Step, table: Table) -> Step:
+        """Return a step fitted to the training rows as the earlier steps leave them."""
+        if isinstance(step, Linear) and (labels := self.standardized_labels(table)):
+            return step.fit_to(labels, table, lambda name, start, end: table.columns[name][start:end])
+        fitted: Step = step.fit(table)
+        return fitted
+
+    def standardized_labels(self, table: Table) -> dict[str, Array]:
+        """Return the numbers to predict of the training rows as the network learns them, float64; {} for classes."""
+        scale = self.with_scale_of(table).label_scale if self.label_columns else None
+        if scale is None:
+            return {}
+        return dict(
+            zip(self.label_columns, scale.standardized(_labels_of(table).reshape(len(table), -1)).T, strict=True)
+        )
 
     def with_scale_of(self, table: Table) -> TransformProcess:
         """Return the process with mean and standard deviation of the numbers to predict; raises as ``fit``."""

@@ -13,6 +13,7 @@ from dl4jlegacy.nn.zoo.catalogue import (
 )
 from dl4jlegacy.nn.zoo.images import alexnet_small, cnn, lenet
 from dl4jlegacy.nn.zoo.models import char_lstm, deep_autoencoder, lstm, vae, word_lstm
+from dl4jlegacy.nn.zoo.residual import residual_mlp
 
 __all__ = [
     "ZOO",
@@ -27,6 +28,7 @@ __all__ = [
     "lenet",
     "lstm",
     "mlp",
+    "residual_mlp",
     "sda",
     "select",
     "select_for",
