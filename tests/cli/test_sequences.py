@@ -19,18 +19,8 @@ from dl4jlegacy.training.prepare import prepare
 
 pytestmark = pytest.mark.usefixtures("here")
 SHORT = ("--sequences", "--epochs", "2", "--jobs-per-round", "3", "--batch-size", "4")
-NUMBERS = (
-    "--sequences",
-    "--regression",
-    "--epochs",
-    "80",
-    "--schedule",
-    "constant",
-    "--workers",
-    "1",
-    "--out",
-    "m.zip",
-)
+CONSTANT = ("--schedule", "constant", "--learning-rate", "0.005")
+NUMBERS = ("--sequences", "--regression", "--epochs", "80", *CONSTANT, "--out", "m.zip")
 STEPS = SequenceRecordReader(label="move", align="equal", skip_lines=1, columns=2, names=("a", "b", "move"))
 READ = {"label": "move", "align": "equal", "skip_lines": 1, "columns": 2, "names": ["a", "b", "move"]}
 

@@ -25,7 +25,7 @@ jobs_per_round: 2
 validation: {fraction: 0.2, metric: accuracy}
 search:
   updater.learning_rate: {low: 1e-4, high: 1e-1, log: true}
-  layers[0].n_out: {low: 8, high: 128, step: 8}
+  layers[0].n_out: {low: 8, high: 256, step: 8}
 """
 
 
