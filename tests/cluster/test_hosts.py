@@ -180,7 +180,7 @@ def test_the_recipe_of_the_page_works_on_three_hosts_as_it_stands(served: tuple[
     on_others = recipe("export DL4J_SECRET_FILE=~/dl4j.secret\ndl4j worker")
     assert "on every other host" in said and on_others[-1] in said
     shorter = (
-        "export DL4J_EPOCHS=5 DL4J_PRETRAIN_EPOCHS=1; "  # which variables may say, so that the line stays as it is
+        "export DL4J_EPOCHS=10 DL4J_PRETRAIN_EPOCHS=2; "  # which variables may say, so that the line stays as it is
     )
     led = machines.type("first", shorter + recipe(SERVED)[1])
     workers = [machines.type(host, "; ".join(on_others)) for host in ("second", "third")]
