@@ -435,7 +435,8 @@ def test_a_limit_is_set_on_every_gpu_and_shown(broken: Break) -> None:
 @pytest.mark.long
 def test_a_run_that_does_not_fit_names_the_layer_and_the_batch_that_would() -> None:
     same = ("train", "--model", "mlp", "--dataset", "digits", "--device", "gpu", "--device-memory-limit", "1MiB")
-    done = STANDIN.run(*same, "--batch-size", "1400", "--format", "json")
+    network = ("--hidden", "128,64", "--no-validation", "--batch-size", "1400")
+    done = STANDIN.run(*same, *network, "--format", "json")
     assert done.returncode == 1 and "Traceback" not in done.stdout
     error = json.loads(done.stdout)["error"]
     assert error["code"] == "DL4J-MEMORY"
