@@ -19,6 +19,7 @@ def main() -> None:
     conf = Conf(
         multi_layer_conf=alexnet_small(784, 10),
         workers=args.workers,
+        jobs_per_round=args.workers,
         epochs=args.epochs,
         batch_size=32,
         averaging_frequency=5,
