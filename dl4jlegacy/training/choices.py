@@ -21,13 +21,13 @@ from dl4jlegacy.nn.optimization.updaters import create_updater
 from dl4jlegacy.scaleout.conf import USUAL_JOBS
 from dl4jlegacy.scaleout.scoring import ValidationConf
 
-__all__ = ["Choice", "Facts", "choose"]
+__all__ = ["Choice", "Facts", "choose", "usual_model"]
 
 _JOB_SECONDS = 0.01  # a batch should compute for so long that a round, of about 1 ms, is worth it
 _MULTIPLY_ADDS = 5e9  # per second on one core, about
 _MOST_JOBS = 8
 _VALIDATED_FROM, _FEWEST_VALIDATED = 1000, 50  # rows
-_LARGE_IMAGES = 16  # pixels: smaller images lose too much when they are turned and cropped
+_LARGE_IMAGES = 16  # pixels: smaller images suit a perceptron, and lose too much when they are turned and cropped
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,6 +99,12 @@ _OLD_RECIPES: Mapping[str, Mapping[str, tuple[int, int]]] = {
 _SMALL, _LARGE = 2_000, 50_000
 
 
+def usual_model(kind: str, image: tuple[int, int, int] | None) -> str:
+    """Return the model for data of a kind, which may be images of (channels, height, width)."""
+    is_image = image is not None and min(image[1:]) >= _LARGE_IMAGES
+    return "cnn" if is_image else zoo.select_for("", kind).name
+
+
 def choose(facts: Facts, given: Mapping[str, Any]) -> dict[str, Choice]:
     """Return what the user did not give, by name: fields of ``Conf`` and of ``NetworkOptions``.
 
@@ -107,7 +113,7 @@ def choose(facts: Facts, given: Mapping[str, Any]) -> dict[str, Choice]:
         given: what the user gave, by the same names.
     """
     found: dict[str, Choice] = {}
-    found["model"] = Choice(zoo.select_for("", facts.kind).name, _data_words(facts))
+    found["model"] = Choice(usual_model(facts.kind, facts.image), _data_words(facts))
     model = str(given.get("model", found["model"].value))
     found["validation"] = _validation(facts)
     known = {name: choice.value for name, choice in found.items()} | dict(given)

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from dl4jlegacy.errors import ConfError, nearest
+from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
 from dl4jlegacy.nn.networks import NetworkConfiguration
 from dl4jlegacy.nn.optimization.schedules import CosineSchedule, LinearSchedule, RunSchedule
 from dl4jlegacy.nn.optimization.updaters import Adam, AdamW, Updater, create_updater, with_learning_rate
@@ -123,7 +124,7 @@ def with_options(network: _Network, options: NetworkOptions, *, model: str = "")
     """
     if not model:
         _check_given(options)
-    elif options.drop_out is not None:
+    elif options.drop_out is not None and isinstance(network, MultiLayerConfiguration):
         network = _with_drop_out(network, options.for_builder()["drop_out"], model)
     if not network.backprop and options.schedule is not None and run_schedule(options.schedule) is not None:
         raise ConfError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 
 from dl4jlegacy.datasets import AugmentedDataSetIterator, DataSet, DataSource, ListDataSetIterator, load
+from dl4jlegacy.datasets.columns.transforms import Linear
 from dl4jlegacy.datasets.images.image_files import ImageRecordReader
 from dl4jlegacy.datasets.normalizers import NormalizerStandardize, as_read
 from dl4jlegacy.datasets.sources import NAMES
@@ -61,7 +62,7 @@ from dl4jlegacy.scaleout.workers.device_choice import host_kernels, resolve_comp
 from dl4jlegacy.scaleout.workers.perform import trained_network
 from dl4jlegacy.storage import paths as storage
 from dl4jlegacy.system import files
-from dl4jlegacy.training.choices import Facts, choose
+from dl4jlegacy.training.choices import Facts, choose, usual_model
 from dl4jlegacy.training.execution import RunExecution
 from dl4jlegacy.training.guess_watch import GuessWatch, guess_of
 from dl4jlegacy.training.network_options import NONE_GIVEN, NetworkOptions, with_options
@@ -76,6 +77,7 @@ __all__ = [
     "batches",
     "check_classes",
     "few_updates",
+    "guesses",
     "model_writer",
     "opening",
     "params_sha256",
@@ -120,7 +122,8 @@ def prepare(
     conf, compute = resolve_compute(with_absolute_paths(conf), local=local_workers != 0)
     if compute.on_gpu and "workers" not in given:
         conf, given = conf.replace(workers=len(compute.devices)), given | {"workers"}
-    conf, data = load_new(conf, label=label, regression=regression, multi_label=multi_label, missing=missing)
+    kind: dict[str, Any] = {"label": label, "regression": regression, "multi_label": multi_label, "missing": missing}
+    conf, data = load_new(conf, **kind, **guesses(conf))
     if examples_per_update is not None:
         given |= {"examples_per_update"}
     conf = with_network(conf, data, given, network)
@@ -182,6 +185,12 @@ def few_updates(run: Run) -> str:
     )
 
 
+def guesses(conf: Conf) -> dict[str, bool]:
+    """Return how a schema is guessed for a table, as arguments of ``load_new``: in full if ``mlp`` will learn it."""
+    is_mlp = conf.network_conf is None and conf.model in ("", "mlp")
+    return {"encode": is_mlp, "linear": is_mlp}
+
+
 def with_network(conf: Conf, data: DataSource, given: frozenset[str], options: NetworkOptions = NONE_GIVEN) -> Conf:
     """Return ``conf`` with the network for a new run on ``data``; ``choose`` chooses what a model of the zoo needs.
 
@@ -211,19 +220,15 @@ def with_network(conf: Conf, data: DataSource, given: frozenset[str], options: N
 
 def _chosen(
     conf: Conf, data: DataSource, given: frozenset[str], options: NetworkOptions
-) -> tuple[Conf, MultiLayerConfiguration]:
+) -> tuple[Conf, NetworkConfiguration]:
     """Return the Conf and the network with everything that ``choose`` chooses for the data.
 
     Raises:
         ConfError, ShapeError: there is no such model, or it does not fit the data.
     """
-    model = zoo.select_for(conf.model, data.reading.network)
+    model = zoo.select_for(conf.model or usual_model(data.reading.network, data.image), data.reading.network)
     train = source_for_model(data, model.name).train
-    network = _built(model, train, data, seed=conf.seed, **options.for_builder())
-    if _is_regression(data):
-        network = zoo.for_regression(model, network)
-    elif _is_multi_label(data):
-        network = zoo.for_multi_label(model, network)
+    network = _network_of(model, train, data, {"seed": conf.seed, **options.for_builder()})
     facts = Facts(
         kind=data.reading.network,
         rows=train.num_examples,
@@ -244,6 +249,20 @@ def _chosen(
     network = with_options(network, msgspec.structs.replace(options, **chosen), model=model.name)
     fields |= {"model": model.name, "multi_layer_clazz": model.clazz, "choices": reasons}
     return conf.replace(**fields), network
+
+
+def _network_of(
+    model: zoo.ZooModel, train: DataSet, data: DataSource, arguments: Mapping[str, Any]
+) -> NetworkConfiguration:
+    """Return a network of the zoo for the labels of the data; ``arguments`` are for its builder."""
+    steps = () if data.reading.transform is None else data.reading.transform.steps
+    linear = next((step for step in steps if isinstance(step, Linear)), None)
+    if linear is not None and model.name == "mlp":
+        return zoo.residual_mlp(train.n_in, train.n_out, scale=linear.scale, **arguments)
+    network = _built(model, train, data, **arguments)
+    if _is_regression(data):
+        return zoo.for_regression(model, network)
+    return zoo.for_multi_label(model, network) if _is_multi_label(data) else network
 
 
 def _is_regression(data: DataSource) -> bool:
