@@ -89,7 +89,7 @@ def suits_log(labels: Array) -> bool:
 
     None is negative, their skewness is above 1.5, and that of log(1 + y) at most half as large in absolute value. On
     such labels a logarithm changed the mean absolute error by -25 to 0 %, and the root of the mean square by -11 to
-    +2 %.
+    +4 %.
     """
     if not len(labels) or labels.min() < 0:
         return False

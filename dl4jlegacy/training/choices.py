@@ -21,10 +21,11 @@ from dl4jlegacy.nn.optimization.updaters import create_updater
 from dl4jlegacy.scaleout.conf import USUAL_JOBS
 from dl4jlegacy.scaleout.scoring import ValidationConf
 
-__all__ = ["Choice", "Facts", "choose", "usual_model"]
+__all__ = ["Choice", "Facts", "choose", "training_seconds", "usual_model"]
 
 _JOB_SECONDS = 0.01  # a batch should compute for so long that a round, of about 1 ms, is worth it
 _MULTIPLY_ADDS = 5e9  # per second on one core, about
+_ROUND_SECONDS = 1.0  # a round should not compute longer, so that little is done again if a worker is lost
 _MOST_JOBS = 8
 _VALIDATED_FROM, _FEWEST_VALIDATED = 1000, 50  # rows
 _LARGE_IMAGES = 16  # pixels: smaller images suit a perceptron, and lose too much when they are turned and cropped
@@ -83,9 +84,9 @@ class _Recipe(NamedTuple):
 _RECIPES: Mapping[str, _Recipe] = {
     "mlp": _Recipe(1e-3, 20, 2000, (16, 256), memory=36, rows=100_000),
     "cnn": _Recipe(1e-3, 20, 800, (32, 32), shares=True),
-    "lstm": _Recipe(5e-3, 20, 2000, (16, 32)),
-    "char-lstm": _Recipe(5e-3, 20, 2000, (16, 32)),
-    "word-lstm": _Recipe(5e-3, 10, 2000, (16, 32)),
+    "lstm": _Recipe(5e-3, 20, 1000, (16, 32)),
+    "char-lstm": _Recipe(5e-3, 20, 800, (16, 32)),
+    "word-lstm": _Recipe(5e-3, 10, 800, (16, 32)),
 }
 _OLD_RECIPES: Mapping[str, Mapping[str, tuple[int, int]]] = {
     "dbn": {"batch_size": (16, 128), "epochs": (30, 10), "pretrain_epochs": (10, 3)},
@@ -97,6 +98,14 @@ _OLD_RECIPES: Mapping[str, Mapping[str, tuple[int, int]]] = {
 }
 """Fields of a Conf for data sets of ``_SMALL`` rows and of ``_LARGE`` rows, with ``USUAL_JOBS`` jobs a round."""
 _SMALL, _LARGE = 2_000, 50_000
+
+
+def training_seconds(multiply_adds: int) -> float:
+    """Return about how long one core trains on examples of so many multiply-adds, counted forwards.
+
+    An estimate from the count alone, and no measurement: the same everywhere.
+    """
+    return 3 * multiply_adds / _MULTIPLY_ADDS
 
 
 def usual_model(kind: str, image: tuple[int, int, int] | None) -> str:
@@ -152,7 +161,8 @@ def _validation(facts: Facts) -> Choice:
 def _by_recipe(recipe: _Recipe, rows: int, facts: Facts, given: Mapping[str, Any]) -> dict[str, Choice]:
     """Return the training of a model with a recipe on so many training rows."""
     low, high = recipe.batch
-    batch = Choice(_power_of_two(math.sqrt(rows), low, high), f"near the root of {rows:,} rows, {low} to {high}")
+    reason = f"near the root of {rows:,} rows, {low} to {high}" if low < high else "the size that suits the model"
+    batch = Choice(_power_of_two(math.sqrt(rows), low, high), reason)
     size = int(given.get("batch_size", batch.value))
     batches = -(-rows // size)
     jobs = _jobs(recipe, facts, facts.multiply_adds * size)
@@ -160,7 +170,7 @@ def _by_recipe(recipe: _Recipe, rows: int, facts: Facts, given: Mapping[str, Any
     found = {"batch_size": batch, "epochs": _epochs(recipe, rows, batches), "jobs_per_round": jobs}
     frequency = Choice(1, "the model is averaged after every batch")
     if number == 1 and "examples_per_update" not in given:
-        most = max(1, int(_MULTIPLY_ADDS // max(1, 3 * facts.multiply_adds * size)))  # about a second of work
+        most = max(1, int(_ROUND_SECONDS / max(1e-9, training_seconds(facts.multiply_adds * size))))
         frequency = Choice(min(batches, most), "with one job a round the result does not depend on it")
     rate = recipe.rate * math.sqrt(size / 32) * (1 if facts.shares else number)
     if not given.keys() & {"learning_rate", "updater"}:
@@ -188,7 +198,7 @@ def _jobs(recipe: _Recipe, facts: Facts, multiply_adds: int) -> Choice:
     """Return the jobs of a round for batches with so many multiply-adds."""
     if facts.shares:
         return Choice(USUAL_JOBS, "the strategy needs several")
-    seconds = 3 * multiply_adds / _MULTIPLY_ADDS
+    seconds = training_seconds(multiply_adds)
     if not recipe.shares or seconds < _JOB_SECONDS:
         return Choice(1, "a batch is computed faster than workers agree on its result")
     return Choice(_power_of_two(seconds / _JOB_SECONDS, 2, _MOST_JOBS), "a batch computes long enough to be shared")

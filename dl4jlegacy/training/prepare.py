@@ -62,7 +62,7 @@ from dl4jlegacy.scaleout.workers.device_choice import host_kernels, resolve_comp
 from dl4jlegacy.scaleout.workers.perform import trained_network
 from dl4jlegacy.storage import paths as storage
 from dl4jlegacy.system import files
-from dl4jlegacy.training.choices import Facts, choose, usual_model
+from dl4jlegacy.training.choices import Facts, choose, training_seconds, usual_model
 from dl4jlegacy.training.execution import RunExecution
 from dl4jlegacy.training.guess_watch import GuessWatch, guess_of
 from dl4jlegacy.training.network_options import NONE_GIVEN, NetworkOptions, with_options
@@ -90,6 +90,8 @@ __all__ = [
     "with_absolute_paths",
     "with_network",
 ]
+
+_LONG_SECONDS = 60.0  # from which a run says how long it will take
 
 
 def prepare(
@@ -155,6 +157,10 @@ def opening(run: Run) -> tuple[str, ...]:
     conf, lines = run.conf, []
     if "model" in conf.choices:
         lines.append(f"model {conf.choices['model']}")
+    if conf.network_conf is not None:
+        seconds = training_seconds(summarize(conf.network_conf).multiply_adds * run.plan.total_examples)
+        if seconds > _LONG_SECONDS:
+            lines.append(f"about {counted(round(seconds / 60), 'minute')} of work for one core, by its multiply-adds")
     idle = run.local_workers - conf.jobs_per_round
     if idle > 0 and "jobs_per_round" in conf.choices:
         them = "them" if idle > 1 else "it"

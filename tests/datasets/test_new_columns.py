@@ -42,10 +42,10 @@ def test_a_number_fills_the_bins_below_it_by_half_and_its_own_by_its_share() -> 
     assert step.edges == ((0, 1, 2, 10, 100),) and list(step.made()) == [f"x[bin {i}]" for i in (1, 2, 3, 4)]
     assert values(step, table(x=[-5, 0, 1.5, 6, 1000])) == {
         "x": [-5, 0, 1.5, 6, 1000],
-        "x[bin 1]": [0, 0, 0.5, 0.5, 0.5],
-        "x[bin 2]": [0, 0, 0.25, 0.5, 0.5],
-        "x[bin 3]": [0, 0, 0, 0.25, 0.5],
-        "x[bin 4]": [0, 0, 0, 0, 0.5],
+        "x[bin 1]": [0, 0, 0.25, 0.25, 0.25],
+        "x[bin 2]": [0, 0, 0.125, 0.25, 0.25],
+        "x[bin 3]": [0, 0, 0, 0.125, 0.25],
+        "x[bin 4]": [0, 0, 0, 0, 0.25],
     }
 
 

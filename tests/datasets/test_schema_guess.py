@@ -94,7 +94,7 @@ def test_the_encoded_table_is_standardized_and_has_no_gaps(tmp_path: Path) -> No
         assert abs(x[name].mean()) < 1e-5 and abs(x[name].std() - 1) < 1e-5
     assert {0.0, 1.0} == set(x["a[missing]"]) == set(x["day[month][missing]"])
     bins = [name for name in x if name.startswith("a[bin")]
-    assert len(bins) == 8 and all(0 <= x[name].min() < x[name].max() == 0.5 for name in bins)
+    assert len(bins) == 8 and all(0 <= x[name].min() < x[name].max() == 0.25 for name in bins)
     assert not any(name.startswith("on[") for name in x)
     assert conf.transform is not None and conf.transform.is_fitted and data.reading.normalizer is None
 

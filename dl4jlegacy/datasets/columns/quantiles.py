@@ -18,14 +18,14 @@ __all__ = ["MOST_BINS", "MarkGaps", "QuantileBins", "bins_for"]
 MOST_BINS = 32
 """The number of bins of a column, unless more are given."""
 _ROWS_OF_BIN, _FEWEST, _LIMIT = 128, 8, 1000
-_HEIGHT = 0.5  # of a bin, so that all of them together do not outweigh the standardized column
+_HEIGHT = 0.25  # of a bin, so that all of them together do not outweigh the standardized column
 
 
 class QuantileBins(BaseStep, frozen=True, tag_field="type", tag="quantiles"):
     """Adds columns that tell where a number lies among the quantiles of the training rows, one for each bin.
 
-    Bin i has edges e[i] and e[i+1], and its column ``column[bin i]`` is 0 below them, 0.5 above, and in between
-    0.5 (x - e[i]) / (e[i+1] - e[i]): a piecewise linear encoding, see Gorishniy, Rubachev and Babenko, "On embeddings
+    Bin i has edges e[i] and e[i+1], and its column ``column[bin i]`` is 0 below them, 0.25 above, and in between
+    0.25 (x - e[i]) / (e[i+1] - e[i]): a piecewise linear encoding, see Gorishniy, Rubachev and Babenko, "On embeddings
     for numerical features in tabular deep learning", NeurIPS 2022. The column itself stays. The edges are values of
     the training rows, and exact quantiles for any number of rows in any order.
 
