@@ -136,6 +136,8 @@ def choose(facts: Facts, given: Mapping[str, Any]) -> dict[str, Choice]:
     if model == "cnn" and facts.image is not None and min(facts.image[1:]) >= _LARGE_IMAGES:
         found["augment"] = Choice(ImageTransform(rotate=10, crop=2), "images are turned and moved a little")
     found.setdefault("jobs_per_round", Choice(USUAL_JOBS, "the usual number, whatever the number of workers"))
+    if found["validation"].value is not None and "validation" not in given:
+        found["validation"] = _in_whole_rounds(found, facts, given)
     return {name: choice for name, choice in found.items() if name not in given}
 
 
@@ -154,8 +156,23 @@ def _validation(facts: Facts) -> Choice:
     rows = min(facts.rows // 10, (facts.rows - _VALIDATED_FROM) // 5)
     if rows < _FEWEST_VALIDATED:
         return Choice(None, f"{counted(facts.rows, 'row')} are too few to spare some")
-    fraction = round(rows / facts.rows, 4)
+    return _validating(rows, facts)
+
+
+def _validating(rows: int, facts: Facts) -> Choice:
+    fraction = round(rows / facts.rows, 6)
     return Choice(ValidationConf(fraction=fraction), f"{fraction:.0%} of {facts.rows:,} rows choose the best epoch")
+
+
+def _in_whole_rounds(found: Mapping[str, Choice], facts: Facts, given: Mapping[str, Any]) -> Choice:
+    """Return the validation with what would be a short last round besides: it would count as much as a whole one.
+
+    A short round of more than a twentieth of the rows stays.
+    """
+    known = {name: choice.value for name, choice in found.items()} | dict(given)
+    held = round(known["validation"].fraction * facts.rows)
+    left = (facts.rows - held) % (known["batch_size"] * known["jobs_per_round"])
+    return _validating(held + left if left * 20 <= facts.rows else held, facts)
 
 
 def _by_recipe(recipe: _Recipe, rows: int, facts: Facts, given: Mapping[str, Any]) -> dict[str, Choice]:

@@ -77,7 +77,6 @@ __all__ = [
     "batches",
     "check_classes",
     "few_updates",
-    "guesses",
     "model_writer",
     "opening",
     "params_sha256",
@@ -124,8 +123,7 @@ def prepare(
     conf, compute = resolve_compute(with_absolute_paths(conf), local=local_workers != 0)
     if compute.on_gpu and "workers" not in given:
         conf, given = conf.replace(workers=len(compute.devices)), given | {"workers"}
-    kind: dict[str, Any] = {"label": label, "regression": regression, "multi_label": multi_label, "missing": missing}
-    conf, data = load_new(conf, **kind, **guesses(conf))
+    conf, data = load_new(conf, label=label, regression=regression, multi_label=multi_label, missing=missing)
     if examples_per_update is not None:
         given |= {"examples_per_update"}
     conf = with_network(conf, data, given, network)
@@ -189,12 +187,6 @@ def few_updates(run: Run) -> str:
         f"{counted(conf.epochs, 'epoch')}, where {counted(USUAL_JOBS, 'job')} make about {usual:,}; for as many give "
         f"--epochs {epochs}, or smaller batches with --examples-per-update {USUAL_JOBS * batch}"
     )
-
-
-def guesses(conf: Conf) -> dict[str, bool]:
-    """Return how a schema is guessed for a table, as arguments of ``load_new``: in full if ``mlp`` will learn it."""
-    is_mlp = conf.network_conf is None and conf.model in ("", "mlp")
-    return {"encode": is_mlp, "linear": is_mlp}
 
 
 def with_network(conf: Conf, data: DataSource, given: frozenset[str], options: NetworkOptions = NONE_GIVEN) -> Conf:

@@ -310,7 +310,6 @@ class _Search:
             regression=options.regression,
             multi_label=options.multi_label,
             missing=options.missing,
-            **training.guesses(conf),
         )
         if "validation" not in given:
             conf = conf.replace(validation=ValidationConf(fraction=VALIDATION_FRACTION))
