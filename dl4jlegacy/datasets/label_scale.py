@@ -100,4 +100,5 @@ def suits_log(labels: Array) -> bool:
 def _skewness(values: Array) -> float:
     """Return the third standardized moment; 0 if the values do not differ."""
     [mean], [std] = mean_and_std([values.reshape(-1, 1)])
-    return float((((values - mean) / std) ** 3).mean())
+    standard = (values - mean) / std
+    return float((standard * standard * standard).mean())

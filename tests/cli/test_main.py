@@ -143,7 +143,7 @@ def test_a_model_file_is_written_as_one_of_another_kind(dl4j, train, tmp_path):
 
 def test_a_checkpoint_is_exported_as_the_model_that_the_run_would_have_saved(dl4j, train, tmp_path):
     flags = ("train", "--dataset", "iris", "--epochs", "4", "--checkpoint-dir", "run", "--run", "mine")
-    trained = train(*flags, "--out", "saved.zip")
+    trained = train(*flags, "--updater", "adam", "--out", "saved.zip")
     exported = train("export", "run", "--out", "exported.zip")
     assert (exported["params_sha256"], exported["round"]) == (trained["params_sha256"], trained["rounds"])
     assert exported["model_path"] == "exported.zip"

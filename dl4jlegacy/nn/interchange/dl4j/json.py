@@ -194,6 +194,7 @@ def _old_body(layer: Layer, index: int, rate: float) -> Tree:
     if isinstance(updater, Nesterovs):
         momentum_after = changes_tree(updater.momentum_after)
     short, constants = names.ACTIVATIONS[layer.activation or "sigmoid"]
+    name = type(updater).__name__
     body = {
         **_body(layer, index, old=True),
         "activationFn": {"HardTanh" if short == "HardTanH" else short: constants},
@@ -208,7 +209,7 @@ def _old_body(layer: Layer, index: int, rate: float) -> Tree:
         "learningRate": rate,
         "learningRateSchedule": changes_tree(schedule.values) if isinstance(schedule, MapSchedule) else None,
         "momentumSchedule": momentum_after,
-        "updater": names.OLD_UPDATERS[(Adam if isinstance(updater, AdamW) else type(updater)).__name__],
+        "updater": names.OLD_UPDATERS[name],
         "weightInit": names.OLD_WEIGHT_INITS[layer.weight_init or "xavier"],
         **_old_constants(updater),
     }

@@ -22,7 +22,7 @@ from dl4jlegacy.nn.layers.normalization import BatchNormalization, LocalResponse
 from dl4jlegacy.nn.layers.rbm import RBM
 from dl4jlegacy.nn.layers.subsampling import Subsampling1DLayer, SubsamplingLayer
 from dl4jlegacy.nn.optimization.schedules import PolySchedule, RunSchedule
-from dl4jlegacy.nn.optimization.updaters import AdaBelief, AdamW, NoOp, Sgd
+from dl4jlegacy.nn.optimization.updaters import AdaBelief, NoOp, Sgd
 from dl4jlegacy.nn.preprocessors import (
     BinomialSamplingPreProcessor,
     ComposableInputPreProcessor,
@@ -161,7 +161,7 @@ def _unknown_to_old(layer: Layer) -> Iterator[str]:
         yield "has a dilation, which 0.9.1 does not have"
     if (layer.activation or "identity") not in names.OLD_ACTIVATIONS:
         yield f"has the activation {layer.activation!r}, which 0.9.1 does not have"
-    if type(updater).__name__ not in names.OLD_UPDATERS and not isinstance(updater, AdamW):
+    if type(updater).__name__ not in names.OLD_UPDATERS:
         yield f"has the updater {type(updater).__name__}, which 0.9.1 does not have"
     if isinstance(getattr(updater, "schedule", None), PolySchedule):
         yield "has a PolySchedule, which 0.9.1 takes for its own number of iterations"
@@ -217,8 +217,6 @@ def _trains(layer: Layer, version: Version) -> Iterator[str]:
     if isinstance(schedule := getattr(updater, "schedule", None), RunSchedule):
         yield f"its {type(schedule).__name__} is left out: the learning rate stays the same there"
     if version == "0.9.1":
-        if isinstance(updater, AdamW):
-            yield "its AdamW is Adam there: the weight decay is left out"
         penalties = any((layer.l1, layer.l2, layer.l1_bias, layer.l2_bias))
         if not isinstance(updater, Sgd | NoOp) or penalties or layer.gradient_normalization not in (None, "none"):
             yield "0.9.1 divides by the number of examples behind the updater, not before it"
