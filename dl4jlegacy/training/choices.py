@@ -26,7 +26,7 @@ __all__ = ["Choice", "Facts", "choose", "training_seconds", "usual_model"]
 _JOB_SECONDS = 0.01  # a batch should compute for so long that a round, of about 1 ms, is worth it
 _MULTIPLY_ADDS = 5e9  # per second on one core, about
 _ROUND_SECONDS = 1.0  # a round should not compute longer, so that little is done again if a worker is lost
-_MOST_JOBS = 8
+_MOST_JOBS, _FEWEST_ROUNDS = 8, 16  # of an epoch
 _VALIDATED_FROM, _FEWEST_VALIDATED = 1000, 50  # rows
 _LARGE_IMAGES = 16  # pixels: smaller images suit a perceptron, and lose too much when they are turned and cropped
 
@@ -121,24 +121,32 @@ def choose(facts: Facts, given: Mapping[str, Any]) -> dict[str, Choice]:
         facts: of the data and the network.
         given: what the user gave, by the same names.
     """
-    found: dict[str, Choice] = {}
-    found["model"] = Choice(usual_model(facts.kind, facts.image), _data_words(facts))
+    found = {
+        "model": Choice(usual_model(facts.kind, facts.image), _data_words(facts)),
+        "validation": _validation(facts),
+    }
     model = str(given.get("model", found["model"].value))
-    found["validation"] = _validation(facts)
-    known = {name: choice.value for name, choice in found.items()} | dict(given)
-    learned = (
-        facts.rows if known["validation"] is None else facts.rows - round(known["validation"].fraction * facts.rows)
-    )
-    if model in _RECIPES:
-        found |= _by_recipe(_RECIPES[model], learned, facts, given)
-    elif model in _OLD_RECIPES:
-        found |= _between(_OLD_RECIPES[model], facts.rows)
-    if model == "cnn" and facts.image is not None and min(facts.image[1:]) >= _LARGE_IMAGES:
-        found["augment"] = Choice(ImageTransform(rotate=10, crop=2), "images are turned and moved a little")
-    found.setdefault("jobs_per_round", Choice(USUAL_JOBS, "the usual number, whatever the number of workers"))
+    found |= _training(model, facts, found, given)
     if found["validation"].value is not None and "validation" not in given:
         found["validation"] = _in_whole_rounds(found, facts, given)
+        found |= _training(model, facts, found, {"batch_size": found["batch_size"].value, **given})
     return {name: choice for name, choice in found.items() if name not in given}
+
+
+def _training(model: str, facts: Facts, found: Mapping[str, Choice], given: Mapping[str, Any]) -> dict[str, Choice]:
+    """Return how a model is trained on the rows that do not validate."""
+    validation = given.get("validation", found["validation"].value)
+    held = 0 if validation is None else round(validation.fraction * facts.rows)
+    training: dict[str, Choice] = {}
+    if model in _RECIPES:
+        training = _by_recipe(_RECIPES[model], facts.rows - held, facts, given)
+    elif model in _OLD_RECIPES:
+        training = _between(_OLD_RECIPES[model], facts.rows)
+    if model == "cnn" and facts.image is not None and min(facts.image[1:]) >= _LARGE_IMAGES:
+        training["augment"] = Choice(ImageTransform(rotate=10, crop=2), "images are turned and moved a little")
+    if "jobs_per_round" not in training:
+        training["jobs_per_round"] = Choice(USUAL_JOBS, "the usual number, whatever the number of workers")
+    return training
 
 
 def _data_words(facts: Facts) -> str:
@@ -182,7 +190,7 @@ def _by_recipe(recipe: _Recipe, rows: int, facts: Facts, given: Mapping[str, Any
     batch = Choice(_power_of_two(math.sqrt(rows), low, high), reason)
     size = int(given.get("batch_size", batch.value))
     batches = -(-rows // size)
-    jobs = _jobs(recipe, facts, facts.multiply_adds * size)
+    jobs = _jobs(recipe, facts, facts.multiply_adds * size, batches)
     number = int(given.get("jobs_per_round", jobs.value))
     found = {"batch_size": batch, "epochs": _epochs(recipe, rows, batches), "jobs_per_round": jobs}
     frequency = Choice(1, "the model is averaged after every batch")
@@ -211,14 +219,18 @@ def _epochs(recipe: _Recipe, rows: int, batches: int) -> Choice:
     return Choice(-(-recipe.updates // batches), f"{recipe.updates:,} updates")
 
 
-def _jobs(recipe: _Recipe, facts: Facts, multiply_adds: int) -> Choice:
-    """Return the jobs of a round for batches with so many multiply-adds."""
+def _jobs(recipe: _Recipe, facts: Facts, multiply_adds: int, batches: int) -> Choice:
+    """Return the jobs of a round for batches with so many multiply-adds, so many in an epoch."""
     if facts.shares:
         return Choice(USUAL_JOBS, "the strategy needs several")
     seconds = training_seconds(multiply_adds)
     if not recipe.shares or seconds < _JOB_SECONDS:
         return Choice(1, "a batch is computed faster than workers agree on its result")
-    return Choice(_power_of_two(seconds / _JOB_SECONDS, 2, _MOST_JOBS), "a batch computes long enough to be shared")
+    if batches < 2 * _FEWEST_ROUNDS:
+        return Choice(1, f"{counted(batches, 'batch', 'batches')} an epoch are too few to share")
+    most = _power_of_two(batches / (1.5 * _FEWEST_ROUNDS), 2, _MOST_JOBS)
+    jobs = _power_of_two(seconds / _JOB_SECONDS, 2, most)
+    return Choice(jobs, "a batch computes long enough to be shared")
 
 
 def _between(ends: Mapping[str, tuple[int, int]], rows: int) -> dict[str, Choice]:

@@ -39,7 +39,7 @@ def test_a_recipe_has_one_job_a_round_and_averages_once_an_epoch() -> None:
     assert values["model"] == "mlp"
     assert values["validation"] == ValidationConf(fraction=0.104), "a tenth, and what would be a short last batch"
     assert (values["batch_size"], values["epochs"]) == (128, 29)
-    assert (values["jobs_per_round"], values["averaging_frequency"]) == (1, -(-9000 // 128))
+    assert (values["jobs_per_round"], values["averaging_frequency"]) == (1, 8960 // 128)
 
 
 def test_what_is_given_is_not_chosen_and_the_rest_follows_from_it() -> None:
