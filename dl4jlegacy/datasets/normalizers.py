@@ -197,7 +197,7 @@ def normalizer_from_json(text: str | bytes) -> Normalizer:
             _require(bool((result.std > 0).all()), "a standard deviation is not positive")
             result.pixels = pixels = fields.pop("pixels", 1)
             fits = type(pixels) is int and 0 < pixels <= _MOST_COLUMNS // max(1, len(result.mean))
-            _require(fits, f"{pixels!r} pixels")
+            _require(fits, f"pixels is {pixels!r}")
             result.mean, result.std = np.repeat(result.mean, pixels), np.repeat(result.std, pixels)
         elif kind == "NormalizerMinMaxScaler":
             result = NormalizerMinMaxScaler(float(fields.pop("min_range")), float(fields.pop("max_range")))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import ClassVar, Literal, get_args
 
@@ -40,26 +41,33 @@ def read_date(text: str, form: str = "") -> datetime | None:
         return None
 
 
+@dataclass(slots=True)
 class Dates:
-    """The dates among words, one after the other; ``parts`` are those in which they differ, if all words are dates."""
+    """The dates among words, one after the other; ``parts`` are those in which they differ, if all words are dates.
 
-    def __init__(self) -> None:
-        self._first: datetime | None = None
-        self._are_all, self._varying = True, set[str]()
+    Attributes:
+        first: the first date.
+        are_all: whether all words so far are dates.
+        varying: the parts in which later dates differ from the first one.
+    """
+
+    first: datetime | None = None
+    are_all: bool = True
+    varying: set[str] = field(default_factory=set)
 
     def add(self, word: str) -> None:
         """Note a word."""
-        date = read_date(word) if self._are_all else None
-        self._first = self._first or date
-        if date is None or self._first is None:
-            self._are_all = False
-        elif date != self._first:
-            self._varying |= {_AGE, *(part for part, take in _PARTS.items() if take(date) != take(self._first))}
+        date = read_date(word) if self.are_all else None
+        self.first = self.first or date
+        if date is None or self.first is None:
+            self.are_all = False
+        elif date != self.first:
+            self.varying |= {_AGE, *(part for part, take in _PARTS.items() if take(date) != take(self.first))}
 
     @property
     def parts(self) -> tuple[Part, ...]:
         """The parts in which the dates differ; () if a word is no date."""
-        return tuple(part for part in get_args(Part) if part in self._varying) if self._are_all else ()
+        return tuple(part for part in get_args(Part) if part in self.varying) if self.are_all else ()
 
 
 class DateParts(BaseStep, frozen=True, tag_field="type", tag="date"):
