@@ -80,3 +80,10 @@ def test_the_warning_comes_before_the_training_and_as_json_where_that_is_asked_f
     assert events[0]["event"] == "warning" and "5 jobs a round" in events[0]["text"]
     dl4j(*FEW, "--workers", "4")
     assert "updates in 1 epoch" not in dl4j.err
+
+
+@pytest.mark.parametrize("dataset", ["iris", "digits"])
+def test_a_run_without_options_ends_in_the_same_bits_for_any_number_of_workers(dataset: str, dl4j: Any) -> None:
+    reports = [dl4j.json("train", "--dataset", dataset, "--epochs", "2", "--workers", workers) for workers in (1, 8)]
+    assert len({report["params_sha256"] for report in reports}) == 1
+    assert {report["jobs_per_round"] for report in reports} == {1}
