@@ -124,14 +124,27 @@ def prepare(
     if compute.on_gpu and "workers" not in given:
         conf, given = conf.replace(workers=len(compute.devices)), given | {"workers"}
     conf, data = load_new(conf, label=label, regression=regression, multi_label=multi_label, missing=missing)
-    if examples_per_update is not None:
-        given |= {"examples_per_update"}
-    conf = with_network(conf, data, given, network)
+    if examples_per_update is None:
+        conf = with_network(conf, data, given, network)
+    else:
+        conf = _with_updates_of(examples_per_update, conf, data, given, network)
     data = standardized(conf, data)
-    if examples_per_update is not None:
-        conf = with_examples_per_update(conf, examples_per_update)
     run = resolve(conf, training_data(conf, data), compute=compute, local_workers=local_workers, on_cluster=on_cluster)
     return run, data
+
+
+def _with_updates_of(
+    examples: int, conf: Conf, data: DataSource, given: frozenset[str], network: NetworkOptions
+) -> Conf:
+    """Return what ``with_network`` returns, with batches that give about ``examples`` examples per update."""
+    fields = ("jobs_per_round", "averaging_frequency")
+    first = with_examples_per_update(with_network(conf, data, given | {"examples_per_update"}, network), examples)
+    # The rest is chosen again, for batches of this size.
+    sized = {name: getattr(first, name) for name in ("batch_size", *fields)}
+    found = with_network(conf.replace(**sized), data, given | sized.keys(), network)
+    return found.replace(
+        choices=found.choices | {name: first.choices[name] for name in fields if name in first.choices}
+    )
 
 
 def with_examples_per_update(conf: Conf, examples: int) -> Conf:

@@ -41,10 +41,10 @@ def prepared(examples_per_update: int | None = None, **fields: Any) -> Any:
     return prepare(conf, frozenset(fields), examples_per_update=examples_per_update)[0]
 
 
-def test_more_jobs_than_the_defaults_allow_for_are_warned_of_with_the_numbers() -> None:
-    usual = prepared(workers=4, epochs=10, batch_size=32)
-    assert few_updates(usual) == "" == few_updates(prepared(workers=1, epochs=10, batch_size=32))
-    many = prepared(workers=12, epochs=10, batch_size=32)
+def test_more_jobs_than_the_usual_ones_are_warned_of_with_the_numbers() -> None:
+    usual = prepared(jobs_per_round=4, epochs=10, batch_size=32)
+    assert few_updates(usual) == "" == few_updates(prepared(jobs_per_round=1, epochs=10, batch_size=32))
+    many = prepared(jobs_per_round=12, epochs=10, batch_size=32)
     said = few_updates(many)
     for words in (
         "12 jobs a round average 384 examples to one update",
@@ -53,21 +53,35 @@ def test_more_jobs_than_the_defaults_allow_for_are_warned_of_with_the_numbers() 
         "--examples-per-update 128",
     ):
         assert words in said
-    assert prepared(workers=12, epochs=30, batch_size=32).plan.total_rounds >= usual.plan.total_rounds
-    assert few_updates(prepared(workers=12, epochs=10, batch_size=32, router="hogwild")) == ""
+    assert prepared(jobs_per_round=12, epochs=30, batch_size=32).plan.total_rounds >= usual.plan.total_rounds
+    assert few_updates(prepared(jobs_per_round=12, epochs=10, batch_size=32, router="hogwild")) == ""
 
 
-@pytest.mark.parametrize(("fields", "batch"), [({"workers": 12}, 10), ({"workers": 3, "averaging_frequency": 2}, 21)])
-def test_examples_per_update_keep_the_number_of_updates_whatever_the_workers(fields: Any, batch: int) -> None:
+@pytest.mark.parametrize(
+    ("fields", "batch"),
+    [
+        ({"jobs_per_round": 12}, 10),
+        ({"jobs_per_round": 3, "averaging_frequency": 2}, 21),
+        ({"workers": 12}, 128),  # the mlp has one job a round
+    ],
+)
+def test_examples_per_update_keep_the_number_of_updates_whatever_the_jobs(fields: Any, batch: int) -> None:
     run = prepared(128, epochs=10, **fields)
     assert run.conf.batch_size == batch
-    usual = prepared(workers=4, epochs=10, batch_size=32)
+    usual = prepared(jobs_per_round=4, epochs=10, batch_size=32)
     assert run.plan.total_rounds == pytest.approx(usual.plan.total_rounds, rel=0.1)
+
+
+def test_the_rest_is_chosen_for_the_batches_that_examples_per_update_give() -> None:
+    found, expected = prepared(128, epochs=10).conf, prepared(epochs=10, batch_size=128, averaging_frequency=1).conf
+    assert found.multi_layer_conf == expected.multi_layer_conf and found.validation == expected.validation
+    assert found.choices.keys() - expected.choices.keys() == {"averaging_frequency"}
+    assert "root of 128 / 32" in found.choices["learning_rate"]
 
 
 def test_examples_that_cannot_be_shared_out_are_refused(dl4j: Any) -> None:
     with pytest.raises(ConfError, match="11 examples cannot be shared out to the 12 batches"):
-        prepared(11, workers=12)
+        prepared(11, jobs_per_round=12)
     said = dl4j(*FEW, "--examples-per-update", "64", "--batch-size", "16", fails=2)
     assert "leave --batch-size out" in said
 
@@ -75,10 +89,11 @@ def test_examples_that_cannot_be_shared_out_are_refused(dl4j: Any) -> None:
 def test_the_warning_comes_before_the_training_and_as_json_where_that_is_asked_for(
     dl4j: Any,
 ) -> None:
-    dl4j(*FEW, "--workers", "5", "--log-format", "json")
+    dl4j(*FEW, "--jobs-per-round", "5", "--log-format", "json")
     events = [json.loads(line) for line in dl4j.err.splitlines() if line.startswith("{")]
-    assert events[0]["event"] == "warning" and "5 jobs a round" in events[0]["text"]
-    dl4j(*FEW, "--workers", "4")
+    assert [event["event"] for event in events[:2]] == ["opening", "warning"]
+    assert "5 jobs a round" in events[1]["text"]
+    dl4j(*FEW, "--jobs-per-round", "4", "--workers", "5")
     assert "updates in 1 epoch" not in dl4j.err
 
 
