@@ -35,7 +35,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Counts of a run's data and network, from which ``choose`` decides.
 
     Attributes:
-        kind: of data: "" (rows of numbers), "images", "characters", "words" or "sequences".
+        kind: of data: "" (rows of numbers, also images), "characters", "words" or "sequences".
         rows: training examples, validation included.
         image: channels, height and width; None: no images.
         multiply_adds: of the network for one example, forwards; 0: not known.

@@ -130,7 +130,7 @@ class FailsLater(IrisDataSetIterator):
 
 @functools.cache
 def _network() -> Conf:
-    return Conf(multi_layer_conf=zoo.mlp(4, 3), workers=1, epochs=2)
+    return Conf(multi_layer_conf=zoo.mlp(4, 3), workers=1, jobs_per_round=1, epochs=2)
 
 
 def test_so_is_one_in_an_iterator_and_in_stop_if() -> None:
