@@ -11,6 +11,7 @@ import functools
 import io
 import math
 import tempfile
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -257,6 +258,10 @@ def _npy_of(outputs: Sequence[Array]) -> bytes:
     return _header_for(array.shape, array.dtype) + array.tobytes()
 
 
+_PARSER = threading.Lock()
+"""For Python's parser, which NumPy reads headers with: up to 3.11.7 two threads in it may raise ``SystemError``."""
+
+
 @functools.lru_cache(_HEADERS)
 def _header_for(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
     """Return the header of a ``.npy`` file."""
@@ -367,7 +372,8 @@ def _header_of(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], int
         with files.damage_as(DataError, "the body is no .npy file", ""):
             version = np.lib.format.read_magic(file)
             read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            shape, in_columns, dtype = read(file)
+            with _PARSER:
+                shape, in_columns, dtype = read(file)
     except DataError as exc:
         raise RefusedError(400, str(exc)) from exc
     return shape, in_columns, dtype, file.tell()
