@@ -172,14 +172,20 @@ def opening(run: Run) -> tuple[str, ...]:
         seconds = training_seconds(summarize(conf.network_conf).multiply_adds * run.plan.total_examples)
         if seconds > _LONG_SECONDS:
             lines.append(f"about {counted(round(seconds / 60), 'minute')} of work for one core, by its multiply-adds")
-    idle = run.local_workers - conf.jobs_per_round
-    if idle > 0 and "jobs_per_round" in conf.choices:
-        them = "them" if idle > 1 else "it"
-        lines.append(
-            f"{counted(conf.jobs_per_round, 'job')} a round suits {counted(run.plan.examples, 'row')}: {idle} of "
-            f"{counted(run.local_workers, 'worker')} stand by; --jobs-per-round {run.local_workers} uses {them}"
-        )
+    if "jobs_per_round" in conf.choices:
+        lines += _idle_workers(run)
     return tuple(lines)
+
+
+def _idle_workers(run: Run) -> list[str]:
+    """Return a line about the workers without work; a master without workers here does not know how many come."""
+    jobs, idle = run.conf.jobs_per_round, run.local_workers - run.conf.jobs_per_round
+    suits = f"{counted(jobs, 'job')} a round suits {counted(run.plan.examples, 'row')}"
+    if run.local_workers == 0:
+        return [f"{suits}: {counted(jobs, 'worker')} at a time, others stand by; --jobs-per-round uses more"]
+    them = "them" if idle > 1 else "it"
+    words = f"{idle} of {counted(run.local_workers, 'worker')} stand by; --jobs-per-round {run.local_workers} uses"
+    return [f"{suits}: {words} {them}"] if idle > 0 else []
 
 
 def few_updates(run: Run) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from dl4jlegacy import Conf
 from dl4jlegacy.errors import ConfError
-from dl4jlegacy.training.prepare import few_updates, prepare
+from dl4jlegacy.training.prepare import few_updates, opening, prepare
 
 pytestmark = pytest.mark.usefixtures("here")
 FEW = ("train", "--dataset", "iris", "--epochs", "1")
@@ -102,3 +102,20 @@ def test_a_run_without_options_ends_in_the_same_bits_for_any_number_of_workers(d
     reports = [dl4j.json("train", "--dataset", dataset, "--epochs", "2", "--workers", workers) for workers in (1, 8)]
     assert len({report["params_sha256"] for report in reports}) == 1
     assert {report["jobs_per_round"] for report in reports} == {1}
+
+
+@pytest.mark.parametrize(
+    ("workers", "words"),
+    [
+        (0, ["1 worker at a time, others stand by; --jobs-per-round uses more"]),
+        (1, []),
+        (2, ["1 of 2 workers stand by; --jobs-per-round 2 uses it"]),
+        (4, ["3 of 4 workers stand by; --jobs-per-round 4 uses them"]),
+    ],
+)
+def test_workers_without_work_are_said_in_one_line(workers: int, words: list[str]) -> None:
+    run, _ = prepare(Conf(dataset="iris"), frozenset({"dataset"}), local_workers=workers)
+    first = "1 job a round suits 120 rows: "
+    assert opening(run) == ("model mlp: the data are rows of numbers", *(first + each for each in words))
+    given, _ = prepare(Conf(dataset="iris", jobs_per_round=1), frozenset({"jobs_per_round"}), local_workers=workers)
+    assert len(opening(given)) == 1
