@@ -94,6 +94,13 @@ class ProgressDisplay:
         """Print a line of text above the display, or these fields as JSON."""
         self._console.print(Text(to_json(fields) if self._json else text), soft_wrap=True)
 
+    def begin(self, opening: Sequence[str], warning: str) -> None:
+        """Print lines about the run that begins, and a warning if it is not empty."""
+        for line in opening:
+            self.announce("opening", line)
+        if warning:
+            self.announce("warning", warning)
+
     def announce(self, event: str, text: str, **fields: object) -> None:
         """Print a line about a process that waits for something; it stays visible while nothing else is shown."""
         self.say(text, {"event": event, **fields, "text": text})
@@ -228,10 +235,7 @@ def show_training(
     display = ProgressDisplay(console, json_lines=json_lines, worker_command=location.worker_command())
     try:
         with display:
-            for line in () if as_json else opening:
-                display.announce("opening", line)
-            if warning:
-                display.announce("warning", warning)
+            display.begin(() if as_json else opening, warning)
             report = start(display)
     except Stopped as stop:
         stop.hint = _where_it_stopped(display.last, location)
