@@ -192,7 +192,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     def fields(self) -> dict[str, Any]:
         """Return the fields for JSON."""
         found: dict[str, Any] = msgspec.to_builtins(self)
-        return {name: found[name] for name in ("learned", "baseline", "findings")}
+        return {"learned": found["learned"], "baseline": found["baseline"], "findings": list(self.findings)}
 
 
 # -- figures -----------------------------------------------------------------------------------------------------------
