@@ -18,7 +18,12 @@ _PART, _ENOUGH, _FEWEST = 10, 0.98, 20
 
 
 def guess_of(labels: Array) -> float:
-    """Return the cross-entropy of somebody who knows the shares of the classes; ``labels``: one-hot, (n, classes)."""
+    """Return the cross-entropy of somebody who knows only the shares of the classes.
+
+    ``labels`` are one-hot, ``(n, classes)``; class numbers in one column have no known shares: infinite.
+    """
+    if labels.shape[1] < 2:
+        return math.inf
     shares = labels.mean(axis=0, dtype=np.float64)
     shares = shares[shares > 0]
     return float(-(shares * np.log(shares)).sum())

@@ -32,6 +32,7 @@ def warnings_of(caplog: pytest.LogCaptureFixture, *snapshots: Any) -> list[str]:
 def test_the_guess_knows_the_shares_of_the_classes() -> None:
     labels = np.eye(3)[[0, 0, 1, 1]]
     assert guess_of(labels) == pytest.approx(math.log(2))
+    assert guess_of(np.array([[2.0], [5.0]])) == math.inf, "numbers of classes in one column"
 
 
 def test_a_score_of_guessing_is_said_once_after_a_tenth_of_the_rounds(caplog: pytest.LogCaptureFixture) -> None:
