@@ -111,7 +111,8 @@ def stopped(place: Place, tmp_path: Path) -> tuple[Conf, training.Report]:
     """Train a small run here; return the Conf in its folder, which is left as if killed early, and its report."""
     folder = tmp_path / "checkpoints"
     given = {"checkpoint_dir": str(folder), "checkpoint_every": 1, "checkpoints_kept": 100, "run": f"{place.name}-r"}
-    run, data = training.prepare(Conf(dataset="iris", epochs=6, workers=2, **given), frozenset({"epochs", "workers"}))
+    rounds = {"epochs": 6, "jobs_per_round": 2, "averaging_frequency": 1}  # 24
+    run, data = training.prepare(Conf(dataset="iris", workers=2, **rounds, **given), frozenset({"workers", *rounds}))
     report = training.train(run, data, progress=False)
     versions = CheckpointStore(folder).versions()
     for version in versions[: len(versions) // 2]:
