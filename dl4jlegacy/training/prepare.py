@@ -77,6 +77,7 @@ __all__ = [
     "batches",
     "check_classes",
     "few_updates",
+    "is_encoded",
     "model_writer",
     "opening",
     "params_sha256",
@@ -123,7 +124,14 @@ def prepare(
     conf, compute = resolve_compute(with_absolute_paths(conf), local=local_workers != 0)
     if compute.on_gpu and "workers" not in given:
         conf, given = conf.replace(workers=len(compute.devices)), given | {"workers"}
-    conf, data = load_new(conf, label=label, regression=regression, multi_label=multi_label, missing=missing)
+    conf, data = load_new(
+        conf,
+        label=label,
+        regression=regression,
+        multi_label=multi_label,
+        missing=missing,
+        encode=is_encoded(conf),
+    )
     if examples_per_update is None:
         conf = with_network(conf, data, given, network)
     else:
@@ -131,6 +139,11 @@ def prepare(
     data = standardized(conf, data)
     run = resolve(conf, training_data(conf, data), compute=compute, local_workers=local_workers, on_cluster=on_cluster)
     return run, data
+
+
+def is_encoded(conf: Conf) -> bool:
+    """Return whether numbers of a table are encoded for a new run: for model ``mlp``, but for no given network."""
+    return conf.network_conf is None and conf.model in ("", "mlp")
 
 
 def _with_updates_of(
@@ -342,7 +355,7 @@ def refusal(
     conf = Conf(dataset=name, keep_index=keep_index, images=images)
     try:
         with not_kept():
-            _, data = load_new(conf, **kind)
+            _, data = load_new(conf, encode=is_encoded(conf), **kind)
             if not (_is_regression(data) or _is_multi_label(data)):
                 check_classes(data)
     except DataError as error:

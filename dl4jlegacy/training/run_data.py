@@ -128,12 +128,11 @@ def load_new(
     missing: Sequence[str] | None = None,
     inspected: Inspection | None = None,
     encode: bool = False,
-    linear: bool = False,
 ) -> tuple[Conf, DataSource]:
     """Return the data of a new run, and its Conf with the schema fitted to the data, or with the reader of its images.
 
     Without a schema in the Conf, a schema is guessed for tables if a label or a prediction task is given, if the tables
-    are large, if not all columns are numbers, or to ``encode`` (``linear`` alone is for those that get one).
+    are large, if not all columns are numbers, or to ``encode``.
 
     Args:
         conf: names the data.
@@ -144,8 +143,8 @@ def load_new(
         missing: words that mark a missing value, besides empty cells, in features and labels; None: those of the
             schema, or the usual ones.
         inspected: the inspection of the whole first table with this label, if there was one.
-        encode, linear: as for ``guess_schema``; False for SVMLight files, for large tables, and where the Conf does not
-            scale features.
+        encode: whether a guessed schema gets all steps that help a network, as ``guess_schema`` has them; not for
+            SVMLight files, for large tables, and where the Conf does not scale features.
 
     Raises:
         DataError: the data cannot be read, or do not fit the schema. ConfError: the schema contradicts itself, or lists
@@ -177,7 +176,7 @@ def load_new(
         or (conf.reader is None and is_large(place.tables))
     ):
         try:
-            conf = conf.replace(transform=_guessed(conf, place, choice, inspected, encode=encode, linear=linear))
+            conf = conf.replace(transform=_guessed(conf, place, choice, inspected, encode=encode))
         except TooWideError:
             if choice.has_label:
                 raise
@@ -278,7 +277,7 @@ def _can_be_encoded(conf: Conf, place: Place) -> bool:
 
 
 def _guessed(
-    conf: Conf, place: Place, choice: LabelChoice, inspected: Inspection | None, *, encode: bool, linear: bool
+    conf: Conf, place: Place, choice: LabelChoice, inspected: Inspection | None, *, encode: bool
 ) -> TransformProcess:
     """Return the schema that fits the tables; raises ``DataError``."""
     fields = {"label": choice.label, **choice.kind, "scale": conf.scale_features}
@@ -287,8 +286,7 @@ def _guessed(
     missing = MISSING if choice.missing is None else listed_gaps(choice.missing)
     first = _inspected(conf, place, choice.label, missing, inspected)
     warn_of_index(first.index, first.name)
-    linear = linear and _can_be_encoded(conf, place)
-    return guess_schema(first, **fields, encode=encode, linear=linear)
+    return guess_schema(first, **fields, encode=encode, linear=encode)
 
 
 def _inspected(

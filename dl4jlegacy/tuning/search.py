@@ -310,6 +310,7 @@ class _Search:
             regression=options.regression,
             multi_label=options.multi_label,
             missing=options.missing,
+            encode=training.is_encoded(conf),
         )
         if "validation" not in given:
             conf = conf.replace(validation=ValidationConf(fraction=VALIDATION_FRACTION))

@@ -84,7 +84,8 @@ def inspect(
         schema = image_schema(file, images, label=label or "", regression=numbers, multi_label=multi_label)
     else:
         start = found if found.rows <= GUESSED_ROWS else inspect_csv(file, label or "", rows=GUESSED_ROWS, **read)
-        schema = guess_schema(start, label=label or "", regression=numbers, multi_label=multi_label)
+        kind = {"regression": numbers, "multi_label": multi_label}
+        schema = guess_schema(start, label=label or "", **kind, encode=True, linear=True)
     if out is not None:
         _write(out, schema.to_json())
     lines = [*_lines(found, schema), *([f"schema       {out}"] if out else [])]
