@@ -252,7 +252,8 @@ class TrainedModel:
         A classifier's outputs are the probabilities of its classes. In a data frame (pandas, Polars, Arrow), or a
         ``DataSet`` made from one, columns are found by name, as in a table; the label column is not needed. A model
         with a ``transform`` takes such columns, or arrays of the features that its transform makes
-        (``transform.features``), and answers in the units of the label.
+        (``transform.features``), or, where these are more, arrays of the columns of a table of numbers. It answers
+        in the units of the label.
 
         Raises:
             ShapeError: the model takes other features. NotFiniteError: an output is NaN or infinite; names its row.
@@ -313,6 +314,9 @@ class TrainedModel:
             found = self._of_columns(schema, names, features)
         else:
             found = self._in_order(features if isinstance(features, DataSet) else DataSet(features))
+            if schema is not None and self._are_cells(schema, found):
+                cells = dict(zip(self.reading.feature_columns, found.features.T, strict=True))
+                found = DataSet(self._of_columns(schema, tuple(cells), cells).features, found.labels)
         self.check_width(found.n_in, what)
         return found
 
@@ -335,6 +339,13 @@ class TrainedModel:
         columns = dict(zip(names, examples.features.T, strict=True))
         found = self._of_columns(schema, names, columns)
         return DataSet(found.features, examples.labels, labels_mask=examples.labels_mask)
+
+    def _are_cells(self, schema: TransformProcess, found: DataSet) -> bool:
+        """Return whether unnamed features are columns of a table of numbers, from which the schema makes more."""
+        columns, width = self.reading.feature_columns, found.n_in
+        if found.features.ndim != 2 or width != len(columns) or input_type_of(self.network).fits_columns(width):
+            return False
+        return all(column.type == "number" for column in schema.columns if column.name in columns)
 
     def _of_columns(self, schema: TransformProcess, names: tuple[str, ...], columns: Any) -> DataSet:
         rows = _frame(schema, names, columns, set(self.reading.feature_columns))

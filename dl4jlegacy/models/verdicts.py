@@ -14,6 +14,7 @@ from dl4jlegacy.datasets.columns.table import Table
 from dl4jlegacy.datasets.label_scale import LabelScale
 from dl4jlegacy.datasets.reading import Reading
 from dl4jlegacy.errors import ConfError, DataError
+from dl4jlegacy.nn import zoo
 from dl4jlegacy.nn.batch_evaluation import NetworkEvaluation
 from dl4jlegacy.nn.class_weights import class_counts, output_layer
 from dl4jlegacy.nn.evaluation.binary import EvaluationBinary
@@ -62,6 +63,7 @@ def verdict_on(
         facts = _with_labels(facts, evaluation.binary, train)
     elif evaluation.regression is not None:
         facts = _with_numbers(facts, evaluation.regression, train, test, reading)
+        facts = dataclasses.replace(facts, begins_fitted=zoo.is_residual(network))
     found = judge(facts)
     if found.is_constant and has_had_enough and evaluation.binary is None:
         outputs = len(facts.numbers) if facts.classes is None else len(facts.classes.trained)

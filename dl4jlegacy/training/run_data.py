@@ -35,7 +35,7 @@ from dl4jlegacy.nn.input_type import InputTypeConvolutionalFlat
 from dl4jlegacy.scaleout.conf import Conf
 from dl4jlegacy.storage import paths as storage
 
-__all__ = ["first_examples", "load_data", "load_new", "reload", "standardized"]
+__all__ = ["can_be_encoded", "first_examples", "load_data", "load_new", "reload", "standardized"]
 
 logger = logging.getLogger(__name__)
 
@@ -170,7 +170,7 @@ def load_new(
     elif conf.transform is not None:
         conf = conf.replace(transform=_with_missing(_with_label(conf.transform, choice), missing))
     elif (
-        (encode := encode and _can_be_encoded(conf, place))
+        (encode := encode and conf.scale_features and conf.reader is None and can_be_encoded(place))
         or choice.has_label
         or missing is not None
         or (conf.reader is None and is_large(place.tables))
@@ -269,11 +269,9 @@ def _with_missing(transform: TransformProcess, missing: Sequence[str] | None) ->
     return msgspec.structs.replace(transform, missing=listed)
 
 
-def _can_be_encoded(conf: Conf, place: Place) -> bool:
+def can_be_encoded(place: Place) -> bool:
     """Return whether numbers of the data may be encoded: those of tables that are neither SVMLight files nor large."""
-    if not conf.scale_features or conf.reader is not None or not place.tables or place.is_svmlight:
-        return False
-    return not is_large(place.tables)
+    return bool(place.tables) and not place.is_svmlight and not is_large(place.tables)
 
 
 def _guessed(

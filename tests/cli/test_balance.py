@@ -58,7 +58,7 @@ def test_weights_by_name(dl4j: Any, rare: list[str]) -> None:
 def test_what_cannot_be_stratified_or_weighed_is_said(dl4j: Any, here: Path, rare: list[str]) -> None:
     (here / "lone.csv").write_text("x,label\n" + "1,a\n2,b\n" * 5 + "3,c\n")
     said = dl4j("train", "--dataset", "lone.csv", "--stratify", *SHORT, fails=3)
-    assert "lone.csv, line 12, column 2: label 'c' occurs once" in said
+    assert "lone.csv, line 12, column 'label' (2): label 'c' occurs once" in said
     (here / "priced.csv").write_text("x,price\n" + "".join(f"{n},{n / 2}\n" for n in range(20)))
     priced = ("train", "--dataset", "priced.csv", "--label", "price", "--regression", *SHORT)
     assert "the label 'price' is a number to predict" in dl4j(*priced, "--stratify", fails=3)

@@ -262,7 +262,7 @@ def scikit_learns_features(rows: Rows, numbers: list[int], words: list[int]) -> 
 def test_the_guessed_schema_makes_what_scikit_learns_steps_make(here: Path) -> None:
     rows = table()
     write(here / "cars.csv", rows)
-    fields = {"dataset": str(here / "cars.csv"), "epochs": 1}
+    fields = {"dataset": str(here / "cars.csv"), "model": "dbn", "epochs": 1}
     source = prepare(Conf(**fields), frozenset(fields), label="price", regression=True)[1]
     train, test = split_order(len(rows) - 1, 0.8, 123)
     steps, cells = scikit_learns_features(rows[1:], [1, 2], [0, 3, 5])

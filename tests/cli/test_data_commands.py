@@ -28,7 +28,9 @@ def test_an_inspection_shows_columns_and_classes(dl4j: Any) -> None:
         "   2  age    number    1 .. 6, mean 3.4; 5 missing",
         "   3  price  number    0.5 .. 2900.5, mean 1450",
         "label        fuel, 2 classes: gas 20 (66.7%), oil 10 (33.3%)",
+        "mark-gaps    age",
         "impute       age, price",
+        "quantiles    age, price",
         "standardize  age, price",
     ]
 

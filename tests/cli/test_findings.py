@@ -75,7 +75,9 @@ def test_a_model_that_has_learned_stands_beside_the_commonest_class(dl4j: Any) -
 
 def test_a_run_that_collapses_says_so_saves_its_model_and_ends_with_an_exit_code_of_its_own(dl4j: Any) -> None:
     write_shapes()
-    train = ("train", "shapes.csv", *SHORT, "--epochs", "30", "--updater", "sgd", "--learning-rate", "30")
+    Path("conf.json").write_text(Conf(multi_layer_conf=zoo.mlp(5, 2), dataset="shapes.csv", batch_size=32).to_json())
+    sgd = ("--updater", "sgd", "--learning-rate", "30")
+    train = ("train", "conf.json", "--jobs-per-round", "1", "--epochs", "30", *sgd)
     said = dl4j(*train, "--out", "m.zip", fails=13)
     assert "error [DL4J-COLLAPSED]: the run collapsed: it gives one answer for everything, although" in said
     report = dl4j.out
@@ -95,7 +97,7 @@ def test_a_run_whose_score_becomes_infinite_ends_with_the_same_exit_code(dl4j: A
     assert "DL4J-NOTFINITE" in dl4j(*train, "--learning-rate", "1e20", fails=13)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [2, 3, 4])
 def test_data_without_a_pattern_are_not_learned_and_no_failure(dl4j: Any, seed: int) -> None:
     labels = np.random.default_rng(seed).choice(["oval", "round"], 400).tolist()
     write_shapes(labels, seed)
@@ -107,7 +109,7 @@ def test_data_without_a_pattern_are_not_learned_and_no_failure(dl4j: Any, seed: 
 
 def test_a_training_that_is_too_short_asks_for_more_epochs(dl4j: Any) -> None:
     write_shapes()
-    assert dl4j.json("train", "shapes.csv", *SHORT, "--epochs", "4")["findings"][-1] == "still improving: more epochs"
+    assert dl4j.json("train", "shapes.csv", *SHORT, "--epochs", "2")["findings"][-1] == "still improving: more epochs"
 
 
 def test_a_rare_class_that_is_never_found_is_named_and_weights_are_suggested(dl4j: Any) -> None:
@@ -161,7 +163,7 @@ def test_a_table_of_lags_is_held_against_the_last_value(dl4j: Any) -> None:
 
 def test_a_finished_run_says_the_same_when_it_is_resumed(dl4j: Any) -> None:
     write_shapes()
-    train = ("train", "shapes.csv", *SHORT, "--epochs", "4", "--checkpoint-dir", "run")
+    train = ("train", "shapes.csv", *SHORT, "--epochs", "2", "--checkpoint-dir", "run")
     report = dl4j.json(*train)
     again = dl4j.json("resume", "run")
     judged = ("learned", "baseline", "findings", "params_sha256")

@@ -88,8 +88,8 @@ def test_predictions_name_the_labels_that_are_there(dl4j: Any) -> None:
         assert words == (",".join(row["labels"]) or "-")
         assert dict(zip(["edible", "tall"], map(float, values), strict=True)) == row["probabilities"]
     assert {len(row["labels"]) for row in rows} == {0, 1, 2}
-    features = [[1.0, 1.0, 1.0, 1.0]] * 2
-    assert load_model("m.zip").predict(features).tolist() == [[1, 1]] * 2
+    features = [[0.5, 0.5, 115.0, 2.5], [-0.5, -0.5, 85.0, 1.5]]
+    assert load_model("m.zip").predict(features).tolist() == [[1, 1], [0, 0]]
 
 
 def test_a_schema_may_be_given_another_label() -> None:

@@ -30,6 +30,7 @@ def test_an_inspection_shows_the_share_of_each_label(dl4j: Any) -> None:
         "label        gift, 0 or 1 (--multi-label): 1 in 2 of 8 rows (25.0%)",
         "label        urgent, 0 or 1 (--multi-label): 1 in 4 of 8 rows (50.0%)",
         "impute       sum, hour",
+        "quantiles    sum, hour",
         "standardize  sum, hour",
     ]
 
@@ -39,6 +40,7 @@ def test_an_inspection_shows_the_range_of_each_number(dl4j: Any) -> None:
         "label        sum, a number to predict (--regression): 0 .. 49, mean 24.5",
         "label        hour, a number to predict (--regression): 0 .. 4, mean 1.625",
         "impute       gift, urgent",
+        "linear       all columns of numbers",
         "standardize  gift, urgent",
     ]
 
@@ -54,7 +56,7 @@ def test_the_schema_that_is_written_is_that_of_a_training(
     assert body["label"] == words[1].split(",") and body["ones"] == ones and body["classes"] is None
     assert (body["multi_label"], body["regression"]) == (multi_label, not multi_label)
     schema = TransformProcess.from_json(Path("s.json").read_text(encoding="utf-8"))
-    conf, _ = load_new(Conf(dataset="orders.csv"), label=words[1], multi_label=multi_label)
+    conf, _ = load_new(Conf(dataset="orders.csv"), label=words[1], multi_label=multi_label, encode=True)
     assert load_new(Conf(dataset="orders.csv", transform=schema))[0] == conf
 
 

@@ -11,7 +11,7 @@ import pytest
 from dl4jlegacy.datasets.tables import stored_tables
 
 pytestmark = pytest.mark.usefixtures("points")
-SHORT = ("--epochs", "2", "--jobs-per-round", "4", "--batch-size", "8")
+SHORT = ("--epochs", "2", "--pretrain-epochs", "1", "--jobs-per-round", "4", "--batch-size", "8")
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def points(here: Path) -> Path:
 
 
 def digest(dl4j: Any, *arguments: str) -> str:
-    return str(dl4j.json("train", *arguments, *SHORT)["params_sha256"])
+    return str(dl4j.json("train", *arguments, "--model", "dbn", *SHORT)["params_sha256"])
 
 
 def test_the_same_cells_give_the_same_parameters(dl4j: Any) -> None:
@@ -46,18 +46,20 @@ def test_the_same_cells_give_the_same_parameters(dl4j: Any) -> None:
 
 
 def test_a_model_takes_other_files(dl4j: Any) -> None:
-    dl4j("train", "a.svm", *SHORT, "--out", "m.zip")
+    dl4j("train", "a.svm", "--model", "dbn", *SHORT, "--out", "m.zip")
     Path("few.svm").write_text("1 1:0.5\n0 2:-1\n" * 4)
     Path("full.svm").write_text("1 1:0.5 6:0\n0 2:-1\n" * 4)
     reports = [dl4j.json("evaluate", "m.zip", "--dataset", name) for name in ("few.svm", "full.svm")]
     assert reports[0]["loss"] == reports[1]["loss"] and reports[0]["examples"] == 2
-    dl4j("train", "a.csv", *SHORT, "--out", "csv.zip")
+    dl4j("train", "a.csv", "--model", "dbn", *SHORT, "--out", "csv.zip")
     Path("few.csv").write_text("0.5,0,0,0,0,0\n0,-1,0,0,0,0\n" * 4)
     predict = [
         dl4j("predict", model, name, "--probabilities")
         for model, name in (("m.zip", "few.svm"), ("csv.zip", "few.csv"), ("csv.zip", "few.svm"))
     ]
     assert len(predict[0].splitlines()) == 8 and len(set(predict)) == 1
+    dl4j("train", "a.csv", *SHORT, "--out", "mlp.zip")
+    assert "none called 'column 1', which the schema has" in dl4j("predict", "mlp.zip", "few.svm", fails=3)
     Path("wide.svm").write_text("1 1:0.5\n0 7:1\n")
     for command in (("predict", "m.zip", "wide.svm"), ("evaluate", "m.zip", "--dataset", "wide.svm")):
         said = dl4j(*command, fails=3)

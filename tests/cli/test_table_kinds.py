@@ -79,7 +79,7 @@ def test_the_data_commands_take_every_kind(dl4j: Any, cars: Path) -> None:
 
 def test_a_large_table_of_numbers_gets_a_schema(cars: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("numbers.csv").write_text("a,label\n" + "1,0\n7,1\n" * 10, encoding="utf-8")
-    fields = {"dataset": str(cars / "numbers.csv"), "epochs": 1}
+    fields = {"dataset": str(cars / "numbers.csv"), "model": "dbn", "epochs": 1}
     assert prepare(Conf(**fields), frozenset(fields))[0].conf.transform is None
     monkeypatch.setenv("DL4J_TABLES_CACHE", str(cars / "cache"))
     monkeypatch.setattr(stored_tables, "LARGE", 0)

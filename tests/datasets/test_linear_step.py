@@ -101,26 +101,24 @@ def test_it_learns_from_a_large_table_as_from_one_in_memory(tmp_path: Path, monk
         load(path, reading=Reading(transform=classes))
 
 
-@pytest.mark.parametrize("encode", [False, True])
-def test_a_guess_has_it_for_numbers_to_predict(tmp_path: Path, encode: bool) -> None:
+def test_a_guess_has_it_for_numbers_to_predict(tmp_path: Path) -> None:
     path = written(tmp_path, drawn(400))
     for label, options, count in (
         ("z", {"regression": True}, 1),
         ("y,z", {}, 2),
-        ("z", {"multi_label": False, "regression": True, "linear": False}, 0),
+        ("z", {"regression": True, "encode": False}, 0),
     ):
-        conf, data = load_new(Conf(dataset=str(path)), **{"label": label, "linear": True, "encode": encode, **options})
+        conf, data = load_new(Conf(dataset=str(path)), **{"label": label, "encode": True, **options})
         made = [name for name in data.columns if name.endswith("[linear]")]
         assert len(made) == count and list(data.columns[len(data.columns) - count :]) == made
         assert conf.transform is not None and conf.transform.is_fitted
     (tmp_path / "t.csv").write_text("w,x,y\n" + "".join(f"{'pq'[row % 2]},{row},{row * row}\n" for row in range(90)))
-    conf, data = load_new(Conf(dataset=str(path)), label="y", regression=True, linear=True, encode=encode)
+    conf, data = load_new(Conf(dataset=str(path)), label="y", regression=True, encode=True)
     assert conf.transform is not None
     [linear] = [step for step in conf.transform.steps if isinstance(step, Linear)]
     assert linear.columns == ("w[p]", "w[q]", "x")
     kinds = [type(step) for step in conf.transform.steps]
-    encoded = [Impute, Impute, CategoricalToOneHot, Linear, QuantileBins, Standardize]
-    assert kinds == (encoded if encode else [Impute, Standardize, Impute, CategoricalToOneHot, Linear])
+    assert kinds == [Impute, Impute, CategoricalToOneHot, Linear, QuantileBins, Standardize]
 
 
 def test_a_guess_has_none_that_takes_long() -> None:

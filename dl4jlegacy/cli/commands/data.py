@@ -69,8 +69,10 @@ def inspect(
     A label of real numbers is one to predict, also without --regression.
     """
     from dl4jlegacy.datasets.images.image_tables import image_schema
+    from dl4jlegacy.datasets.reading import place_of
     from dl4jlegacy.datasets.tables.inspection import GUESSED_ROWS, inspect_csv
     from dl4jlegacy.datasets.tables.schema_guess import guess_schema
+    from dl4jlegacy.training.run_data import can_be_encoded
 
     file, index = _files(path)[0], _index(path, keep_index)
     if images is not None:
@@ -84,8 +86,9 @@ def inspect(
         schema = image_schema(file, images, label=label or "", regression=numbers, multi_label=multi_label)
     else:
         start = found if found.rows <= GUESSED_ROWS else inspect_csv(file, label or "", rows=GUESSED_ROWS, **read)
-        kind = {"regression": numbers, "multi_label": multi_label}
-        schema = guess_schema(start, label=label or "", **kind, encode=True, linear=True)
+        is_encoded = can_be_encoded(place_of(path))
+        kind = {"regression": numbers, "multi_label": multi_label, "encode": is_encoded, "linear": is_encoded}
+        schema = guess_schema(start, label=label or "", **kind)
     if out is not None:
         _write(out, schema.to_json())
     lines = [*_lines(found, schema), *([f"schema       {out}"] if out else [])]
@@ -278,7 +281,7 @@ def _lines(found: Inspection, schema: TransformProcess) -> Iterator[str]:
     for name in schema.label_columns:
         yield f"label        {name}, {_label_line(found.column(name), schema)}"
     for step in schema.steps:
-        yield f"{step.__struct_config__.tag:<11}  {', '.join(step.columns)}"
+        yield f"{step.__struct_config__.tag:<11}  {', '.join(step.columns) or 'all columns of numbers'}"
 
 
 def _label_line(label: ColumnSummary, schema: TransformProcess) -> str:

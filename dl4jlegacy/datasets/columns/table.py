@@ -95,6 +95,8 @@ class Table:
 
 def cell_place(name: str, unit: str, line: int, column: str, number: int | None) -> str:
     """Return the place of a cell in words: file, line or row, the column's name, and its number if it has one."""
+    if number and column == column_name(number):
+        return f"{name}, {unit} {line}, {column}"
     return f"{name}, {unit} {line}, column {column!r}" + (f" ({number})" if number else "")
 
 

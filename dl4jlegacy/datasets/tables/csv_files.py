@@ -33,6 +33,7 @@ __all__ = [
     "LABEL_HEADERS",
     "CsvData",
     "CsvDataSetIterator",
+    "check_header",
     "read_csv",
     "read_csv_blocks",
     "read_csv_files",
@@ -340,7 +341,7 @@ def _is_header(table: _Table, line: int, row: list[str], *, labelled: bool) -> b
     is_named = _find_label(table, line, cells, labelled=labelled)
     if not is_known and not is_named and any(map(is_number, row)):
         return False
-    _check_header(table.name, line, cells)
+    check_header(table.name, line, cells)
     _take_names(table, line, cells, labelled=labelled)
     return True
 
@@ -417,7 +418,7 @@ def _in_order(table: _Table, row: list[Any]) -> list[Any]:
     return row if table.label_column is None else row[: table.label_column] + row[table.label_column + 1 :]
 
 
-def _check_header(name: str, line: int, header: Sequence[str]) -> None:
+def check_header(name: str, line: int, header: Sequence[str]) -> None:
     """Warn if a header row may be an example, because it has numbers or gaps."""
     if any(cell.lower() in MISSING or is_number(cell) for cell in header):
         logger.warning(

@@ -19,7 +19,7 @@ import numpy as np
 from dl4jlegacy.datasets.columns.table import Column, cell_place, column_name, find_columns
 from dl4jlegacy.datasets.label_scale import suits_log
 from dl4jlegacy.datasets.tables.column_summary import EXAMPLES, KEPT_WORDS, ColumnSummary
-from dl4jlegacy.datasets.tables.csv_files import LABEL_HEADERS
+from dl4jlegacy.datasets.tables.csv_files import LABEL_HEADERS, check_header
 from dl4jlegacy.datasets.tables.duplicates import Duplicates
 from dl4jlegacy.datasets.tables.label_cells import class_name, label_gaps
 from dl4jlegacy.datasets.tables.numpy_files import label_columns
@@ -351,6 +351,8 @@ def inspect_csv(
             names = [name or column_name(number) for number, name in enumerate(names, 1)]
         places = [place for place, name in enumerate(names) if name not in left_out]
         kept, numbers = [names[place] for place in places], [place + 1 for place in places]
+        if has_header and not named:
+            check_header(str(path), first[0], kept)
         _check_names(str(path), first[0], kept)
         chosen = _labels_in(label, kept, numbers, left_out, str(path))
         labels = _LabelRows(str(path), found.unit, kept, numbers, chosen, missing)

@@ -371,7 +371,11 @@ def svmlight_tables(
     Raises:
         DataError: as ``sparse_blocks``; or the file does not fit the columns; names line and index.
     """
-    features = _feature_indices(name, known)
+    try:
+        features = _feature_indices(name, known)
+    except DataError:
+        file.close()
+        raise
     first, last = min(features.values()), max(features.values())
     slots = np.full(last + 1, -1)
     kept = [column.name for column in wanted if column.name in features]

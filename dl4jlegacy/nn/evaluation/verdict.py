@@ -7,7 +7,7 @@ scored on the held-out one: always the commonest class, always the mean, or the 
 learned             the answers depend on the held-out labels beyond chance: more hits than their marginals explain by
                     three standard errors (of a permutation), or a correlation of as much; unknown for ten rows or
                     fewer. Not if the score is as at the start, and the held-out loss that of the baseline: a network
-                    that was just drawn may have some answers right
+                    that was just drawn may have some answers right (one that begins at a regression is not)
 no better           not one standard error (McNemar 1947) more hits than the baseline, or less than a point and two of
                     these; errors less than 1 % smaller, or numbers that were not learned
 constant            one answer for all held-out examples, which have several labels
@@ -158,6 +158,7 @@ class Facts:
         has_had_enough: whether the training was long enough for a model to learn something.
         can_weigh: whether class weights could be given, and were not.
         has_pattern: whether a probe finds more in the features than the baseline; asked only of a constant model.
+        begins_fitted: whether the network began at a regression, and not as it was drawn.
     """
 
     classes: ClassFacts | None = None
@@ -170,6 +171,7 @@ class Facts:
     has_had_enough: bool = False
     can_weigh: bool = False
     has_pattern: bool = False
+    begins_fitted: bool = False
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -338,7 +340,7 @@ def _is_as_at_start(course: Course) -> bool:
 
 def _is_as_drawn(facts: Facts) -> bool:
     """Return whether neither the training score nor the held-out error says that anything was learned."""
-    if facts.course is None or not _is_as_at_start(facts.course):
+    if facts.begins_fitted or facts.course is None or not _is_as_at_start(facts.course):
         return False
     if facts.classes is not None:
         return facts.loss >= _AS_AT_START * _guess(facts)

@@ -13,7 +13,7 @@ from dl4jlegacy.nn.zoo.catalogue import (
 )
 from dl4jlegacy.nn.zoo.images import alexnet_small, cnn, lenet
 from dl4jlegacy.nn.zoo.models import char_lstm, deep_autoencoder, lstm, vae, word_lstm
-from dl4jlegacy.nn.zoo.residual import residual_mlp
+from dl4jlegacy.nn.zoo.residual import is_residual, residual_mlp
 
 __all__ = [
     "ZOO",
@@ -25,6 +25,7 @@ __all__ = [
     "deep_autoencoder",
     "for_multi_label",
     "for_regression",
+    "is_residual",
     "lenet",
     "lstm",
     "mlp",

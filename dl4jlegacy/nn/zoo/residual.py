@@ -6,10 +6,17 @@ from dl4jlegacy.nn.conf.network import ComputationGraphConfiguration, GraphBuild
 from dl4jlegacy.nn.input_type import InputTypeFeedForward
 from dl4jlegacy.nn.layers.layer import DenseLayer
 from dl4jlegacy.nn.layers.loss_layers import LossLayer
+from dl4jlegacy.nn.networks import NetworkConfiguration
 from dl4jlegacy.nn.optimization.updaters import Adam
 from dl4jlegacy.nn.vertices.combine import ElementWiseVertex, ScaleVertex, SubsetVertex
 
-__all__ = ["residual_mlp"]
+__all__ = ["is_residual", "residual_mlp"]
+
+
+def is_residual(network: NetworkConfiguration) -> bool:
+    """Return whether a network begins at linear predictions, as ``residual_mlp`` does."""
+    nodes = network.vertices if isinstance(network, ComputationGraphConfiguration) else ()
+    return any(node.name == "linear" and isinstance(node.vertex, SubsetVertex) for node in nodes)
 
 
 def residual_mlp(
