@@ -17,7 +17,7 @@ from dl4jlegacy.cluster.inference_program import ClusterInference
 from dl4jlegacy.datasets.dataset import frame_names
 from dl4jlegacy.datasets.sparse_features import SparseFeatures
 from dl4jlegacy.datasets.tables.data_frames import FrameColumns
-from dl4jlegacy.errors import DataError
+from dl4jlegacy.errors import DataError, ShapeError
 from dl4jlegacy.models.model import TrainedModel
 from dl4jlegacy.models.parallel_inference import ParallelInference
 from dl4jlegacy.models.prediction import rows_in
@@ -69,10 +69,10 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TrainedModel]:
     return {kind: model_of(folder, kind) for kind in MODELS}
 
 
-def model_of(folder: Path, kind: str) -> TrainedModel:
+def model_of(folder: Path, kind: str, *, encode: bool = False) -> TrainedModel:
     table = folder / f"{kind}.csv"
     table_of(kind).to_csv(table, index=False)
-    source = load_new(Conf(dataset=str(table)))[1]
+    source = load_new(Conf(dataset=str(table)), encode=encode)[1]
     layers = (
         DenseLayer(n_in=source.train.n_in, n_out=5, activation="tanh"),
         OutputLayer(n_out=2, activation="softmax"),
@@ -80,7 +80,7 @@ def model_of(folder: Path, kind: str) -> TrainedModel:
     network = MultiLayerNetwork(MultiLayerConfiguration(conf=NeuralNetConfiguration(seed=5), layers=layers))
     place = folder / f"{kind}.zip"
     write_model(network, place, reading=source.reading.replace(normalizer=None))
-    assert (source.reading.transform is None) == (kind == "plain")
+    assert (source.reading.transform is None) == (kind == "plain" and not encode)
     return load_model(place)
 
 
@@ -156,6 +156,23 @@ def test_what_has_no_names_goes_by_position(models: dict[str, TrainedModel]) -> 
     assert frame_names(SparseFeatures(np.array([0, 1]), np.array([1]), np.array([1.0], np.float32), 3)) == ()
     with pytest.raises(DataError, match="does not know the names of its columns"):
         nameless.evaluate(FRAME)
+
+
+def test_arrays_of_a_table_of_numbers_are_encoded_as_its_columns(tmp_path: Path) -> None:
+    model, rows = model_of(tmp_path, "plain", encode=True), FRAME[["height", "width"]].to_numpy()
+    wanted = model.output(FRAME)
+    assert model.network.n_in > 2 and model.reading.transform is not None
+    assert np.array_equal(model.output(rows), wanted) and np.array_equal(model.output(rows.tolist()), wanted)
+    examples = DataSet(rows, np.eye(2, dtype=np.float32)[FRAME["label"]])
+    assert model.evaluate(examples).stats() == model.evaluate(list(examples.batch_by(7))).stats()
+    assert model.evaluate(examples).accuracy() == (wanted.argmax(axis=1) == FRAME["label"]).mean()
+    made = model.examples_of(rows).features
+    assert np.array_equal(model.output(made), wanted), "as the schema makes them"
+    with pytest.raises(ShapeError, match="the given data has 3"):
+        model.output(np.ones((2, 3)))
+    words = model_of(tmp_path, "schema", encode=True)
+    with pytest.raises(ShapeError, match="the given data has 3"):
+        words.output(np.ones((2, 3)))
 
 
 def test_a_cell_of_a_data_frame_that_is_no_number_is_named(models: dict[str, TrainedModel]) -> None:
