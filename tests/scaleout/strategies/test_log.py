@@ -359,7 +359,7 @@ def test_a_job_that_is_left_to_a_worker_which_is_gone_is_anybodys(home: str, is_
 def test_data_that_a_job_needs_which_is_done_again_are_written_again(monkeypatch) -> None:
     """In this schedule they are lost after their job was folded."""
     monkeypatch.setattr(simulator, "STEP_LIMIT", 60_000)
-    (world,) = simulator.simulate(network_work(), 1, 413, "gradient-sharing")
+    (world,) = simulator.simulate(network_work(), 1, 5, "gradient-sharing")
     assert world.losses and world.replayed > 0
 
 
