@@ -83,32 +83,37 @@ def split_order(rows: int, fraction: float, seed: int | None) -> tuple[Rows, Row
     return order[:cut], order[cut:]
 
 
-def stratified(classes: Rows, parts: tuple[Rows, Rows]) -> tuple[Rows, Rows]:
+def stratified(classes: Rows, parts: tuple[Rows, Rows], fewest: int = 1) -> tuple[Rows, Rows]:
     """Return the two parts of a split, changed so that each has its share of every class.
 
-    The second part keeps its size, distributed over the classes by the largest remainders (of equal ones the lower
-    class comes first). It gets at least one row of every class that has two, and never all rows of a class. A class
-    with a single row stays in the first part. Both parts keep the order of the rows.
+    The second part keeps its size, distributed over the classes by the largest remainders. It never gets all rows of a
+    class, so that a class with a single row stays in the first part. Both parts keep the order of the rows.
 
     Args:
         classes: of the rows, ``(rows,)``.
         parts: the rows in two parts, as ``split_order`` draws them.
+        fewest: 1: the second part gets a row of every class that has two; of equal remainders the lower class comes
+            first. 0: a class whose share is less than a row may stay in the first part; of equal remainders the class
+            of an earlier row comes first. If no class has two rows, the parts then stay as they are.
 
     Raises:
-        DataError: no class has two rows.
+        DataError: no class has two rows, and ``fewest`` is 1.
     """
     order, wanted = np.concatenate(parts), len(parts[1])
     _, numbers, counts = np.unique(classes, return_inverse=True, return_counts=True)
     if counts.max() < 2:
+        if fewest == 0:
+            return parts
         raise DataError(
             f"{counted(len(classes), 'example')} of as many classes cannot be split class by class: each has only one"
         )
     shares, remainders = np.divmod(counts * wanted, len(classes))
-    second = np.minimum(np.maximum(shares, 1), counts - 1)
-    for number in np.argsort(-remainders, kind="stable"):
+    second = np.minimum(np.maximum(shares, fewest), counts - 1)
+    shuffled = numbers[order]
+    ranks = np.arange(len(counts)) if fewest else np.unique(shuffled, return_index=True)[1]
+    for number in np.lexsort((ranks, -remainders)):
         if second.sum() < wanted and shares[number] == second[number] < counts[number] - 1:
             second[number] += 1
-    shuffled = numbers[order]
     grouped = np.argsort(shuffled, kind="stable")  # by class, in the order of the rows within each
     places = np.empty_like(grouped)
     places[grouped] = np.arange(len(order)) - (np.cumsum(counts) - counts)[shuffled[grouped]]

@@ -31,11 +31,14 @@ class ValidatedData:
     validation: Batch | BatchIterator
 
 
-def split_off(training: BatchIterator, fraction: float, seed: int, *, stratify: bool = False) -> ValidatedData:
+def split_off(
+    training: BatchIterator, fraction: float, seed: int, *, stratify: bool = False, fewest: int = 1
+) -> ValidatedData:
     """Return the data in two parts, with ``fraction`` of the examples, drawn by ``seed``, for validation.
 
     The training part has the batch size, shuffling and pre-processing of the whole. With ``stratify`` both parts have
-    the same shares of the classes; a class with a single example stays in the training part, which is logged.
+    the same shares of the classes, with ``fewest`` as for ``splitting.stratified``; if it is 1, a class with a single
+    example is logged.
 
     Raises:
         ConfError: the data cannot be split.
@@ -52,14 +55,14 @@ def split_off(training: BatchIterator, fraction: float, seed: int, *, stratify: 
     cut = min(max(1, round(len(whole) * fraction)), len(whole) - 1)
     learned, held = order[cut:], order[:cut]
     if stratify:
-        learned, held = _stratified(training, learned, held)
+        learned, held = _stratified(training, learned, held, fewest)
     if isinstance(training, ListDataSetIterator):
         held_out = training.pre_processed(training.dataset.take(held))
         return ValidatedData(training.over(training.dataset.take(learned)), held_out)
     return ValidatedData(training.over(training.dataset.take(learned)), training.dataset.take(held))
 
 
-def _stratified(training: BatchIterator, learned: Rows, held: Rows) -> tuple[Rows, Rows]:
+def _stratified(training: BatchIterator, learned: Rows, held: Rows, fewest: int) -> tuple[Rows, Rows]:
     """Return the training rows and the validation rows, split class by class; raises ``ConfError``."""
     if not isinstance(training, ListDataSetIterator):
         raise ConfError(
@@ -68,10 +71,10 @@ def _stratified(training: BatchIterator, learned: Rows, held: Rows) -> tuple[Row
         )
     try:
         classes = class_numbers(training.dataset.labels)
-        order = stratified(classes, (learned, held))
+        order = stratified(classes, (learned, held), fewest)
     except DataError as exc:
         raise ConfError(f"the validation part: {exc}") from exc
-    if lone := lone_rows(classes):
+    if fewest and (lone := lone_rows(classes)):
         named = [training.label_names[number] if training.label_names else str(number) for number in lone]
         logger.warning(
             "%s with a single example to learn from, which the validation therefore has none of: %s",

@@ -96,7 +96,7 @@ class Conf(Readers, msgspec.Struct, frozen=True, kw_only=False, forbid_unknown_f
         augment: how ``dl4j`` changes the images of a data set during training; None: not at all.
         keep_index: whether ``dl4j`` also uses a pandas index in a table as a feature; by default it is left out.
         stratify: whether the held-out parts of the data, for the evaluation at the end (by ``dl4j``) and for
-            ``validation.fraction``, contain the same share of every class.
+            ``validation.fraction``, contain the same share of every class, and an example of each that has two.
         class_weights: weight of an example of each class in the loss, by the classes' names (default: 1);
             ``"balanced"``: n / (k * count) for n training examples in k classes. ``setup`` turns them into the
             ``loss_weights`` of the output layer.
@@ -357,6 +357,8 @@ class Conf(Readers, msgspec.Struct, frozen=True, kw_only=False, forbid_unknown_f
         for name in (*Readers.__struct_fields__, *later, *others):
             if not body[name]:
                 del body[name]
+        if self.validation is not None and not self.validation.stratify:
+            del body["validation"]["stratify"]
         return hashlib.sha256(msgspec.json.encode(body, order="sorted")).hexdigest()
 
     def to_json(self) -> str:

@@ -33,6 +33,8 @@ class ValidationConf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     Attributes:
         fraction: this part of the training data, more than 0 and less than 1, is split off by the run's seed; 0: the
             validation data are given to the runner, or named by ``dataset``.
+        stratify: whether both parts have the same share of every class, if the labels are classes. A class whose share
+            is less than a row may stay in the training part, unless ``Conf.stratify`` is set.
         dataset: a data set's name or file; all its examples count, and it is read like the training data.
         metric: the score: ``"loss"`` (smaller is better); for classes ``"accuracy"``, ``"precision"``, ``"recall"``,
             ``"f1"`` or ``"matthews_correlation"`` (larger is better), as in ``Evaluation``; for regression ``"mse"``,
@@ -43,6 +45,7 @@ class ValidationConf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """
 
     fraction: float = 0.0
+    stratify: bool = False
     dataset: str = ""
     metric: str = "loss"
     every_rounds: int = 0

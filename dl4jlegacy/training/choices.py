@@ -40,6 +40,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         image: channels, height and width; None: no images.
         multiply_adds: of the network for one example, forwards; 0: not known.
         can_validate: whether training rows can be split off, and the model be scored on them.
+        has_classes: whether the labels are one class for each example.
         shares: whether the jobs of a round must be several, because the router or the data want that.
     """
 
@@ -48,6 +49,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     image: tuple[int, int, int] | None = None
     multiply_adds: int = 0
     can_validate: bool = True
+    has_classes: bool = False
     shares: bool = False
 
 
@@ -169,7 +171,9 @@ def _validation(facts: Facts) -> Choice:
 
 def _validating(rows: int, facts: Facts) -> Choice:
     fraction = round(rows / facts.rows, 6)
-    return Choice(ValidationConf(fraction=fraction), f"{fraction:.0%} of {facts.rows:,} rows choose the best epoch")
+    those = f"{facts.rows:,} rows, and of each class," if facts.has_classes else f"{facts.rows:,} rows"
+    validation = ValidationConf(fraction=fraction, stratify=facts.has_classes)
+    return Choice(validation, f"{fraction:.0%} of {those} choose the best epoch")
 
 
 def _in_whole_rounds(found: Mapping[str, Choice], facts: Facts, given: Mapping[str, Any]) -> Choice:

@@ -265,6 +265,7 @@ def _chosen(
         image=data.image,
         multiply_adds=summarize(network).multiply_adds,
         can_validate=network.backprop,
+        has_classes=train.labels.ndim == 2 and is_classified(network, train),
         shares=train.is_sparse or conf.router != Conf().router,
     )
     values = {name: getattr(conf, name, None) for name in given} | options.given()

@@ -334,13 +334,22 @@ def _parts(conf: Conf, data: TrainingData) -> tuple[BatchIterator | JobIterator,
     elif not isinstance(data, BatchIterator):
         raise ConfError("Conf.validation is given, and the jobs are no network's, which cannot be evaluated")
     elif given.fraction:
-        parts = split_off(data, given.fraction, conf.seed, stratify=conf.stratify)
+        by_class = conf.stratify or (given.stratify and _has_classes(conf, data))
+        parts = split_off(data, given.fraction, conf.seed, stratify=by_class, fewest=int(conf.stratify))
     else:
         raise ConfError(
             "Conf.validation names no data; give fraction=0.1, or the runner the data (ActorNetworkRunner(..., "
             "validation=...))"
         )
     return parts.training, in_batches(parts.validation, ROWS)
+
+
+def _has_classes(conf: Conf, data: BatchIterator) -> bool:
+    """Return whether the labels are one class for each example."""
+    network, whole = conf.network_conf, whole_of(data)
+    if network is None or not isinstance(whole, DataSet):
+        return False
+    return whole.labels.ndim == 2 and is_classified(network, whole)
 
 
 def whole_of(data: BatchIterator) -> DataSet | MultiDataSet:

@@ -127,6 +127,10 @@ def stratified(folder: Path) -> Fields:
     return {**words_and_gaps(folder), "stratify": True, "class_weights": "balanced", "validation": validation}
 
 
+def images_by_class(folder: Path) -> Fields:
+    return {**images(folder), "validation": ValidationConf(fraction=0.25, stratify=True)}
+
+
 def numbers(folder: Path) -> Fields:
     rows = [f"{line},{100 * x[0] - 30 * y:.2f}" for line, x, y in zip(LINES, X, Y, strict=True)]
     fields = text("n.csv", ["a,b,c,d,e,code,price", *rows], folder)
@@ -200,7 +204,7 @@ TABLES: dict[str, Callable[[Path], Fields]] = {
 OTHERS: dict[str, Callable[[Path], Fields]] = {
     each.__name__: each
     for each in (
-        *(words_and_gaps, stratified, numbers, several_labels, images, augmented, listed_images),
+        *(words_and_gaps, stratified, numbers, several_labels, images, images_by_class, augmented, listed_images),
         *(sequences, numbers_of_steps, characters, words),
     )
 }

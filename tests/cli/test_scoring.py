@@ -25,9 +25,9 @@ IRIS = ["--model", "mlp", "--dataset", "iris", "--workers", "2", "--jobs-per-rou
 @pytest.mark.parametrize(
     ("given", "validation", "stopping"),
     [
-        ({"validation": "0.1"}, ValidationConf(fraction=0.1), None),
+        ({"validation": "0.1"}, ValidationConf(fraction=0.1, stratify=True), None),
         ({"validation": "iris", "metric": "f1"}, ValidationConf(dataset="iris", metric="f1"), None),
-        ({"validation": "0.2", "validate_every": 5}, ValidationConf(fraction=0.2, every_rounds=5), None),
+        ({"validation": "0.2", "validate_every": 5}, ValidationConf(fraction=0.2, stratify=True, every_rounds=5), None),
         ({"patience": 3}, None, EarlyStopping(epochs_without_improvement=3)),
         (
             {"patience": 3, "min_improvement": 0.1, "stop_at_score": 0.5, "max_seconds": 9.0},

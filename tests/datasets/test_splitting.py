@@ -47,6 +47,19 @@ def test_the_shares_are_scikit_learns(fraction: float) -> None:
             assert np.abs(np.subtract(counts(part, classes), counts(other, classes))).max() <= 1
 
 
+def test_a_part_that_need_not_have_every_class_keeps_its_size_and_leaves_out_some_that_the_seed_chooses() -> None:
+    classes = np.repeat(np.arange(300), 3)
+    assert len(stratified(classes, split_order(900, 0.9, 1))[1]) == 300, "one of every class"
+    second = stratified(classes, split_order(900, 0.9, 1), fewest=0)[1]
+    found = counts(second, classes)
+    assert (sum(found), max(found)) == (90, 1)
+    assert 30 < sum(found[:150]) < 60, "not those that come first"
+    assert found != counts(stratified(classes, split_order(900, 0.9, 2), fewest=0)[1], classes)
+    assert counts(stratified(CLASSES, split_order(100, 0.8, 1), fewest=0)[1]) == [18, 2, 0, 0]
+    alone = split_order(5, 0.8, 1)
+    assert stratified(np.arange(5), alone, fewest=0) is alone
+
+
 def test_without_a_seed_the_rows_keep_their_order() -> None:
     data = DataSet.of_classes(np.arange(10).reshape(10, 1), [0, 1] * 5)
     train, test = data.split_test_and_train(0.8, stratify=True)
@@ -97,5 +110,8 @@ def test_the_validation_part_has_its_share_and_says_which_class_it_has_none_of(
     assert parts.validation.labels.sum(axis=0).tolist() == [18, 1, 1, 0]
     assert parts.training.total_examples == 80
     assert "1 class with a single example to learn from, which the validation therefore has none of: d" in caplog.text
+    caplog.clear()
+    split_off(iterator, 0.2, 9, stratify=True, fewest=0)
+    assert not caplog.text
     with pytest.raises(ConfError, match="the validation part: labels of shape"):
         split_off(ListDataSetIterator(DataSet([[1.0], [2.0]], [[1.5], [2.5]]), 1), 0.5, 9, stratify=True)

@@ -73,6 +73,12 @@ def test_few_rows_all_train_and_a_tenth_of_many_validates() -> None:
     assert chosen(2500, batch_size=2000)["validation"].fraction == 0.1, "a last round that is not short"
 
 
+def test_a_part_with_classes_is_drawn_by_class_and_says_so() -> None:
+    choice = choose(Facts(kind="", rows=3000, has_classes=True), {})["validation"]
+    assert choice.value == ValidationConf(fraction=0.104, stratify=True)
+    assert choice.words() == "0.104: 10% of 3,000 rows, and of each class, choose the best epoch"
+
+
 def test_batches_that_compute_for_long_are_shared_and_the_rate_grows_with_the_jobs() -> None:
     facts = Facts(kind="", rows=6000, image=(1, 28, 28), multiply_adds=3_000_000)
     values = {name: choice.value for name, choice in choose(facts, {"model": "cnn"}).items()}

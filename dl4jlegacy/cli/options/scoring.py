@@ -23,7 +23,7 @@ def scoring_changes(options: TrainOptions, conf: Conf) -> dict[str, Any]:
         UsageError: an option is malformed, or needs another one. ConfError: the options do not fit the Conf.
     """
     changes: dict[str, Any] = {}
-    validation, stopping = _validation(options, conf.validation), _stopping(options, conf.early_stopping)
+    validation, stopping = _validation(options, conf), _stopping(options, conf.early_stopping)
     if options.no_validation and (options.validation is not None or validation is not None):
         raise UsageError("--no-validation, and a validation is given; leave one of them out")
     if options.no_validation or validation != conf.validation:
@@ -33,11 +33,13 @@ def scoring_changes(options: TrainOptions, conf: Conf) -> dict[str, Any]:
     return changes
 
 
-def _validation(options: TrainOptions, validation: ValidationConf | None) -> ValidationConf | None:
+def _validation(options: TrainOptions, conf: Conf) -> ValidationConf | None:
+    validation = conf.validation
     if options.validation is not None:
         fraction = _fraction(options.validation)
         data = {"fraction": fraction, "dataset": "" if fraction else options.validation}
-        validation = replace(validation or ValidationConf(), **data)
+        is_chosen = options.model is not None or conf.network_conf is None  # else the file says all of it
+        validation = replace(validation or ValidationConf(stratify=fraction > 0 and is_chosen), **data)
     for flag, field, value in (
         ("--validate-every", "every_rounds", options.validate_every),
         ("--metric", "metric", options.metric),
