@@ -356,7 +356,7 @@ ALL = (
     RealSet("sonnets", "characters", "accuracy", sonnets, needs="sklearn"),
     RealSet("weather", "sequences", "macro_f1", weather, "rain"),
 )  # fmt: skip
-QUICK = ("wine", "diabetes", "photographs")
+QUICK = ("clusters", "diabetes", "digits")
 """Three small sets that need no more than the tests do."""
 
 
