@@ -20,7 +20,7 @@ from dl4jlegacy.nn.zoo import mlp
 from dl4jlegacy.training.prepare import prepare, training_data
 from dl4jlegacy.training.run import Run, job_iterator
 
-SHARES = {"often": 1000, "seldom": 480, "rare": 117, "single": 3}
+SHARES = {"often": 1000, "seldom": 480, "rare": 117, **{f"kind {number}": 8 for number in range(60)}}
 RANDOM = np.random.default_rng(2)
 CLASSES = RANDOM.permutation(np.repeat(list(SHARES), list(SHARES.values())))
 
