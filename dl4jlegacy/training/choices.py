@@ -24,9 +24,9 @@ from dl4jlegacy.scaleout.scoring import ValidationConf
 __all__ = ["Choice", "Facts", "choose", "training_seconds", "usual_model"]
 
 _JOB_SECONDS = 0.01  # a batch should compute for so long that a round, of about 1 ms, is worth it
-_MULTIPLY_ADDS = 5e9  # per second on one core, about
+_MULTIPLY_ADDS = 2e10  # per second on one core, about
 _ROUND_SECONDS = 1.0  # a round should not compute longer, so that little is done again if a worker is lost
-_MOST_JOBS, _FEWEST_ROUNDS = 8, 16  # of an epoch
+_MOST_JOBS = 8
 _VALIDATED_FROM, _FEWEST_VALIDATED = 1000, 50  # rows
 _LARGE_IMAGES = 16  # pixels: smaller images suit a perceptron, and lose too much when they are turned and cropped
 
@@ -85,7 +85,7 @@ class _Recipe(NamedTuple):
 
 _RECIPES: Mapping[str, _Recipe] = {
     "mlp": _Recipe(1e-3, 20, 2000, (16, 256), memory=36, rows=100_000),
-    "cnn": _Recipe(1e-3, 20, 800, (32, 32), shares=True),
+    "cnn": _Recipe(1e-3, 20, 2400, (32, 32), shares=True),
     "lstm": _Recipe(5e-3, 20, 1000, (16, 32)),
     "char-lstm": _Recipe(5e-3, 20, 800, (16, 32)),
     "word-lstm": _Recipe(5e-3, 10, 800, (16, 32)),
@@ -194,9 +194,10 @@ def _by_recipe(recipe: _Recipe, rows: int, facts: Facts, given: Mapping[str, Any
     batch = Choice(_power_of_two(math.sqrt(rows), low, high), reason)
     size = int(given.get("batch_size", batch.value))
     batches = -(-rows // size)
-    jobs = _jobs(recipe, facts, facts.multiply_adds * size, batches)
+    epochs = _epochs(recipe, rows, batches)
+    jobs = _jobs(recipe, facts, facts.multiply_adds * size, epochs.value * batches)
     number = int(given.get("jobs_per_round", jobs.value))
-    found = {"batch_size": batch, "epochs": _epochs(recipe, rows, batches), "jobs_per_round": jobs}
+    found = {"batch_size": batch, "epochs": epochs, "jobs_per_round": jobs}
     frequency = Choice(1, "the model is averaged after every batch")
     if number == 1 and "examples_per_update" not in given:
         most = max(1, int(_ROUND_SECONDS / max(1e-9, training_seconds(facts.multiply_adds * size))))
@@ -224,15 +225,15 @@ def _epochs(recipe: _Recipe, rows: int, batches: int) -> Choice:
 
 
 def _jobs(recipe: _Recipe, facts: Facts, multiply_adds: int, batches: int) -> Choice:
-    """Return the jobs of a round for batches with so many multiply-adds, so many in an epoch."""
+    """Return the jobs of a round for batches with so many multiply-adds, so many in all epochs."""
     if facts.shares:
         return Choice(USUAL_JOBS, "the strategy needs several")
     seconds = training_seconds(multiply_adds)
     if not recipe.shares or seconds < _JOB_SECONDS:
         return Choice(1, "a batch is computed faster than workers agree on its result")
-    if batches < 2 * _FEWEST_ROUNDS:
-        return Choice(1, f"{counted(batches, 'batch', 'batches')} an epoch are too few to share")
-    most = _power_of_two(batches / (1.5 * _FEWEST_ROUNDS), 2, _MOST_JOBS)
+    if batches < 2 * recipe.updates:
+        return Choice(1, f"{batches:,} batches are too few to share")
+    most = _power_of_two(batches / (1.5 * recipe.updates), 2, _MOST_JOBS)
     jobs = _power_of_two(seconds / _JOB_SECONDS, 2, most)
     return Choice(jobs, "a batch computes long enough to be shared")
 

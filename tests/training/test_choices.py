@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import msgspec
 import pytest
 
 from dl4jlegacy.nn.zoo import ZOO
@@ -80,11 +81,14 @@ def test_a_part_with_classes_is_drawn_by_class_and_says_so() -> None:
 
 
 def test_batches_that_compute_for_long_are_shared_and_the_rate_grows_with_the_jobs() -> None:
-    facts = Facts(kind="", rows=6000, image=(1, 28, 28), multiply_adds=3_000_000)
+    facts = Facts(kind="", rows=60_000, image=(3, 64, 64), multiply_adds=12_000_000)
     values = {name: choice.value for name, choice in choose(facts, {"model": "cnn"}).items()}
-    assert values["jobs_per_round"] == 8
+    assert values["jobs_per_round"] == 4
     assert values["averaging_frequency"] == 1
-    assert values["learning_rate"] == pytest.approx(0.008)
+    assert values["learning_rate"] == pytest.approx(0.004)
+    assert values["epochs"] * 54_000 / 32 / 4 >= 2400, "updates are still enough"
+    few = choose(msgspec.structs.replace(facts, rows=3000), {"model": "cnn"})
+    assert few["jobs_per_round"] == (1, "2,460 batches are too few to share")
 
 
 def test_a_strategy_that_needs_several_jobs_gets_them() -> None:

@@ -26,7 +26,7 @@ def cnn(
     n_out: int,
     *,
     hidden: tuple[int, ...] | None = None,
-    drop_out: float = 0.5,
+    drop_out: float = 0.75,
     seed: int = 123,
     image: tuple[int, int, int] | None = None,
 ) -> MultiLayerConfiguration:

@@ -104,7 +104,7 @@ def test_a_cnn_of_mnist_is_this_one() -> None:
     pooled = [(16, 28, 28), (16, 14, 14), (32, 14, 14), (32, 7, 7), (64, 7, 7), (64, 3, 3)]
     assert [stage.output_type.shape for stage in conf.stages()] == [*pooled, (128,), (10,)]
     assert MultiLayerNetwork(conf).num_params == 16 * 10 + 32 * 145 + 64 * 289 + 128 * 577 + 1290
-    assert [layer.drop_out for layer in conf.layers[-2:]] == [0.5, 0.5]
+    assert [layer.drop_out for layer in conf.layers[-2:]] == [0.75, 0.75]
     assert conf == zoo.cnn(784, 10, image=(1, 28, 28)) != zoo.cnn(784, 10, image=(1, 14, 56))
 
 
