@@ -49,7 +49,6 @@ from dl4jlegacy.nn.interchange.dl4j.serializer import write_model
 from dl4jlegacy.nn.interchange.dl4j.versions import Version
 from dl4jlegacy.nn.networks import Network, NetworkConfiguration
 from dl4jlegacy.nn.optimization.updaters import check_idle
-from dl4jlegacy.nn.summary import summarize
 from dl4jlegacy.scaleout import saved_run
 from dl4jlegacy.scaleout.conf import USUAL_JOBS, Conf
 from dl4jlegacy.scaleout.monitoring.monitor import ClusterMonitor
@@ -62,10 +61,11 @@ from dl4jlegacy.scaleout.workers.device_choice import host_kernels, resolve_comp
 from dl4jlegacy.scaleout.workers.perform import trained_network
 from dl4jlegacy.storage import paths as storage
 from dl4jlegacy.system import files
-from dl4jlegacy.training.choices import Facts, choose, training_seconds, usual_model
+from dl4jlegacy.training.choices import Facts, choose, usual_model
 from dl4jlegacy.training.execution import RunExecution
 from dl4jlegacy.training.guess_watch import GuessWatch, guess_of
 from dl4jlegacy.training.network_options import NONE_GIVEN, NetworkOptions, with_options
+from dl4jlegacy.training.notices import multiply_adds
 from dl4jlegacy.training.progress import shown
 from dl4jlegacy.training.report import Report, params_sha256, report_fields, verdict_of
 from dl4jlegacy.training.run import Run, resolve
@@ -76,10 +76,8 @@ __all__ = [
     "Report",
     "batches",
     "check_classes",
-    "few_updates",
     "is_encoded",
     "model_writer",
-    "opening",
     "params_sha256",
     "prepare",
     "read_checkpoint",
@@ -90,8 +88,6 @@ __all__ = [
     "with_absolute_paths",
     "with_network",
 ]
-
-_LONG_SECONDS = 60.0  # from which a run says how long it will take
 
 
 def prepare(
@@ -176,51 +172,6 @@ def with_examples_per_update(conf: Conf, examples: int) -> Conf:
     return conf.replace(batch_size=examples // batches)
 
 
-def opening(run: Run) -> tuple[str, ...]:
-    """Return lines for a person before a new run: the chosen model, and workers without work."""
-    conf, lines = run.conf, []
-    if "model" in conf.choices:
-        lines.append(f"model {conf.choices['model']}")
-    if conf.network_conf is not None:
-        seconds = training_seconds(summarize(conf.network_conf).multiply_adds * run.plan.total_examples)
-        if seconds > _LONG_SECONDS:
-            lines.append(f"about {counted(round(seconds / 60), 'minute')} of work for one core, by its multiply-adds")
-    if "jobs_per_round" in conf.choices:
-        lines += _idle_workers(run)
-    return tuple(lines)
-
-
-def _idle_workers(run: Run) -> list[str]:
-    """Return a line about the workers without work; a master without workers here does not know how many come."""
-    jobs, idle = run.conf.jobs_per_round, run.local_workers - run.conf.jobs_per_round
-    suits = f"{counted(jobs, 'job')} a round suits {counted(run.plan.examples, 'row')}"
-    if run.local_workers == 0:
-        return [f"{suits}: {counted(jobs, 'worker')} at a time, others stand by; --jobs-per-round uses more"]
-    them = "them" if idle > 1 else "it"
-    words = f"{idle} of {counted(run.local_workers, 'worker')} stand by; --jobs-per-round {run.local_workers} uses"
-    return [f"{suits}: {words} {them}"] if idle > 0 else []
-
-
-def few_updates(run: Run) -> str:
-    """Return a warning if many jobs per round mean few updates of the model; "" for up to four jobs.
-
-    The jobs of a round run in parallel and make one update together. With k jobs an epoch has 1/k of the updates, and
-    the model is trained less unless something compensates for that.
-    """
-    conf, plan = run.conf, run.plan
-    if conf.router != "iterative-reduce" or conf.jobs_per_round <= USUAL_JOBS or "jobs_per_round" in conf.choices:
-        return ""
-    batch = conf.batch_size * conf.averaging_frequency
-    usual = plan.total_rounds * conf.jobs_per_round // USUAL_JOBS
-    epochs = -(-conf.epochs * conf.jobs_per_round // USUAL_JOBS)
-    jobs, examples = counted(conf.jobs_per_round, "job"), counted(conf.jobs_per_round * batch, "example")
-    return (
-        f"{jobs} a round average {examples} to one update of the model: {plan.total_rounds:,} updates in "
-        f"{counted(conf.epochs, 'epoch')}, where {counted(USUAL_JOBS, 'job')} make about {usual:,}; for as many give "
-        f"--epochs {epochs}, or smaller batches with --examples-per-update {USUAL_JOBS * batch}"
-    )
-
-
 def with_network(conf: Conf, data: DataSource, given: frozenset[str], options: NetworkOptions = NONE_GIVEN) -> Conf:
     """Return ``conf`` with the network for a new run on ``data``; ``choose`` chooses what a model of the zoo needs.
 
@@ -263,7 +214,7 @@ def _chosen(
         kind=data.reading.network,
         rows=train.num_examples,
         image=data.image,
-        multiply_adds=summarize(network).multiply_adds,
+        multiply_adds=multiply_adds(network, train),
         can_validate=network.backprop,
         has_classes=train.labels.ndim == 2 and is_classified(network, train),
         shares=train.is_sparse or conf.router != Conf().router,

@@ -9,7 +9,9 @@ import pytest
 
 from dl4jlegacy import Conf
 from dl4jlegacy.errors import ConfError
-from dl4jlegacy.training.prepare import few_updates, opening, prepare
+from dl4jlegacy.nn.summary import summarize
+from dl4jlegacy.training.notices import few_updates, opening
+from dl4jlegacy.training.prepare import prepare
 
 pytestmark = pytest.mark.usefixtures("here")
 FEW = ("train", "--dataset", "iris", "--epochs", "1")
@@ -114,8 +116,17 @@ def test_a_run_without_options_ends_in_the_same_bits_for_any_number_of_workers(d
     ],
 )
 def test_workers_without_work_are_said_in_one_line(workers: int, words: list[str]) -> None:
-    run, _ = prepare(Conf(dataset="iris"), frozenset({"dataset"}), local_workers=workers)
+    run, data = prepare(Conf(dataset="iris"), frozenset({"dataset"}), local_workers=workers)
     first = "1 job a round suits 120 rows: "
-    assert opening(run) == ("model mlp: the data are rows of numbers", *(first + each for each in words))
+    assert opening(run, data) == ("model mlp: the data are rows of numbers", *(first + each for each in words))
     given, _ = prepare(Conf(dataset="iris", jobs_per_round=1), frozenset({"jobs_per_round"}), local_workers=workers)
-    assert len(opening(given)) == 1
+    assert len(opening(given, data)) == 1
+
+
+def test_a_run_says_how_long_a_core_works_for_all_time_steps() -> None:
+    run, data = prepare(Conf(dataset="sonnets", epochs=400), frozenset({"dataset", "epochs"}))
+    steps, rows = data.train.features.shape[2], data.train.num_examples
+    assert run.conf.network_conf is not None and steps > 10
+    multiply_adds = summarize(run.conf.network_conf).multiply_adds * steps * rows * 400
+    minutes = round(3 * multiply_adds / 2e10 / 60)
+    assert minutes > 1 and f"about {minutes} minutes of work for one core, by its multiply-adds" in opening(run, data)

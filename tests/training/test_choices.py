@@ -88,7 +88,7 @@ def test_batches_that_compute_for_long_are_shared_and_the_rate_grows_with_the_jo
     assert values["learning_rate"] == pytest.approx(0.004)
     assert values["epochs"] * 54_000 / 32 / 4 >= 2400, "updates are still enough"
     few = choose(msgspec.structs.replace(facts, rows=3000), {"model": "cnn"})
-    assert few["jobs_per_round"] == (1, "2,460 batches are too few to share")
+    assert few["jobs_per_round"] == (1, "2,436 batches are too few to share")
 
 
 def test_a_strategy_that_needs_several_jobs_gets_them() -> None:

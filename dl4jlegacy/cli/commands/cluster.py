@@ -98,7 +98,7 @@ def train_on_cluster(
     from dl4jlegacy.cli.options.conf_options import new_run
     from dl4jlegacy.cluster.master import run_master
     from dl4jlegacy.services.grid import grid_of
-    from dl4jlegacy.training.prepare import few_updates, opening
+    from dl4jlegacy.training.notices import few_updates, opening
 
     members, cluster_name = grid_of(options.tracker, options.cluster_name, or_else="memory, or ")
     address = _address(options.tracker, options.zookeeper, options.id)
@@ -110,7 +110,7 @@ def train_on_cluster(
             lambda display: run_master(run, data, address, _master_options(options, display, observers)),
             run.conf,
             address,
-            opening=opening(run),
+            opening=opening(run, data),
             warning=few_updates(run),
         )
 

@@ -76,6 +76,7 @@ def _train_here(options: ObservedTrainOptions, observers: Sequence[RunObserver])
     from dl4jlegacy.cli.options.conf_options import new_run
     from dl4jlegacy.scaleout.tracker import InMemoryStateTracker
     from dl4jlegacy.training import prepare as training
+    from dl4jlegacy.training.notices import few_updates, opening
 
     run, data = new_run(options)
     tracker = InMemoryStateTracker()
@@ -85,7 +86,7 @@ def _train_here(options: ObservedTrainOptions, observers: Sequence[RunObserver])
         return training.train(run, data, out=options.out or "", tick=display.tick, **parts)
 
     with in_browser(options, lambda: local_source(run, tracker)):
-        cluster.show_run(options, start, run.conf, opening=training.opening(run), warning=training.few_updates(run))
+        cluster.show_run(options, start, run.conf, opening=opening(run, data), warning=few_updates(run))
 
 
 def resume(options: ObservedResumeOptions) -> None:
