@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import msgspec
 
+from dl4jlegacy.datasets.columns.linear import Linear
 from dl4jlegacy.datasets.columns.table import Column
 from dl4jlegacy.datasets.images.image_data import ImageData
 from dl4jlegacy.datasets.images.image_files import ImageRecordReader
@@ -145,6 +146,12 @@ class Reading(Readers, frozen=True, kw_only=True):
     def network(self) -> str:
         """The kind of network that learns the data, as ``zoo.select_for`` takes it."""
         return self.kind.network(self.reader)
+
+    @property
+    def linear(self) -> Linear | None:
+        """The step of the schema that predicts the labels by a regression; None: there is none."""
+        steps = () if self.transform is None else self.transform.steps
+        return next((step for step in steps if isinstance(step, Linear)), None)
 
     @property
     def is_multi_label(self) -> bool:

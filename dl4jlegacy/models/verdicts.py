@@ -181,8 +181,9 @@ def _in_units(labels: Array, scale: LabelScale | None) -> Array:
 def _last_value(reading: Reading, mean: float, std: float) -> tuple[str, Callable[[DataSet], Array]] | None:
     """Return the column of the series' last value, and a function that returns it for examples; None: there is none.
 
-    A table has it if the names of two columns say that they are lags: ``lag_1`` and ``lag_2``, ``t-1`` and ``t-2``, or
-    the label's name with these, or with 1 and 2. ``mean`` and ``std`` are those of the label.
+    A table has it if the schema's step ``linear`` begins at it, or if the names of two columns say that they are lags:
+    ``lag_1`` and ``lag_2``, ``t-1`` and ``t-2``, or the label's name with these, or with 1 and 2. ``mean`` and ``std``
+    are those of the label.
     """
     schema = reading.transform
     if schema is None or len(schema.label_columns) != 1 or reading.sequences is not None:
@@ -191,13 +192,16 @@ def _last_value(reading: Reading, mean: float, std: float) -> tuple[str, Callabl
     form = rf"(?:{of_label}[\W_]*(?:lag|t)?|lag|t[\W_]*-)[\W_]*0*(?P<lag>[12])\W*"
     numbers = [column.name for column in schema.columns if column.type == "number"]
     lags = {match["lag"]: name for name in numbers if (match := re.fullmatch(form, name.casefold()))}
-    if set(lags) != {"1", "2"}:
+    if reading.linear is not None and reading.linear.base:
+        lags = {"1": reading.linear.base}
+    elif set(lags) != {"1", "2"}:
         return None
-    values = np.array([mean - std, mean, mean + std])
+    values, gaps = np.array([mean - std, mean, mean + std]), np.full(3, "", object)
+    columns = {column.name: values if column.type == "number" else gaps for column in schema.columns}
     try:
-        made = schema.apply(Table("lags", dict.fromkeys(numbers, values), np.arange(3), {}), new_rows=True).columns
+        made = schema.apply(Table("lags", columns, np.arange(3), {}), new_rows=True).columns
         low, middle, high = np.asarray(made[lags["1"]], np.float64).tolist()
-    except (ConfError, DataError, KeyError):  # it has words, or the column is removed
+    except (ConfError, DataError, KeyError):  # a step takes no gaps, or the column is removed
         return None
     if not high > low or abs(low + high - 2 * middle) > 1e-6 * (high - low):
         return None  # the column is not only scaled

@@ -21,13 +21,14 @@ from dl4jlegacy.nn.optimization.updaters import create_updater
 from dl4jlegacy.scaleout.conf import USUAL_JOBS
 from dl4jlegacy.scaleout.scoring import ValidationConf
 
-__all__ = ["Choice", "Facts", "choose", "training_seconds", "usual_model"]
+__all__ = ["Choice", "Facts", "choose", "hidden_beside_lags", "training_seconds", "usual_model"]
 
 _JOB_SECONDS = 0.01  # a batch should compute for so long that a round, of about 1 ms, is worth it
 _MULTIPLY_ADDS = 2e10  # per second on one core, about
 _ROUND_SECONDS = 1.0  # a round should not compute longer, so that little is done again if a worker is lost
 _MOST_JOBS = 8
 _VALIDATED_FROM, _FEWEST_VALIDATED = 1000, 50  # rows
+_ROWS_OF_UNIT, _FEWEST_UNITS, _MOST_UNITS = 32, 2, 256  # of a network beside lags
 _LARGE_IMAGES = 16  # pixels: smaller images suit a perceptron, and lose too much when they are turned and cropped
 
 
@@ -42,6 +43,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         can_validate: whether training rows can be split off, and the model be scored on them.
         has_classes: whether the labels are one class for each example.
         shares: whether the jobs of a round must be several, because the router or the data want that.
+        has_lags: whether the features are lags of a series, and a regression begins at the last one.
     """
 
     kind: str
@@ -51,6 +53,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     can_validate: bool = True
     has_classes: bool = False
     shares: bool = False
+    has_lags: bool = False
 
 
 class Choice(NamedTuple):
@@ -62,6 +65,7 @@ class Choice(NamedTuple):
     def words(self) -> str:
         """Return the value and the reason as text."""
         value = f"{self.value.fraction:g}" if isinstance(self.value, ValidationConf) else self.value
+        value = ",".join(map(str, value)) if isinstance(value, tuple) else value
         return f"{'none' if value is None else value}: {self.reason}"
 
 
@@ -116,6 +120,15 @@ def usual_model(kind: str, image: tuple[int, int, int] | None) -> str:
     return "cnn" if is_image else zoo.select_for("", kind).name
 
 
+def hidden_beside_lags(rows: int) -> Choice:
+    """Return the hidden layers of a perceptron that learns what a regression on lags leaves, for so many rows.
+
+    What is left is mostly noise, which a large network learns by heart from few rows.
+    """
+    units = min(max(rows // _ROWS_OF_UNIT, _FEWEST_UNITS), _MOST_UNITS)
+    return Choice((units, units // 2), f"lags of a series, and {counted(rows, 'row')} to learn what they leave")
+
+
 def choose(facts: Facts, given: Mapping[str, Any]) -> dict[str, Choice]:
     """Return what the user did not give, by name: fields of ``Conf`` and of ``NetworkOptions``.
 
@@ -128,6 +141,8 @@ def choose(facts: Facts, given: Mapping[str, Any]) -> dict[str, Choice]:
         "validation": _validation(facts),
     }
     model = str(given.get("model", found["model"].value))
+    if model == "mlp" and facts.has_lags:
+        found["hidden"] = hidden_beside_lags(facts.rows)
     found |= _training(model, facts, found, given)
     if found["validation"].value is not None and "validation" not in given:
         found["validation"] = _in_whole_rounds(found, facts, given)

@@ -18,7 +18,6 @@ import msgspec
 import numpy as np
 
 from dl4jlegacy.datasets import AugmentedDataSetIterator, DataSet, DataSource, ListDataSetIterator, load
-from dl4jlegacy.datasets.columns.transforms import Linear
 from dl4jlegacy.datasets.images.image_files import ImageRecordReader
 from dl4jlegacy.datasets.normalizers import NormalizerStandardize, as_read
 from dl4jlegacy.datasets.sources import NAMES
@@ -61,7 +60,7 @@ from dl4jlegacy.scaleout.workers.device_choice import host_kernels, resolve_comp
 from dl4jlegacy.scaleout.workers.perform import trained_network
 from dl4jlegacy.storage import paths as storage
 from dl4jlegacy.system import files
-from dl4jlegacy.training.choices import Facts, choose, usual_model
+from dl4jlegacy.training.choices import Facts, choose, hidden_beside_lags, usual_model
 from dl4jlegacy.training.execution import RunExecution
 from dl4jlegacy.training.guess_watch import GuessWatch, guess_of
 from dl4jlegacy.training.network_options import NONE_GIVEN, NetworkOptions, with_options
@@ -218,6 +217,7 @@ def _chosen(
         can_validate=network.backprop,
         has_classes=train.labels.ndim == 2 and is_classified(network, train),
         shares=train.is_sparse or conf.router != Conf().router,
+        has_lags=data.reading.linear is not None and bool(data.reading.linear.base),
     )
     values = {name: getattr(conf, name, None) for name in given} | options.given()
     if conf.jobs_per_round == 0:  # a file may say so
@@ -237,9 +237,11 @@ def _network_of(
     model: zoo.ZooModel, train: DataSet, data: DataSource, arguments: Mapping[str, Any]
 ) -> NetworkConfiguration:
     """Return a network of the zoo for the labels of the data; ``arguments`` are for its builder."""
-    steps = () if data.reading.transform is None else data.reading.transform.steps
-    linear = next((step for step in steps if isinstance(step, Linear)), None)
-    if linear is not None and model.name == "mlp":
+    schema, linear = data.reading.transform, data.reading.linear
+    if schema is not None and linear is not None and model.name == "mlp":
+        if linear.base:
+            apart = int(schema.feature_names[0] == linear.base)
+            arguments = {"apart": apart, "hidden": hidden_beside_lags(train.num_examples).value, **arguments}
         return zoo.residual_mlp(train.n_in, train.n_out, scale=linear.scale, **arguments)
     network = _built(model, train, data, **arguments)
     if _is_regression(data):

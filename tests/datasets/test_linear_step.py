@@ -77,8 +77,8 @@ def test_what_it_cannot_learn_is_refused(tmp_path: Path) -> None:
     classes = TransformProcess(columns=columns, label="y", steps=(Linear(),), classes=("p",))
     with pytest.raises(DataError, match=r"'linear' is for numbers to predict"):
         classes.fit(classes.read(path))
-    with pytest.raises(ConfError, match="penalty 0"):
-        Linear(penalty=0.0)
+    with pytest.raises(ConfError, match="penalty -1"):
+        Linear(penalty=-1.0)
     with pytest.raises(ConfError, match="different numbers of weights, offsets, spreads and labels"):
         Linear(columns=("a",), weights=((1.0,),), offsets=(0.0, 1.0), spreads=(1.0,), labels=("y",))
     path.write_text(path.read_text() + ",1,2,3,4\n")

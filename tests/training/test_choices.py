@@ -67,6 +67,17 @@ def test_no_number_of_rows_is_a_cliff(model: str) -> None:
         before = now
 
 
+def test_a_network_beside_lags_grows_with_the_rows_without_a_cliff() -> None:
+    assert "hidden" not in choose(Facts(kind="", rows=20_000), {})
+    found = [choose(Facts(kind="", rows=rows, has_lags=True), {})["hidden"] for rows in range(10, 20_000, 10)]
+    sizes = [choice.value for choice in found]
+    assert (sizes[0], sizes[44], sizes[-1]) == ((2, 1), (14, 7), (256, 128))
+    assert all(0 <= now - before <= 1 for (before, _), (now, _) in itertools.pairwise(sizes))
+    assert found[44].words() == "14,7: lags of a series, and 450 rows to learn what they leave"
+    lags = Facts(kind="", rows=450, has_lags=True)
+    assert "hidden" not in choose(lags, {"hidden": (9,)}) | choose(lags, {"model": "dbn"})
+
+
 def test_few_rows_all_train_and_a_tenth_of_many_validates() -> None:
     assert chosen(1000)["validation"] is None
     assert 0 < chosen(1500)["validation"].fraction < 0.1

@@ -12,6 +12,7 @@ import numpy as np
 from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.datasets.columns.column_scale import mean_and_std, width
 from dl4jlegacy.datasets.columns.dates import DateParts
+from dl4jlegacy.datasets.columns.differences import Differences
 from dl4jlegacy.datasets.columns.linear import Linear
 from dl4jlegacy.datasets.columns.quantiles import MarkGaps, QuantileBins
 from dl4jlegacy.datasets.columns.step import (
@@ -35,6 +36,7 @@ __all__ = [
     "Clip",
     "DateParts",
     "Derive",
+    "Differences",
     "Filter",
     "Impute",
     "Linear",
@@ -408,5 +410,6 @@ Step = (
     | QuantileBins
     | MarkGaps
     | DateParts
+    | Differences
     | Linear
 )

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.datasets.columns.table import Table
-from dl4jlegacy.datasets.columns.transforms import Derive, Filter, Linear, Step
+from dl4jlegacy.datasets.columns.transforms import Derive, Differences, Filter, Linear, Step
 from dl4jlegacy.datasets.tables.column_store import ColumnStore
 from dl4jlegacy.datasets.tables.transform_process import TransformProcess
 from dl4jlegacy.errors import DataError
@@ -31,8 +31,8 @@ def fit_by_columns(process: TransformProcess, store: ColumnStore, rows: npt.NDAr
     for step in process.steps:
         try:
             if isinstance(step, Linear) and process.regression and not step.is_fitted:
-                labels = process.standardized_labels(_labelled(shape, store, rows))
-                learned: Step = _fitted_to(labels, step, shape, steps, store, rows)
+                labels, stds = process.standardized_labels(_labelled(shape, store, rows))
+                learned: Step = _fitted_to(labels, stds, step, shape, steps, store, rows)
             else:
                 learned = step if step.is_fitted else _fitted(step, shape, steps, store, rows)
         except DataError:
@@ -72,6 +72,7 @@ def _fitted(step: Step, shape: Table, before: Sequence[Step], store: ColumnStore
 
 def _fitted_to(
     labels: Mapping[str, Array],
+    stds: Sequence[float],
     step: Linear,
     shape: Table,
     before: Sequence[Step],
@@ -87,7 +88,7 @@ def _fitted_to(
         file.flush()
         found = np.memmap(file, np.float64, "r", shape=(len(names), len(rows)))
         columns = dict(zip(names, found, strict=True))
-        return step.fit_to(labels, shape, lambda name, start, end: columns[name][start:end])
+        return step.fit_to(labels, shape, lambda name, start, end: columns[name][start:end], stds=stds)
 
 
 def _labelled(shape: Table, store: ColumnStore, rows: npt.NDArray[np.intp]) -> Table:
@@ -130,7 +131,7 @@ def _only(step: Step, names: Mapping[str, Array]) -> Step | None:
     if isinstance(step, Derive | Linear):
         return step if all(column in names for column in step.columns) else None
     kept = [index for index, column in enumerate(step.columns) if column in names]
-    if not kept:
+    if not kept or (isinstance(step, Differences) and step.base not in names):
         return None
     columns = tuple(step.columns[index] for index in kept)
     lists = {field: tuple(getattr(step, field)[index] for index in kept) for field in step.learned}

@@ -16,12 +16,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dl4jlegacy.arrays.backend import Array
 from dl4jlegacy.datasets.columns.table import Column, cell_place, column_name, find_columns
 from dl4jlegacy.datasets.label_scale import suits_log
 from dl4jlegacy.datasets.tables.column_summary import EXAMPLES, KEPT_WORDS, ColumnSummary
 from dl4jlegacy.datasets.tables.csv_files import LABEL_HEADERS, check_header
 from dl4jlegacy.datasets.tables.duplicates import Duplicates
 from dl4jlegacy.datasets.tables.label_cells import class_name, label_gaps
+from dl4jlegacy.datasets.tables.lags import LAG_ROWS, MOST_LAG_COLUMNS, find_lags
 from dl4jlegacy.datasets.tables.numpy_files import label_columns
 from dl4jlegacy.datasets.tables.pandas_index import header_names
 from dl4jlegacy.datasets.tables.svmlight_files import (
@@ -78,6 +80,7 @@ class LabelCells:
         strange: for each label with cells that are neither a gap nor 0 or 1, the problem.
         first: the place of the first such cell, in words, and its content; None if there is none.
         skewed: the labels that suit a logarithm, by the first ``GUESSED_ROWS`` rows; see ``suits_log``.
+        lags: the columns with the last values of a single label, by the first rows; see ``find_lags``.
     """
 
     names: tuple[str, ...] = ()
@@ -87,6 +90,7 @@ class LabelCells:
     strange: Mapping[str, Problem] = field(default_factory=dict)
     first: tuple[str, str] | None = None
     skewed: tuple[str, ...] = ()
+    lags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,9 +276,12 @@ class _LabelRows:
         self._strange = [_Seen() for _ in labels]
         self._values = [array("d") for _ in labels]
         self._first: tuple[str, str] | None = None
+        self._names, self._top = names, list[Sequence[str]]()
 
     def add(self, line: int, row: Sequence[str]) -> None:
         """Inspect a complete row."""
+        if len(self._top) < LAG_ROWS and len(row) <= MOST_LAG_COLUMNS:
+            self._top.append(row)
         gaps = 0
         of_each = zip(self._labels, self._places, self._strange, self._values, strict=True)
         for label, place, strange, values in of_each:
@@ -310,7 +317,23 @@ class _LabelRows:
         first = [next(iter(problems), None) for problems in (partly, wholly, empty)]
         of_each = zip(self._labels, self._values, strict=True)
         skewed = tuple(label for label, values in of_each if suits_log(np.array(values)))
-        return LabelCells(self._labels, first[0], first[1], first[2], strange, self._first, skewed)
+        return LabelCells(self._labels, first[0], first[1], first[2], strange, self._first, skewed, self._lags())
+
+    def _lags(self) -> tuple[str, ...]:
+        """Return the columns with the last values of a single label."""
+        columns = dict(zip(self._names, zip(*self._top, strict=True), strict=False))
+        if len(self._labels) > 1 or not columns:
+            return ()
+        label = self._numbers_in(columns.pop(self._labels[0]))
+        if np.isnan(label).all():
+            return ()
+        return find_lags(label, {name: self._numbers_in(cells) for name, cells in columns.items()})
+
+    def _numbers_in(self, cells: Sequence[str]) -> Array:
+        """Return the numbers in cells, float64; NaN for all others."""
+        texts = [cell.strip() for cell in cells]
+        gaps = self._gaps
+        return np.array([float(t) if is_number(t) and t.lower() not in gaps else np.nan for t in texts])
 
 
 def inspect_csv(

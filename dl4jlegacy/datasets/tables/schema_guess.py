@@ -11,6 +11,7 @@ from dl4jlegacy.datasets.columns.table import Column
 from dl4jlegacy.datasets.columns.transforms import (
     CategoricalToOneHot,
     DateParts,
+    Differences,
     Impute,
     Linear,
     MarkGaps,
@@ -73,15 +74,15 @@ def guess_schema(
         why = ", ".join(f"{name!r} {reason}" for name, reason in reasons.items())
         raise DataError(f"{found.name} has nothing to learn from besides its label {', '.join(labels)!r}: {why}")
     steps: list[Step] = [RemoveColumns(columns=tuple(reasons))] if reasons else []
-    beside: list[Step] = (
-        [Linear()] if linear and regression and found.rows * _width(used) ** 2 <= _MOST_PRODUCTS else []
-    )
-    steps += _encoded(used, found.rows, beside) if encode else [*_plain(used, scale=scale), *beside]
+    is_linear = linear and regression and found.rows * _width(used) ** 2 <= _MOST_PRODUCTS
+    beside: list[Step] = [Linear()] if is_linear else []
+    lags = _lags_in(found, used) if encode and beside else ()
+    steps += _encoded(used, found.rows, beside, lags) if encode else [*_plain(used, scale=scale), *beside]
     columns = tuple(Column(column.name, column.type) for column in found.columns)
     fields: dict[str, Any] = {"label": labels[0]}
     if len(labels) > 1 or multi_label:
         fields = {"labels": labels, "multi_label": multi_label}
-    if encode and regression:
+    if encode and regression and not lags:
         fields["label_log"] = tuple(name for name in labels if name in found.labels.skewed)
     return TransformProcess(columns=columns, regression=regression, steps=tuple(steps), missing=found.missing, **fields)
 
@@ -100,11 +101,19 @@ def _width(used: Sequence[ColumnSummary]) -> int:
     return of_words + len(used) + sum(c.type == "number" for c in used)
 
 
-def _encoded(used: Sequence[ColumnSummary], rows: int, beside: Sequence[Step]) -> list[Step]:
+def _lags_in(found: Inspection, used: Sequence[ColumnSummary]) -> tuple[str, ...]:
+    """Return the lags of the label, if all of them are columns of numbers; else ()."""
+    return lags if set(lags := found.labels.lags) <= set(_of_type(used, "number")) else ()
+
+
+def _encoded(
+    used: Sequence[ColumnSummary], rows: int, beside: Sequence[Step], lags: tuple[str, ...] = ()
+) -> list[Step]:
     """Return the steps that encode numbers by quantiles beside their size, dates by their parts, and words one-hot.
 
     Numbers are filled by their median and standardized. Quantiles are left out where they would make too many columns.
-    The steps ``beside`` learn from all columns but these.
+    The steps ``beside`` learn from all columns but these. Lags of the label become differences to the first of them,
+    without quantiles, and a regression begins at that one.
     """
     dates = [column for column in used if column.date_parts]
     different = {c.name: math.inf if c.is_full else len(c.counts) for c in used if c.type == "number"}
@@ -122,10 +131,14 @@ def _encoded(used: Sequence[ColumnSummary], rows: int, beside: Sequence[Step]) -
         steps.append(DateParts(columns=tuple(column.name for column in dates), parts=parts))
     if gaps:
         steps.append(MarkGaps(columns=tuple(gaps)))
+    if lags:
+        steps.append(Differences(columns=lags[1:], base=lags[0]))
+        beside = [Linear(base=lags[0], penalty=0.0)]
     if numbers:
         steps.append(Impute(columns=numbers, strategy="median"))
     steps += _one_hot(tuple(column.name for column in words if column.name not in many))
     steps += [*_one_hot(many, most=_MOST_WORDS), *beside]
+    different = {name: count for name, count in different.items() if name not in lags}
     return [*steps, *_quantiles(different, rows), Standardize(columns=numbers)] if numbers else steps
 
 

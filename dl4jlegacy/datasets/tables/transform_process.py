@@ -127,7 +127,7 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         known = {column.name for column in self.columns} - set(self.label_columns)
         for step in self.steps:
             tag = step.__struct_config__.tag
-            for name in step.columns:
+            for name in _read_by(step):
                 if name in self.label_columns:
                     raise ConfError(f"step {tag!r} of the schema names the label {name!r}; steps are for features")
                 if name not in known and "[" not in name:
@@ -138,6 +138,11 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             known |= set(step.made())
             if isinstance(step, RemoveColumns):
                 known -= set(step.columns)
+            if isinstance(step, Linear) and step.base and self.label_log:
+                raise ConfError(
+                    f"step {tag!r} of the schema begins at column {step.base!r}, and label_log has the network learn "
+                    "the logarithm of the label; leave one of them out"
+                )
 
     @property
     def is_fitted(self) -> bool:
@@ -245,7 +250,7 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             if isinstance(step, RemoveColumns):
                 removed |= set(step.columns) - used
             else:
-                used |= set(step.columns)
+                used |= set(_read_by(step))
         return frozenset(removed)
 
     def _with_labels(self, table: Table) -> Table:
@@ -323,19 +328,23 @@ class TransformProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     def _learned(self, step: Step, table: Table) -> Step:
         """Return a step fitted to the training rows as the earlier steps leave them."""
-        if isinstance(step, Linear) and (labels := self.standardized_labels(table)):
-            return step.fit_to(labels, table, lambda name, start, end: table.columns[name][start:end])
+        if isinstance(step, Linear):
+            labels, stds = self.standardized_labels(table)
+            if labels:
+                return step.fit_to(labels, table, lambda name, start, end: table.columns[name][start:end], stds=stds)
         fitted: Step = step.fit(table)
         return fitted
 
-    def standardized_labels(self, table: Table) -> dict[str, Array]:
-        """Return the numbers to predict of the training rows as the network learns them, float64; {} for classes."""
+    def standardized_labels(self, table: Table) -> tuple[dict[str, Array], tuple[float, ...]]:
+        """Return the numbers to predict of the training rows, float64, as the network learns them, and their divisors.
+
+        Both are empty for classes.
+        """
         scale = self.with_scale_of(table).label_scale if self.label_columns else None
         if scale is None:
-            return {}
-        return dict(
-            zip(self.label_columns, scale.standardized(_labels_of(table).reshape(len(table), -1)).T, strict=True)
-        )
+            return {}, ()
+        columns = scale.standardized(_labels_of(table).reshape(len(table), -1)).T
+        return dict(zip(self.label_columns, columns, strict=True)), scale.stds
 
     def with_scale_of(self, table: Table) -> TransformProcess:
         """Return the process with mean and standard deviation of the numbers to predict; raises as ``fit``."""
@@ -478,6 +487,12 @@ class TransformedTables:
             process = process.fit(train)
         learned, columns = process._exact(train)
         return TransformedTables(process, learned, process._exact(test)[0], columns)
+
+
+def _read_by(step: Step) -> tuple[str, ...]:
+    """Return the columns that a step names."""
+    base = getattr(step, "base", "")
+    return (*step.columns, *((base,) if base and base not in step.columns else ()))
 
 
 def _labels_of(table: Table) -> Array:

@@ -24,6 +24,7 @@ def residual_mlp(
     n_out: int,
     *,
     scale: float = 1.0,
+    apart: int = 0,
     hidden: tuple[int, ...] | None = None,
     drop_out: float = 0.0,
     seed: int = 123,
@@ -36,10 +37,14 @@ def residual_mlp(
         n_in: the number of features; the last ``n_out`` of them are the linear predictions (the step ``linear``).
         n_out: the number of numbers to predict.
         scale: by which the network's part is multiplied, the size of what is left to learn (``Linear.scale``).
+        apart: the number of first features that the layers do not get, nor the linear predictions; 0: they get all.
         hidden, drop_out, seed: as for ``mlp``.
     """
     graph = GraphBuilder(NeuralNetConfiguration(seed=seed, updater=Adam(learning_rate=1e-3))).add_inputs("x")
     before = "x"
+    if 0 < apart < n_in - n_out:
+        graph = graph.add_vertex("others", SubsetVertex(from_index=apart, to_index=n_in - n_out - 1), "x")
+        before = "others"
     for index, size in enumerate(hidden or (256, 128)):
         layer = DenseLayer(n_out=size, activation="relu", drop_out=drop_out if index else 0.0)
         graph, before = graph.add_layer(f"dense{index}", layer, before), f"dense{index}"
