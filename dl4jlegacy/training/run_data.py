@@ -326,7 +326,7 @@ def _with_label(transform: TransformProcess, choice: LabelChoice) -> TransformPr
         label_log=tuple(name for name in transform.label_log if real and name in chosen),
         label_limits=(),
         steps=tuple(
-            step.unfitted() if isinstance(step, Linear) else step
+            step.for_other_labels() if isinstance(step, Linear) else step
             for step in transform.steps
             if real or not isinstance(step, Linear)
         ),

@@ -208,6 +208,13 @@ def test_a_large_table_is_fitted_as_one_in_memory(tmp_path: Path, monkeypatch: A
     np.testing.assert_array_equal(stored.test.features, held.test.features)
 
 
+def test_another_label_does_not_begin_at_the_base() -> None:
+    fitted = Linear(
+        columns=("lag1", "lag2"), base="lag1", weights=((1.0,), (0.5,)), offsets=(0.0,), spreads=(1.0,), labels=("y",)
+    )
+    assert fitted.for_other_labels() == Linear(columns=("lag1", "lag2"))
+
+
 def test_the_base_is_read_although_it_is_removed_later(tmp_path: Path) -> None:
     process = schema(Differences(columns=("lag2",), base="lag1"), RemoveColumns(columns=("lag1", "lag3")))
     table = process.read(written(tmp_path, lagged(walk(), 3)))

@@ -165,9 +165,9 @@ class Linear(BaseStep, frozen=True, tag_field="type", tag="linear"):
         weights = _solved(gram, products) / std[:, None]
         return weights, center - (mean[:, None] * weights).sum(axis=0)
 
-    def unfitted(self) -> Linear:
-        """Return the step without what it has learned."""
-        return msgspec.structs.replace(self, weights=(), offsets=(), spreads=(), labels=())
+    def for_other_labels(self) -> Linear:
+        """Return the step without what it has learned, and without the base, which is a last value of its labels."""
+        return msgspec.structs.replace(self, base="", weights=(), offsets=(), spreads=(), labels=())
 
     @property
     def scale(self) -> float:
