@@ -178,6 +178,12 @@ class Reading(Readers, frozen=True, kw_only=True):
         return tuple(c.name for c in self.transform.columns if c.name not in self.transform.label_columns)
 
     @property
+    def has_numbers_alone(self) -> bool:
+        """Whether no feature column of a table holds words."""
+        columns = () if self.transform is None else self.transform.columns
+        return all(column.type == "number" for column in columns if column.name in self.feature_columns)
+
+    @property
     def label_columns(self) -> tuple[str, ...]:
         """The names of the label columns; () if they have no names."""
         if self.transform is not None:

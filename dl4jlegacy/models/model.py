@@ -345,7 +345,7 @@ class TrainedModel:
         columns, width = self.reading.feature_columns, found.n_in
         if found.features.ndim != 2 or width != len(columns) or input_type_of(self.network).fits_columns(width):
             return False
-        return all(column.type == "number" for column in schema.columns if column.name in columns)
+        return self.reading.has_numbers_alone
 
     def _of_columns(self, schema: TransformProcess, names: tuple[str, ...], columns: Any) -> DataSet:
         rows = _frame(schema, names, columns, set(self.reading.feature_columns))

@@ -301,9 +301,8 @@ def _file_of(model: TrainedModel, media_type: str, body: bytes) -> tuple[str, by
         raise RefusedError(422, "rows is empty; give at least one", "DL4J-DATA")
     if model.reading.kind.is_of_lines:
         return ".txt", "".join(f"{_text(row, index)}\n" for index, row in enumerate(rows)).encode()
-    if model.reading.transform is not None or (
-        model.reading.header is not None and bytes(rows[0]).lstrip().startswith(b"{")
-    ):
+    is_named = bool(model.reading.feature_columns) and bytes(rows[0]).lstrip().startswith(b"{")
+    if is_named or not model.reading.has_numbers_alone:
         return ".jsonl", b"".join(_object(bytes(row), index) for index, row in enumerate(rows))
     return ".csv", b"".join(_numbers(row, index) for index, row in enumerate(rows))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +24,9 @@ from dl4jlegacy.models.parallel_inference import ParallelInference
 from dl4jlegacy.models.prediction import rows_in
 from dl4jlegacy.nn import DenseLayer, MultiLayerNetwork, NeuralNetConfiguration, OutputLayer, write_model
 from dl4jlegacy.nn.conf.network import MultiLayerConfiguration
+from dl4jlegacy.serving.answers import JSON, NPY, Limits, RefusedError, read_body
 from dl4jlegacy.sklearn import DL4JClassifier
+from dl4jlegacy.system.clock import Deadline
 from dl4jlegacy.training.run_data import load_new
 
 ROWS = 48
@@ -170,6 +173,19 @@ def test_arrays_of_a_table_of_numbers_are_encoded_as_its_columns(tmp_path: Path)
     assert np.array_equal(model.output(made), wanted), "as the schema makes them"
     with pytest.raises(ShapeError, match="the given data has 3"):
         model.output(np.ones((2, 3)))
+    np.save(tmp_path / "rows.npy", rows)
+    np.savetxt(tmp_path / "rows.csv", rows, delimiter=",", fmt="%.17g")
+    for name in ("rows.npy", "rows.csv"):
+        assert np.array_equal(np.concatenate(list(rows_in(model, str(tmp_path / name))[0])), made)
+    for media_type, body in (
+        (JSON, json.dumps({"rows": rows.tolist()}).encode()),
+        (JSON, json.dumps({"rows": FRAME[["width", "height"]].to_dict("records")}).encode()),
+        (NPY, (tmp_path / "rows.npy").read_bytes()),
+    ):
+        found = read_body(model, media_type, body, Limits(), Deadline(10))
+        assert np.array_equal(np.concatenate(list(found)), made)
+    with pytest.raises(RefusedError, match="the body, line 1: 4 columns, and no header with any of the names"):
+        list(read_body(model, JSON, b'{"rows": [[1, 2, 3, 4]]}', Limits(), Deadline(10)))
     words = model_of(tmp_path, "schema", encode=True)
     with pytest.raises(ShapeError, match="the given data has 3"):
         words.output(np.ones((2, 3)))

@@ -235,8 +235,11 @@ def _typed_tables(
     source: ArrowFile | NumpyFile | FrameColumns, possible: _Possible, rows: int, gaps: _Gaps
 ) -> Iterator[Table]:
     """Yield the rows of typed columns as tables."""
-    names = source.names
-    places = _places_in_header(source.name, header_names(names, [column.name for column in possible.all]), possible)
+    names, known = source.names, [column.name for column in possible.all]
+    if isinstance(source, NumpyFile) and all(map(is_number, names)) and set(known).isdisjoint(names):
+        places = _places_in_order(source.name, (1, list(names)), possible)  # an array's columns are only numbered
+    else:
+        places = _places_in_header(source.name, header_names(names, known), possible)
     stored = {column.name: names[places[column.name] - 1] for column in possible.read}
     numbers_missing, count = _numbers_in(gaps.common), 0
     for block in source.blocks(rows, list(stored.values())):
