@@ -247,7 +247,7 @@ def _jobs(recipe: _Recipe, facts: Facts, multiply_adds: int, batches: int) -> Ch
     if not recipe.shares or seconds < _JOB_SECONDS:
         return Choice(1, "a batch is computed faster than workers agree on its result")
     if batches < 2 * recipe.updates:
-        return Choice(1, f"{batches:,} batches are too few to share")
+        return Choice(1, f"{counted(batches, 'batch', 'batches')} are too few to share")
     most = _power_of_two(batches / (1.5 * recipe.updates), 2, _MOST_JOBS)
     jobs = _power_of_two(seconds / _JOB_SECONDS, 2, most)
     return Choice(jobs, "a batch computes long enough to be shared")
