@@ -23,6 +23,7 @@ from dl4jlegacy.datasets.normalizers import NormalizerStandardize, as_read
 from dl4jlegacy.datasets.sources import NAMES
 from dl4jlegacy.datasets.tables.stored_tables import not_kept
 from dl4jlegacy.datasets.tables.table_files import is_pattern
+from dl4jlegacy.datasets.tables.transform_process import TransformProcess
 from dl4jlegacy.datasets.validation import ValidatedData
 from dl4jlegacy.errors import (
     CheckpointError,
@@ -119,6 +120,7 @@ def prepare(
     conf, compute = resolve_compute(with_absolute_paths(conf), local=local_workers != 0)
     if compute.on_gpu and "workers" not in given:
         conf, given = conf.replace(workers=len(compute.devices)), given | {"workers"}
+    given_schema = conf.transform
     conf, data = load_new(
         conf,
         label=label,
@@ -131,9 +133,17 @@ def prepare(
         conf = with_network(conf, data, given, network)
     else:
         conf = _with_updates_of(examples_per_update, conf, data, given, network)
+    if given_schema is None and conf.transform is not None and conf.choices:
+        conf = conf.replace(choices=conf.choices | {"schema": _schema_words(conf.transform)})
     data = standardized(conf, data)
     run = resolve(conf, training_data(conf, data), compute=compute, local_workers=local_workers, on_cluster=on_cluster)
     return run, data
+
+
+def _schema_words(schema: TransformProcess) -> str:
+    """Return the kinds of steps of a guessed schema, and why it has them."""
+    kinds = dict.fromkeys(str(step.__struct_config__.tag) for step in schema.steps)
+    return f"{', '.join(kinds) or 'no steps'}: what the columns need, as dl4j data inspect shows them"
 
 
 def is_encoded(conf: Conf) -> bool:

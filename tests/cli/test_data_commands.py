@@ -35,6 +35,17 @@ def test_an_inspection_shows_columns_and_classes(dl4j: Any) -> None:
     ]
 
 
+def test_a_dry_run_names_the_steps_of_a_guessed_schema_and_of_no_other(dl4j: Any) -> None:
+    train = ("train", "cars.csv", "--label", "fuel", "--dry-run")
+    choices = dl4j.json(*train)["choices"]
+    steps = "mark-gaps, impute, quantiles, standardize"
+    assert choices["schema"] == f"{steps}: what the columns need, as dl4j data inspect shows them"
+    assert f"schema                {choices['schema']}" in dl4j(*train).splitlines()
+    assert "schema" not in dl4j.json("train", "--dataset", "iris", "--dry-run")["choices"]
+    dl4j("data", "inspect", "cars.csv", "--label", "fuel", "--out", "s.json")
+    assert "schema" not in dl4j.json("train", "cars.csv", "--schema", "s.json", "--dry-run")["choices"]
+
+
 def test_the_schema_that_is_written_is_the_one_that_would_be_guessed(dl4j: Any) -> None:
     body = dl4j.json("data", "inspect", "cars.csv", "--out", "s.json")
     schema = TransformProcess.from_json(Path("s.json").read_text(encoding="utf-8"))
