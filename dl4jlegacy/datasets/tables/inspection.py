@@ -385,13 +385,18 @@ def inspect_csv(
         ]
         count, problems = _count(_Body(body, len(names), places), columns, found.unit, labels)
     if not count:
-        if wrong := next((problem.examples for problem in problems), ()):
-            raise DataError(f"{path}, {wrong[0]}, as in all rows; if these end in a delimiter, delete it")
-        raise DataError(f"{path} holds no examples; expected one per line below the header")
+        raise _no_rows(path, problems)
     index = tuple(name for name in names if name in left_out)
     return Inspection(
         str(path), count, has_header, tuple(columns), problems, labels.found(), index, missing=tuple(missing)
     )
+
+
+def _no_rows(path: Path, problems: Sequence[Problem]) -> DataError:
+    """Return the error of a file of which no row could be counted."""
+    if wrong := next((problem.examples for problem in problems), ()):
+        return DataError(f"{path}, {wrong[0]}, as in all rows; if these end in a delimiter, delete it")
+    return DataError(f"{path} holds no examples; expected one per line below the header")
 
 
 class _SparseColumns:
