@@ -374,22 +374,17 @@ def inspect_csv(
             names = [name or column_name(number) for number, name in enumerate(names, 1)]
         places = [place for place, name in enumerate(names) if name not in left_out]
         kept, numbers = [names[place] for place in places], [place + 1 for place in places]
-        if has_header and not named:
-            check_header(str(path), first[0], kept)
-        _check_names(str(path), first[0], kept)
+        _check_names(str(path), first[0], kept, is_guess=has_header and not named)
         chosen = _labels_in(label, kept, numbers, left_out, str(path))
         labels = _LabelRows(str(path), found.unit, kept, numbers, chosen, missing)
         body = islice(every if has_header else chain([first], every), rows)
-        columns = [
-            ColumnSummary(name, number, gaps=frozenset(missing)) for name, number in zip(kept, numbers, strict=True)
-        ]
+        gaps = frozenset(missing)
+        columns = [ColumnSummary(name, number, gaps=gaps) for name, number in zip(kept, numbers, strict=True)]
         count, problems = _count(_Body(body, len(names), places), columns, found.unit, labels)
     if not count:
         raise _no_rows(path, problems)
     index = tuple(name for name in names if name in left_out)
-    return Inspection(
-        str(path), count, has_header, tuple(columns), problems, labels.found(), index, missing=tuple(missing)
-    )
+    return Inspection(str(path), count, has_header, tuple(columns), problems, labels.found(), index, tuple(missing))
 
 
 def _no_rows(path: Path, problems: Sequence[Problem]) -> DataError:
@@ -473,7 +468,10 @@ def _is_header(cells: Sequence[str], label: str, *, allows_nameless: bool) -> bo
     return not any(map(is_number, cells)) and (allows_nameless or all(cells))
 
 
-def _check_names(name: str, line: int, names: Sequence[str]) -> None:
+def _check_names(name: str, line: int, names: Sequence[str], *, is_guess: bool) -> None:
+    """Raise ``DataError`` for names that columns cannot have; warn if it is a guess that they are names."""
+    if is_guess:
+        check_header(name, line, names)
     if len(names) < 2:
         raise DataError(f"{name}, line {line}: {why_no_features(names)}")
     counts = Counter(names)
