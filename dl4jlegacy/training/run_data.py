@@ -284,7 +284,7 @@ def _guessed(
     missing = MISSING if choice.missing is None else listed_gaps(choice.missing)
     first = _inspected(conf, place, choice.label, missing, inspected)
     warn_of_index(first.index, first.name)
-    return guess_schema(first, **fields, encode=encode, linear=encode)
+    return guess_schema(first, **fields, encode=encode)
 
 
 def _inspected(

@@ -127,7 +127,7 @@ def test_a_guess_has_none_that_takes_long() -> None:
         rows, counts = 50_000, Counter(f"w{number}" for number in range(words))
         columns = ColumnSummary("w", 1, words=rows, counts=counts), ColumnSummary("x", 2, numbers=rows)
         label = ColumnSummary("y", 3, numbers=rows, low=0.0, high=1.0)
-        schema = guess_schema(Inspection("t.csv", rows, True, (*columns, label), ()), regression=True, linear=True)
+        schema = guess_schema(Inspection("t.csv", rows, True, (*columns, label), ()), regression=True, encode=True)
         assert any(isinstance(step, Linear) for step in schema.steps) is has_it
 
 

@@ -86,8 +86,7 @@ def inspect(
         schema = image_schema(file, images, label=label or "", regression=numbers, multi_label=multi_label)
     else:
         start = found if found.rows <= GUESSED_ROWS else inspect_csv(file, label or "", rows=GUESSED_ROWS, **read)
-        is_encoded = can_be_encoded(place_of(path))
-        kind = {"regression": numbers, "multi_label": multi_label, "encode": is_encoded, "linear": is_encoded}
+        kind = {"regression": numbers, "multi_label": multi_label, "encode": can_be_encoded(place_of(path))}
         schema = guess_schema(start, label=label or "", **kind)
     if out is not None:
         _write(out, schema.to_json())

@@ -43,7 +43,6 @@ def guess_schema(
     multi_label: bool = False,
     scale: bool = True,
     encode: bool = False,
-    linear: bool = False,
 ) -> TransformProcess:
     """Return a schema for a file: gaps imputed, numbers standardized, words one-hot, unusable columns removed.
 
@@ -56,8 +55,8 @@ def guess_schema(
         scale: whether numbers are standardized.
         encode: whether numbers get quantiles besides, and medians and marks for their gaps, dates become numbers, rare
             words of columns with many words become one, and skewed numbers to predict are learned by their logarithm.
-        linear: whether numbers to predict get the step ``linear``, unless it would take long, since the rows times the
-            square of the columns are more than 2,000 million.
+            Numbers to predict also get the step ``linear``, unless it would take long, since the rows times the square
+            of the columns are more than 2,000 million; with it, lags of the label become differences.
 
     Raises:
         DataError: there is no such column, or it has no numbers to predict, or the labels are no classes.
@@ -74,10 +73,10 @@ def guess_schema(
         why = ", ".join(f"{name!r} {reason}" for name, reason in reasons.items())
         raise DataError(f"{found.name} has nothing to learn from besides its label {', '.join(labels)!r}: {why}")
     steps: list[Step] = [RemoveColumns(columns=tuple(reasons))] if reasons else []
-    is_linear = linear and regression and found.rows * _width(used) ** 2 <= _MOST_PRODUCTS
+    is_linear = encode and regression and found.rows * _width(used) ** 2 <= _MOST_PRODUCTS
     beside: list[Step] = [Linear()] if is_linear else []
-    lags = _lags_in(found, used) if encode and beside else ()
-    steps += _encoded(used, found.rows, beside, lags) if encode else [*_plain(used, scale=scale), *beside]
+    lags = _lags_in(found, used) if is_linear else ()
+    steps += _encoded(used, found.rows, beside, lags) if encode else _plain(used, scale=scale)
     columns = tuple(Column(column.name, column.type) for column in found.columns)
     fields: dict[str, Any] = {"label": labels[0]}
     if len(labels) > 1 or multi_label:
